@@ -4,9 +4,125 @@ use broker::{ConnectionId, Ticket};
 use link::Time;
 use replog::Position;
 
-/// SUBACKs that wait until this node's changes up to a position are known.
+use crate::view::SubacksWaiting;
+
+/// Nodes that must know a subscription before its SUBACK is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Core that this replicant is attached to.
+    Core,
+    /// Nodes of this node's region.
+    Region,
+    /// All nodes that may acknowledge.
+    Cluster,
+}
+
+/// Positions of this node's changes that the nodes of each scope know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownBy {
+    pub core: Position,
+    pub region: Position,
+    pub cluster: Position,
+}
+
+/// SUBACKs that wait until the nodes of their scope know this node's changes up to a position.
 #[derive(Debug, Default)]
 pub struct Subacks {
+    core: Queue,
+    region: Queue,
+    cluster: Queue,
+    /// Position that cores were last asked to settle.
+    asked: Position,
+}
+
+impl Subacks {
+    /// Adds a SUBACK. Positions never decrease within a scope.
+    pub fn push(
+        &mut self,
+        scope: Scope,
+        position: Position,
+        (connection, ticket): (ConnectionId, Ticket),
+        deadline: Time,
+    ) {
+        let queue = match scope {
+            Scope::Core => &mut self.core,
+            Scope::Region => &mut self.region,
+            Scope::Cluster => &mut self.cluster,
+        };
+        queue.push(Waiting { position, connection, ticket, deadline });
+    }
+
+    /// Takes the next SUBACK whose position is known.
+    pub fn pop_known(&mut self, known: &KnownBy) -> Option<(ConnectionId, Ticket)> {
+        let waiting = self.core.pop_known(known.core);
+        let waiting = waiting.or_else(|| self.region.pop_known(known.region));
+        let waiting = waiting.or_else(|| self.cluster.pop_known(known.cluster))?;
+        Some((waiting.connection, waiting.ticket))
+    }
+
+    /// Takes the next SUBACK that has waited for too long.
+    pub fn pop_overdue(&mut self, now: Time) -> Option<(Scope, ConnectionId, Ticket)> {
+        let waiting = self.core.pop_overdue(now).map(|waiting| (Scope::Core, waiting));
+        let waiting = waiting.or_else(|| Some((Scope::Region, self.region.pop_overdue(now)?)));
+        let waiting = waiting.or_else(|| Some((Scope::Cluster, self.cluster.pop_overdue(now)?)));
+        waiting.map(|(scope, waiting)| (scope, waiting.connection, waiting.ticket))
+    }
+
+    /// Returns the time by which [`Self::pop_overdue`] must be called.
+    pub fn deadline(&self) -> Time {
+        self.core.deadline().min(self.region.deadline()).min(self.cluster.deadline())
+    }
+
+    /// Adjusts all positions after this node's changes were renumbered, up to `last`. The cores have settled none of
+    /// them.
+    pub fn rebase(&mut self, last: Position) {
+        self.asked = Position::default();
+        [&mut self.core, &mut self.region, &mut self.cluster]
+            .into_iter()
+            .for_each(|queue| queue.rebase(last));
+    }
+
+    /// Returns the position that the last SUBACK for the region waits for.
+    pub fn wanted_in_region(&self) -> Option<Position> {
+        self.region.last()
+    }
+
+    /// Returns the position that the last SUBACK for the cluster waits for.
+    pub fn wanted_in_cluster(&self) -> Option<Position> {
+        self.cluster.last()
+    }
+
+    /// Returns a position that cores must be asked to settle, once. A change that all lease holders know counts for
+    /// the region, too, which may have an unreachable node.
+    pub fn ask_to_settle(&mut self) -> Option<Position> {
+        let wanted = self.cluster.last().max(self.region.last()).filter(|wanted| self.asked < *wanted)?;
+        self.asked = wanted;
+        Some(wanted)
+    }
+
+    /// Notes that cores may have missed, ignored or forgotten the last request to settle.
+    pub fn ask_again(&mut self) {
+        self.asked = Position::default();
+    }
+
+    /// Returns whether a SUBACK waits for nodes that report their positions to cores.
+    pub fn wait_for_others(&self) -> bool {
+        self.region.last().or(self.cluster.last()).is_some()
+    }
+
+    /// Returns the numbers of waiting SUBACKs.
+    pub fn counts(&self) -> SubacksWaiting {
+        SubacksWaiting {
+            core: self.core.waiting.len() as u64,
+            region: self.region.waiting.len() as u64,
+            cluster: self.cluster.waiting.len() as u64,
+        }
+    }
+}
+
+/// SUBACKs of one scope, in the order of their positions.
+#[derive(Debug, Default)]
+struct Queue {
     waiting: VecDeque<Waiting>,
 }
 
@@ -18,40 +134,85 @@ struct Waiting {
     deadline: Time,
 }
 
-impl Subacks {
-    /// Adds a SUBACK. Positions never decrease.
-    pub fn push(&mut self, position: Position, connection: ConnectionId, ticket: Ticket, deadline: Time) {
-        debug_assert!(self.waiting.back().is_none_or(|last| last.position <= position));
-        self.waiting.push_back(Waiting { position, connection, ticket, deadline });
+impl Queue {
+    fn push(&mut self, waiting: Waiting) {
+        debug_assert!(self.waiting.back().is_none_or(|last| last.position <= waiting.position));
+        self.waiting.push_back(waiting);
     }
 
-    /// Adjusts all positions after this node's changes were renumbered, up to `last`.
-    pub fn rebase(&mut self, last: Position) {
+    fn rebase(&mut self, last: Position) {
         self.waiting.iter_mut().for_each(|waiting| waiting.position = last);
     }
 
-    /// Takes the next SUBACK whose position is known.
-    pub fn pop_known(&mut self, known: Position) -> Option<(ConnectionId, Ticket)> {
-        let waiting = self.waiting.pop_front_if(|waiting| waiting.position <= known)?;
-        Some((waiting.connection, waiting.ticket))
+    fn pop_known(&mut self, known: Position) -> Option<Waiting> {
+        self.waiting.pop_front_if(|waiting| waiting.position <= known)
     }
 
-    /// Takes the next SUBACK that has waited for too long.
-    pub fn pop_overdue(&mut self, now: Time) -> Option<(ConnectionId, Ticket)> {
-        let waiting = self.waiting.pop_front_if(|waiting| waiting.deadline <= now)?;
-        Some((waiting.connection, waiting.ticket))
+    fn pop_overdue(&mut self, now: Time) -> Option<Waiting> {
+        self.waiting.pop_front_if(|waiting| waiting.deadline <= now)
     }
 
-    /// Returns the position that the last one waits for.
-    pub fn last(&self) -> Option<Position> {
+    fn last(&self) -> Option<Position> {
         self.waiting.back().map(|waiting| waiting.position)
     }
 
-    pub fn deadline(&self) -> Time {
+    fn deadline(&self) -> Time {
         self.waiting.front().map_or(Time::NEVER, |waiting| waiting.deadline)
     }
+}
 
-    pub fn len(&self) -> usize {
-        self.waiting.len()
+#[cfg(test)]
+mod tests {
+    use broker::WorkerId;
+
+    use super::*;
+
+    /// Returns SUBACKs of the given scopes and positions. The slot of a connection is its index in the list.
+    fn waiting(subacks: &[(Scope, u64)]) -> Subacks {
+        let mut waiting = Subacks::default();
+        for (slot, (scope, position)) in subacks.iter().enumerate() {
+            let connection = ConnectionId { worker: WorkerId(0), slot: slot as u32, generation: 0 };
+            let ticket = Ticket::of(mqtt::PacketId::new(1).unwrap());
+            waiting.push(*scope, Position(*position), (connection, ticket), Time(100 + slot as u64));
+        }
+        waiting
+    }
+
+    fn known(subacks: &mut Subacks, known: KnownBy) -> Vec<u32> {
+        std::iter::from_fn(|| subacks.pop_known(&known)).map(|(connection, _)| connection.slot).collect()
+    }
+
+    #[test]
+    fn each_scope_waits_for_its_own_nodes() {
+        let mut subacks =
+            waiting(&[(Scope::Cluster, 1), (Scope::Region, 2), (Scope::Core, 3), (Scope::Core, 4)]);
+        let at = |core, region, cluster| KnownBy {
+            core: Position(core),
+            region: Position(region),
+            cluster: Position(cluster),
+        };
+        assert!(known(&mut subacks, at(2, 1, 0)).is_empty());
+        assert_eq!(known(&mut subacks, at(3, 2, 0)), [2, 1]);
+        assert_eq!(subacks.deadline(), Time(100));
+        assert_eq!(known(&mut subacks, at(0, 0, 1)), [0]);
+        assert_eq!(subacks.pop_overdue(Time(102)), None);
+        assert!(matches!(subacks.pop_overdue(Time(103)), Some((Scope::Core, ..))));
+        assert_eq!(subacks.deadline(), Time::NEVER);
+    }
+
+    #[test]
+    fn cores_are_asked_to_settle_a_position_once_until_they_may_have_forgotten_it() {
+        let mut subacks = waiting(&[(Scope::Core, 9), (Scope::Region, 5), (Scope::Cluster, 4)]);
+        assert_eq!(subacks.ask_to_settle(), Some(Position(5)));
+        assert_eq!(subacks.ask_to_settle(), None);
+        subacks.ask_again();
+        assert_eq!(subacks.ask_to_settle(), Some(Position(5)));
+        subacks.rebase(Position(2));
+        assert_eq!(
+            subacks.ask_to_settle(),
+            Some(Position(2)),
+            "the numbers of a new incarnation are smaller"
+        );
+        assert_eq!(known(&mut subacks, KnownBy { core: Position(2), ..KnownBy::default() }), [0]);
     }
 }

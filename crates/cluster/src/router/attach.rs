@@ -9,6 +9,103 @@ use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::PeerMessage;
 
+/// Attachment of a replicant to a core, and what that core knows of the replicant's changes. A core is attached to
+/// none.
+#[derive(Debug, Default)]
+pub(super) struct Attachment {
+    core: Option<NodeId>,
+    /// Time of the first rebalancing: a new member is first attached to the core that it met first.
+    rebalance_at: Option<Time>,
+    /// Position of this node's changes that the core knows.
+    core_knows: Position,
+    /// Position of this node's changes that all nodes of its region know, according to the core.
+    region_knows: Position,
+    /// Position of this node's changes that the core was last asked about for the region.
+    asked: Position,
+}
+
+impl Attachment {
+    pub fn core(&self) -> Option<NodeId> {
+        self.core
+    }
+
+    pub fn is_to(&self, node: NodeId) -> bool {
+        self.core == Some(node)
+    }
+
+    /// Attaches this node to a core, or to none.
+    pub fn attach(&mut self, core: Option<NodeId>) {
+        if core != self.core {
+            self.core = core;
+            self.core_forgets();
+        }
+    }
+
+    /// Ends the attachment to a node that is no longer a member.
+    pub fn detach(&mut self, node: NodeId) {
+        self.core.take_if(|core| *core == node);
+    }
+
+    /// Notes that the core, or this node, has a new incarnation: what the core knew is void.
+    pub fn core_forgets(&mut self) {
+        self.core_knows = Position::default();
+        self.region_knows = Position::default();
+        self.asked = Position::default();
+    }
+
+    /// Schedules a rebalancing.
+    pub fn rebalance_at(&mut self, at: Time) {
+        self.rebalance_at = Some(at);
+    }
+
+    /// Returns whether a rebalancing is due. Returns true only once.
+    pub fn take_rebalance(&mut self, now: Time) -> bool {
+        self.rebalance_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Returns the time of the next rebalancing.
+    pub fn due(&self) -> Time {
+        self.rebalance_at.unwrap_or(Time::NEVER)
+    }
+
+    /// Notes that a node knows this node's changes up to a position. It counts if this node is attached to that node.
+    pub fn known_by_core(&mut self, node: NodeId, position: Position) {
+        if self.is_to(node) {
+            self.core_knows = position.max(self.core_knows);
+        }
+    }
+
+    /// Notes that the region knows this node's changes up to a position, according to a node. It counts if this node
+    /// is attached to that node.
+    pub fn known_in_region(&mut self, node: NodeId, position: Position) {
+        if self.is_to(node) {
+            self.region_knows = position.max(self.region_knows);
+        }
+    }
+
+    /// Returns the position of this node's changes that the core knows.
+    pub fn core_knows(&self) -> Position {
+        self.core_knows
+    }
+
+    /// Returns the position of this node's changes that its region knows.
+    pub fn region_knows(&self) -> Position {
+        self.region_knows
+    }
+
+    /// Returns the core that must be asked about a position for the region, once.
+    pub fn ask_about_region(&mut self, wanted: Position) -> Option<(NodeId, Position)> {
+        let core = self.core.filter(|_| self.asked < wanted)?;
+        self.asked = wanted;
+        Some((core, wanted))
+    }
+
+    /// Notes that the core may have missed or forgotten the last request about the region.
+    pub fn ask_again(&mut self) {
+        self.asked = Position::default();
+    }
+}
+
 impl ClusterRouter {
     /// Chooses a core if there is none, and requests the present scope from each peer.
     pub(super) fn attach(&mut self, now: Time) {
@@ -17,16 +114,16 @@ impl ClusterRouter {
             self.routes_changed();
             self.has_begun = true;
         }
-        if self.rebalance_at.take_if(|at| *at <= now).is_some() {
+        if self.attachment.take_rebalance(now) {
             self.rebalance();
         }
         if self.config.own.role == Role::Replicant {
-            let serves = |id: &NodeId| self.peers.get(id).is_some_and(serves);
-            if !self.attached.as_ref().is_some_and(serves) {
-                self.attach_to(self.best_core());
+            let serves = |id: NodeId| self.peers.get(&id).is_some_and(serves);
+            if !self.attachment.core().is_some_and(serves) {
+                self.attachment.attach(self.best_core());
             }
         }
-        self.event_log.attached(now, self.attached);
+        self.event_log.attached(now, self.attachment.core());
         let is_changed = |(id, peer): &(&NodeId, &Peer)| {
             peer.is_up && peer.requested_scope != Some(self.wants_from(**id, peer))
         };
@@ -63,22 +160,8 @@ impl ClusterRouter {
         let cores = up().filter(|(_, peer)| serves(peer) && (!is_served || *peer.info.region == *own));
         let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
         if let Some(core) = cores.get(rank % cores.len().max(1)) {
-            self.attach_to(Some(*core));
+            self.attachment.attach(Some(*core));
         }
-    }
-
-    fn attach_to(&mut self, core: Option<NodeId>) {
-        if core != self.attached {
-            self.attached = core;
-            self.attached_core_forgets();
-        }
-    }
-
-    /// Notes that the core has changed or restarted: its knowledge of this node's changes is void.
-    pub(super) fn attached_core_forgets(&mut self) {
-        self.core_knows = Position::default();
-        self.region_knows = Position::default();
-        self.asked_region = Position::default();
     }
 
     /// Returns the best core. Among reachable ones, cores that are not declared dead come first, then cores of the same
@@ -96,4 +179,48 @@ impl ClusterRouter {
 /// may be reachable from this node alone.
 fn serves(peer: &Peer) -> bool {
     peer.is_core() && peer.is_up && (peer.dead.is_none() || mutated(Mutation::StayAttached))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CORES: [NodeId; 2] = [NodeId(1), NodeId(2)];
+
+    #[test]
+    fn what_one_core_knows_does_not_count_for_the_next() {
+        let mut attachment = Attachment::default();
+        attachment.attach(Some(CORES[0]));
+        attachment.known_by_core(CORES[0], Position(7));
+        attachment.known_by_core(CORES[0], Position(5));
+        attachment.known_by_core(CORES[1], Position(9));
+        attachment.known_in_region(CORES[0], Position(3));
+        attachment.attach(Some(CORES[0]));
+        assert_eq!((attachment.core_knows(), attachment.region_knows()), (Position(7), Position(3)));
+        attachment.attach(Some(CORES[1]));
+        attachment.known_in_region(CORES[0], Position(8));
+        assert_eq!((attachment.core_knows(), attachment.region_knows()), (Position(0), Position(0)));
+    }
+
+    #[test]
+    fn each_core_is_asked_about_a_position_once() {
+        let mut attachment = Attachment::default();
+        assert_eq!(attachment.ask_about_region(Position(4)), None, "there is no core to ask");
+        for core in CORES {
+            attachment.attach(Some(core));
+            assert_eq!(attachment.ask_about_region(Position(4)), Some((core, Position(4))));
+            assert_eq!(attachment.ask_about_region(Position(4)), None);
+        }
+        attachment.ask_again();
+        assert_eq!(attachment.ask_about_region(Position(4)), Some((CORES[1], Position(4))));
+    }
+
+    #[test]
+    fn a_new_member_is_rebalanced_once() {
+        let mut attachment = Attachment::default();
+        assert_eq!(attachment.due(), Time::NEVER);
+        attachment.rebalance_at(Time(5));
+        assert!(!attachment.take_rebalance(Time(4)));
+        assert!(attachment.take_rebalance(Time(5)) && !attachment.take_rebalance(Time(6)));
+    }
 }

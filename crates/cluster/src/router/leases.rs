@@ -149,7 +149,7 @@ impl ClusterRouter {
             None => Time::NEVER,
         };
         let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
-        let settle = self.for_cluster.len() + self.for_region.len() > 0 || self.peers.values().any(waits);
+        let settle = self.subacks.wait_for_others() || self.peers.values().any(waits);
         let check = if settle { Time(self.leases_updated_at.0 + CHECK_INTERVAL) } else { Time::NEVER };
         renew.min(tell).min(check)
     }
@@ -280,30 +280,16 @@ impl ClusterRouter {
 
     /// Asks cores for the settled position of this node's changes, when a SUBACK waits for it.
     fn ask_to_settle(&mut self, now: Time) {
-        let in_region = self.for_region.last();
-        if let (Some(wanted), Some(core)) = (in_region, self.attached)
-            && self.asked_region < wanted
+        let in_region = self.subacks.wanted_in_region();
+        if let Some((core, position)) = in_region.and_then(|wanted| self.attachment.ask_about_region(wanted))
         {
-            self.asked_region = wanted;
-            self.send_message(
-                now,
-                core,
-                Lane::ROUTES,
-                &PeerMessage::Settle { position: wanted, in_region: true },
-            );
+            let message = PeerMessage::Settle { position, in_region: true };
+            self.send_message(now, core, Lane::ROUTES, &message);
         }
-        // A change that all lease holders know counts for the region, too, which may have an unreachable node.
-        if let Some(wanted) = self.for_cluster.last().max(in_region)
-            && self.asked_settle < wanted
-        {
-            self.asked_settle = wanted;
+        if let Some(position) = self.subacks.ask_to_settle() {
+            let message = PeerMessage::Settle { position, in_region: false };
             for id in self.cores_there() {
-                self.send_message(
-                    now,
-                    id,
-                    Lane::ROUTES,
-                    &PeerMessage::Settle { position: wanted, in_region: false },
-                );
+                self.send_message(now, id, Lane::ROUTES, &message);
             }
         }
     }
@@ -337,7 +323,7 @@ impl ClusterRouter {
                 let at = (self.config.incarnation, self.own_position());
                 self.known_in(own, grants, WriterId(self.own.0), at)
             }
-            None => self.region_knows,
+            None => self.attachment.region_knows(),
         };
         if self.is_member() { in_region.max(settled) } else { settled }
     }

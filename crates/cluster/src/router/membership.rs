@@ -354,7 +354,7 @@ impl ClusterRouter {
         if is_member && !self.was_member {
             // Nodes that had removed an earlier incarnation of this node meanwhile have forgotten its requests.
             self.request_all_again();
-            self.rebalance_at = Some(now.after(SETTLED));
+            self.attachment.rebalance_at(now.after(SETTLED));
         }
         self.was_member = is_member;
         for (id, member) in &roster.members {
@@ -526,7 +526,7 @@ impl ClusterRouter {
         // reach both.
         self.nodes_by_index[usize::from(peer.index.0)] = self.own;
         self.retired.push_back((now, peer.index));
-        self.attached.take_if(|attached| *attached == id);
+        self.attachment.detach(id);
         // Other nodes may be attached elsewhere now, so all positions are reported again.
         self.reported.clear();
     }
@@ -589,13 +589,9 @@ impl ClusterRouter {
             self.replica.set(own, &key, Some(interest));
         }
         // The other nodes knew changes of the earlier incarnation.
-        self.attached_core_forgets();
-        self.asked_settle = replog::Position::default();
+        self.attachment.core_forgets();
         self.leases.forget();
-        let last = self.own_position();
-        for subacks in [&mut self.for_core, &mut self.for_region, &mut self.for_cluster] {
-            subacks.rebase(last);
-        }
+        self.subacks.rebase(self.own_position());
         for peer in self.peers.values_mut() {
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
             peer.is_copied = false;

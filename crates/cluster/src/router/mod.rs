@@ -22,6 +22,8 @@ use link::{Class, Event, Lane, Mesh, MeshEvent, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
 use storage::LogEvent;
 
+use attach::Attachment;
+
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
@@ -80,18 +82,9 @@ pub struct ClusterRouter {
     replica: Replica<Interest>,
     /// Writers whose changes this node sends to other cores: itself and the nodes that are attached to it.
     branch: Vec<WriterId>,
-    /// Core that this replicant is attached to.
-    attached: Option<NodeId>,
-    /// Time of the first rebalancing: a new member is first attached to the core that it met first.
-    rebalance_at: Option<Time>,
-    /// Position of this node's changes that that core knows.
-    core_knows: Position,
-    /// Position of this node's changes that all nodes of this replicant's region know, according to that core.
-    region_knows: Position,
+    attachment: Attachment,
     withdrawals: Withdrawals,
-    for_core: Subacks,
-    for_region: Subacks,
-    for_cluster: Subacks,
+    subacks: Subacks,
     /// Nodes that are linked and no members.
     pending_peers: BTreeMap<NodeId, membership::PendingPeer>,
     /// True when some peer must be asked for its retained messages.
@@ -118,10 +111,6 @@ pub struct ClusterRouter {
     is_informed: bool,
     /// True when this incarnation is a member in the last applied roster.
     was_member: bool,
-    /// Position of this node's changes that cores were last asked to settle.
-    asked_settle: Position,
-    /// Position of this node's changes that this replicant's core was last asked about for the region.
-    asked_region: Position,
     now: Time,
     inbound: InboundQueues,
     /// True while entries of writers are being forgotten.
@@ -213,20 +202,15 @@ impl ClusterRouter {
             nodes_by_index,
             replica,
             branch: Vec::new(),
-            attached: None,
-            rebalance_at: None,
+            attachment: Attachment::default(),
             pending_peers: BTreeMap::new(),
             retained_missing: false,
             retired: VecDeque::new(),
             meta: None,
             applied_roster: 0,
             proposals_refused: VecDeque::new(),
-            core_knows: Position::default(),
-            region_knows: Position::default(),
             withdrawals: Withdrawals::default(),
-            for_core: Subacks::default(),
-            for_region: Subacks::default(),
-            for_cluster: Subacks::default(),
+            subacks: Subacks::default(),
             grants: is_core.then(|| Grants::new(now, config.lease)),
             leases: Leases::new(config.lease, cores, is_core),
             clocks: Clocks::new(config.wall_ms),
@@ -238,8 +222,6 @@ impl ClusterRouter {
             began: now,
             is_informed: false,
             was_member: false,
-            asked_settle: Position::default(),
-            asked_region: Position::default(),
             now,
             inbound: InboundQueues::new(usize::from(node.workers)),
             is_forgetting: false,
@@ -337,19 +319,17 @@ impl ClusterRouter {
     /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
-        let subacks = [&self.for_core, &self.for_region, &self.for_cluster];
-        let subacks = subacks.into_iter().map(Subacks::deadline).min().unwrap_or(Time::NEVER);
         let meta = self.meta.as_ref().map_or(Time::NEVER, Meta::timeout);
         let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
         self.mesh
             .timeout()
             .min(feeds)
-            .min(subacks)
+            .min(self.subacks.deadline())
             .min(self.withdrawals.deadline())
             .min(self.leases_due())
             .min(self.waiting.due())
             .min(soon)
-            .min(self.rebalance_at.unwrap_or(Time::NEVER))
+            .min(self.attachment.due())
             .min(meta)
     }
 
@@ -372,8 +352,8 @@ impl ClusterRouter {
                 peer.packs = self.config.packs && is_far && features & PACKS != 0;
                 // The peer may have missed, or forgotten, the reports.
                 self.reported.clear();
-                self.asked_settle = Position::default();
-                self.asked_region = Position::default();
+                self.subacks.ask_again();
+                self.attachment.ask_again();
                 // A node without a lease asks at once, not at its next interval.
                 self.asked_at = Time::default();
                 self.clocks.link_up(now, id);
@@ -414,8 +394,8 @@ impl ClusterRouter {
                 if let Some(grants) = &mut self.grants {
                     grants.restarted(id);
                 }
-                if self.attached == Some(id) {
-                    self.attached_core_forgets();
+                if self.attachment.is_to(id) {
+                    self.attachment.core_forgets();
                 }
                 self.clear_backlog(id);
                 self.drop_questions(id);
@@ -470,8 +450,8 @@ impl ClusterRouter {
                 }
             }
             PeerMessage::KnownInRegion(incarnation, position) => {
-                if incarnation == self.config.incarnation && self.attached == Some(from) {
-                    self.region_knows = position.max(self.region_knows);
+                if incarnation == self.config.incarnation {
+                    self.attachment.known_in_region(from, position);
                 }
             }
             PeerMessage::Confirm(confirmed) => self.confirmed(from, &confirmed),

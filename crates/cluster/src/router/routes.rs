@@ -17,6 +17,7 @@ use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::{Fed, Peer};
+use crate::subacks::{KnownBy, Scope};
 use crate::wire::{FeedScope, Hello, PeerMessage};
 
 /// Prefix of the key of a shared group; no Topic Filter of a route begins with it.
@@ -121,52 +122,40 @@ impl ClusterRouter {
         for Announce { connection, ticket, level } in announces {
             let is_core = self.config.own.role == Role::Core;
             let is_early = mutated(Mutation::SubackEarly);
-            match level {
-                SubackLevel::Core if !is_core => self.for_core.push(position, *connection, *ticket, deadline),
-                SubackLevel::Region if !is_early => {
-                    self.for_region.push(position, *connection, *ticket, deadline)
-                }
-                SubackLevel::Cluster if !is_early => {
-                    self.for_cluster.push(position, *connection, *ticket, deadline)
-                }
+            let scope = match level {
+                SubackLevel::Core if !is_core => Scope::Core,
+                SubackLevel::Region if !is_early => Scope::Region,
+                SubackLevel::Cluster if !is_early => Scope::Cluster,
                 SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
                     self.inbound.announce(*connection, *ticket, true);
+                    continue;
                 }
-            }
+            };
+            self.subacks.push(scope, position, (*connection, *ticket), deadline);
         }
     }
 
     /// Sends SUBACKs whose subscriptions are known, or whose time is over.
     pub(super) fn release_subacks(&mut self, now: Time) {
-        while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
+        let (region, cluster) = (self.subacks.wanted_in_region(), self.subacks.wanted_in_cluster());
+        let known = KnownBy {
+            core: self.attachment.core_knows(),
+            region: region.map_or(Position::default(), |_| self.known_in_region()),
+            cluster: cluster.map_or(Position::default(), |_| self.settled()),
+        };
+        while let Some((connection, ticket)) = self.subacks.pop_known(&known) {
             self.inbound.announce(connection, ticket, true);
         }
-        if self.for_region.len() > 0 {
-            let known = self.known_in_region();
-            while let Some((connection, ticket)) = self.for_region.pop_known(known) {
-                self.inbound.announce(connection, ticket, true);
-            }
-        }
-        if self.for_cluster.len() > 0 {
-            let settled = self.settled();
-            while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
-                self.inbound.announce(connection, ticket, true);
-            }
-        }
-        // A client that needs only the core learns at the time-out that this node is alone.
-        while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
+        while let Some((scope, connection, ticket)) = self.subacks.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
-            self.inbound.announce(connection, ticket, true);
-        }
-        // With the setting to serve alone, clients may subscribe.
-        let serves_alone = self.config.without_quorum == WithoutQuorum::Serve;
-        while let Some((connection, ticket)) = self.for_region.pop_overdue(now) {
-            self.counters.subacks_overdue += 1;
-            self.inbound.announce(connection, ticket, serves_alone);
-        }
-        while let Some((connection, ticket)) = self.for_cluster.pop_overdue(now) {
-            self.counters.subacks_overdue += 1;
-            self.inbound.announce(connection, ticket, false);
+            let is_accepted = match scope {
+                // A client that needs only the core learns at the time-out that this node is alone.
+                Scope::Core => true,
+                // With the setting to serve alone, clients may subscribe.
+                Scope::Region => self.config.without_quorum == WithoutQuorum::Serve,
+                Scope::Cluster => false,
+            };
+            self.inbound.announce(connection, ticket, is_accepted);
         }
     }
 
@@ -177,7 +166,7 @@ impl ClusterRouter {
             (Role::Core, Role::Core) => FeedScope::Branch,
             // A replicant sends its changes to the core that it is attached to.
             (Role::Core, Role::Replicant) if peer.feed_scope == FeedScope::All => FeedScope::Branch,
-            (Role::Replicant, Role::Core) if self.attached == Some(id) => FeedScope::All,
+            (Role::Replicant, Role::Core) if self.attachment.is_to(id) => FeedScope::All,
             (Role::Core | Role::Replicant, _) => FeedScope::Nothing,
         }
     }
@@ -240,7 +229,7 @@ impl ClusterRouter {
         peer.later = later;
         self.replica.lost(source);
         // A core that learns of this incarnation only now has ignored the request to settle.
-        self.asked_settle = Position::default();
+        self.subacks.ask_again();
     }
 
     pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
@@ -280,10 +269,8 @@ impl ClusterRouter {
         peer.feed =
             (feed_scope != FeedScope::Nothing).then(|| Feed::new(self.config.batching.clone(), vector));
         // The peer skips changes that this node has, perhaps from another node.
-        if self.attached == Some(from)
-            && let Some((.., position)) = known
-        {
-            self.core_knows = position.max(self.core_knows);
+        if let Some((.., position)) = known {
+            self.attachment.known_by_core(from, position);
         }
     }
 
@@ -428,14 +415,13 @@ impl ClusterRouter {
 
     /// Handles an acknowledgement: a peer has received and applied the deltas up to a number.
     pub(super) fn delta_arrived(&mut self, id: NodeId, next: u64) {
-        let is_core = self.attached == Some(id);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         while let Some(fed) = peer.fed.pop_front_if(|fed| fed.number < next) {
             if let Some(feed) = &mut peer.feed {
                 feed.acknowledged(fed.cost);
             }
-            if let Some(own) = fed.own.filter(|_| is_core) {
-                self.core_knows = own.max(self.core_knows);
+            if let Some(own) = fed.own {
+                self.attachment.known_by_core(id, own);
             }
         }
     }

@@ -5,7 +5,7 @@ use link::{NodeId, Time};
 use super::ClusterRouter;
 use crate::config::{NodeInfo, WithoutQuorum};
 use crate::freshness::Grants;
-use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, SubacksWaiting, View};
+use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
 
 impl ClusterRouter {
     /// Returns whether this node may acknowledge messages of QoS 1 and 2.
@@ -38,7 +38,7 @@ impl ClusterRouter {
         View {
             own: self.config.own.clone(),
             incarnation: self.config.incarnation.0,
-            attached: self.attached.and_then(|id| Some(self.peers.get(&id)?.info.name.clone())),
+            attached: self.attachment.core().and_then(|id| Some(self.peers.get(&id)?.info.name.clone())),
             is_fresh: self.may_acknowledge(now),
             fresh_for: Some(self.fresh_until())
                 .filter(|until| *until != Time::NEVER)
@@ -46,11 +46,7 @@ impl ClusterRouter {
             granted_by: self.grants_view(now, self.leases.granted_by()),
             grants: self.grants_view(now, self.grants.iter().flat_map(Grants::holders)),
             clock_off: self.clocks.off(),
-            subacks_waiting: SubacksWaiting {
-                core: self.for_core.len() as u64,
-                region: self.for_region.len() as u64,
-                cluster: self.for_cluster.len() as u64,
-            },
+            subacks_waiting: self.subacks.counts(),
             counters: self.counters,
             unrouted: self.node.routes.unrouted() as u64,
             unauthenticated_closed: self.mesh.counters().unauthenticated_closed,
