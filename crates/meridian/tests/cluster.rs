@@ -48,8 +48,9 @@ impl Cluster {
             Directory(std::env::temp_dir().join(format!("meridian-cluster-{}", std::process::id())));
         std::fs::create_dir_all(&directory.0).unwrap();
         std::fs::write(directory.file("password"), "secret\n").unwrap();
-        // Other ports than those of other tests, and below those that systems assign to clients.
-        let port = 25_000 + (std::process::id() % 2_000) as u16;
+        // Ports that no other test uses. The highest, for links between nodes, is 6,000 above, and below those that
+        // systems assign to clients (32,768).
+        let port = 24_000 + (std::process::id() % 2_000) as u16;
         Self { process: Self::start(&directory, port), port, directory, token: None }
     }
 
