@@ -19,7 +19,7 @@ use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
 use crate::quota::{Payers, Resource};
-use crate::retained::ScanPosition;
+use crate::retained_jobs::RetainedJobs;
 use crate::route::Options;
 use crate::settings::Queue;
 use crate::store::Enqueue;
@@ -204,7 +204,7 @@ pub(crate) struct Flow {
     /// Deliveries of a durable session that wait for room in `out`.
     pub ready: VecDeque<SessionDelivery>,
     /// Retained messages for new subscriptions, still to be delivered.
-    pub retained: VecDeque<RetainedJob>,
+    pub retained: RetainedJobs,
     /// A page of retained messages was requested and has not arrived.
     pub page_asked: bool,
     /// The queue of the durable session has room for a page.
@@ -318,24 +318,6 @@ pub(crate) struct Overflow {
     /// Index of the record in the worker's `pending` that waits for the message, if its publisher waits.
     pub pending: Option<u32>,
     pub deadline: Time,
-}
-
-#[derive(Debug)]
-pub(crate) struct RetainedJob {
-    pub filter: Box<str>,
-    pub options: Options,
-    pub subscription_id: u32,
-    /// First worker that still has to be asked. It is the one that is being asked.
-    pub worker: u16,
-    pub last_worker: u16,
-    /// Shards that have no more messages, as bits.
-    pub done: u16,
-    /// Position at which the worker continues.
-    pub from: Option<ScanPosition>,
-    /// Workers that have not yet confirmed that their messages from before the subscription are on their way.
-    pub pending_flushes: u16,
-    /// Value of `steps` at the subscription.
-    pub since: u32,
 }
 
 /// Maximum number of remembered topics while a connection receives retained messages.
@@ -473,7 +455,24 @@ impl Flow {
 
     /// Ends the first job: its subscription has all its retained messages.
     pub fn end_retained(&mut self) {
-        self.retained.pop_front();
+        self.retained.end_first();
+        self.forget_overtaken();
+    }
+
+    /// Ends what is left of the retained messages for a subscription that is being replaced.
+    pub fn replace_retained(&mut self, filter: &str) {
+        self.retained.replace(filter, self.page_asked);
+        self.forget_overtaken();
+    }
+
+    /// Ends the first job if its subscription was replaced while its page was on the way. Returns whether it was.
+    pub fn end_replaced(&mut self) -> bool {
+        let was_replaced = self.retained.take_replaced();
+        self.forget_overtaken();
+        was_replaced
+    }
+
+    fn forget_overtaken(&mut self) {
         if self.retained.is_empty() {
             self.overtaken = HashMap::new();
             self.steps = 0;

@@ -30,6 +30,7 @@ mod permissions;
 mod quota;
 mod refusal_log;
 mod retained;
+mod retained_jobs;
 mod route;
 mod routes;
 pub mod settings;

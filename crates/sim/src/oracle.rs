@@ -77,6 +77,8 @@ pub struct View {
     /// Filters that were ever requested.
     pub asked: BTreeSet<String>,
     arrived: BTreeSet<usize>,
+    /// Messages that arrived after the last SUBSCRIBE for each filter was sent and before its SUBACK.
+    arrived_since: BTreeMap<String, BTreeSet<usize>>,
     /// Retained messages that a subscription has to bring. Nobody has replaced them since.
     owed_retained: BTreeSet<usize>,
     at_qos_2: BTreeSet<usize>,
@@ -252,8 +254,10 @@ impl Oracle {
 
     /// Records an UNSUBSCRIBE or another SUBSCRIBE: messages that are not acknowledged may arrive or not.
     pub fn unsubscribes(&mut self, session: usize, filter: &str) {
-        self.sessions[session].granted.remove(filter);
-        self.sessions[session].owed_retained.clear();
+        let view = &mut self.sessions[session];
+        view.granted.remove(filter);
+        view.owed_retained.clear();
+        view.arrived_since.insert(filter.to_owned(), BTreeSet::new());
         if filter.starts_with('w') {
             self.will_is_unwanted(session);
         }
@@ -285,6 +289,9 @@ impl Oracle {
         }
         let view = &mut self.sessions[session];
         report.check_retained_came += u64::from(view.owed_retained.remove(&number));
+        for arrived in view.arrived_since.values_mut() {
+            arrived.insert(number);
+        }
         if got.retain {
             return;
         }

@@ -140,6 +140,8 @@ report! {
     excused_wills_in_doubt,
     /// Excuse: topics without a retained message, because the write may have been refused or deleted.
     excused_retained,
+    /// Excuse: retained messages for a SUBSCRIBE that arrived before its SUBACK.
+    excused_retained_early,
     /// Starts of a cluster's node after the first.
     cluster_restarts,
     /// Partitions between groups of nodes.

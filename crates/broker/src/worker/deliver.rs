@@ -17,11 +17,12 @@ use crate::admin::Direction;
 use crate::batch::{
     FlushWaiter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token, WorkerCommand,
 };
-use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
+use crate::connection::{Connection, Overflow, Phase, queued};
 use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
 use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
+use crate::retained_jobs::RetainedJob;
 use crate::route::{Options, Route};
 use crate::store::{Acknowledgement, Completion, Enqueue, EnqueueForPage, Request, WalkProgress, is_kept};
 use crate::wheel::{Timer, TimerKind};
@@ -826,7 +827,7 @@ impl Worker {
         let first = if sys { Some(first.0) } else { self.first_used(first.0, last.0) };
         let Some(worker) = first else { return false };
         let Some(connection) = self.connections.occupant(slot) else { return false };
-        connection.flow().retained.push_back(RetainedJob {
+        let job = RetainedJob {
             filter: filter.into(),
             options,
             subscription_id,
@@ -836,27 +837,23 @@ impl Worker {
             from: progress.after.map(|after| (retained::shard_of(&after), after)),
             pending_flushes: 0,
             since: 0,
-        });
+        };
+        let flow = connection.flow();
+        flow.retained.push(job, flow.page_asked);
         true
     }
 
-    /// Starts to send the last `count` prepared sets of retained messages. The first page waits for all other workers.
-    /// Each confirms that its messages from before these subscriptions have reached the retained store. Otherwise a
-    /// message could be too early for a delivery and too late for a page.
-    pub(super) fn begin_retained(&mut self, slot: u32, count: usize) {
+    /// Starts to send the prepared sets of retained messages. The first page waits for all other workers. Each confirms
+    /// that its messages from before these subscriptions have reached the retained store. Otherwise a message could be
+    /// too early for a delivery and too late for a page.
+    pub(super) fn begin_retained(&mut self, slot: u32) {
         let others = self.node.workers - 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let id = connection.id;
         let flow = connection.flow();
-        let first = flow.retained.len() - count;
         flow.steps += 1;
         let ticket = flow.steps;
-        for job in flow.retained.range_mut(first..) {
-            job.since = ticket;
-        }
-        if let Some(job) = flow.retained.get_mut(first) {
-            job.pending_flushes = others;
-        }
+        flow.retained.begin(ticket, others);
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
             self.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
@@ -868,9 +865,7 @@ impl Worker {
     pub(super) fn flushed(&mut self, id: ConnectionId, ticket: u32) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
-        if let Some(job) = flow.retained.iter_mut().find(|job| job.since == ticket && job.pending_flushes > 0)
-        {
-            job.pending_flushes -= 1;
+        if flow.retained.flushed(ticket) {
             self.ask_for_page(id.slot);
         }
     }
@@ -922,7 +917,7 @@ impl Worker {
         }
         if jobs > 0 {
             self.counters.retained_scans_resumed += jobs as u64;
-            self.begin_retained(slot, jobs);
+            self.begin_retained(slot);
         }
     }
 
@@ -941,7 +936,8 @@ impl Worker {
         if flow.page_asked || !room || full || flow.ready.len() > queue_max {
             return;
         }
-        let Some(job) = flow.retained.front_mut().filter(|job| job.pending_flushes == 0) else { return };
+        flow.end_replaced();
+        let Some(job) = flow.retained.first_mut().filter(|job| job.pending_flushes == 0) else { return };
         let at = flow.pace.next();
         if at > now {
             if !std::mem::replace(&mut flow.pace.timed, true) {
@@ -979,7 +975,11 @@ impl Worker {
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.pace.spend(self.now, examined, per_second);
-        let Some(job) = flow.retained.front_mut() else { return };
+        if flow.end_replaced() {
+            // Another SUBSCRIBE brings all these messages again.
+            return self.page_taken(id);
+        }
+        let Some(job) = flow.retained.first_mut() else { return };
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {
             // The client has unsubscribed in the meantime: it gets nothing new [MQTT-3.10.4-2].

@@ -137,6 +137,9 @@ impl Worker {
                 joins.push((shard, join));
             }
             pending.outstanding += u32::from(shared);
+            if options.retain_handling() == RetainHandling::Send {
+                self.replace_retained(slot, text);
+            }
             pending.filters.push(PendingFilter {
                 text: text.into(),
                 options,
@@ -159,6 +162,14 @@ impl Worker {
         }
         self.await_store(slot, pending);
         Ok(())
+    }
+
+    /// Ends what is left of the retained messages for a subscription that is being replaced. A later page would overwrite
+    /// the progress with which the session's shard begins the new walk.
+    fn replace_retained(&mut self, slot: u32, filter: &str) {
+        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
+            flow.replace_retained(filter);
+        }
     }
 
     /// Returns whether a client behind a mountpoint subscribes to everything below it.
@@ -534,7 +545,7 @@ impl Worker {
         if pending.kind == AckKind::Unsub {
             return;
         }
-        let mut jobs = 0;
+        let mut has_begun = false;
         for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {
             let refused = pending.reasons[index as usize] >= ReasonCode::UnspecifiedError.as_u8();
             let wanted = match options.retain_handling() {
@@ -544,14 +555,14 @@ impl Worker {
             };
             if wanted && !shared && !refused {
                 let begun = self.send_retained(slot, &text, options, subscription_id);
-                jobs += usize::from(begun);
+                has_begun |= begun;
                 if !begun {
                     self.end_walk(slot, text, options);
                 }
             }
         }
-        if jobs > 0 {
-            self.begin_retained(slot, jobs);
+        if has_begun {
+            self.begin_retained(slot);
         }
     }
 

@@ -452,6 +452,45 @@ fn the_remaining_retained_messages_of_a_durable_session_arrive_after_a_crash() {
     all_of(found, 1000);
 }
 
+/// [MQTT-3.3.1-9] [MQTT-3.8.4-3]: a SUBSCRIBE that replaces a subscription brings all its retained messages, also if
+/// those for the first SUBSCRIBE were still being sent and the connection ends meanwhile.
+#[test]
+fn a_second_subscribe_brings_all_retained_messages_also_after_a_reconnect() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 20,
+        |net| {
+            retain(net, 200, AtLeastOnce);
+            let connecting = || durable(V5, "c").receive_max(5);
+            let client = net.connect(1, connecting());
+            net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+            let acknowledge = |net: &mut Net| {
+                let received = net.received(client);
+                for sent in &received {
+                    if let Sent::Publish(message) = sent {
+                        net.send_without_running(client, puback(message.packet_id.expect("QoS 1")));
+                    }
+                }
+                net.run();
+                received
+            };
+            for _ in 0..4 {
+                acknowledge(net);
+            }
+            net.send(client, subscribe(2).to("r/#", AtLeastOnce));
+            let mut found = Vec::new();
+            for _ in 0..4 {
+                found.extend(numbers(acknowledge(net)));
+            }
+            net.lose(client);
+            let client = net.resume(2, connecting());
+            found.extend(take_all(net, None, client));
+            found.sort_unstable();
+            found.dedup();
+            all_of(found, 200);
+        },
+    );
+}
+
 /// [MQTT-3.10.4-2]: a subscription that has ended gets no more of them, also after a reconnect.
 #[test]
 fn the_end_of_a_subscription_ends_its_walk() {
