@@ -164,8 +164,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends what is left of the retained messages for a subscription that is being replaced. A later page would overwrite
-    /// the progress with which the session's shard begins the new walk.
+    /// Ends what is left of the retained messages for a subscription that is being replaced. A later page would
+    /// overwrite the progress with which the session's shard begins the new walk.
     fn replace_retained(&mut self, slot: u32, filter: &str) {
         if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
             flow.replace_retained(filter);

@@ -41,8 +41,8 @@ impl Oracle {
             let owed: Vec<usize> =
                 only.flat_map(|(_, candidates)| candidates).filter(is_sure).copied().collect();
             let view = &mut self.sessions[session];
-            // Retained messages may arrive before SUBACK (MQTT 5.0, 3.8.4). An earlier SUBSCRIBE for the same filter may
-            // have brought them: the client cannot tell.
+            // Retained messages may arrive before SUBACK (MQTT 5.0, 3.8.4). An earlier SUBSCRIBE for the same filter
+            // may have brought them: the client cannot tell.
             let early = view.arrived_since.get(&filter);
             let (came, owed): (Vec<_>, Vec<_>) =
                 owed.into_iter().partition(|number| early.is_some_and(|early| early.contains(number)));
