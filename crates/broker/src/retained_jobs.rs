@@ -24,8 +24,8 @@ pub(crate) struct RetainedJob {
     pub since: u32,
 }
 
-/// Jobs in the order of their subscriptions, at most one for each Topic Filter. A SUBSCRIBE that replaces one brings all
-/// its retained messages again [MQTT-3.3.1-9], so what is left of the earlier job is not needed.
+/// Jobs in the order of their subscriptions, at most one for each Topic Filter. A SUBSCRIBE that replaces a
+/// subscription brings all its retained messages again [MQTT-3.3.1-9], so the rest of the earlier job is not needed.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedJobs {
     by_number: BTreeMap<u64, RetainedJob>,
