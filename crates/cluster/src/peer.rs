@@ -66,8 +66,7 @@ pub struct Peer {
     /// Copies for it that its link had no room for yet.
     pub backlog: Backlog,
     /// Changes of the peer that wait to be known everywhere, and in its region.
-    pub settle: SettleRequest,
-    pub settle_in_region: SettleRequest,
+    pub settle: SettleRequests,
     /// Number of its questions that are being answered.
     pub answering: usize,
     /// True to pack frames to it.
@@ -76,6 +75,26 @@ pub struct Peer {
     pub dead: Option<Incarnation>,
     /// Time since which this node knows that.
     pub dead_since: Option<Time>,
+}
+
+/// Changes of a peer that all nodes that may acknowledge must know, or all nodes of its region.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SettleRequests {
+    pub in_cluster: SettleRequest,
+    pub in_region: SettleRequest,
+}
+
+impl SettleRequests {
+    /// Returns whether the peer waits for a report.
+    pub fn are_waiting(&self) -> bool {
+        self.in_cluster.wanted.or(self.in_region.wanted).is_some()
+    }
+
+    /// Forgets the reported positions: the peer has another incarnation.
+    pub fn forget_reported(&mut self) {
+        self.in_cluster.reported = Position::default();
+        self.in_region.reported = Position::default();
+    }
 }
 
 /// Changes of a peer that others must know.
@@ -162,8 +181,7 @@ impl Peer {
             copies: None,
             needs_copy_request: false,
             backlog: Backlog::default(),
-            settle: SettleRequest::default(),
-            settle_in_region: SettleRequest::default(),
+            settle: SettleRequests::default(),
             answering: 0,
             packs: false,
             dead: None,
@@ -189,8 +207,7 @@ impl Peer {
         self.confirmations.clear();
         self.copies = None;
         self.needs_copy_request = false;
-        self.settle = SettleRequest::default();
-        self.settle_in_region = SettleRequest::default();
+        self.settle = SettleRequests::default();
         self.answering = 0;
     }
 

@@ -362,7 +362,7 @@ impl ClusterRouter {
         if reached <= all / 2 {
             return format!("of {all} cores this node reaches {reached}, and not {}", unreached.join(", "));
         }
-        let grants = self.leases.granted_by().filter(|(_, until)| *until > now).count();
+        let grants = self.leases.held.granted_by().filter(|(_, until)| *until > now).count();
         format!(
             "of {all} cores this node reaches {reached}, and {grants} let it acknowledge: this node, or a core, lacks recent subscriptions of other nodes"
         )

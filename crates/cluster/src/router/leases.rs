@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use link::{Lane, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
@@ -9,7 +10,7 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use super::ClusterRouter;
 use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
-use crate::freshness::{Grants, KnownPositions};
+use crate::freshness::{Grants, KnownPositions, Leases};
 use crate::interest::Interest;
 use crate::meta::Meta;
 use crate::mutation::{Mutation, mutated};
@@ -31,34 +32,165 @@ const OUT_OF_REACH: u32 = 3;
 /// Number of requests per lease time.
 const RENEWALS: u32 = 4;
 
-/// Positions of this node that it last reported to the cores.
-#[derive(Debug, Default)]
-pub(super) struct ReportedPositions {
-    vector: BTreeMap<WriterId, (Incarnation, Position)>,
-    /// Revision of the replica at the last full report.
-    all_of: Option<u64>,
+/// Leases that cores grant to this node and, on a core, leases that it grants to others.
+#[derive(Debug)]
+pub(super) struct LeaseState {
+    pub held: Leases,
+    /// Grants of this node, if it is a core.
+    pub granted: Option<Grants>,
+    knowledge: Knowledge,
+    /// Time between two requests for leases, in microseconds.
+    request_interval: u64,
+    requested_at: Time,
+    updated_at: Time,
 }
 
-impl ReportedPositions {
+/// Knowledge of a node about the changes that others may have been promised that it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knowledge {
+    /// It has not all of them, and has learned since this time.
+    Learning(Time),
+    Complete,
+}
+
+impl LeaseState {
+    pub fn new(now: Time, lease: Duration, cores: usize, is_core: bool) -> Self {
+        Self {
+            held: Leases::new(lease, cores, is_core),
+            granted: is_core.then(|| Grants::new(now, lease)),
+            knowledge: Knowledge::Learning(now),
+            request_interval: (lease / RENEWALS).as_micros() as u64,
+            requested_at: Time::default(),
+            updated_at: now,
+        }
+    }
+
+    /// Returns whether this node knows all changes that others may have been promised that it knows.
+    pub fn is_informed(&self) -> bool {
+        self.knowledge == Knowledge::Complete
+    }
+
+    /// Starts to learn again, unless all is known.
+    fn learn_from(&mut self, now: Time) {
+        if let Knowledge::Learning(since) = &mut self.knowledge {
+            *since = now;
+        }
+    }
+
+    /// Returns the time until which a majority of cores lets this node acknowledge. A core counts itself once it is
+    /// informed.
+    fn fresh_until(&self) -> Time {
+        self.held.fresh_until(if self.is_informed() { Time::NEVER } else { Time::default() })
+    }
+
+    /// Returns the position that a majority of cores has settled. This node's changes reach up to `own`.
+    fn settled(&self, now: Time, writer: WriterId, own: (Incarnation, Position)) -> Position {
+        let by_own =
+            self.granted.as_ref().map_or(Position::default(), |grants| grants.settled(now, writer, own));
+        self.held.settled_by_majority(by_own)
+    }
+
+    /// Requests leases at the next turn, not at the next interval.
+    pub fn request_at_once(&mut self) {
+        self.requested_at = Time::default();
+    }
+
+    /// Returns whether leases must be requested now. Returns true once per interval.
+    fn take_request(&mut self, now: Time) -> bool {
+        let is_due =
+            now.since(self.requested_at) >= self.request_interval || self.requested_at == Time::default();
+        if is_due {
+            self.requested_at = now;
+        }
+        is_due
+    }
+
+    fn request_due(&self) -> Time {
+        Time(self.requested_at.0.saturating_add(self.request_interval))
+    }
+}
+
+/// Reports of this node's positions to the cores.
+#[derive(Debug)]
+pub(super) struct Reports {
+    /// Last reported positions.
+    reported: KnownPositions,
+    /// Revision of the replica at the last full report.
+    all_of: Option<u64>,
+    /// Time of the last report.
+    at: Time,
+    /// Time of the start of the last full report.
+    full_at: Time,
+}
+
+impl Reports {
+    pub fn new(now: Time) -> Self {
+        Self { reported: KnownPositions::new(), all_of: None, at: Time::default(), full_at: now }
+    }
+
     /// Forgets the reports: they are void.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        (self.reported, self.all_of) = (KnownPositions::new(), None);
+    }
+
+    /// Iterates over the writers, except this node, whose positions are not those reported.
+    fn unreported(
+        &self,
+        own: WriterId,
+        replica: &Replica<Interest>,
+    ) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+        let is_behind = self.all_of != Some(replica.revision());
+        let vector = is_behind.then(|| replica.vector()).into_iter().flatten();
+        vector.filter(move |(writer, incarnation, position)| {
+            *writer != own && self.reported.get(writer) != Some(&(*incarnation, *position))
+        })
+    }
+
+    /// Returns whether a report may be sent `pause` microseconds after the last one.
+    fn may_report(&self, now: Time, pause: u64) -> bool {
+        now.since(self.at) >= pause || self.at == Time::default()
+    }
+
+    /// Notes that these positions are reported.
+    fn report(&mut self, now: Time, vector: &Vector) {
+        self.at = now;
+        let positions = vector.iter();
+        self.reported
+            .extend(positions.map(|(writer, incarnation, position)| (*writer, (*incarnation, *position))));
+    }
+
+    /// Notes that all positions are reported, up to a revision of the replica.
+    fn complete(&mut self, revision: u64) {
+        self.all_of = Some(revision);
+    }
+
+    /// Returns whether everything may be reported again.
+    fn may_restart(&self, now: Time) -> bool {
+        now.since(self.full_at) >= FULL_REPORT_INTERVAL
+    }
+
+    /// Begins to report everything again.
+    fn restart(&mut self, now: Time) {
+        self.clear();
+        self.full_at = now;
     }
 }
 
 impl ClusterRouter {
     pub(super) fn update_leases(&mut self, now: Time) {
-        self.leases_updated_at = now;
+        self.leases.updated_at = now;
         if !self.is_member() {
             // Changes that this node has not received are not known yet, either.
-            self.began = now;
+            self.leases.learn_from(now);
         }
-        let has_learned_all = || self.has_learned_all(now) || mutated(Mutation::GrantUninformed);
-        if !self.is_informed && self.is_member() && has_learned_all() {
-            self.is_informed = true;
+        if let Knowledge::Learning(since) = self.leases.knowledge
+            && self.is_member()
+            && (self.has_learned_all(now, since) || mutated(Mutation::GrantUninformed))
+        {
+            self.leases.knowledge = Knowledge::Complete;
             self.peers.values_mut().for_each(|peer| peer.knew = None);
         }
-        if let Some(grants) = &mut self.grants {
+        if let Some(grants) = &mut self.leases.granted {
             grants.take_snapshot(now, of_members(&self.replica, &self.peers));
         }
         self.ask_for_leases(now);
@@ -90,17 +222,13 @@ impl ClusterRouter {
 
     /// Returns the time until which a majority of cores lets this node acknowledge.
     pub(super) fn fresh_until(&self) -> Time {
-        if !self.is_member() {
-            return Time::default();
-        }
-        let own = if self.is_informed { Time::NEVER } else { Time::default() };
-        self.leases.fresh_until(own)
+        if self.is_member() { self.leases.fresh_until() } else { Time::default() }
     }
 
-    /// Returns whether this restarted core knows all changes that others may have been promised that it knows. It does
-    /// not wait for a node that the cores have declared dead. It waits for an unreachable node as long as SUBACKs do,
+    /// Returns whether this restarted core, which learns since a time, knows all changes that others may have been
+    /// promised that it knows. It does not wait for a node that the cores have declared dead. It waits for an unreachable node as long as SUBACKs do,
     /// and three times as long if others reach the node.
-    fn has_learned_all(&self, now: Time) -> bool {
+    fn has_learned_all(&self, now: Time, since: Time) -> bool {
         let vector: KnownPositions = self
             .replica
             .vector()
@@ -110,7 +238,7 @@ impl ClusterRouter {
             let known = vector.get(&WriterId(id.0));
             peer.began_at.zip(known).is_some_and(|(began, known)| known.0 == began.0 && known.1 >= began.1)
         };
-        let has_waited = |times: u32| now >= self.began.after(self.config.suback_timeout * times);
+        let has_waited = |times: u32| now >= since.after(self.config.suback_timeout * times);
         let may_wait = |id: &NodeId, peer: &Peer| {
             // Clients may be connected there whose subscriptions were promised to be known.
             let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
@@ -140,26 +268,22 @@ impl ClusterRouter {
 
     /// Returns the time by which leases need attention.
     pub(super) fn leases_due(&self) -> Time {
-        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
-        let renew = Time(self.asked_at.0.saturating_add(pause));
         let tell = match self.unreported().next() {
             // Shards do not report that they know members: it takes them at most one turn.
-            Some(_) if self.node.routes.are_joining() => Time(self.leases_updated_at.0 + JOINING_PAUSE),
-            Some(_) => Time(self.reported_at.0 + self.report_pause()),
+            Some(_) if self.node.routes.are_joining() => Time(self.leases.updated_at.0 + JOINING_PAUSE),
+            Some(_) => Time(self.reports.at.0 + self.report_pause()),
             None => Time::NEVER,
         };
-        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
-        let settle = self.subacks.wait_for_others() || self.peers.values().any(waits);
-        let check = if settle { Time(self.leases_updated_at.0 + CHECK_INTERVAL) } else { Time::NEVER };
-        renew.min(tell).min(check)
+        let settle =
+            self.subacks.wait_for_others() || self.peers.values().any(|peer| peer.settle.are_waiting());
+        let check = if settle { Time(self.leases.updated_at.0 + CHECK_INTERVAL) } else { Time::NEVER };
+        self.leases.request_due().min(tell).min(check)
     }
 
     fn ask_for_leases(&mut self, now: Time) {
-        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
-        if now.since(self.asked_at) < pause && self.asked_at != Time::default() {
+        if !self.leases.take_request(now) {
             return;
         }
-        self.asked_at = now;
         for id in self.cores_there() {
             self.send_message(now, id, Lane::CONTROL, &PeerMessage::Renew(now.0));
         }
@@ -170,12 +294,10 @@ impl ClusterRouter {
     /// Reports everything again to a core that is reachable but grants nothing. It may have forgotten the reports,
     /// because it learned of this node's removal only when this node was a member again.
     fn report_all_again(&mut self, now: Time) {
-        let granted: BTreeMap<NodeId, Time> = self.leases.granted_by().collect();
+        let granted: BTreeMap<NodeId, Time> = self.leases.held.granted_by().collect();
         let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
-        let is_due = now.since(self.full_report_at) >= FULL_REPORT_INTERVAL;
-        if is_due && self.cores_there().iter().any(grants_nothing) {
-            self.reported.clear();
-            self.full_report_at = now;
+        if self.reports.may_restart(now) && self.cores_there().iter().any(grants_nothing) {
+            self.reports.restart(now);
         }
     }
 
@@ -184,8 +306,8 @@ impl ClusterRouter {
             return;
         }
         let vector: Vector = of_members(&self.replica, &self.peers).collect();
-        if let Some(grants) = &mut self.grants
-            && self.is_informed
+        if self.leases.is_informed()
+            && let Some(grants) = &mut self.leases.granted
             && grants.renew(now, from, vector.into_iter())
         {
             self.send_message(now, from, Lane::CONTROL, &PeerMessage::Grant(stamp));
@@ -194,12 +316,7 @@ impl ClusterRouter {
 
     /// Iterates over the writers whose positions are greater than reported.
     fn unreported(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
-        let own = WriterId(self.own.0);
-        let is_behind = self.reported.all_of != Some(self.replica.revision());
-        let vector = is_behind.then(|| self.replica.vector()).into_iter().flatten();
-        vector.filter(move |(writer, incarnation, position)| {
-            *writer != own && self.reported.vector.get(writer) != Some(&(*incarnation, *position))
-        })
+        self.reports.unreported(WriterId(self.own.0), &self.replica)
     }
 
     fn report_pause(&self) -> u64 {
@@ -209,22 +326,19 @@ impl ClusterRouter {
 
     /// Reports this node's positions to the cores.
     fn report_applied(&mut self, now: Time) {
-        if now.since(self.reported_at) < self.report_pause() && self.reported_at != Time::default() {
+        if !self.reports.may_report(now, self.report_pause()) {
             return;
         }
         let vector: Vector = self.unreported().collect();
         if vector.is_empty() {
-            self.reported.all_of = Some(self.replica.revision());
+            self.reports.complete(self.replica.revision());
             return;
         }
         // Changes that shards do not know yet do not count as known here.
         if self.node.routes.are_joining() {
             return;
         }
-        self.reported_at = now;
-        for (writer, incarnation, position) in &vector {
-            self.reported.vector.insert(*writer, (*incarnation, *position));
-        }
+        self.reports.report(now, &vector);
         let has_none = self.fresh_until() <= now;
         let (whole, brief) = (PeerMessage::Applied(vector.clone()), PeerMessage::Brief(vector));
         for id in self.cores_there() {
@@ -241,8 +355,8 @@ impl ClusterRouter {
     /// Reports the settled positions to writers that wait for them.
     fn report_settled(&mut self, now: Time) {
         self.ask_to_settle(now);
-        let Some(grants) = &self.grants else { return };
-        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
+        let Some(grants) = &self.leases.granted else { return };
+        let waits = |peer: &Peer| peer.settle.are_waiting();
         if !self.peers.values().any(waits) || self.node.routes.are_joining() {
             return;
         }
@@ -262,10 +376,11 @@ impl ClusterRouter {
         }
         for (id, incarnation, settled, in_region) in known {
             let Some(peer) = self.peers.get_mut(&id) else { continue };
-            let everywhere = (&mut peer.settle, settled, PeerMessage::Settled(incarnation, settled));
+            let settle = &mut peer.settle;
+            let cluster = (&mut settle.in_cluster, settled, PeerMessage::Settled(incarnation, settled));
             let region =
-                (&mut peer.settle_in_region, in_region, PeerMessage::KnownInRegion(incarnation, in_region));
-            for (settle_request, position, message) in [everywhere, region] {
+                (&mut settle.in_region, in_region, PeerMessage::KnownInRegion(incarnation, in_region));
+            for (settle_request, position, message) in [cluster, region] {
                 let Some(wanted) = settle_request.wanted else { continue };
                 if position > settle_request.reported {
                     if self.mesh.send(now, id, Lane::ROUTES, message.encode().into()).is_err() {
@@ -318,7 +433,7 @@ impl ClusterRouter {
         if self.peers.values().all(|peer| *peer.info.region == *own) {
             return settled;
         }
-        let in_region = match &self.grants {
+        let in_region = match &self.leases.granted {
             Some(grants) => {
                 let at = (self.config.incarnation, self.own_position());
                 self.known_in(own, grants, WriterId(self.own.0), at)
@@ -333,12 +448,8 @@ impl ClusterRouter {
         if !self.is_member() {
             return Position::default();
         }
-        let own = WriterId(self.own.0);
-        let position = self.own_position();
-        let by_own = self.grants.as_ref().map_or(Position::default(), |grants| {
-            grants.settled(self.now, own, (self.config.incarnation, position))
-        });
-        self.leases.settled_by_majority(by_own)
+        let own = (self.config.incarnation, self.own_position());
+        self.leases.settled(self.now, WriterId(self.own.0), own)
     }
 
     fn cores_there(&self) -> Vec<NodeId> {
@@ -360,4 +471,64 @@ fn of_members(
     replica.vector().filter(move |(writer, incarnation, _)| {
         is_alive(*writer, *incarnation) || replica.is_own(*writer) || mutated(Mutation::RememberIncarnations)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use broker::peers::Wants;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(4);
+    const OWN: WriterId = WriterId(1);
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1000)
+    }
+
+    #[test]
+    fn a_core_counts_itself_once_it_knows_what_others_were_promised() {
+        let mut leases = LeaseState::new(at(0), LEASE, 1, true);
+        assert_eq!(leases.fresh_until(), at(0));
+        leases.learn_from(at(7));
+        assert_eq!(leases.knowledge, Knowledge::Learning(at(7)));
+        leases.knowledge = Knowledge::Complete;
+        leases.learn_from(at(9));
+        assert!(leases.is_informed(), "what is known stays known");
+        assert_eq!(leases.fresh_until(), Time::NEVER);
+    }
+
+    #[test]
+    fn leases_are_requested_at_intervals_and_at_once_after_a_change() {
+        let mut leases = LeaseState::new(at(0), LEASE, 3, false);
+        assert!(leases.take_request(at(500)));
+        assert_eq!(leases.request_due(), at(1500));
+        assert!(!leases.take_request(at(1499)) && leases.take_request(at(1500)));
+        leases.request_at_once();
+        assert!(leases.take_request(at(1501)) && !leases.take_request(at(1502)));
+    }
+
+    #[test]
+    fn each_position_is_reported_once_until_the_reports_are_void() {
+        let (other, mut reports) = (WriterId(2), Reports::new(at(0)));
+        let mut replica = Replica::new(0, 10);
+        for writer in [OWN, other] {
+            replica.own(writer, Incarnation(1));
+            replica.set(writer, b"a", Some(Interest::Wants(Wants::QOS0)));
+        }
+        let vector: Vector = reports.unreported(OWN, &replica).collect();
+        assert_eq!(vector, [(other, Incarnation(1), Position(1))]);
+        assert!(reports.may_report(at(1), 2000));
+        reports.report(at(1), &vector);
+        assert_eq!(reports.unreported(OWN, &replica).count(), 0);
+        reports.complete(replica.revision());
+        replica.set(other, b"a", None);
+        assert_eq!(reports.unreported(OWN, &replica).count(), 1);
+        assert!(!reports.may_report(at(2), 2000) && reports.may_report(at(3), 2000));
+        reports.report(at(3), &reports.unreported(OWN, &replica).collect());
+        assert!(!reports.may_restart(at(4999)) && reports.may_restart(at(5000)));
+        reports.restart(at(5000));
+        assert_eq!(reports.unreported(OWN, &replica).count(), 1);
+        assert!(!reports.may_restart(at(5001)));
+    }
 }

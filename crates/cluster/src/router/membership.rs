@@ -127,7 +127,7 @@ impl ClusterRouter {
     pub(super) fn update_membership(&mut self, now: Time) {
         // Turns for messages do not wait for a meta group that has nothing to do.
         let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
-        let (own, mesh) = (self.grants.as_ref(), &self.mesh);
+        let (own, mesh) = (self.leases.granted.as_ref(), &self.mesh);
         let link_status = |id: NodeId, is_up: bool| LinkStatus {
             id,
             is_up,
@@ -369,8 +369,8 @@ impl ClusterRouter {
             self.remove_peer(now, id);
         }
         let cores = roster.cores().map(|(id, _)| id).collect();
-        self.leases.set_cores(&cores);
-        if let Some(grants) = &mut self.grants {
+        self.leases.held.set_cores(&cores);
+        if let Some(grants) = &mut self.leases.granted {
             grants.keep(now, |id| roster.members.contains_key(&id));
         }
         self.node.set_other_nodes(self.nodes_by_index.len() as u16);
@@ -434,7 +434,8 @@ impl ClusterRouter {
     pub(super) fn forget_incarnations(&mut self, writer: WriterId) {
         self.is_forgetting = true;
         let replica = &self.replica;
-        if let Some(grants) = self.grants.as_mut().filter(|_| !mutated(Mutation::RememberIncarnations)) {
+        let grants = self.leases.granted.as_mut();
+        if let Some(grants) = grants.filter(|_| !mutated(Mutation::RememberIncarnations)) {
             grants.forget_incarnations(writer, |incarnation| replica.is_dead(writer, incarnation));
         }
     }
@@ -452,7 +453,7 @@ impl ClusterRouter {
         }
         self.peers.insert(id, peer);
         // It may have been a member before, and have lost its state of that time.
-        if let Some(grants) = &mut self.grants {
+        if let Some(grants) = &mut self.leases.granted {
             grants.restarted(id);
         }
         // Its routes may have arrived from others before this node knew that it is a member.
@@ -528,7 +529,7 @@ impl ClusterRouter {
         self.retired.push_back((now, peer.index));
         self.attachment.detach(id);
         // Other nodes may be attached elsewhere now, so all positions are reported again.
-        self.reported.clear();
+        self.reports.clear();
     }
 
     /// Handles the death of an incarnation. The interest of its clients, which are gone with it, is dropped. That of
@@ -590,7 +591,7 @@ impl ClusterRouter {
         }
         // The other nodes knew changes of the earlier incarnation.
         self.attachment.core_forgets();
-        self.leases.forget();
+        self.leases.held.forget();
         self.subacks.rebase(self.own_position());
         for peer in self.peers.values_mut() {
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
@@ -608,7 +609,7 @@ impl ClusterRouter {
     /// Sends all peers a hello with this node's requests, as for the first time.
     pub(super) fn request_all_again(&mut self) {
         self.peers.values_mut().for_each(|peer| peer.requested_scope = None);
-        self.reported.clear();
+        self.reports.clear();
     }
 
     pub(super) fn is_core(&self) -> bool {

@@ -23,11 +23,11 @@ use replog::{Incarnation, Position, Replica, WriterId};
 use storage::LogEvent;
 
 use attach::Attachment;
+use leases::{LeaseState, Reports};
 
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
-use crate::freshness::{Grants, Leases};
 use crate::inbound::InboundQueues;
 use crate::interest::Interest;
 use crate::meta::{Command, Meta, ProposalId};
@@ -96,19 +96,9 @@ pub struct ClusterRouter {
     /// Index of the roster that the peers match.
     applied_roster: u64,
     proposals_refused: VecDeque<ProposalId>,
-    grants: Option<Grants>,
-    leases: Leases,
+    leases: LeaseState,
+    reports: Reports,
     clocks: Clocks,
-    /// Positions of this node that it last reported to the cores, and the time of the report.
-    reported: leases::ReportedPositions,
-    reported_at: Time,
-    /// Time of the start of the last full report.
-    full_report_at: Time,
-    asked_at: Time,
-    leases_updated_at: Time,
-    began: Time,
-    /// True when this core knows all changes that others may have been promised that it knows.
-    is_informed: bool,
     /// True when this incarnation is a member in the last applied roster.
     was_member: bool,
     now: Time,
@@ -211,16 +201,9 @@ impl ClusterRouter {
             proposals_refused: VecDeque::new(),
             withdrawals: Withdrawals::default(),
             subacks: Subacks::default(),
-            grants: is_core.then(|| Grants::new(now, config.lease)),
-            leases: Leases::new(config.lease, cores, is_core),
+            leases: LeaseState::new(now, config.lease, cores, is_core),
+            reports: Reports::new(now),
             clocks: Clocks::new(config.wall_ms),
-            reported: leases::ReportedPositions::default(),
-            reported_at: Time::default(),
-            full_report_at: now,
-            asked_at: Time::default(),
-            leases_updated_at: now,
-            began: now,
-            is_informed: false,
             was_member: false,
             now,
             inbound: InboundQueues::new(usize::from(node.workers)),
@@ -351,11 +334,11 @@ impl ClusterRouter {
                 let is_far = peer.info.region != self.config.own.region;
                 peer.packs = self.config.packs && is_far && features & PACKS != 0;
                 // The peer may have missed, or forgotten, the reports.
-                self.reported.clear();
+                self.reports.clear();
                 self.subacks.ask_again();
                 self.attachment.ask_again();
                 // A node without a lease asks at once, not at its next interval.
-                self.asked_at = Time::default();
+                self.leases.request_at_once();
                 self.clocks.link_up(now, id);
                 self.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_reachable(peer.index, true);
@@ -374,7 +357,7 @@ impl ClusterRouter {
                 self.give_up_copies();
                 // Publishers wait until a majority of cores has answered since: this node may be the one that is cut
                 // off.
-                self.asked_at = Time::default();
+                self.leases.request_at_once();
                 self.settle_suspects(now);
                 self.drop_questions(id);
                 self.expect_restart(WriterId(id.0));
@@ -391,7 +374,7 @@ impl ClusterRouter {
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.restarted();
                 }
-                if let Some(grants) = &mut self.grants {
+                if let Some(grants) = &mut self.leases.granted {
                     grants.restarted(id);
                 }
                 if self.attachment.is_to(id) {
@@ -433,20 +416,20 @@ impl ClusterRouter {
             // A message that needs a missing feature is invalid.
             PeerMessage::Brief(_) if !self.can(from, BRIEF) => self.counters.malformed += 1,
             PeerMessage::Applied(vector) | PeerMessage::Brief(vector) => {
-                if let Some(grants) = &mut self.grants {
+                if let Some(grants) = &mut self.leases.granted {
                     grants.applied(from, vector);
                 }
             }
             PeerMessage::Settle { position, in_region } => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     let settle_request =
-                        if in_region { &mut peer.settle_in_region } else { &mut peer.settle };
+                        if in_region { &mut peer.settle.in_region } else { &mut peer.settle.in_cluster };
                     settle_request.wanted = Some(position);
                 }
             }
             PeerMessage::Settled(incarnation, position) => {
                 if incarnation == self.config.incarnation {
-                    self.leases.settled(from, position);
+                    self.leases.held.settled(from, position);
                 }
             }
             PeerMessage::KnownInRegion(incarnation, position) => {
@@ -456,7 +439,7 @@ impl ClusterRouter {
             }
             PeerMessage::Confirm(confirmed) => self.confirmed(from, &confirmed),
             PeerMessage::Renew(stamp) => self.asked_for_lease(now, from, stamp),
-            PeerMessage::Grant(stamp) => self.leases.granted(from, Time(stamp).min(now)),
+            PeerMessage::Grant(stamp) => self.leases.held.granted(from, Time(stamp).min(now)),
             PeerMessage::Ask { number, question } => self.question_received(now, from, number, question),
             PeerMessage::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
             PeerMessage::Meta(message) => self.meta_message(now, from, &message),

@@ -178,7 +178,7 @@ impl ClusterRouter {
         let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
         let is_reported = |peer: &Peer| {
             let is_old = peer.dead_since.is_some_and(|since| since.after(DEAD_CORE_SETTLE_TIME) <= self.now);
-            is_old && self.is_informed
+            is_old && self.leases.is_informed()
         };
         let is_cut_off = cores().any(|(_, peer)| !peer.is_up && !is_reported(peer));
         let is_first = || cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id);
@@ -238,15 +238,14 @@ impl ClusterRouter {
         let Hello { feed_scope, number, load, vector, incarnation, .. } = hello;
         let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
-            peer.settle.reported = Position::default();
-            peer.settle_in_region.reported = Position::default();
+            peer.settle.forget_reported();
         }
         self.confirm_member_incarnation(from);
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
             peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
         }
-        if !self.is_informed && self.config.own.role == Role::Core && peer.is_core() {
+        if !self.leases.is_informed() && self.config.own.role == Role::Core && peer.is_core() {
             let known =
                 vector.iter().map(|(writer, incarnation, position)| (*writer, (*incarnation, *position)));
             peer.knew.get_or_insert_with(|| known.collect());

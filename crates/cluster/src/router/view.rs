@@ -16,12 +16,12 @@ impl ClusterRouter {
 
     /// Iterates over the cores that let this node acknowledge, and the time until which they do.
     pub fn leases(&self, now: Time) -> impl Iterator<Item = (NodeId, Time)> {
-        self.leases.granted_by().filter(move |(_, until)| *until > now)
+        self.leases.held.granted_by().filter(move |(_, until)| *until > now)
     }
 
     /// Returns whether a lease that this core has granted to a node may still run.
     pub fn has_granted(&self, now: Time, node: NodeId) -> bool {
-        self.grants.as_ref().is_some_and(|grants| grants.holds(now, node))
+        self.leases.granted.as_ref().is_some_and(|grants| grants.holds(now, node))
     }
 
     /// Returns this node's incarnation that others know, or will learn next.
@@ -43,8 +43,8 @@ impl ClusterRouter {
             fresh_for: Some(self.fresh_until())
                 .filter(|until| *until != Time::NEVER)
                 .map(|until| until.since(now)),
-            granted_by: self.grants_view(now, self.leases.granted_by()),
-            grants: self.grants_view(now, self.grants.iter().flat_map(Grants::holders)),
+            granted_by: self.grants_view(now, self.leases.held.granted_by()),
+            grants: self.grants_view(now, self.leases.granted.iter().flat_map(Grants::holders)),
             clock_off: self.clocks.off(),
             subacks_waiting: self.subacks.counts(),
             counters: self.counters,
