@@ -21,6 +21,7 @@ pub mod meta;
 mod mutation;
 mod packing;
 mod peer;
+mod peers;
 mod questions;
 mod router;
 mod subacks;

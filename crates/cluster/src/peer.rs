@@ -192,6 +192,12 @@ impl Peer {
         self.info.role == Role::Core
     }
 
+    /// Returns whether a replicant may rely on the peer to pass changes both ways. A peer that the cores have declared
+    /// dead may be reachable from this node alone.
+    pub fn serves(&self) -> bool {
+        self.is_core() && self.is_up && (self.dead.is_none() || mutated(Mutation::StayAttached))
+    }
+
     /// Notes that the peer has forgotten the link.
     pub fn restarted(&mut self) {
         self.link_epoch = self.link_epoch.wrapping_add(1);

@@ -5,8 +5,8 @@ use replog::Position;
 
 use super::ClusterRouter;
 use crate::config::Role;
-use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
+use crate::peers::Peers;
 use crate::wire::PeerMessage;
 
 /// Attachment of a replicant to a core, and what that core knows of the replicant's changes. A core is attached to
@@ -118,9 +118,9 @@ impl ClusterRouter {
             self.rebalance();
         }
         if self.config.own.role == Role::Replicant {
-            let serves = |id: NodeId| self.peers.get(&id).is_some_and(serves);
+            let serves = |id: NodeId| self.peers.get(&id).is_some_and(Peer::serves);
             if !self.attachment.core().is_some_and(serves) {
-                self.attachment.attach(self.best_core());
+                self.attachment.attach(self.peers.best_core(self.own, &self.config.own.region));
             }
         }
         self.event_log.attached(now, self.attachment.core());
@@ -150,42 +150,87 @@ impl ClusterRouter {
         if self.config.own.role != Role::Replicant {
             return;
         }
-        let up = || self.peers.iter().filter(|(_, peer)| peer.is_up);
-        let has_core = |region: &str| up().any(|(_, peer)| serves(peer) && *peer.info.region == *region);
-        let own = &*self.config.own.region;
-        let is_served = has_core(own);
-        let in_place = |region: &str| if is_served { region == own } else { !has_core(region) };
-        let replicants = up().filter(|(_, peer)| !peer.is_core() && in_place(&peer.info.region));
-        let rank = replicants.filter(|(id, _)| **id < self.own).count();
-        let cores = up().filter(|(_, peer)| serves(peer) && (!is_served || *peer.info.region == *own));
-        let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
-        if let Some(core) = cores.get(rank % cores.len().max(1)) {
-            self.attachment.attach(Some(*core));
+        if let Some(core) = self.peers.assigned_core(self.own, &self.config.own.region) {
+            self.attachment.attach(Some(core));
         }
     }
+}
 
-    /// Returns the best core. Among reachable ones, cores that are not declared dead come first, then cores of the same
-    /// region, then those with the fewest replicants. Ties are broken by a hash that is constant for this node.
-    fn best_core(&self) -> Option<NodeId> {
-        let cores = self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
+impl Peers {
+    /// Returns the core that a replicant of a region is assigned to when all are spread evenly.
+    fn assigned_core(&self, own: NodeId, own_region: &str) -> Option<NodeId> {
+        let up = || self.iter().filter(|(_, peer)| peer.is_up);
+        let has_core = |region: &str| up().any(|(_, peer)| peer.serves() && *peer.info.region == *region);
+        let is_served = has_core(own_region);
+        let in_place = |region: &str| if is_served { region == own_region } else { !has_core(region) };
+        let replicants = up().filter(|(_, peer)| !peer.is_core() && in_place(&peer.info.region));
+        let rank = replicants.filter(|(id, _)| **id < own).count();
+        let cores =
+            up().filter(|(_, peer)| peer.serves() && (!is_served || *peer.info.region == *own_region));
+        let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
+        cores.get(rank % cores.len().max(1)).copied()
+    }
+
+    /// Returns the best core for a replicant of a region. Among reachable ones, cores that are not declared dead come
+    /// first, then cores of the same region, then those with the fewest replicants. Ties are broken by a hash that is
+    /// constant for the replicant.
+    fn best_core(&self, own: NodeId, own_region: &str) -> Option<NodeId> {
+        let cores = self.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
         let order = |(id, peer): &(&NodeId, &Peer)| {
-            (!serves(peer), peer.info.region != self.config.own.region, peer.load, id.0 ^ self.own.0)
+            (!peer.serves(), *peer.info.region != *own_region, peer.load, id.0 ^ own.0)
         };
         cores.min_by_key(order).map(|(id, _)| *id)
     }
 }
 
-/// Returns whether a replicant may rely on a peer to pass changes both ways. A peer that the cores have declared dead
-/// may be reachable from this node alone.
-fn serves(peer: &Peer) -> bool {
-    peer.is_core() && peer.is_up && (peer.dead.is_none() || mutated(Mutation::StayAttached))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::NodeInfo;
 
     const CORES: [NodeId; 2] = [NodeId(1), NodeId(2)];
+
+    /// Returns reachable peers with their regions.
+    fn peers(peers: &[(u64, Role, &str)]) -> Peers {
+        let mut all = Peers::default();
+        for (id, role, region) in peers {
+            let info =
+                NodeInfo { name: "n".into(), role: *role, region: (*region).into(), address: "a".into() };
+            all.add(Time(0), NodeId(*id), info).is_up = true;
+        }
+        all
+    }
+
+    #[test]
+    fn replicants_are_spread_over_the_cores_of_their_region() {
+        let all = [
+            (1, Role::Core, "east"),
+            (2, Role::Core, "west"),
+            (3, Role::Core, "west"),
+            (11, Role::Replicant, "west"),
+            (12, Role::Replicant, "west"),
+            (13, Role::Replicant, "north"),
+        ];
+        let assigned = |own: u64, region: &str| {
+            let others: Vec<_> = all.into_iter().filter(|(id, ..)| *id != own).collect();
+            peers(&others).assigned_core(NodeId(own), region).map(|core| core.0)
+        };
+        assert_eq!([assigned(11, "west"), assigned(12, "west")], [Some(2), Some(3)]);
+        assert_eq!(assigned(13, "north"), Some(1), "no core of that region is reachable");
+        assert_eq!(peers(&[]).assigned_core(NodeId(11), "west"), None);
+    }
+
+    #[test]
+    fn the_best_core_is_alive_and_near_and_has_the_fewest_replicants() {
+        let mut peers = peers(&[(1, Role::Core, "east"), (2, Role::Core, "west"), (3, Role::Core, "west")]);
+        let best = |peers: &Peers| peers.best_core(NodeId(8), "west").map(|core| core.0);
+        peers.get_mut(&NodeId(2)).unwrap().load = 5;
+        assert_eq!(best(&peers), Some(3));
+        peers.get_mut(&NodeId(3)).unwrap().is_up = false;
+        assert_eq!(best(&peers), Some(2));
+        peers.get_mut(&NodeId(2)).unwrap().dead = Some(replog::Incarnation(1));
+        assert_eq!(best(&peers), Some(1));
+    }
 
     #[test]
     fn what_one_core_knows_does_not_count_for_the_next() {

@@ -177,8 +177,8 @@ impl ClusterRouter {
         forward: &Forward,
         packed: &mut Option<(Range<usize>, Bytes)>,
     ) {
-        let id = self.nodes_by_index.get(usize::from(forward.to.0)).copied().unwrap_or(self.own);
-        let Some(peer) = self.peers.get_mut(&id) else {
+        let found = self.peers.node_at(forward.to);
+        let Some((id, peer)) = found.and_then(|id| Some((id, self.peers.get_mut(&id)?))) else {
             // The peer was a member when it was chosen.
             let reason = if forward.for_group { ReasonCode::ServerUnavailable } else { ReasonCode::Success };
             if let Some(token) = forward.token {
@@ -293,7 +293,7 @@ impl ClusterRouter {
         let is_assured = lane.class() == Class::Assured;
         let ticket = is_assured.then(|| peer.ticket(lane, number));
         if mutated(Mutation::Relay)
-            && let Some(next) = self.peers.keys().copied().find(|id| *id > from)
+            && let Some(next) = self.peers.ids().find(|id| *id > from)
         {
             self.forward_again(next, lane, frame.clone());
         }
@@ -309,15 +309,15 @@ impl ClusterRouter {
 
     /// Handles a worker's answer: a peer's message is stored here.
     fn answered(&mut self, ticket: PeerTicket, reason: ReasonCode) {
-        let Some(id) = self.nodes_by_index.get(usize::from(ticket.from.0)) else { return };
-        if let Some(peer) = self.peers.get_mut(id) {
+        let Some(id) = self.peers.node_at(ticket.from) else { return };
+        if let Some(peer) = self.peers.get_mut(&id) {
             peer.confirm(ticket, reason);
         }
     }
 
     /// Confirms peers' messages that are stored here.
     pub(super) fn send_confirmations(&mut self, now: Time) {
-        for (id, peer) in &mut self.peers {
+        for (id, peer) in self.peers.iter_mut() {
             if peer.confirmations.is_empty() {
                 continue;
             }

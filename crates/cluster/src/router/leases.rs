@@ -15,6 +15,7 @@ use crate::interest::Interest;
 use crate::meta::Meta;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
+use crate::peers::Peers;
 use crate::wire::{PeerMessage, Vector};
 
 /// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds.
@@ -249,21 +250,10 @@ impl ClusterRouter {
                 || has_waited(1)
                     && (!is_there
                         || mutated(Mutation::GrantInTime)
-                        || self.is_known_by_cores(WriterId(id.0), &vector)
+                        || self.peers.are_known_by_cores(WriterId(id.0), &vector)
                         || !peer.is_up && has_waited(OUT_OF_REACH))
         };
         self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
-    }
-
-    /// Returns whether this core knows a node's changes as far as other cores did at their first contact. There must be
-    /// one of these cores in each majority.
-    fn is_known_by_cores(&self, writer: WriterId, vector: &KnownPositions) -> bool {
-        let cores = || self.peers.values().filter(|peer| peer.is_core());
-        let is_known =
-            |knew: &&KnownPositions| knew.get(&writer).is_none_or(|then| vector.get(&writer) >= Some(then));
-        let asked = cores().filter_map(|core| core.knew.as_ref()).filter(is_known);
-        let all = cores().count() + 1;
-        asked.count() + all / 2 + 1 > all
     }
 
     /// Returns the time by which leases need attention.
@@ -284,7 +274,7 @@ impl ClusterRouter {
         if !self.leases.take_request(now) {
             return;
         }
-        for id in self.cores_there() {
+        for id in self.peers.reachable_cores() {
             self.send_message(now, id, Lane::CONTROL, &PeerMessage::Renew(now.0));
         }
         self.ask_clocks(now);
@@ -296,7 +286,7 @@ impl ClusterRouter {
     fn report_all_again(&mut self, now: Time) {
         let granted: BTreeMap<NodeId, Time> = self.leases.held.granted_by().collect();
         let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
-        if self.reports.may_restart(now) && self.cores_there().iter().any(grants_nothing) {
+        if self.reports.may_restart(now) && self.peers.reachable_cores().iter().any(grants_nothing) {
             self.reports.restart(now);
         }
     }
@@ -341,7 +331,7 @@ impl ClusterRouter {
         self.reports.report(now, &vector);
         let has_none = self.fresh_until() <= now;
         let (whole, brief) = (PeerMessage::Applied(vector.clone()), PeerMessage::Brief(vector));
-        for id in self.cores_there() {
+        for id in self.peers.reachable_cores() {
             let message = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { &brief } else { &whole };
             self.send_message(now, id, Lane::ROUTES, message);
             // This report may complete the conditions for a lease. The request follows in the same lane, so that the
@@ -371,7 +361,7 @@ impl ClusterRouter {
             // A greater position may be known of an earlier incarnation than this one has reached.
             let is_current = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
             let Some(own) = vector.get(&writer).filter(is_current) else { continue };
-            let in_region = self.known_in(&peer.info.region, grants, writer, *own);
+            let in_region = self.peers.known_in(&peer.info.region, grants, writer, *own);
             known.push((*id, own.0, grants.settled(now, writer, *own), in_region));
         }
         for (id, incarnation, settled, in_region) in known {
@@ -403,26 +393,10 @@ impl ClusterRouter {
         }
         if let Some(position) = self.subacks.ask_to_settle() {
             let message = PeerMessage::Settle { position, in_region: false };
-            for id in self.cores_there() {
+            for id in self.peers.reachable_cores() {
                 self.send_message(now, id, Lane::ROUTES, &message);
             }
         }
-    }
-
-    /// Position up to which all nodes of a region know a writer's changes. This core knows them up to `own`.
-    fn known_in(
-        &self,
-        region: &str,
-        grants: &Grants,
-        writer: WriterId,
-        (incarnation, own): (Incarnation, Position),
-    ) -> Position {
-        let nodes = self
-            .peers
-            .iter()
-            .filter(|(id, peer)| id.0 != writer.0 && peer.dead.is_none() && *peer.info.region == *region);
-        let applied = nodes.map(|(id, _)| grants.applied_by(*id, writer, incarnation));
-        applied.min().map_or(own, |least| least.min(own))
     }
 
     /// Position up to which this node's changes are known in its region. In a cluster of one region it is
@@ -436,7 +410,7 @@ impl ClusterRouter {
         let in_region = match &self.leases.granted {
             Some(grants) => {
                 let at = (self.config.incarnation, self.own_position());
-                self.known_in(own, grants, WriterId(self.own.0), at)
+                self.peers.known_in(own, grants, WriterId(self.own.0), at)
             }
             None => self.attachment.region_knows(),
         };
@@ -451,9 +425,34 @@ impl ClusterRouter {
         let own = (self.config.incarnation, self.own_position());
         self.leases.settled(self.now, WriterId(self.own.0), own)
     }
+}
 
-    fn cores_there(&self) -> Vec<NodeId> {
-        self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up).map(|(id, _)| *id).collect()
+impl Peers {
+    /// Returns whether this core knows a node's changes, up to `vector`, as far as other cores did at their first
+    /// contact. There must be one of these cores in each majority.
+    fn are_known_by_cores(&self, writer: WriterId, vector: &KnownPositions) -> bool {
+        let cores = || self.values().filter(|peer| peer.is_core());
+        let is_known =
+            |knew: &&KnownPositions| knew.get(&writer).is_none_or(|then| vector.get(&writer) >= Some(then));
+        let asked = cores().filter_map(|core| core.knew.as_ref()).filter(is_known);
+        let all = cores().count() + 1;
+        asked.count() + all / 2 + 1 > all
+    }
+
+    /// Returns the position up to which all nodes of a region know a writer's changes. This core knows them up to
+    /// `own`.
+    fn known_in(
+        &self,
+        region: &str,
+        grants: &Grants,
+        writer: WriterId,
+        (incarnation, own): (Incarnation, Position),
+    ) -> Position {
+        let is_there =
+            |id: NodeId, peer: &Peer| id.0 != writer.0 && peer.dead.is_none() && *peer.info.region == *region;
+        let nodes = self.iter().filter(|(id, peer)| is_there(**id, peer));
+        let applied = nodes.map(|(id, _)| grants.applied_by(*id, writer, incarnation));
+        applied.min().map_or(own, |least| least.min(own))
     }
 }
 
@@ -462,7 +461,7 @@ impl ClusterRouter {
 /// nodes that were unreachable then.
 fn of_members(
     replica: &Replica<Interest>,
-    peers: &BTreeMap<NodeId, Peer>,
+    peers: &Peers,
 ) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
     let is_alive = |writer: WriterId, incarnation: Incarnation| {
         let peer = peers.get(&NodeId(writer.0));

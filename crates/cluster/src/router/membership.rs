@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use broker::peers::{Copies, NodeIndex, Wants};
+use broker::peers::{Copies, Wants};
 use bytes::Bytes;
 use configstore::{Position, RecordUpdate};
 use link::{Event, Lane, NodeId, Time};
@@ -41,8 +41,6 @@ pub(super) struct PendingPeer {
 /// Time in microseconds after which a pending peer is dropped if it becomes no member.
 const PENDING_PEER_TIMEOUT: u64 = 60_000_000;
 const PENDING_PEERS_MAX: usize = 256;
-/// Time in microseconds for which a free index is not used again.
-const INDEX_REUSE_DELAY: u64 = 30_000_000;
 /// Time after which a new member knows the others.
 const SETTLED: Duration = Duration::from_secs(5);
 
@@ -363,8 +361,7 @@ impl ClusterRouter {
                 self.apply_member(now, *id, member);
             }
         }
-        let gone: Vec<NodeId> =
-            self.peers.keys().filter(|id| !roster.members.contains_key(id)).copied().collect();
+        let gone: Vec<NodeId> = self.peers.ids().filter(|id| !roster.members.contains_key(id)).collect();
         for id in gone {
             self.remove_peer(now, id);
         }
@@ -373,7 +370,7 @@ impl ClusterRouter {
         if let Some(grants) = &mut self.leases.granted {
             grants.keep(now, |id| roster.members.contains_key(&id));
         }
-        self.node.set_other_nodes(self.nodes_by_index.len() as u16);
+        self.node.set_other_nodes(self.peers.index_count());
     }
 
     fn apply_member(&mut self, now: Time, id: NodeId, member: &Member) {
@@ -385,7 +382,7 @@ impl ClusterRouter {
         }
         // Changes of a later incarnation belonged to one that never joined before the node was removed: it may have
         // lost that number, too.
-        let is_gone_back = !self.peers.contains_key(&id)
+        let is_gone_back = !self.peers.contains(id)
             && member.state != State::Dead
             && !mutated(Mutation::RememberIncarnations)
             && self.replica.discard_later(writer, incarnation);
@@ -425,11 +422,6 @@ impl ClusterRouter {
         }
     }
 
-    /// Returns the incarnation of another node that is a member, if the cores agree on members.
-    pub(super) fn member_incarnation(&self, writer: WriterId) -> Option<Incarnation> {
-        self.peers.get(&NodeId(writer.0)).and_then(|peer| peer.member)
-    }
-
     /// Forgets the positions of other nodes in ended incarnations of a node.
     pub(super) fn forget_incarnations(&mut self, writer: WriterId) {
         self.is_forgetting = true;
@@ -443,15 +435,14 @@ impl ClusterRouter {
     fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
         let pending_peer = self.pending_peers.remove(&id);
         self.mesh.add_peer(now, &info.name, &info.address);
-        let index = self.allocate_index(now, id);
+        let peer = self.peers.add(now, id, info.clone());
+        let index = peer.index;
         self.node.routes.set_reachable(index, false);
-        let mut peer = Peer::new(info.clone(), index);
         // Hello numbers of a link continue: the first answer belongs to the hello from when the other was last a
         // member.
         if let Some((_, said)) = pending_peer.as_ref().and_then(|pending_peer| pending_peer.last.as_ref()) {
             peer.hello = *said;
         }
-        self.peers.insert(id, peer);
         // It may have been a member before, and have lost its state of that time.
         if let Some(grants) = &mut self.leases.granted {
             grants.restarted(id);
@@ -473,24 +464,12 @@ impl ClusterRouter {
         self.expect_restart(WriterId(id.0));
     }
 
-    /// Allocates an index that is free, and was not used a moment ago: messages in transit to its last node would reach
-    /// another one.
-    fn allocate_index(&mut self, now: Time, id: NodeId) -> NodeIndex {
-        let free = self.retired.pop_front_if(|(since, _)| now.since(*since) > INDEX_REUSE_DELAY);
-        let index = free.map_or(NodeIndex(self.nodes_by_index.len() as u16), |(_, index)| index);
-        match self.nodes_by_index.get_mut(usize::from(index.0)) {
-            Some(known) => *known = id,
-            None => self.nodes_by_index.push(id),
-        }
-        index
-    }
-
     /// Removes a peer that is no longer a member, with all its interest.
     fn remove_peer(&mut self, now: Time, id: NodeId) {
         self.settle_messages(id, true);
         self.clear_backlog(id);
         self.drop_questions(id);
-        let Some(peer) = self.peers.remove(&id) else { return };
+        let Some(peer) = self.peers.remove(now, id) else { return };
         self.replica.lost(source_of(&peer));
         self.clocks.forget(id);
         self.event_log.forget(id);
@@ -523,10 +502,6 @@ impl ClusterRouter {
         } else {
             self.mesh.remove_peer(now, id);
         }
-        // The index stands for no node. The node gets another one when it returns, and a broadcast would otherwise
-        // reach both.
-        self.nodes_by_index[usize::from(peer.index.0)] = self.own;
-        self.retired.push_back((now, peer.index));
         self.attachment.detach(id);
         // Other nodes may be attached elsewhere now, so all positions are reported again.
         self.reports.clear();
@@ -614,13 +589,6 @@ impl ClusterRouter {
 
     pub(super) fn is_core(&self) -> bool {
         self.config.own.role == crate::config::Role::Core
-    }
-
-    /// Returns whether an incarnation of a member is declared dead: its messages are ignored.
-    pub(super) fn is_dead_incarnation(&self, writer: WriterId, incarnation: Incarnation) -> bool {
-        self.peers
-            .get(&NodeId(writer.0))
-            .is_some_and(|peer| peer.dead.is_some_and(|dead| incarnation <= dead))
     }
 
     /// Returns whether this core may grant a lease to a node.

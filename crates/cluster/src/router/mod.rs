@@ -33,7 +33,7 @@ use crate::interest::Interest;
 use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
-use crate::peer::Peer;
+use crate::peers::Peers;
 use crate::questions::{Asker, Question, ReceivedQuestion, Unanswered, Waiting};
 use crate::subacks::Subacks;
 use crate::wire::{self, PeerMessage};
@@ -76,9 +76,7 @@ pub struct ClusterRouter {
     own: NodeId,
     node: Arc<Node>,
     mesh: Mesh,
-    peers: BTreeMap<NodeId, Peer>,
-    /// Nodes by their index.
-    nodes_by_index: Vec<NodeId>,
+    peers: Peers,
     replica: Replica<Interest>,
     /// Writers whose changes this node sends to other cores: itself and the nodes that are attached to it.
     branch: Vec<WriterId>,
@@ -89,8 +87,6 @@ pub struct ClusterRouter {
     pending_peers: BTreeMap<NodeId, membership::PendingPeer>,
     /// True when some peer must be asked for its retained messages.
     retained_missing: bool,
-    /// Free indices, with the time since which they are free.
-    retired: VecDeque<(Time, NodeIndex)>,
     /// Meta group, if the cores agree on the members.
     meta: Option<Meta>,
     /// Index of the roster that the peers match.
@@ -167,21 +163,19 @@ impl ClusterRouter {
     /// Creates a router. `mesh` has no peers yet; `hash_seed` is the node's secret.
     pub fn new(now: Time, config: Config, node: Arc<Node>, mut mesh: Mesh, hash_seed: u64) -> Self {
         let own = NodeId::of_name(&config.own.name);
-        let mut peers = BTreeMap::new();
-        let mut nodes_by_index = Vec::new();
+        let mut peers = Peers::default();
         for info in &config.others {
             let id = NodeId::of_name(&info.name);
             mesh.add_peer(now, &info.name, &info.address);
+            let peer = peers.add(now, id, info.clone());
             // The other node is unreachable until its link comes up.
-            node.routes.set_reachable(NodeIndex(nodes_by_index.len() as u16), false);
-            peers.insert(id, Peer::new(info.clone(), NodeIndex(nodes_by_index.len() as u16)));
-            nodes_by_index.push(id);
+            node.routes.set_reachable(peer.index, false);
         }
         let is_core = config.own.role == Role::Core;
         let cores = peers.values().filter(|peer| peer.is_core()).count() + usize::from(is_core);
         let mut replica = Replica::new(hash_seed, config.tombstones_max);
         replica.own(WriterId(own.0), config.incarnation);
-        node.stamp_retained(nodes_by_index.len() as u16, config.wall_ms, own.0 as u8);
+        node.stamp_retained(peers.index_count(), config.wall_ms, own.0 as u8);
         if config.without_quorum == WithoutQuorum::Hold {
             node.set_fresh_until(broker::Time::default());
         }
@@ -189,13 +183,11 @@ impl ClusterRouter {
             own,
             mesh,
             peers,
-            nodes_by_index,
             replica,
             branch: Vec::new(),
             attachment: Attachment::default(),
             pending_peers: BTreeMap::new(),
             retained_missing: false,
-            retired: VecDeque::new(),
             meta: None,
             applied_roster: 0,
             proposals_refused: VecDeque::new(),
@@ -226,7 +218,7 @@ impl ClusterRouter {
 
     /// Returns the node with this index.
     pub fn node_at(&self, index: NodeIndex) -> Option<NodeId> {
-        self.nodes_by_index.get(usize::from(index.0)).copied()
+        self.peers.node_at(index)
     }
 
     pub fn counters(&self) -> Counters {

@@ -1,6 +1,5 @@
 //! Routes: the interest of this node's clients is sent to the other nodes, and theirs is received.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::{Fed, Peer};
+use crate::peers::Peers;
 use crate::subacks::{KnownBy, Scope};
 use crate::wire::{FeedScope, Hello, PeerMessage};
 
@@ -28,11 +28,7 @@ const DEAD_CORE_SETTLE_TIME: Duration = Duration::from_secs(60);
 /// Applies another node's change of a route to the index. Returns false when the index has no room for it, or the key
 /// is no valid filter. The number of wildcards is no reason, because the subscription was granted. While there is no
 /// room for a route, this node is not fresh, see [`broker::Routes::unrouted`].
-pub(super) fn put_route(
-    node: &Arc<Node>,
-    peers: &BTreeMap<NodeId, Peer>,
-    change: &Change<'_, Interest>,
-) -> bool {
+pub(super) fn put_route(node: &Arc<Node>, peers: &Peers, change: &Change<'_, Interest>) -> bool {
     // The writer is no peer here.
     let Some(peer) = peers.get(&NodeId(change.writer.0)) else { return true };
     put(node, peer.index, change.key, change.value.copied())
@@ -213,7 +209,8 @@ impl ClusterRouter {
                 .collect(),
         };
         let is_later = |&(writer, incarnation, _): &(WriterId, Incarnation, Position)| {
-            self.member_incarnation(writer)
+            self.peers
+                .member_incarnation(writer)
                 .is_some_and(|member_incarnation| incarnation > member_incarnation)
                 .then_some((writer, incarnation))
         };
@@ -288,7 +285,7 @@ impl ClusterRouter {
             is_past && writer.0 != from.0 && self.replica.incarnation(writer) != Some(incarnation);
         // After the end of a feed a copy is sent again. For other deltas the sender takes the link's acknowledgement as
         // an answer.
-        if is_past && is_copy || is_old_news || self.is_dead_incarnation(writer, incarnation) {
+        if is_past && is_copy || is_old_news || self.peers.is_dead_incarnation(writer, incarnation) {
             return;
         }
         let ends_own_copy = delta.copy == CopyPart::End && writer.0 == from.0;
@@ -312,7 +309,7 @@ impl ClusterRouter {
             Err(NotApplied::Gap { .. }) => self.send_hello(now, from),
             Err(NotApplied::Copying) => self.give_up_copies(),
             Err(NotApplied::Old { known })
-                if !is_past && self.member_incarnation(writer) == Some(incarnation) =>
+                if !is_past && self.peers.member_incarnation(writer) == Some(incarnation) =>
             {
                 self.discard_greater_incarnation(now, from, (writer, known), incarnation);
             }
@@ -375,7 +372,7 @@ impl ClusterRouter {
     pub(super) fn feed_peers(&mut self, now: Time) {
         self.update_branch();
         let own = WriterId(self.own.0);
-        for (id, peer) in &mut self.peers {
+        for (id, peer) in self.peers.iter_mut() {
             let Some(feed) = &mut peer.feed else { continue };
             let wants = wanted_by(*id, peer.feed_scope, &self.branch);
             while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {

@@ -114,7 +114,7 @@ impl ClusterRouter {
         }
         let is_absent = |peer: &link::PeerStatus<'_>| {
             let is_due = !peer.is_dialed && !peer.is_up && peer.since.after(PATIENCE) <= now;
-            is_due && !self.is_known_dead(peer.node) && !self.unjoined_peers.has(peer.address)
+            is_due && !self.peers.is_known_dead(peer.node) && !self.unjoined_peers.has(peer.address)
         };
         let absent = self.mesh.peers().filter(is_absent);
         let absent: Vec<(Box<str>, Box<str>)> =
@@ -127,11 +127,6 @@ impl ClusterRouter {
         absent.iter().for_each(|(name, address)| self.mesh.report_problem(now, name, address, &reason));
     }
 
-    /// Returns whether the cores agree that an unreachable member is dead.
-    pub(super) fn is_known_dead(&self, id: NodeId) -> bool {
-        self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
-    }
-
     /// Returns the entries by address. A member that is declared dead is omitted. A configured address without a node
     /// gets a note when all members are joined.
     pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
@@ -142,7 +137,8 @@ impl ClusterRouter {
         };
         let is_dead = |name: &str, address: &str| {
             let id = NodeId::of_name(name);
-            self.is_known_dead(id) && self.peers.get(&id).is_some_and(|peer| *peer.info.address == *address)
+            self.peers.is_known_dead(id)
+                && self.peers.get(&id).is_some_and(|peer| *peer.info.address == *address)
         };
         let entries = self.unjoined_peers.entries.iter();
         let entries = entries.filter(|it| it.name.as_deref().is_none_or(|name| !is_dead(name, &it.address)));

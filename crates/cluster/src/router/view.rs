@@ -154,7 +154,7 @@ impl ClusterRouter {
         Some(Link {
             peer: peer.info.clone(),
             is_up: status.is_up,
-            is_dead: self.is_known_dead(status.node),
+            is_dead: self.peers.is_known_dead(status.node),
             since: now.since(status.since),
             is_dialed: status.is_dialed,
             connections: (status.connections.0 as u64, status.connections.1 as u64),
