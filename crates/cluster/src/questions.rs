@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -95,9 +95,83 @@ impl Part {
     }
 }
 
+/// Questions of this node's owner until their outcomes are polled, and questions of other nodes for it.
+#[derive(Debug, Default)]
+pub struct Questions {
+    waiting: Waiting,
+    outcomes: VecDeque<(u64, Result<Bytes, Unanswered>)>,
+    received: VecDeque<ReceivedQuestion>,
+    /// Number of questions without an answer.
+    pub unanswered_count: u64,
+}
+
+impl Questions {
+    /// Adds a question of this node before it is sent.
+    ///
+    /// # Errors
+    /// [`Unanswered::Busy`] when the maximum is reached.
+    pub fn insert(&mut self, number: u64, to: NodeId, until: Time) -> Result<(), Unanswered> {
+        self.waiting.insert(number, to, until)
+    }
+
+    /// Removes a question that was not sent.
+    pub fn remove(&mut self, number: u64) {
+        self.waiting.by_number.remove(&number);
+    }
+
+    /// Ends a question without an answer.
+    pub fn fail(&mut self, number: u64, why: Unanswered) {
+        self.unanswered_count += 1;
+        self.outcomes.push_back((number, Err(why)));
+    }
+
+    /// Handles a part of an answer.
+    pub fn handle_part(&mut self, from: NodeId, number: u64, part: Part, bytes: &[u8]) {
+        match self.waiting.part(from, number, part, bytes) {
+            Some(Ok(answer)) => self.outcomes.push_back((number, Ok(answer))),
+            Some(Err(why)) => self.fail(number, why),
+            None => {}
+        }
+    }
+
+    /// Ends the questions to a node whose link is down, or that has restarted: their answers will not arrive.
+    pub fn lost(&mut self, node: NodeId) {
+        for number in self.waiting.lost(node) {
+            self.fail(number, Unanswered::Down);
+        }
+    }
+
+    /// Ends the questions whose time is over.
+    pub fn expire(&mut self, now: Time) {
+        for number in self.waiting.overdue(now) {
+            self.fail(number, Unanswered::Late);
+        }
+    }
+
+    /// Returns the time by which [`Self::expire`] must be called.
+    pub fn due(&self) -> Time {
+        self.waiting.due()
+    }
+
+    /// Returns the outcome of a question of this node, with its number.
+    pub fn poll_outcome(&mut self) -> Option<(u64, Result<Bytes, Unanswered>)> {
+        self.outcomes.pop_front()
+    }
+
+    /// Adds a question of another node.
+    pub fn receive(&mut self, question: ReceivedQuestion) {
+        self.received.push_back(question);
+    }
+
+    /// Returns a question of another node.
+    pub fn poll_received(&mut self) -> Option<ReceivedQuestion> {
+        self.received.pop_front()
+    }
+}
+
 /// Questions of one node, until they are answered.
 #[derive(Debug, Default)]
-pub struct Waiting {
+struct Waiting {
     by_number: BTreeMap<u64, Wait>,
 }
 
@@ -114,7 +188,7 @@ impl Waiting {
     ///
     /// # Errors
     /// [`Unanswered::Busy`] when the maximum is reached.
-    pub fn insert(&mut self, number: u64, to: NodeId, until: Time) -> Result<(), Unanswered> {
+    fn insert(&mut self, number: u64, to: NodeId, until: Time) -> Result<(), Unanswered> {
         if self.by_number.len() >= WAITING_MAX {
             return Err(Unanswered::Busy);
         }
@@ -124,7 +198,7 @@ impl Waiting {
 
     /// Handles a part of an answer, and returns the whole answer once it is complete. Parts for unknown questions are
     /// dropped.
-    pub fn part(
+    fn part(
         &mut self,
         from: NodeId,
         number: u64,
@@ -149,17 +223,17 @@ impl Waiting {
     }
 
     /// Takes the questions that are given up at `now`.
-    pub fn overdue(&mut self, now: Time) -> Vec<u64> {
+    fn overdue(&mut self, now: Time) -> Vec<u64> {
         self.take(|wait| wait.until <= now)
     }
 
     /// Takes the questions to a node whose link is down, or that has restarted.
-    pub fn lost(&mut self, node: NodeId) -> Vec<u64> {
+    fn lost(&mut self, node: NodeId) -> Vec<u64> {
         self.take(|wait| wait.to == node)
     }
 
     /// Returns the time at which the first question is given up.
-    pub fn due(&self) -> Time {
+    fn due(&self) -> Time {
         self.by_number.values().map(|wait| wait.until).min().unwrap_or(Time::NEVER)
     }
 
@@ -209,6 +283,23 @@ mod tests {
         assert!(waiting.lost(B).is_empty());
         assert_eq!(waiting.lost(A).len(), WAITING_MAX - 2);
         assert_eq!(waiting.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn each_question_has_one_outcome() {
+        let mut questions = Questions::default();
+        for (number, until) in [(1, 10), (2, 20), (3, 30), (4, 30)] {
+            questions.insert(number, A, Time(until)).unwrap();
+        }
+        questions.handle_part(A, 2, Part::Last, b"two");
+        questions.remove(3);
+        questions.expire(Time(10));
+        questions.lost(A);
+        questions.handle_part(A, 4, Part::Last, b"too late");
+        let outcomes: Vec<_> = std::iter::from_fn(|| questions.poll_outcome()).collect();
+        let two = Ok(Bytes::from_static(b"two"));
+        assert_eq!(outcomes, [(2, two), (1, Err(Unanswered::Late)), (4, Err(Unanswered::Down))]);
+        assert_eq!((questions.unanswered_count, questions.due()), (2, Time::NEVER));
     }
 
     #[test]

@@ -468,7 +468,7 @@ impl ClusterRouter {
     fn remove_peer(&mut self, now: Time, id: NodeId) {
         self.settle_messages(id, true);
         self.clear_backlog(id);
-        self.drop_questions(id);
+        self.questions.lost(id);
         let Some(peer) = self.peers.remove(now, id) else { return };
         self.replica.lost(source_of(&peer));
         self.clocks.forget(id);

@@ -34,7 +34,7 @@ use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peers::Peers;
-use crate::questions::{Asker, Question, ReceivedQuestion, Unanswered, Waiting};
+use crate::questions::{Asker, Question, Questions};
 use crate::subacks::Subacks;
 use crate::wire::{self, PeerMessage};
 use crate::withdrawals::Withdrawals;
@@ -104,10 +104,7 @@ pub struct ClusterRouter {
     /// True once the interest of this node's sessions from earlier incarnations is among its changes: it sends hellos
     /// from then on.
     has_begun: bool,
-    /// Waiting questions of this node, answers to its questions, and peers' questions for the owner.
-    waiting: Waiting,
-    answered: VecDeque<(u64, Result<Bytes, Unanswered>)>,
-    received_questions: VecDeque<ReceivedQuestion>,
+    questions: Questions,
     counters: Counters,
     unjoined_peers: unjoined_peers::UnjoinedPeers,
     event_log: event_log::EventLog,
@@ -201,9 +198,7 @@ impl ClusterRouter {
             inbound: InboundQueues::new(usize::from(node.workers)),
             is_forgetting: false,
             has_begun: false,
-            waiting: Waiting::default(),
-            answered: VecDeque::new(),
-            received_questions: VecDeque::new(),
+            questions: Questions::default(),
             counters: Counters::default(),
             unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
             event_log: event_log::EventLog::new(now),
@@ -222,7 +217,7 @@ impl ClusterRouter {
     }
 
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { requests_unanswered: self.questions.unanswered_count, ..self.counters }
     }
 
     pub fn handle_command(&mut self, now: Time, command: RouterCommand) {
@@ -286,7 +281,7 @@ impl ClusterRouter {
         self.ask_for_copies(now);
         self.send_confirmations(now);
         self.release_subacks(now);
-        self.expire_questions(now);
+        self.questions.expire(now);
         self.write_event_log(now);
         self.send_inbound();
     }
@@ -302,7 +297,7 @@ impl ClusterRouter {
             .min(self.subacks.deadline())
             .min(self.withdrawals.deadline())
             .min(self.leases_due())
-            .min(self.waiting.due())
+            .min(self.questions.due())
             .min(soon)
             .min(self.attachment.due())
             .min(meta)
@@ -351,7 +346,7 @@ impl ClusterRouter {
                 // off.
                 self.leases.request_at_once();
                 self.settle_suspects(now);
-                self.drop_questions(id);
+                self.questions.lost(id);
                 self.expect_restart(WriterId(id.0));
                 if !self.is_member() {
                     self.expect_other_link(id);
@@ -373,7 +368,7 @@ impl ClusterRouter {
                     self.attachment.core_forgets();
                 }
                 self.clear_backlog(id);
-                self.drop_questions(id);
+                self.questions.lost(id);
             }
             // The incarnation that others reported is the process that the link belongs to already.
             Event::Continued => {
@@ -433,7 +428,9 @@ impl ClusterRouter {
             PeerMessage::Renew(stamp) => self.asked_for_lease(now, from, stamp),
             PeerMessage::Grant(stamp) => self.leases.held.granted(from, Time(stamp).min(now)),
             PeerMessage::Ask { number, question } => self.question_received(now, from, number, question),
-            PeerMessage::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
+            PeerMessage::Answer { number, part, bytes } => {
+                self.questions.handle_part(from, number, part, bytes)
+            }
             PeerMessage::Meta(message) => self.meta_message(now, from, &message),
             PeerMessage::Balance => self.rebalance(),
             PeerMessage::AskClock(_) | PeerMessage::Clock { .. } if !self.can(from, CLOCKS) => {

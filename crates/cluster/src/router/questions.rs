@@ -13,19 +13,19 @@ use crate::wire::PeerMessage;
 impl ClusterRouter {
     /// Returns a question of another node for this one's owner.
     pub fn poll_question(&mut self) -> Option<ReceivedQuestion> {
-        self.received_questions.pop_front()
+        self.questions.poll_received()
     }
 
     /// Returns the outcome of a question of this node, with its key.
     pub fn poll_answered(&mut self) -> Option<(u64, Result<Bytes, Unanswered>)> {
-        self.answered.pop_front()
+        self.questions.poll_outcome()
     }
 
     pub(super) fn ask(&mut self, now: Time, question: Question) {
         self.counters.requests_sent += 1;
         let key = question.key;
         if let Err(why) = self.try_send_question(now, question) {
-            self.unanswered(key, why);
+            self.questions.fail(key, why);
         }
     }
 
@@ -42,9 +42,9 @@ impl ClusterRouter {
         if bytes.len() > QUESTION_MAX {
             return Err(Unanswered::Large);
         }
-        self.waiting.insert(key, id, now.after(within))?;
+        self.questions.insert(key, id, now.after(within))?;
         if !self.send_message(now, id, Lane::ROUTES, &PeerMessage::Ask { number: key, question: &bytes }) {
-            self.waiting.part(id, key, Part::Not(Unanswered::Busy), &[]);
+            self.questions.remove(key);
             return Err(Unanswered::Busy);
         }
         Ok(())
@@ -68,7 +68,7 @@ impl ClusterRouter {
         self.counters.requests_received += 1;
         let asker = Asker { node: from, link_epoch: peer.link_epoch, number };
         let bytes = Bytes::copy_from_slice(question);
-        self.received_questions.push_back(ReceivedQuestion { asker, name: peer.info.name.clone(), bytes });
+        self.questions.receive(ReceivedQuestion { asker, name: peer.info.name.clone(), bytes });
     }
 
     /// Sends the owner's answer to a peer; `None` if there is none.
@@ -105,32 +105,5 @@ impl ClusterRouter {
             // The link has no room: the node that asked gives up in time.
             self.counters.requests_refused += 1;
         }
-    }
-
-    /// Handles a part of an answer.
-    pub(super) fn answer_came(&mut self, from: NodeId, number: u64, part: Part, bytes: &[u8]) {
-        match self.waiting.part(from, number, part, bytes) {
-            Some(Ok(answer)) => self.answered.push_back((number, Ok(answer))),
-            Some(Err(why)) => self.unanswered(number, why),
-            None => {}
-        }
-    }
-
-    /// Drops the questions to a peer whose link is down, or that has restarted: their answers will not arrive.
-    pub(super) fn drop_questions(&mut self, id: NodeId) {
-        for key in self.waiting.lost(id) {
-            self.unanswered(key, Unanswered::Down);
-        }
-    }
-
-    pub(super) fn expire_questions(&mut self, now: Time) {
-        for key in self.waiting.overdue(now) {
-            self.unanswered(key, Unanswered::Late);
-        }
-    }
-
-    fn unanswered(&mut self, key: u64, why: Unanswered) {
-        self.counters.requests_unanswered += 1;
-        self.answered.push_back((key, Err(why)));
     }
 }

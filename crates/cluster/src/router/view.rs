@@ -47,7 +47,7 @@ impl ClusterRouter {
             grants: self.grants_view(now, self.leases.granted.iter().flat_map(Grants::holders)),
             clock_off: self.clocks.off(),
             subacks_waiting: self.subacks.counts(),
-            counters: self.counters,
+            counters: self.counters(),
             unrouted: self.node.routes.unrouted() as u64,
             unauthenticated_closed: self.mesh.counters().unauthenticated_closed,
             routes,
