@@ -242,10 +242,10 @@ impl ClusterRouter {
         let has_waited = |times: u32| now >= since.after(self.config.suback_timeout * times);
         let may_wait = |id: &NodeId, peer: &Peer| {
             // Clients may be connected there whose subscriptions were promised to be known.
-            let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
+            let is_there = peer.is_up || self.membership.meta().is_some() && peer.dead.is_none();
             // Its clients are gone with it, and messages that its sessions miss until it returns are not promised.
             let is_over =
-                peer.dead.is_some() && !peer.is_up && self.meta.as_ref().is_some_and(Meta::may_grant);
+                peer.dead.is_some() && !peer.is_up && self.membership.meta().is_some_and(Meta::may_grant);
             is_over
                 || has_waited(1)
                     && (!is_there

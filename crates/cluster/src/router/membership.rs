@@ -1,6 +1,6 @@
 //! Peers of this node when the cores agree on the members.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use broker::peers::{Copies, Wants};
@@ -23,19 +23,140 @@ use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{Hello, PeerMessage};
 
+/// Members of the cluster.
+pub(super) enum Membership {
+    /// They are those of the configuration. Proposals to change them are refused.
+    Configured { refused: VecDeque<ProposalId> },
+    /// The cores agree on them.
+    Agreed(Box<AgreedMembers>),
+}
+
+/// Members on which the cores agree, and nodes that may become members.
+pub(super) struct AgreedMembers {
+    meta: Meta,
+    pending_peers: PendingPeers,
+    /// Index of the roster that the peers match.
+    applied_roster: u64,
+    /// True when this incarnation is a member in that roster.
+    was_member: bool,
+}
+
+/// Differences that a roster makes for the whole node.
+struct AppliedRoster {
+    /// True for the first roster: its members are no news.
+    is_first: bool,
+    /// True when this incarnation has become a member.
+    has_joined: bool,
+}
+
+impl Membership {
+    pub fn configured() -> Self {
+        Self::Configured { refused: VecDeque::new() }
+    }
+
+    pub fn meta(&self) -> Option<&Meta> {
+        match self {
+            Self::Configured { .. } => None,
+            Self::Agreed(agreed) => Some(&agreed.meta),
+        }
+    }
+
+    pub fn meta_mut(&mut self) -> Option<&mut Meta> {
+        Some(&mut self.agreed_mut()?.meta)
+    }
+
+    fn agreed_mut(&mut self) -> Option<&mut AgreedMembers> {
+        match self {
+            Self::Configured { .. } => None,
+            Self::Agreed(agreed) => Some(agreed),
+        }
+    }
+
+    /// Returns whether this node takes part in the cluster.
+    fn is_member(&self) -> bool {
+        self.meta().is_none_or(Meta::is_member)
+    }
+}
+
+impl AgreedMembers {
+    fn new(meta: Meta) -> Self {
+        Self { meta, pending_peers: PendingPeers::default(), applied_roster: 0, was_member: false }
+    }
+
+    /// Notes that the peers match the present roster from now on; `None` if they do already.
+    fn apply_roster(&mut self) -> Option<AppliedRoster> {
+        let index = self.meta.roster().index;
+        if index == self.applied_roster {
+            return None;
+        }
+        let is_first = std::mem::replace(&mut self.applied_roster, index) == 0;
+        let is_member = self.meta.is_member();
+        let was_member = std::mem::replace(&mut self.was_member, is_member);
+        Some(AppliedRoster { is_first, has_joined: is_member && !was_member })
+    }
+}
+
+/// Nodes that are linked and no members.
+#[derive(Debug, Default)]
+struct PendingPeers {
+    by_id: BTreeMap<NodeId, PendingPeer>,
+}
+
+impl PendingPeers {
+    fn has_room(&self) -> bool {
+        self.by_id.len() < PENDING_PEERS_MAX
+    }
+
+    /// Removes a node that was a member, and has been removed or has left. Returns false for other nodes.
+    fn forget_removed(&mut self, id: NodeId) -> bool {
+        let is_removed = self.by_id.get(&id).is_some_and(|peer| peer.state == PendingState::Removed);
+        is_removed && self.by_id.remove(&id).is_some()
+    }
+
+    /// Takes the nodes that became no members in time.
+    fn take_expired(&mut self, now: Time) -> Vec<NodeId> {
+        let is_old = |peer: &PendingPeer| now.since(peer.since) > PENDING_PEER_TIMEOUT;
+        self.by_id.extract_if(.., |_, peer| is_old(peer)).map(|(id, _)| id).collect()
+    }
+}
+
 /// A node that is linked and belongs to no cluster yet, or to one that this node wants to join.
 #[derive(Debug)]
-pub(super) struct PendingPeer {
+struct PendingPeer {
     since: Time,
-    is_up: bool,
-    /// True when it was a member and was removed, or has left: it stays linked until it has read that, and nothing
-    /// waits for it.
-    is_removed: bool,
+    state: PendingState,
     /// Hello that it sent as a member and does not repeat, and the number of the last hello to it.
     last: Option<(Hello, u32)>,
     /// Events that it sent as a member's peer: it learned earlier than this node that both are members. The link's
     /// credit is the bound.
     early: Vec<Event>,
+}
+
+/// State of a pending peer and its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PendingState {
+    Down,
+    Up,
+    /// The link is up. The node was a member and was removed, or has left: it stays linked until it has read that, and
+    /// nothing waits for it.
+    Removed,
+}
+
+impl PendingPeer {
+    fn new(now: Time, state: PendingState) -> Self {
+        Self { since: now, state, last: None, early: Vec::new() }
+    }
+
+    fn is_up(&self) -> bool {
+        self.state != PendingState::Down
+    }
+
+    /// Notes that a removed node wants to join again.
+    fn returns(&mut self) {
+        if self.state == PendingState::Removed {
+            self.state = PendingState::Up;
+        }
+    }
 }
 
 /// Time in microseconds after which a pending peer is dropped if it becomes no member.
@@ -47,55 +168,57 @@ const SETTLED: Duration = Duration::from_secs(5);
 impl ClusterRouter {
     /// Starts to follow the members that the cores agree on. Before this call there are no other nodes.
     pub fn join_cluster(&mut self, now: Time, meta: Meta) {
-        debug_assert!(self.peers.is_empty() && self.meta.is_none());
+        debug_assert!(self.peers.is_empty() && self.membership.meta().is_none());
         self.mesh.set_descriptor(now, meta.descriptor().encode().into());
-        self.meta = Some(meta);
+        self.membership = Membership::Agreed(Box::new(AgreedMembers::new(meta)));
         self.discover(now);
         self.apply_roster(now);
     }
 
     /// Passes an event of the node's log to this node's replica.
     pub fn handle_log_event(&mut self, event: LogEvent) {
-        if let Some(meta) = &mut self.meta {
+        if let Some(meta) = self.membership.meta_mut() {
             meta.handle_log_event(event);
         }
     }
 
     /// Proposes an operator's command: [`Self::poll_proposal`] returns the outcome.
     pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
-        match &mut self.meta {
-            Some(meta) => meta.propose(now, id, command),
-            None => self.proposals_refused.push_back(id),
+        match &mut self.membership {
+            Membership::Agreed(agreed) => agreed.meta.propose(now, id, command),
+            Membership::Configured { refused } => refused.push_back(id),
         }
     }
 
     pub fn poll_proposal(&mut self) -> Option<(ProposalId, Result<Answer, String>)> {
-        if let Some(id) = self.proposals_refused.pop_front() {
-            let why = "the members of this cluster are those of the [[cluster_node]] lists: change these, and restart the nodes";
-            return Some((id, Err(why.to_owned())));
+        match &mut self.membership {
+            Membership::Agreed(agreed) => agreed.meta.poll_answered(),
+            Membership::Configured { refused } => {
+                let why = "the members of this cluster are those of the [[cluster_node]] lists: change these, and restart the nodes";
+                Some((refused.pop_front()?, Err(why.to_owned())))
+            }
         }
-        self.meta.as_mut()?.poll_answered()
     }
 
     /// Lets this node leave the cluster: [`Self::poll_proposal`] reports the end of its membership. Its clients are
     /// disconnected before.
     pub fn leave(&mut self, now: Time, id: ProposalId) {
-        match &mut self.meta {
-            Some(meta) => meta.leave(now, id),
-            None => self.proposals_refused.push_back(id),
+        match &mut self.membership {
+            Membership::Agreed(agreed) => agreed.meta.leave(now, id),
+            Membership::Configured { refused } => refused.push_back(id),
         }
     }
 
     /// Adds addresses of other nodes, on an operator's request.
     pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
-        let Some(meta) = &mut self.meta else { return };
+        let Some(meta) = self.membership.meta_mut() else { return };
         meta.join_at(addresses);
         self.discover(now);
     }
 
     /// Sets the position of the owner's copy of the records.
     pub fn records_copied(&mut self, at: Position) {
-        if let Some(meta) = &mut self.meta {
+        if let Some(meta) = self.membership.meta_mut() {
             meta.set_position(at);
         }
     }
@@ -103,28 +226,31 @@ impl ClusterRouter {
     /// Returns an update for the owner's copy of the records. The next one follows when the owner reports that this one
     /// is stored.
     pub fn poll_delivery(&mut self) -> Option<RecordUpdate> {
-        self.meta.as_mut()?.poll_delivery()
+        self.membership.meta_mut()?.poll_delivery()
     }
 
     /// Prepares a stop of this node: another core leads if this one did.
     pub fn resign(&mut self, now: Time) {
-        if let Some(meta) = &mut self.meta {
+        if let Some(meta) = self.membership.meta_mut() {
             meta.resign(now);
         }
     }
 
     pub fn meta(&self) -> Option<&Meta> {
-        self.meta.as_ref()
+        self.membership.meta()
     }
 
     /// Returns whether this node takes part in the cluster.
     pub(super) fn is_member(&self) -> bool {
-        self.meta.as_ref().is_none_or(Meta::is_member)
+        self.membership.is_member()
     }
 
     pub(super) fn update_membership(&mut self, now: Time) {
         // Turns for messages do not wait for a meta group that has nothing to do.
-        let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
+        let Some(agreed) = self.membership.agreed_mut().filter(|agreed| agreed.meta.timeout() <= now) else {
+            return;
+        };
+        let (meta, pending_peers) = (&mut agreed.meta, &agreed.pending_peers);
         let (own, mesh) = (self.leases.granted.as_ref(), &self.mesh);
         let link_status = |id: NodeId, is_up: bool| LinkStatus {
             id,
@@ -134,7 +260,7 @@ impl ClusterRouter {
         };
         let peers = self.peers.iter().map(|(id, peer)| link_status(*id, peer.is_up));
         let pending_peers =
-            self.pending_peers.iter().map(|(id, pending_peer)| link_status(*id, pending_peer.is_up));
+            pending_peers.by_id.iter().map(|(id, pending_peer)| link_status(*id, pending_peer.is_up()));
         let all: Vec<LinkStatus> = peers.chain(pending_peers).collect();
         meta.turn(now, &all);
         self.counters.relayed = meta.relayed_count();
@@ -156,7 +282,7 @@ impl ClusterRouter {
 
     fn log_turned_away(&mut self, now: Time) {
         let reason = "its version is too old for the cluster, whose cores do not admit it: update it";
-        while let Some(id) = self.meta.as_mut().and_then(Meta::poll_turned_away) {
+        while let Some(id) = self.membership.meta_mut().and_then(Meta::poll_turned_away) {
             // The node may have asked by a relay that this node reaches.
             let linked = self.mesh.peer(id).map(|peer| (peer.name.to_owned(), peer.address.to_owned()));
             let known = || self.info(id).map(|info| (info.name.to_string(), info.address.to_string()));
@@ -168,7 +294,7 @@ impl ClusterRouter {
 
     /// Looks for other nodes while this one is no member, or reaches no core.
     fn discover(&mut self, now: Time) {
-        let Some(meta) = &self.meta else { return };
+        let Some(meta) = self.membership.meta() else { return };
         // The only core of a cluster has no other core to reach.
         let hears_core = self.is_core() && !self.peers.values().any(Peer::is_core)
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
@@ -183,7 +309,7 @@ impl ClusterRouter {
 
     /// Handles an introduction of a node that knows the secret.
     pub(super) fn introduced(&mut self, now: Time, name: &str, descriptor: &[u8], address: Option<&str>) {
-        if self.meta.is_none() {
+        if self.membership.meta().is_none() {
             return;
         }
         let said = descriptor;
@@ -203,28 +329,18 @@ impl ClusterRouter {
             }
             return;
         }
-        let Some(meta) = &mut self.meta else { return };
+        let Some(AgreedMembers { meta, pending_peers, .. }) = self.membership.agreed_mut() else { return };
         let (is_wanted, ours) = (meta.introduced(id, &descriptor, address), meta.roster().founded);
         if is_wanted {
-            if self.pending_peers.len() < PENDING_PEERS_MAX && !self.pending_peers.contains_key(&id) {
-                self.mesh.add_peer(now, name, &descriptor.address);
-                self.pending_peers.insert(
-                    id,
-                    PendingPeer {
-                        since: now,
-                        is_up: false,
-                        is_removed: false,
-                        last: None,
-                        early: Vec::new(),
-                    },
-                );
-            } else if let Some(pending_peer) = self.pending_peers.get_mut(&id) {
-                // A removed node wants to join again.
-                pending_peer.is_removed = false;
-                if !pending_peer.is_up {
+            if let Some(pending_peer) = pending_peers.by_id.get_mut(&id) {
+                pending_peer.returns();
+                if !pending_peer.is_up() {
                     // Its address may have changed.
                     self.mesh.add_peer(now, name, &descriptor.address);
                 }
+            } else if pending_peers.has_room() {
+                self.mesh.add_peer(now, name, &descriptor.address);
+                pending_peers.by_id.insert(id, PendingPeer::new(now, PendingState::Down));
             }
             self.unjoined_peers.found(address.unwrap_or_default());
             return;
@@ -267,32 +383,22 @@ impl ClusterRouter {
     }
 
     fn expire_pending_peers(&mut self, now: Time) {
-        let meta = &self.meta;
-        let is_founded = meta.as_ref().is_some_and(|meta| meta.roster().founded != 0);
-        let old =
-            |pending_peer: &PendingPeer| is_founded && now.since(pending_peer.since) > PENDING_PEER_TIMEOUT;
-        let gone: Vec<NodeId> = self
-            .pending_peers
-            .iter()
-            .filter(|(_, pending_peer)| old(pending_peer))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in gone {
-            self.pending_peers.remove(&id);
+        let agreed = self.membership.agreed_mut();
+        // Nodes that found a cluster wait for each other without a limit.
+        let Some(agreed) = agreed.filter(|agreed| agreed.meta.roster().founded != 0) else { return };
+        for id in agreed.pending_peers.take_expired(now) {
             self.mesh.remove_peer(now, id);
         }
     }
 
     /// Removes the link of a node that has left and stopped. It is not dialed again, and not reported as missing.
     pub(super) fn forget_removed(&mut self, now: Time, id: NodeId) -> bool {
-        if !self.pending_peers.get(&id).is_some_and(|pending_peer| pending_peer.is_removed) {
+        let Some(agreed) = self.membership.agreed_mut() else { return false };
+        if !agreed.pending_peers.forget_removed(id) {
             return false;
         }
-        self.pending_peers.remove(&id);
         self.mesh.remove_peer(now, id);
-        if let Some(meta) = &mut self.meta {
-            meta.link_changed(id, false);
-        }
+        agreed.meta.link_changed(id, false);
         true
     }
 
@@ -301,17 +407,21 @@ impl ClusterRouter {
         if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
             return;
         }
-        let Some(pending_peer) = self.pending_peers.get_mut(&id) else { return };
+        let Some(AgreedMembers { meta, pending_peers, .. }) = self.membership.agreed_mut() else { return };
+        let Some(pending_peer) = pending_peers.by_id.get_mut(&id) else { return };
         match event {
-            Event::Up | Event::Suspect => {
-                pending_peer.is_up = matches!(event, Event::Up);
-                let is_up = pending_peer.is_up;
-                if let Some(peer) = self.mesh.peer(id).filter(|_| is_up) {
+            Event::Up => {
+                if pending_peer.state == PendingState::Down {
+                    pending_peer.state = PendingState::Up;
+                }
+                if let Some(peer) = self.mesh.peer(id) {
                     self.unjoined_peers.joined(peer.name, peer.address);
                 }
-                if let Some(meta) = &mut self.meta {
-                    meta.link_changed(id, is_up);
-                }
+                meta.link_changed(id, true);
+            }
+            Event::Suspect => {
+                pending_peer.state = PendingState::Down;
+                meta.link_changed(id, false);
             }
             Event::Received { lane: Lane::CONTROL, frame, credit, .. } => {
                 self.mesh.consume(id, credit);
@@ -326,35 +436,32 @@ impl ClusterRouter {
             Event::Restarted => {
                 pending_peer.early.clear();
                 pending_peer.last = None;
-                pending_peer.is_removed = false;
+                pending_peer.returns();
             }
             Event::Acknowledged { .. } | Event::Continued | Event::Silent { .. } => {}
         }
     }
 
     pub(super) fn meta_message(&mut self, now: Time, from: NodeId, message: &MetaMessage<'_>) {
-        let is_message = self.meta.as_mut().is_some_and(|meta| meta.handle_message(now, from, message));
+        let is_message =
+            self.membership.meta_mut().is_some_and(|meta| meta.handle_message(now, from, message));
         self.counters.malformed += u64::from(!is_message);
     }
 
     /// Updates the peers to match the roster.
     fn apply_roster(&mut self, now: Time) {
-        let Some(meta) = &self.meta else { return };
+        let Some(meta) = self.membership.meta() else { return };
         let roster = meta.roster().clone();
         if meta.is_over() && !mutated(Mutation::StayDead) {
             self.restart_incarnation();
         }
-        if roster.index == self.applied_roster {
-            return;
-        }
-        let is_first = std::mem::replace(&mut self.applied_roster, roster.index) == 0;
-        let is_member = self.is_member();
-        if is_member && !self.was_member {
+        let applied = self.membership.agreed_mut().and_then(AgreedMembers::apply_roster);
+        let Some(AppliedRoster { is_first, has_joined }) = applied else { return };
+        if has_joined {
             // Nodes that had removed an earlier incarnation of this node meanwhile have forgotten its requests.
             self.request_all_again();
             self.attachment.rebalance_at(now.after(SETTLED));
         }
-        self.was_member = is_member;
         for (id, member) in &roster.members {
             if *id != self.own {
                 self.event_log.member(now, *id, member, !is_first);
@@ -433,7 +540,8 @@ impl ClusterRouter {
     }
 
     fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
-        let pending_peer = self.pending_peers.remove(&id);
+        let agreed = self.membership.agreed_mut();
+        let pending_peer = agreed.and_then(|agreed| agreed.pending_peers.by_id.remove(&id));
         self.mesh.add_peer(now, &info.name, &info.address);
         let peer = self.peers.add(now, id, info.clone());
         let index = peer.index;
@@ -452,7 +560,7 @@ impl ClusterRouter {
             put(&self.node, index, key, Some(*interest));
         }
         let Some(pending_peer) = pending_peer else { return };
-        if pending_peer.is_up {
+        if pending_peer.is_up() {
             self.link_event(now, id, Event::Up);
         }
         if let Some((hello, _)) = pending_peer.last {
@@ -476,7 +584,7 @@ impl ClusterRouter {
         // The report that it could not be reached concerned a member. No node looks for it now.
         self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
         tracing::info!(node = &*peer.info.name, "node removed from the cluster");
-        if let Some(meta) = &mut self.meta {
+        if let Some(meta) = self.membership.meta_mut() {
             meta.link_changed(id, false);
         }
         self.node.routes.set_reachable(peer.index, false);
@@ -492,13 +600,12 @@ impl ClusterRouter {
             self.forget_incarnations(writer);
         }
         self.hand_over_retained(id);
-        if peer.is_up && self.pending_peers.len() < PENDING_PEERS_MAX {
+        let agreed = self.membership.agreed_mut();
+        if let Some(agreed) = agreed.filter(|agreed| peer.is_up && agreed.pending_peers.has_room()) {
             // This link tells the node that it is no member.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
-            self.pending_peers.insert(
-                id,
-                PendingPeer { since: now, is_up: true, is_removed: true, last, early: Vec::new() },
-            );
+            let removed = PendingPeer { last, ..PendingPeer::new(now, PendingState::Removed) };
+            agreed.pending_peers.by_id.insert(id, removed);
         } else {
             self.mesh.remove_peer(now, id);
         }
@@ -542,7 +649,7 @@ impl ClusterRouter {
     /// Restarts this node's incarnation, because the others have declared it dead or it may not start. Its clients are
     /// disconnected.
     fn restart_incarnation(&mut self) {
-        let Some(meta) = &mut self.meta else { return };
+        let Some(meta) = self.membership.meta_mut() else { return };
         let known = meta.roster().members.get(&self.own);
         let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
         let was_member = meta.was_member() || is_known;
@@ -577,7 +684,9 @@ impl ClusterRouter {
             self.peers.iter().filter(|(_, peer)| !peer.is_up).map(|(id, _)| *id).collect();
         away.into_iter().for_each(|id| self.expect_other_link(id));
         // The others learn of the new incarnation, and receive its changes.
-        self.was_member = false;
+        if let Some(agreed) = self.membership.agreed_mut() {
+            agreed.was_member = false;
+        }
         self.request_all_again();
     }
 
@@ -594,7 +703,7 @@ impl ClusterRouter {
     /// Returns whether this core may grant a lease to a node.
     pub(super) fn may_be_granted(&self, id: NodeId) -> bool {
         let incarnation = self.peers.get(&id).and_then(|peer| peer.incarnation);
-        self.meta.as_ref().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, incarnation))
+        self.membership.meta().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, incarnation))
     }
 }
 
@@ -603,5 +712,37 @@ fn durable_interest(interest: Interest) -> Option<Interest> {
     match interest {
         Interest::Wants(wants) if wants.includes(Wants::STORED) => Some(Interest::Wants(Wants::STORED)),
         Interest::Wants(_) | Interest::Members(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_pending_peer_expires_and_a_removed_one_ends_with_its_link() {
+        let mut peers = PendingPeers::default();
+        let ids = [1, 2, 3].map(NodeId);
+        let states = [PendingState::Down, PendingState::Up, PendingState::Removed];
+        for (id, state) in ids.into_iter().zip(states) {
+            peers.by_id.insert(id, PendingPeer::new(at(id.0), state));
+        }
+        assert_eq!(ids.map(|id| peers.by_id[&id].is_up()), [false, true, true]);
+        assert_eq!(ids.map(|id| peers.forget_removed(id)), [false, false, true]);
+        assert!(peers.take_expired(at(61)).is_empty());
+        assert_eq!(peers.take_expired(at(62)), [ids[0]]);
+    }
+
+    #[test]
+    fn a_removed_node_may_join_again() {
+        let mut peers = PendingPeers::default();
+        peers.by_id.insert(NodeId(1), PendingPeer::new(at(0), PendingState::Removed));
+        peers.by_id.values_mut().for_each(PendingPeer::returns);
+        assert!(!peers.forget_removed(NodeId(1)));
+        assert!(peers.by_id[&NodeId(1)].is_up());
     }
 }

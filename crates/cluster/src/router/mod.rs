@@ -11,7 +11,6 @@ mod routes;
 mod unjoined_peers;
 mod view;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use broker::Node;
@@ -24,6 +23,7 @@ use storage::LogEvent;
 
 use attach::Attachment;
 use leases::{LeaseState, Reports};
+use membership::Membership;
 
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
@@ -83,20 +83,12 @@ pub struct ClusterRouter {
     attachment: Attachment,
     withdrawals: Withdrawals,
     subacks: Subacks,
-    /// Nodes that are linked and no members.
-    pending_peers: BTreeMap<NodeId, membership::PendingPeer>,
     /// True when some peer must be asked for its retained messages.
     retained_missing: bool,
-    /// Meta group, if the cores agree on the members.
-    meta: Option<Meta>,
-    /// Index of the roster that the peers match.
-    applied_roster: u64,
-    proposals_refused: VecDeque<ProposalId>,
+    membership: Membership,
     leases: LeaseState,
     reports: Reports,
     clocks: Clocks,
-    /// True when this incarnation is a member in the last applied roster.
-    was_member: bool,
     now: Time,
     inbound: InboundQueues,
     /// True while entries of writers are being forgotten.
@@ -183,17 +175,13 @@ impl ClusterRouter {
             replica,
             branch: Vec::new(),
             attachment: Attachment::default(),
-            pending_peers: BTreeMap::new(),
             retained_missing: false,
-            meta: None,
-            applied_roster: 0,
-            proposals_refused: VecDeque::new(),
+            membership: Membership::configured(),
             withdrawals: Withdrawals::default(),
             subacks: Subacks::default(),
             leases: LeaseState::new(now, config.lease, cores, is_core),
             reports: Reports::new(now),
             clocks: Clocks::new(config.wall_ms),
-            was_member: false,
             now,
             inbound: InboundQueues::new(usize::from(node.workers)),
             is_forgetting: false,
@@ -289,7 +277,7 @@ impl ClusterRouter {
     /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
-        let meta = self.meta.as_ref().map_or(Time::NEVER, Meta::timeout);
+        let meta = self.membership.meta().map_or(Time::NEVER, Meta::timeout);
         let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
         self.mesh
             .timeout()
@@ -330,7 +318,7 @@ impl ClusterRouter {
                 self.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_reachable(peer.index, true);
                 self.send_hello(now, id);
-                if let Some(meta) = &mut self.meta {
+                if let Some(meta) = self.membership.meta_mut() {
                     meta.link_changed(id, true);
                 }
             }
@@ -351,7 +339,7 @@ impl ClusterRouter {
                 if !self.is_member() {
                     self.expect_other_link(id);
                 }
-                if let Some(meta) = &mut self.meta {
+                if let Some(meta) = self.membership.meta_mut() {
                     meta.link_changed(id, false);
                 }
             }

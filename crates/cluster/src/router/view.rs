@@ -58,7 +58,7 @@ impl ClusterRouter {
     }
 
     fn membership_view(&self, now: Time) -> Option<Membership> {
-        let meta = self.meta.as_ref()?;
+        let meta = self.membership.meta()?;
         let roster = meta.roster();
         let status = meta.status(now);
         let name = |id: NodeId| roster.members.get(&id).map(|member| member.info.name.clone());
