@@ -110,9 +110,9 @@ impl ClusterRouter {
     /// Chooses a core if there is none, and requests the present scope from each peer.
     pub(super) fn attach(&mut self, now: Time) {
         // Other nodes take the position in this node's first hello as the end of its earlier interest.
-        if !self.has_begun && self.node.has_begun() {
+        if !self.routes.has_begun() && self.node.has_begun() {
             self.routes_changed();
-            self.has_begun = true;
+            self.routes.begin();
         }
         if self.attachment.take_rebalance(now) {
             self.rebalance();

@@ -351,9 +351,12 @@ impl ClusterRouter {
     /// such a one may still join, the link finds out that it runs.
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
         let id = NodeId(writer.0);
-        let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
+        let Some((peer, known)) = self.peers.get(&id).zip(self.routes.replica.incarnation(writer)) else {
+            return;
+        };
         let is_over = |incarnation: Incarnation| {
-            let another_goes_on = peer.member == Some(known) || self.replica.is_dead(writer, incarnation);
+            let another_goes_on =
+                peer.member == Some(known) || self.routes.replica.is_dead(writer, incarnation);
             incarnation > known && another_goes_on && !mutated(Mutation::RememberIncarnations)
         };
         // If a restart is expected already, an answer may be in transit that an even later incarnation has not given.
@@ -366,7 +369,7 @@ impl ClusterRouter {
     /// Notes that a peer may have forgotten the link: messages from now on are for the link that follows, if it has.
     pub(super) fn expect_other_link(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.ahead = Some(self.replica.incarnation(WriterId(id.0)).unwrap_or(Incarnation(0)));
+        peer.ahead = Some(self.routes.replica.incarnation(WriterId(id.0)).unwrap_or(Incarnation(0)));
         if !mutated(Mutation::SendToDead) {
             self.mesh.expect_restart(self.now, id);
         }

@@ -192,7 +192,7 @@ impl ClusterRouter {
             self.peers.values_mut().for_each(|peer| peer.knew = None);
         }
         if let Some(grants) = &mut self.leases.granted {
-            grants.take_snapshot(now, of_members(&self.replica, &self.peers));
+            grants.take_snapshot(now, of_members(&self.routes.replica, &self.peers));
         }
         self.ask_for_leases(now);
         self.report_applied(now);
@@ -231,6 +231,7 @@ impl ClusterRouter {
     /// and three times as long if others reach the node.
     fn has_learned_all(&self, now: Time, since: Time) -> bool {
         let vector: KnownPositions = self
+            .routes
             .replica
             .vector()
             .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
@@ -295,7 +296,7 @@ impl ClusterRouter {
         if !self.may_be_granted(from) {
             return;
         }
-        let vector: Vector = of_members(&self.replica, &self.peers).collect();
+        let vector: Vector = of_members(&self.routes.replica, &self.peers).collect();
         if self.leases.is_informed()
             && let Some(grants) = &mut self.leases.granted
             && grants.renew(now, from, vector.into_iter())
@@ -306,7 +307,7 @@ impl ClusterRouter {
 
     /// Iterates over the writers whose positions are greater than reported.
     fn unreported(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
-        self.reports.unreported(WriterId(self.own.0), &self.replica)
+        self.reports.unreported(WriterId(self.own.0), &self.routes.replica)
     }
 
     fn report_pause(&self) -> u64 {
@@ -321,7 +322,7 @@ impl ClusterRouter {
         }
         let vector: Vector = self.unreported().collect();
         if vector.is_empty() {
-            self.reports.complete(self.replica.revision());
+            self.reports.complete(self.routes.replica.revision());
             return;
         }
         // Changes that shards do not know yet do not count as known here.
@@ -351,6 +352,7 @@ impl ClusterRouter {
             return;
         }
         let vector: BTreeMap<_, _> = self
+            .routes
             .replica
             .vector()
             .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
@@ -409,7 +411,7 @@ impl ClusterRouter {
         }
         let in_region = match &self.leases.granted {
             Some(grants) => {
-                let at = (self.config.incarnation, self.own_position());
+                let at = (self.config.incarnation, self.routes.own_position());
                 self.peers.known_in(own, grants, WriterId(self.own.0), at)
             }
             None => self.attachment.region_knows(),
@@ -422,7 +424,7 @@ impl ClusterRouter {
         if !self.is_member() {
             return Position::default();
         }
-        let own = (self.config.incarnation, self.own_position());
+        let own = (self.config.incarnation, self.routes.own_position());
         self.leases.settled(self.now, WriterId(self.own.0), own)
     }
 }

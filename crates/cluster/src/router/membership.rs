@@ -492,7 +492,7 @@ impl ClusterRouter {
         let is_gone_back = !self.peers.contains(id)
             && member.state != State::Dead
             && !mutated(Mutation::RememberIncarnations)
-            && self.replica.discard_later(writer, incarnation);
+            && self.routes.replica.discard_later(writer, incarnation);
         match self.peers.get_mut(&id) {
             None => self.add_peer(now, id, &member.info),
             Some(peer) if peer.info != member.info => {
@@ -504,7 +504,7 @@ impl ClusterRouter {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let is_other = peer.member.replace(incarnation) != Some(incarnation);
         // It may have been removed before, in this incarnation, without noticing; or in one with a greater number.
-        let is_revived = member.state != State::Dead && self.replica.revive(writer, incarnation);
+        let is_revived = member.state != State::Dead && self.routes.replica.revive(writer, incarnation);
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
         let dead = (member.state == State::Dead || is_purged).then_some(incarnation);
         if peer.dead != dead {
@@ -521,7 +521,7 @@ impl ClusterRouter {
         } else if is_other {
             // The node may have announced which incarnation runs before this node knew that it is a member.
             self.confirm_member_incarnation(id);
-            if self.replica.incarnation(writer) > Some(incarnation) {
+            if self.routes.replica.incarnation(writer) > Some(incarnation) {
                 // Changes that others sent of it were refused if they had announced the one that is over: see
                 // `discard_greater_incarnation`.
                 self.request_all_again();
@@ -531,8 +531,8 @@ impl ClusterRouter {
 
     /// Forgets the positions of other nodes in ended incarnations of a node.
     pub(super) fn forget_incarnations(&mut self, writer: WriterId) {
-        self.is_forgetting = true;
-        let replica = &self.replica;
+        self.routes.forget_soon();
+        let replica = &self.routes.replica;
         let grants = self.leases.granted.as_mut();
         if let Some(grants) = grants.filter(|_| !mutated(Mutation::RememberIncarnations)) {
             grants.forget_incarnations(writer, |incarnation| replica.is_dead(writer, incarnation));
@@ -556,7 +556,7 @@ impl ClusterRouter {
             grants.restarted(id);
         }
         // Its routes may have arrived from others before this node knew that it is a member.
-        for (key, interest) in self.replica.entries(WriterId(id.0)) {
+        for (key, interest) in self.routes.replica.entries(WriterId(id.0)) {
             put(&self.node, index, key, Some(*interest));
         }
         let Some(pending_peer) = pending_peer else { return };
@@ -578,7 +578,7 @@ impl ClusterRouter {
         self.clear_backlog(id);
         self.questions.lost(id);
         let Some(peer) = self.peers.remove(now, id) else { return };
-        self.replica.lost(source_of(&peer));
+        self.routes.replica.lost(source_of(&peer));
         self.clocks.forget(id);
         self.event_log.forget(id);
         // The report that it could not be reached concerned a member. No node looks for it now.
@@ -590,13 +590,13 @@ impl ClusterRouter {
         self.node.routes.set_reachable(peer.index, false);
         let writer = WriterId(id.0);
         // This includes earlier incarnations: when they are forgotten, the node may have another index.
-        let of_last = self.replica.entries(writer);
-        for (key, _) in of_last.chain(self.replica.remains(writer)) {
+        let of_last = self.routes.replica.entries(writer);
+        for (key, _) in of_last.chain(self.routes.replica.remains(writer)) {
             put(&self.node, peer.index, key, None);
         }
         // It may have started another incarnation, which is no member yet.
         if let Some(incarnation) = peer.member {
-            self.replica.declare_dead(writer, incarnation);
+            self.routes.replica.declare_dead(writer, incarnation);
             self.forget_incarnations(writer);
         }
         self.hand_over_retained(id);
@@ -619,9 +619,11 @@ impl ClusterRouter {
     fn apply_death(&mut self, id: NodeId, incarnation: Incarnation) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (index, writer) = (peer.index, WriterId(id.0));
-        if self.replica.incarnation(writer).is_none_or(|known| known <= incarnation) {
+        if self.routes.replica.incarnation(writer).is_none_or(|known| known <= incarnation) {
             // If it has not reported everything, its earlier interest stands for the rest.
-            for (key, interest) in self.replica.remains(writer).chain(self.replica.entries(writer)) {
+            for (key, interest) in
+                self.routes.replica.remains(writer).chain(self.routes.replica.entries(writer))
+            {
                 put(&self.node, index, key, durable_interest(*interest));
             }
         }
@@ -664,17 +666,11 @@ impl ClusterRouter {
             }
         }
         self.config.incarnation = incarnation;
-        let own = WriterId(self.own.0);
-        let entries: Vec<(Box<[u8]>, Interest)> =
-            self.replica.entries(own).map(|(key, value)| (key.into(), *value)).collect();
-        self.replica.own(own, incarnation);
-        for (key, interest) in entries {
-            self.replica.set(own, &key, Some(interest));
-        }
+        self.routes.restart_incarnation(incarnation);
         // The other nodes knew changes of the earlier incarnation.
         self.attachment.core_forgets();
         self.leases.held.forget();
-        self.subacks.rebase(self.own_position());
+        self.subacks.rebase(self.routes.own_position());
         for peer in self.peers.values_mut() {
             peer.fed.iter_mut().for_each(|fed| fed.own = None);
             peer.is_copied = false;

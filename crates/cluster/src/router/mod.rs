@@ -18,18 +18,18 @@ use broker::peers::{NodeIndex, Outbound};
 use bytes::Bytes;
 use configstore::Position as RecordsPosition;
 use link::{Class, Event, Lane, Mesh, MeshEvent, NodeId, Time};
-use replog::{Incarnation, Position, Replica, WriterId};
+use replog::{Replica, WriterId};
 use storage::LogEvent;
 
 use attach::Attachment;
 use leases::{LeaseState, Reports};
 use membership::Membership;
+use routes::RouteReplica;
 
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
 use crate::inbound::InboundQueues;
-use crate::interest::Interest;
 use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
@@ -37,7 +37,6 @@ use crate::peers::Peers;
 use crate::questions::{Asker, Question, Questions};
 use crate::subacks::Subacks;
 use crate::wire::{self, PeerMessage};
-use crate::withdrawals::Withdrawals;
 
 /// Command from other threads of the node to its cluster router.
 #[derive(Debug)]
@@ -77,11 +76,8 @@ pub struct ClusterRouter {
     node: Arc<Node>,
     mesh: Mesh,
     peers: Peers,
-    replica: Replica<Interest>,
-    /// Writers whose changes this node sends to other cores: itself and the nodes that are attached to it.
-    branch: Vec<WriterId>,
+    routes: RouteReplica,
     attachment: Attachment,
-    withdrawals: Withdrawals,
     subacks: Subacks,
     /// True when some peer must be asked for its retained messages.
     retained_missing: bool,
@@ -91,11 +87,6 @@ pub struct ClusterRouter {
     clocks: Clocks,
     now: Time,
     inbound: InboundQueues,
-    /// True while entries of writers are being forgotten.
-    is_forgetting: bool,
-    /// True once the interest of this node's sessions from earlier incarnations is among its changes: it sends hellos
-    /// from then on.
-    has_begun: bool,
     questions: Questions,
     counters: Counters,
     unjoined_peers: unjoined_peers::UnjoinedPeers,
@@ -145,9 +136,6 @@ impl Counters {
     }
 }
 
-/// Maximum entries of dead incarnations that are forgotten in one turn.
-const FORGET_AT_ONCE: usize = 1000;
-
 impl ClusterRouter {
     /// Creates a router. `mesh` has no peers yet; `hash_seed` is the node's secret.
     pub fn new(now: Time, config: Config, node: Arc<Node>, mut mesh: Mesh, hash_seed: u64) -> Self {
@@ -162,8 +150,8 @@ impl ClusterRouter {
         }
         let is_core = config.own.role == Role::Core;
         let cores = peers.values().filter(|peer| peer.is_core()).count() + usize::from(is_core);
-        let mut replica = Replica::new(hash_seed, config.tombstones_max);
-        replica.own(WriterId(own.0), config.incarnation);
+        let replica = Replica::new(hash_seed, config.tombstones_max);
+        let routes = RouteReplica::new(WriterId(own.0), config.incarnation, replica);
         node.stamp_retained(peers.index_count(), config.wall_ms, own.0 as u8);
         if config.without_quorum == WithoutQuorum::Hold {
             node.set_fresh_until(broker::Time::default());
@@ -172,20 +160,16 @@ impl ClusterRouter {
             own,
             mesh,
             peers,
-            replica,
-            branch: Vec::new(),
+            routes,
             attachment: Attachment::default(),
             retained_missing: false,
             membership: Membership::configured(),
-            withdrawals: Withdrawals::default(),
             subacks: Subacks::default(),
             leases: LeaseState::new(now, config.lease, cores, is_core),
             reports: Reports::new(now),
             clocks: Clocks::new(config.wall_ms),
             now,
             inbound: InboundQueues::new(usize::from(node.workers)),
-            is_forgetting: false,
-            has_begun: false,
             questions: Questions::default(),
             counters: Counters::default(),
             unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
@@ -256,7 +240,7 @@ impl ClusterRouter {
                 }
             }
         }
-        self.forget_dead_entries();
+        self.routes.forget_some(&self.node, &self.peers);
         self.update_membership(now);
         self.report_absent(now);
         self.request_refused();
@@ -278,15 +262,13 @@ impl ClusterRouter {
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
         let meta = self.membership.meta().map_or(Time::NEVER, Meta::timeout);
-        let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
         self.mesh
             .timeout()
             .min(feeds)
             .min(self.subacks.deadline())
-            .min(self.withdrawals.deadline())
+            .min(self.routes.due())
             .min(self.leases_due())
             .min(self.questions.due())
-            .min(soon)
             .min(self.attachment.due())
             .min(meta)
     }
@@ -315,7 +297,7 @@ impl ClusterRouter {
                 // A node without a lease asks at once, not at its next interval.
                 self.leases.request_at_once();
                 self.clocks.link_up(now, id);
-                self.replica.set_suspect(WriterId(id.0), false);
+                self.routes.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_reachable(peer.index, true);
                 self.send_hello(now, id);
                 if let Some(meta) = self.membership.meta_mut() {
@@ -327,7 +309,7 @@ impl ClusterRouter {
                 peer.suspected_at = now;
                 self.event_log.link(now, id, false);
                 self.clocks.link_down(id);
-                self.replica.set_suspect(WriterId(id.0), true);
+                self.routes.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_reachable(peer.index, false);
                 self.give_up_copies();
                 // Publishers wait until a majority of cores has answered since: this node may be the one that is cut
@@ -453,21 +435,6 @@ impl ClusterRouter {
         let packed = packing::pack(&frame);
         self.counters.count_packed(&frame, packed.as_ref());
         packed.unwrap_or(frame)
-    }
-
-    /// Forgets entries of writers that have started a new incarnation.
-    fn forget_dead_entries(&mut self) {
-        let (peers, node) = (&self.peers, &self.node);
-        // The interest of its durable sessions stays until its new incarnation has reported all of it.
-        let is_complete = |writer: WriterId, now: Option<(Incarnation, Position)>| {
-            let Some((peer, now)) = peers.get(&NodeId(writer.0)).zip(now) else { return true };
-            peer.began_at.is_some_and(|began| began.0 == now.0 && began.1 <= now.1)
-                || mutated(Mutation::ForgetEarly)
-        };
-        self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
-            // A withdrawn interest always has room.
-            routes::put_route(node, peers, &change);
-        });
     }
 
     /// Passes the deliveries to the workers.

@@ -8,7 +8,7 @@ use broker::{Node, RouteChange};
 use bytes::Bytes;
 use link::{Lane, NodeId, Time};
 use mqtt::TopicFilter;
-use replog::{Change, CopyPart, Delta, Feed, Incarnation, NotApplied, Position, SourceId, WriterId};
+use replog::{Change, CopyPart, Delta, Feed, Incarnation, NotApplied, Position, Replica, SourceId, WriterId};
 
 use super::ClusterRouter;
 use crate::config::{Role, WithoutQuorum};
@@ -19,11 +19,14 @@ use crate::peer::{Fed, Peer};
 use crate::peers::Peers;
 use crate::subacks::{KnownBy, Scope};
 use crate::wire::{FeedScope, Hello, PeerMessage};
+use crate::withdrawals::Withdrawals;
 
 /// Prefix of the key of a shared group; no Topic Filter of a route begins with it.
 const GROUP: &str = "$share/";
 /// Time after which the last reports of a dead core have reached all cores.
 const DEAD_CORE_SETTLE_TIME: Duration = Duration::from_secs(60);
+/// Maximum entries of dead incarnations that are forgotten in one turn.
+const FORGET_AT_ONCE: usize = 1000;
 
 /// Applies another node's change of a route to the index. Returns false when the index has no room for it, or the key
 /// is no valid filter. The number of wildcards is no reason, because the subscription was granted. While there is no
@@ -56,64 +59,166 @@ pub(super) fn put(node: &Arc<Node>, index: NodeIndex, key: &[u8], interest: Opti
     node.routes.set_peer(filter, index, wants).is_ok()
 }
 
-impl ClusterRouter {
-    /// Applies the changes on this node.
-    pub(super) fn routes_changed(&mut self) {
-        let own = WriterId(self.own.0);
-        for change in self.node.routes.take_changes() {
-            match change {
-                RouteChange::Filter { filter, wants: Wants::QOS0, is_added: false }
-                    if self.may_return(&filter)
-                        && self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
-                RouteChange::Filter { filter, wants, is_added } => {
-                    self.filter_changed(&filter, wants, is_added);
-                    // No session is left that could return for the filter.
-                    if wants == Wants::STORED && !is_added && self.withdrawals.contains(&filter) {
-                        self.filter_changed(&filter, Wants::QOS0, false);
-                    }
+/// Routes of all nodes, as far as this node knows them, and changes of its own routes that wait.
+#[derive(Debug)]
+pub(super) struct RouteReplica {
+    own: WriterId,
+    pub replica: Replica<Interest>,
+    /// Writers whose changes this node sends to other cores: itself and the nodes that are attached to it.
+    branch: Vec<WriterId>,
+    withdrawals: Withdrawals,
+    /// True while entries of writers are being forgotten.
+    is_forgetting: bool,
+    /// True once the interest of this node's sessions from earlier incarnations is among its changes: it sends hellos
+    /// from then on.
+    has_begun: bool,
+}
+
+impl RouteReplica {
+    /// Creates the routes of a node without any.
+    pub fn new(own: WriterId, incarnation: Incarnation, mut replica: Replica<Interest>) -> Self {
+        replica.own(own, incarnation);
+        Self {
+            own,
+            replica,
+            branch: Vec::new(),
+            withdrawals: Withdrawals::default(),
+            is_forgetting: false,
+            has_begun: false,
+        }
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Notes that the interest of earlier incarnations is among this node's changes.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// Returns the position of this node's own last change.
+    pub fn own_position(&self) -> Position {
+        self.replica.position(self.own).unwrap_or_default()
+    }
+
+    /// Applies a change on this node. `is_wanted` tells whether the node wants these messages of a filter now. QoS 0
+    /// interest is withdrawn after `linger` if a durable session may return for it.
+    fn change(
+        &mut self,
+        now: Time,
+        linger: Duration,
+        change: &RouteChange,
+        is_wanted: impl Fn(TopicFilter<'_>, Wants) -> bool,
+    ) {
+        // UNSUBSCRIBE and the end of the session leave no durable session that is subscribed. So a client cannot make
+        // other nodes keep more filters than it may have.
+        let may_return =
+            |filter: &str| TopicFilter::parse(filter).is_ok_and(|filter| is_wanted(filter, Wants::STORED));
+        match change {
+            RouteChange::Filter { filter, wants: Wants::QOS0, is_added: false }
+                if may_return(filter) && self.withdrawals.put_off(now, linger, filter) => {}
+            RouteChange::Filter { filter, wants, is_added } => {
+                self.filter_changed(filter, *wants, *is_added, &is_wanted);
+                // No session is left that could return for the filter.
+                if *wants == Wants::STORED && !*is_added && self.withdrawals.contains(filter) {
+                    self.filter_changed(filter, Wants::QOS0, false, &is_wanted);
                 }
-                RouteChange::Group { text, members } => {
-                    let interest = (members.count > 0).then_some(Interest::Members(members));
-                    self.replica.set(own, text.as_bytes(), interest);
-                }
+            }
+            RouteChange::Group { text, members } => {
+                let interest = (members.count > 0).then_some(Interest::Members(*members));
+                self.replica.set(self.own, text.as_bytes(), interest);
             }
         }
     }
 
-    /// Returns whether a durable session is still subscribed to a filter. UNSUBSCRIBE and the end of the session leave
-    /// none. So a client cannot make other nodes keep more filters than it may have.
-    fn may_return(&self, filter: &str) -> bool {
-        TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, Wants::STORED))
-    }
-
-    fn filter_changed(&mut self, filter: &str, wants: Wants, is_added: bool) {
-        let own = WriterId(self.own.0);
-        let known = match self.replica.get(own, filter.as_bytes()) {
+    fn filter_changed(
+        &mut self,
+        filter: &str,
+        wants: Wants,
+        is_added: bool,
+        is_wanted: impl Fn(TopicFilter<'_>, Wants) -> bool,
+    ) {
+        let known = match self.replica.get(self.own, filter.as_bytes()) {
             Some(Interest::Wants(wants)) => *wants,
             Some(Interest::Members(_)) | None => Wants::NOTHING,
         };
-        let is_wanted = is_added
-            || TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, wants));
+        let is_wanted = is_added || TopicFilter::parse(filter).is_ok_and(|filter| is_wanted(filter, wants));
         let wants = if is_wanted { known.with(wants) } else { known.without(wants) };
         let interest = (!wants.is_nothing()).then_some(Interest::Wants(wants));
-        self.replica.set(own, filter.as_bytes(), interest);
+        self.replica.set(self.own, filter.as_bytes(), interest);
+    }
+
+    /// Withdraws QoS 0 interest of durable sessions that did not return in time.
+    fn withdraw(&mut self, now: Time, is_wanted: impl Fn(TopicFilter<'_>, Wants) -> bool) {
+        while let Some(filter) = self.withdrawals.pop_due(now) {
+            self.filter_changed(&filter, Wants::QOS0, false, &is_wanted);
+        }
+    }
+
+    /// Starts another incarnation of this node, with the same routes.
+    pub fn restart_incarnation(&mut self, incarnation: Incarnation) {
+        let entries: Vec<(Box<[u8]>, Interest)> =
+            self.replica.entries(self.own).map(|(key, value)| (key.into(), *value)).collect();
+        self.replica.own(self.own, incarnation);
+        for (key, interest) in entries {
+            self.replica.set(self.own, &key, Some(interest));
+        }
+    }
+
+    /// Notes that some incarnation of a writer may be over.
+    pub fn forget_soon(&mut self) {
+        self.is_forgetting = true;
+    }
+
+    /// Forgets some entries of writers that have started a new incarnation.
+    pub fn forget_some(&mut self, node: &Arc<Node>, peers: &Peers) {
+        // The interest of its durable sessions stays until its new incarnation has reported all of it.
+        let is_complete = |writer: WriterId, now: Option<(Incarnation, Position)>| {
+            let Some((peer, now)) = peers.get(&NodeId(writer.0)).zip(now) else { return true };
+            peer.began_at.is_some_and(|began| began.0 == now.0 && began.1 <= now.1)
+                || mutated(Mutation::ForgetEarly)
+        };
+        self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
+            // A withdrawn interest always has room.
+            put_route(node, peers, &change);
+        });
+    }
+
+    /// Returns the time by which a withdrawal, or forgotten entries, need a turn.
+    pub fn due(&self) -> Time {
+        if self.is_forgetting { Time::default() } else { self.withdrawals.deadline() }
+    }
+
+    /// Sets the writers whose changes this node sends to other cores. Returns whether they are others than before.
+    fn set_branch(&mut self, branch: impl Iterator<Item = WriterId> + Clone) -> bool {
+        let is_changed = !branch.clone().eq(self.branch.iter().copied());
+        if is_changed {
+            self.branch = branch.collect();
+        }
+        is_changed
+    }
+}
+
+impl ClusterRouter {
+    /// Applies the changes on this node.
+    pub(super) fn routes_changed(&mut self) {
+        let Self { routes, node, config, now, .. } = self;
+        for change in node.routes.take_changes() {
+            let is_wanted = |filter: TopicFilter<'_>, wants| node.routes.is_wanted(filter, wants);
+            routes.change(*now, config.qos0_linger, &change, is_wanted);
+        }
     }
 
     /// Withdraws QoS 0 interest of durable sessions that did not return in time.
     pub(super) fn withdraw(&mut self, now: Time) {
-        while let Some(filter) = self.withdrawals.pop_due(now) {
-            self.filter_changed(&filter, Wants::QOS0, false);
-        }
-    }
-
-    /// Returns the position of this node's own last change.
-    pub(super) fn own_position(&self) -> Position {
-        self.replica.position(WriterId(self.own.0)).unwrap_or_default()
+        let Self { routes, node, .. } = self;
+        routes.withdraw(now, |filter, wants| node.routes.is_wanted(filter, wants));
     }
 
     /// Handles SUBSCRIBEs whose filters are among the applied changes.
     pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
-        let position = self.own_position();
+        let position = self.routes.own_position();
         let deadline = now.after(self.config.suback_timeout);
         for Announce { connection, ticket, level } in announces {
             let is_core = self.config.own.role == Role::Core;
@@ -187,7 +292,7 @@ impl ClusterRouter {
         if mutated(Mutation::ForgetHello) && peer.link_epoch > 0 {
             return;
         }
-        if !self.has_begun {
+        if !self.routes.has_begun() {
             return;
         }
         let feed_scope = self.wants_from(id, peer);
@@ -203,6 +308,7 @@ impl ClusterRouter {
             incarnation: self.config.incarnation,
             // The positions always include this node's own.
             vector: self
+                .routes
                 .replica
                 .vector()
                 .filter(|(writer, ..)| feed_scope != FeedScope::Nothing || *writer == own)
@@ -224,7 +330,7 @@ impl ClusterRouter {
         peer.hello = peer.hello.wrapping_add(1);
         peer.requested_scope = Some(feed_scope);
         peer.later = later;
-        self.replica.lost(source);
+        self.routes.replica.lost(source);
         // A core that learns of this incarnation only now has ignored the request to settle.
         self.subacks.ask_again();
     }
@@ -248,7 +354,7 @@ impl ClusterRouter {
             peer.knew.get_or_insert_with(|| known.collect());
         }
         // Perhaps all initial changes are known already.
-        self.is_forgetting = true;
+        self.routes.forget_soon();
         let own = (WriterId(self.own.0), self.config.incarnation);
         let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
         (peer.feed_scope, peer.scope_from_hello, peer.load) = (feed_scope, number, load);
@@ -282,7 +388,7 @@ impl ClusterRouter {
         // An unknown incarnation may be an old one that a third node had, kept by the link since. The feed that follows
         // shows which one runs.
         let is_old_news =
-            is_past && writer.0 != from.0 && self.replica.incarnation(writer) != Some(incarnation);
+            is_past && writer.0 != from.0 && self.routes.replica.incarnation(writer) != Some(incarnation);
         // After the end of a feed a copy is sent again. For other deltas the sender takes the link's acknowledgement as
         // an answer.
         if is_past && is_copy || is_old_news || self.peers.is_dead_incarnation(writer, incarnation) {
@@ -290,7 +396,7 @@ impl ClusterRouter {
         }
         let ends_own_copy = delta.copy == CopyPart::End && writer.0 == from.0;
         let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
-        let applied = self.replica.apply(source, delta, |change| {
+        let applied = self.routes.replica.apply(source, delta, |change| {
             counters.routes_applied += 1;
             if !put_route(node, peers, &change) {
                 counters.routes_refused += 1;
@@ -298,7 +404,7 @@ impl ClusterRouter {
         });
         match applied {
             Ok(_) => {
-                self.is_forgetting = true;
+                self.routes.forget_soon();
                 self.expect_restart(writer);
                 // Parts may have been refused during another copy: the writer gets this node's position.
                 if ends_own_copy {
@@ -325,7 +431,7 @@ impl ClusterRouter {
         let writer = WriterId(id.0);
         let is_known =
             peer.ahead.is_none() && peer.dead.is_none() && !mutated(Mutation::RememberIncarnations);
-        if is_known && self.replica.discard_later(writer, member_incarnation) {
+        if is_known && self.routes.replica.discard_later(writer, member_incarnation) {
             self.forget_incarnations(writer);
             // Changes that others sent of the one that continues were refused.
             self.request_all_again();
@@ -346,7 +452,7 @@ impl ClusterRouter {
         if !self.peers.get(&from).is_some_and(|peer| peer.later.contains(&(writer, known))) {
             return self.send_hello(now, from);
         }
-        self.replica.discard_later(writer, member_incarnation);
+        self.routes.replica.discard_later(writer, member_incarnation);
         self.forget_incarnations(writer);
         // Changes that others sent of the one that continues were refused, too.
         self.request_all_again();
@@ -355,13 +461,13 @@ impl ClusterRouter {
     /// Stops copies from unreachable sources from blocking other sources.
     pub(super) fn give_up_copies(&mut self) {
         for peer in self.peers.values().filter(|peer| !peer.is_up) {
-            self.replica.source_down(source_of(peer));
+            self.routes.replica.source_down(source_of(peer));
         }
     }
 
     /// Sends a new hello to peers whose deltas were refused during another copy.
     pub(super) fn request_refused(&mut self) {
-        while let Some(source) = self.replica.poll_refused_source() {
+        while let Some(source) = self.routes.replica.poll_refused_source() {
             if let Some(peer) = self.peers.values_mut().find(|peer| source_of(peer) == source) {
                 peer.requested_scope = None;
             }
@@ -374,8 +480,8 @@ impl ClusterRouter {
         let own = WriterId(self.own.0);
         for (id, peer) in self.peers.iter_mut() {
             let Some(feed) = &mut peer.feed else { continue };
-            let wants = wanted_by(*id, peer.feed_scope, &self.branch);
-            while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {
+            let wants = wanted_by(*id, peer.feed_scope, &self.routes.branch);
+            while let Some(delta) = feed.poll(now.0, &self.routes.replica, &wants) {
                 let mut bytes = Vec::with_capacity(64 + 32 * delta.operations.len());
                 delta.encode(&mut bytes);
                 let message = PeerMessage::Delta { number: peer.scope_from_hello, delta: &bytes };
@@ -393,7 +499,7 @@ impl ClusterRouter {
                         peer.fed.push_back(Fed { number, cost: Feed::cost(&delta), own });
                     }
                     Err(_) => {
-                        feed.unsent(&self.replica, &delta);
+                        feed.unsent(&self.routes.replica, &delta);
                         break;
                     }
                 }
@@ -404,7 +510,9 @@ impl ClusterRouter {
     /// Returns the time by which a feed has something to send.
     pub(super) fn feeds_due(&self) -> Time {
         let due = self.peers.iter().filter_map(|(id, peer)| {
-            peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.feed_scope, &self.branch))
+            peer.feed
+                .as_ref()?
+                .next_due(&self.routes.replica, wanted_by(*id, peer.feed_scope, &self.routes.branch))
         });
         due.min().map_or(Time::NEVER, Time)
     }
@@ -428,10 +536,8 @@ impl ClusterRouter {
         let forwards_absent = self.config.own.role == Role::Core && !mutated(Mutation::ForgetAway);
         let is_forwarded = |peer: &Peer| peer.feed_scope == FeedScope::All || forwards_absent && !peer.is_up;
         let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && is_forwarded(peer));
-        let branch =
-            || [self.own].into_iter().chain(attached.clone().map(|(id, _)| *id)).map(|id| WriterId(id.0));
-        if !branch().eq(self.branch.iter().copied()) {
-            self.branch = branch().collect();
+        let branch = [self.own].into_iter().chain(attached.map(|(id, _)| *id)).map(|id| WriterId(id.0));
+        if self.routes.set_branch(branch) {
             self.peers.values_mut().filter_map(|peer| peer.feed.as_mut()).for_each(Feed::wants_changed);
         }
     }
@@ -449,4 +555,71 @@ fn wanted_by(peer: NodeId, feed_scope: FeedScope, branch: &[WriterId]) -> impl F
 /// Returns the source of a peer's feed for one hello.
 pub(super) fn source_of(peer: &Peer) -> SourceId {
     SourceId(u64::from(peer.index.0) << 32 | u64::from(peer.hello))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: WriterId = WriterId(1);
+    const LINGER: Duration = Duration::from_secs(60);
+
+    fn routes() -> RouteReplica {
+        RouteReplica::new(OWN, Incarnation(1), Replica::new(0, 10))
+    }
+
+    /// Applies a change of a filter at a time in seconds, while the node wants `wanted` of it.
+    fn change(routes: &mut RouteReplica, at: u64, wants: Wants, is_added: bool, wanted: Wants) {
+        let change = RouteChange::Filter { filter: "a".into(), wants, is_added };
+        let is_wanted = |_: TopicFilter<'_>, wants| wanted.includes(wants);
+        routes.change(Time(at * 1_000_000), LINGER, &change, is_wanted);
+    }
+
+    fn interest(routes: &RouteReplica) -> Option<Interest> {
+        routes.replica.get(OWN, b"a").copied()
+    }
+
+    #[test]
+    fn qos_0_interest_stays_for_a_while_after_a_durable_session_disconnects() {
+        let (mut routes, both) = (routes(), Wants::QOS0.with(Wants::STORED));
+        change(&mut routes, 0, Wants::STORED, true, both);
+        change(&mut routes, 0, Wants::QOS0, true, both);
+        change(&mut routes, 1, Wants::QOS0, false, Wants::STORED);
+        assert_eq!(interest(&routes), Some(Interest::Wants(both)));
+        assert_eq!(routes.due(), Time(61_000_000));
+        routes.withdraw(Time(61_000_000), |_, wants| wants == Wants::STORED);
+        assert_eq!(interest(&routes), Some(Interest::Wants(Wants::STORED)));
+    }
+
+    #[test]
+    fn interest_ends_with_the_session_that_could_return() {
+        let (mut routes, both) = (routes(), Wants::QOS0.with(Wants::STORED));
+        change(&mut routes, 0, Wants::STORED, true, both);
+        change(&mut routes, 0, Wants::QOS0, true, both);
+        change(&mut routes, 1, Wants::QOS0, false, Wants::STORED);
+        change(&mut routes, 2, Wants::STORED, false, Wants::NOTHING);
+        assert_eq!(interest(&routes), None);
+    }
+
+    #[test]
+    fn the_next_incarnation_has_the_same_routes_under_new_positions() {
+        let mut routes = routes();
+        change(&mut routes, 0, Wants::STORED, true, Wants::STORED);
+        change(&mut routes, 0, Wants::QOS0, true, Wants::STORED);
+        assert_eq!(routes.own_position(), Position(2));
+        routes.restart_incarnation(Incarnation(7));
+        assert_eq!(
+            (routes.replica.incarnation(OWN), routes.own_position()),
+            (Some(Incarnation(7)), Position(1))
+        );
+        assert_eq!(interest(&routes), Some(Interest::Wants(Wants::QOS0.with(Wants::STORED))));
+    }
+
+    #[test]
+    fn feeds_learn_of_a_branch_once() {
+        let mut routes = routes();
+        let branch = |writers: &'static [u64]| writers.iter().map(|writer| WriterId(*writer));
+        assert!(routes.set_branch(branch(&[1])) && !routes.set_branch(branch(&[1])));
+        assert!(routes.set_branch(branch(&[1, 2])) && routes.set_branch(branch(&[1])));
+    }
 }

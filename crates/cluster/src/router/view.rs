@@ -120,10 +120,10 @@ impl ClusterRouter {
 
     fn routes_view(&self) -> Vec<Routes> {
         let mut routes = Vec::new();
-        for (writer, incarnation, position) in self.replica.vector() {
+        for (writer, incarnation, position) in self.routes.replica.vector() {
             let id = NodeId(writer.0);
             let Some(info) = self.info(id) else { continue };
-            let (filters, tombstones, bytes) = self.replica.size(writer);
+            let (filters, tombstones, bytes) = self.routes.replica.size(writer);
             routes.push(Routes {
                 node: info.name.clone(),
                 role: info.role,
@@ -132,8 +132,8 @@ impl ClusterRouter {
                 filters: filters as u64,
                 tombstones: tombstones as u64,
                 bytes: bytes as u64,
-                digest: self.replica.digest(writer),
-                is_suspect: self.replica.is_suspect(writer),
+                digest: self.routes.replica.digest(writer),
+                is_suspect: self.routes.replica.is_suspect(writer),
             });
         }
         let own = self.config.own.name.clone();
