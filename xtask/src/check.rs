@@ -1,7 +1,7 @@
 //! `cargo xtask check`: every check of CI other than the tests.
 
 use crate::repository::root;
-use crate::{clauses, dependencies, tidy};
+use crate::{clauses, dependencies, features, tidy};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
@@ -22,6 +22,8 @@ enum Step {
     Tidy,
     /// Check licences, banned crates, duplicate versions
     Dependencies,
+    /// Check that dependencies have the same features whichever packages are selected
+    Features,
     /// Check that docs/clauses.toml is valid, and that every cited clause exists
     Clauses,
 }
@@ -40,6 +42,7 @@ fn step(step: Step) -> Result<()> {
         }
         Step::Tidy => tidy::run(),
         Step::Dependencies => dependencies::run(),
+        Step::Features => features::run(),
         Step::Clauses => clauses::check(),
     }
 }

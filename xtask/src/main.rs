@@ -7,6 +7,7 @@ mod clauses;
 mod cluster;
 mod dependencies;
 mod dist;
+mod features;
 mod geo;
 mod hostile;
 mod idle;
@@ -28,7 +29,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check of CI other than the tests: format, lints, tidy, dependencies and the list of clauses
+    /// Run every check of CI other than the tests: format, lints, tidy, dependencies, features, clauses
     Check(check::Args),
     /// Check rules of this repository that the compiler does not know: "not this, use that"
     Tidy,
