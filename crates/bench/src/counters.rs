@@ -3,13 +3,19 @@
 use crate::pulse::Pulse;
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
-// Phases of a run; only the main thread changes them.
-pub const P_CONNECT: u8 = 0;
-pub const P_RUN: u8 = 1;
-pub const P_STOP: u8 = 2;
-pub const P_END: u8 = 3;
+/// Phase of a run; only the main thread changes it.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum Phase {
+    Connect,
+    /// Publishers send.
+    Run,
+    /// Publishers have stopped; what is on its way still arrives.
+    Stop,
+    End,
+}
 
 macro_rules! counters {
     ($($f:ident),* $(,)?) => {
@@ -94,7 +100,7 @@ pub struct Times {
 }
 
 pub struct Shared {
-    pub phase: AtomicU8,
+    phase: AtomicU8,
     pub t0: AtomicU64,
     pub w0: AtomicU64,
     pub w1: AtomicU64,
@@ -108,7 +114,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(threads: usize) -> Shared {
         Shared {
-            phase: AtomicU8::new(P_CONNECT),
+            phase: AtomicU8::new(Phase::Connect as u8),
             t0: AtomicU64::new(0),
             w0: AtomicU64::new(u64::MAX),
             w1: AtomicU64::new(u64::MAX),
@@ -125,6 +131,17 @@ impl Shared {
             beat: AtomicU64::new(0),
             pulses: (0..threads).map(|_| Default::default()).collect(),
         }
+    }
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Acquire) {
+            0 => Phase::Connect,
+            1 => Phase::Run,
+            2 => Phase::Stop,
+            _ => Phase::End,
+        }
+    }
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Release);
     }
     pub fn sum(&self) -> Counts {
         let mut c = Counts::default();

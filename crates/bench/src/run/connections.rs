@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::args::ConnectionsArgs;
-use crate::counters::P_END;
+use crate::counters::Phase;
 use crate::outcome::merge;
 use crate::process::ProcStat;
 use crate::report::{brokers_json, lat, load, reasons_json, round, sum};
 use serde_json::json;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, SetupError> {
     let filters = cfg.traffic.sub_topics.len() * cfg.traffic.per_conn;
@@ -47,7 +47,7 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
     let cpu_h1 = process::stats(&pids, true);
     nap(15);
     let c2 = shared.sum();
-    shared.phase.store(P_END, Release);
+    shared.set_phase(Phase::End);
     let m = merge(join(ws));
     let self1 = process::self_cpu();
     let t = &shared.times;

@@ -4,12 +4,12 @@ use super::done::{Checked, Done};
 use super::flow_report::violations;
 use super::verdict::judge;
 use super::*;
-use crate::counters::{Counts, P_END, P_RUN, P_STOP};
+use crate::counters::{Counts, Phase};
 use crate::live::Tick;
 use crate::outcome::merge;
 use crate::plan::{Kind, Plan};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Observer of a run: the screen of this process, or another process that joins several.
 pub trait Host {
@@ -65,7 +65,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         // Data in the kernel's buffers may still arrive.
         nap(15);
     }
-    shared.phase.store(P_END, Release);
+    shared.set_phase(Phase::End);
     let mut m = merge(join(workers));
     let checked = (cfg.plain.is_none() && !observed.aborted).then(|| {
         let verdict = judge(&cfg, &mut m, observed.t0, observed.ended);
@@ -206,7 +206,7 @@ impl<'a> Watch<'a> {
             let done = self.is_done(now, &c);
             let interrupted = self.host.stop() || self.workers.iter().any(|worker| worker.is_finished());
             if aborted || deserted || done || interrupted {
-                self.shared.phase.store(P_STOP, Release);
+                self.shared.set_phase(Phase::Stop);
                 let cpu_s = own_cpu() - self.cpu_before;
                 self.drain();
                 let began = match self.plan.schedule.span {
@@ -258,7 +258,7 @@ impl<'a> Watch<'a> {
                 self.shared.w1.store(t0 + most.as_nanos() as u64, Relaxed);
             }
         }
-        self.shared.phase.store(P_RUN, Release);
+        self.shared.set_phase(Phase::Run);
     }
 
     fn is_done(&self, now: u64, c: &Counts) -> bool {

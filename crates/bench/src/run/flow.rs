@@ -4,12 +4,12 @@ use super::flow_report::flow_report;
 use super::verdict::judge;
 use super::*;
 use crate::args::{CommonArgs, FlowArgs};
-use crate::counters::{Counts, P_END, P_RUN, P_STOP};
+use crate::counters::{Counts, Phase};
 use crate::outcome::merge;
 use crate::process::ProcStat;
 use crate::report::{reasons_json, round};
 use serde_json::json;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 pub struct Flow<'a> {
     pub name: &'a str,
@@ -56,7 +56,7 @@ pub fn run(flow: Flow, cfg: Config) -> Result<Report, SetupError> {
     let workers = spawn(&cfg, &shared);
     let complete = wait_setup(&cfg, &shared, flow.common.setup_timeout, flow.common.quiet, &workers);
     if !complete || shared.sum().failed > 0 {
-        shared.phase.store(P_END, Release);
+        shared.set_phase(Phase::End);
         let m = merge(join(workers));
         let json = json!({
             "tool": "mqload", "command": flow.name, "label": flow.common.label, "error": "setup incomplete",
@@ -68,7 +68,7 @@ pub fn run(flow: Flow, cfg: Config) -> Result<Report, SetupError> {
     let watched = watch(&flow, &cfg, &shared, &workers, brokers_before);
     // Data in the kernel's buffers may still arrive.
     nap(15);
-    shared.phase.store(P_END, Release);
+    shared.set_phase(Phase::End);
     let mut merged = merge(join(workers));
     let brokers_end = process::stats(&pids, true);
     let verdict = judge(&cfg, &mut merged, watched.t0, watched.stopped_at);
@@ -97,7 +97,7 @@ fn watch(
     shared.t0.store(t0, Relaxed);
     shared.w0.store(w0, Relaxed);
     shared.w1.store(w1, Relaxed);
-    shared.phase.store(P_RUN, Release);
+    shared.set_phase(Phase::Run);
 
     let snap = |memory: bool| {
         let brokers = process::stats(pids, memory);
@@ -136,7 +136,7 @@ fn watch(
                 at_w1 = Some(snap(true));
             }
             if done || interrupted {
-                shared.phase.store(P_STOP, Release);
+                shared.set_phase(Phase::Stop);
                 stopped_at = net::now();
             }
         } else {
