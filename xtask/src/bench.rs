@@ -5,10 +5,12 @@ pub mod broker;
 pub mod child;
 pub mod compare;
 pub mod durable;
+pub mod generator;
 pub mod growth;
 mod idle_clients;
 pub mod listener;
 mod measure;
+pub mod mosquitto;
 pub mod observe;
 pub mod recipe;
 mod rounds;
@@ -109,7 +111,7 @@ fn brokers(args: &Args) -> Result<Vec<Kind>> {
         kinds.push(Kind::Meridian);
     }
     if args.peer == Peer::Mosquitto {
-        match broker::mosquitto() {
+        match mosquitto::program() {
             Some(_) => kinds.push(Kind::Mosquitto),
             None => eprintln!("mosquitto is not installed: no comparison (apt-get install mosquitto)"),
         }

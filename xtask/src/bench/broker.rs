@@ -2,7 +2,8 @@
 
 use super::child::{self, Guarded};
 use super::listener::process::Cpu;
-use super::recipe::{self, Recipe};
+use super::mosquitto::{self, Persistence};
+use super::recipe::Recipe;
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
 use std::fmt;
@@ -35,7 +36,7 @@ impl Kind {
     pub fn version(self) -> String {
         let (program, argument) = match self {
             Kind::Meridian => (meridian(), "--version"),
-            Kind::Mosquitto => (mosquitto().unwrap_or_default(), "-h"),
+            Kind::Mosquitto => (mosquitto::program().unwrap_or_default(), "-h"),
             Kind::Peer(recipe) => return recipe.version(),
         };
         let said = Command::new(program).arg(argument).output().map(|o| o.stdout).unwrap_or_default();
@@ -48,21 +49,8 @@ pub fn meridian() -> PathBuf {
     root().join("target/release/meridian")
 }
 
-pub fn mosquitto() -> Option<PathBuf> {
-    recipe::find("mosquitto")
-}
-
 const IDLE_FOR: Duration = Duration::from_millis(300);
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-
-/// Configuration of mosquitto. Limits that Meridian does not have are off. A process that changes its user would
-/// survive the death of this one.
-const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
-    set_tcp_nodelay true\n\
-    max_queued_messages 1000000\n\
-    max_inflight_messages 0\n\
-    persistence false\n\
-    user root\n";
 
 /// A running broker. Dropping it ends the process and removes its files.
 pub struct Broker {
@@ -130,11 +118,9 @@ impl Broker {
             }
             Kind::Mosquitto => {
                 let path = directory.0.join("mosquitto.conf");
-                let listener = format!("listener {} {}\n", address.port(), address.ip());
-                std::fs::write(&path, listener + MOSQUITTO_CONFIG).context("mosquitto.conf")?;
-                let mut command = Command::new(mosquitto().context("mosquitto is not installed")?);
-                command.arg("-c").arg(path);
-                command
+                let text = mosquitto::config(&mosquitto::listener(address), Persistence::Off);
+                std::fs::write(&path, text).context("mosquitto.conf")?;
+                mosquitto_command(&path)?
             }
             Kind::Peer(recipe) => {
                 let commands = recipe.commands(&directory.0, address)?;
@@ -163,10 +149,8 @@ impl Broker {
                 command
             }
             Kind::Mosquitto => {
-                std::fs::write(&path, config(address) + MOSQUITTO_CONFIG)?;
-                let mut command = Command::new(mosquitto().context("mosquitto is not installed")?);
-                command.arg("-c").arg(path);
-                command
+                std::fs::write(&path, mosquitto::config(&config(address), Persistence::Off))?;
+                mosquitto_command(&path)?
             }
             Kind::Peer(recipe) => bail!("{} is not configured here", recipe.name),
         };
@@ -257,6 +241,12 @@ impl Broker {
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
+}
+
+fn mosquitto_command(config: &Path) -> Result<Command> {
+    let mut command = Command::new(mosquitto::program().context("mosquitto is not installed")?);
+    command.arg("-c").arg(config);
+    Ok(command)
 }
 
 fn quiet(command: &mut Command) -> &mut Command {

@@ -1,9 +1,9 @@
 //! `cargo xtask compare`: the same loads on every available broker, in alternation and in one run.
 
-use super::broker::{self, Kind};
+use super::broker::Kind;
 use super::rounds::Plan;
 use super::workload;
-use super::{child, recipe};
+use super::{child, mosquitto, recipe};
 use crate::repository::root;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ fn present(args: &Args, wanted: Vec<Kind>) -> Result<Vec<Kind>> {
         let found = match kind {
             Kind::Meridian => Ok(()),
             Kind::Mosquitto => {
-                broker::mosquitto().map(drop).context("not installed (apt-get install mosquitto)")
+                mosquitto::program().map(drop).context("not installed (apt-get install mosquitto)")
             }
             Kind::Peer(recipe) => recipe.ensure_there(may_install),
         };
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_file_adds_brokers_but_no_name_twice() {
-        let directory = broker::Directory::new().unwrap();
+        let directory = crate::bench::broker::Directory::new().unwrap();
         let path = directory.join("more.toml");
         let with = |text: &str| {
             std::fs::write(&path, text).unwrap();

@@ -1,7 +1,7 @@
 //! One run of the load generator, and the figures kept of its report.
 
 use super::broker::Broker;
-use super::child::{Guarded, interrupted};
+use super::generator;
 use super::idle_clients::IdleClients;
 use super::table::number;
 use super::workload::{Purpose, Workload};
@@ -9,8 +9,7 @@ use crate::repository::root;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fmt;
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// Results of one run. Figures that a load does not measure are `None`.
@@ -68,25 +67,10 @@ pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) 
 /// It does not end in time, prints nothing, or was interrupted.
 pub fn generate(arguments: &[String], broker: &Broker, longest: Duration) -> Result<Value> {
     let mut command = Command::new(root().join("target/release/mqload"));
-    command
-        .args(arguments)
-        .args(["-H", &broker.address.to_string(), "--broker-pid", &broker.pid().to_string(), "--quiet"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    let mut generator = Guarded::spawn(&mut command)?;
-    let mut stdout = generator.child().stdout.take().context("a pipe")?;
-    // The report is larger than a pipe, so it must be read while the generator runs.
-    let reader = std::thread::spawn(move || {
-        let mut text = String::new();
-        stdout.read_to_string(&mut text).map(|_| text)
-    });
-    let ended = generator.wait(longest);
-    drop(generator);
-    let text = reader.join().expect("the reader does not panic").context("the generator's report")?;
-    if interrupted() {
-        bail!("interrupted");
-    }
-    ended.with_context(|| format!("the generator did not end within {} s", longest.as_secs()))?;
+    command.args(arguments);
+    command.args(["-H", &broker.address.to_string(), "--broker-pid", &broker.pid().to_string(), "--quiet"]);
+    let text = generator::report(&mut command, longest)?
+        .with_context(|| format!("the generator did not end within {} s", longest.as_secs()))?;
     serde_json::from_str(&text).context("the generator's report is not JSON")
 }
 

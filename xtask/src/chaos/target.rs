@@ -1,8 +1,8 @@
 //! The killed broker: its start, its stop, and its output.
 
 use super::{Args, Broker, Signal, probe};
-use crate::bench::broker::mosquitto;
 use crate::bench::child::{Guarded, interrupted};
+use crate::bench::mosquitto::{self, Persistence};
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::File;
@@ -22,19 +22,6 @@ pub struct Target {
 }
 
 const STOP_MAX: Duration = Duration::from_secs(30);
-
-/// Configuration of mosquitto that saves after every change, as often as it can.
-const MOSQUITTO_PERSISTENT: &str = "persistence true\n\
-    persistence_location {dir}/\n\
-    autosave_on_changes true\n\
-    autosave_interval 1\n";
-const MOSQUITTO_MEMORY: &str = "persistence false\n";
-const MOSQUITTO: &str = "listener {port} 127.0.0.1\n\
-    allow_anonymous true\n\
-    set_tcp_nodelay true\n\
-    max_queued_messages 1000000\n\
-    max_inflight_messages 0\n\
-    user root\n";
 
 /// Directory where cargo puts the binaries.
 pub fn profile_directory(debug: bool) -> PathBuf {
@@ -88,9 +75,11 @@ impl Target {
                 (profile_directory(args.debug).join("meridian"), words)
             }
             (None, kind) => {
-                let kept = if kind == Broker::Mosquitto { MOSQUITTO_PERSISTENT } else { MOSQUITTO_MEMORY };
-                std::fs::write(&config, fill(&format!("{MOSQUITTO}{kept}")))?;
-                let program = mosquitto().context("mosquitto is not installed")?;
+                let persistence =
+                    if kind == Broker::Mosquitto { Persistence::EveryChange(dir) } else { Persistence::Off };
+                let listener = fill("listener {port} 127.0.0.1\n");
+                std::fs::write(&config, mosquitto::config(&listener, persistence))?;
+                let program = mosquitto::program().context("mosquitto is not installed")?;
                 (program, vec!["-c".to_owned(), config.display().to_string()])
             }
         };

@@ -4,13 +4,14 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::copies::{self, Copy, Writers, publish_when_served};
 use super::nodes::{Members, Nodes};
 use super::{disconnect, peers};
-use crate::bench::child::{self, Guarded, interrupted};
+use crate::bench::child::{self, interrupted};
+use crate::bench::generator;
 use crate::bench::listener::process::Cpu;
 use crate::chaos::target;
 use crate::repository;
@@ -361,17 +362,9 @@ fn generate(programs: &Path, cluster: &Nodes, load: &str, (from, to): (usize, us
 
 pub(super) fn mqload(programs: &Path, arguments: &str) -> Result<Value> {
     let mut command = Command::new(programs.join("mqload"));
-    command.args(arguments.split(' ')).arg("--quiet").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut generator = Guarded::spawn(&mut command)?;
-    let stdout = generator.child().stdout.take().context("a pipe")?;
-    let reader = std::thread::spawn(move || std::io::read_to_string(stdout));
-    let ended = generator.wait(LONGEST);
-    drop(generator);
-    let text = reader.join().expect("the reader does not panic")?;
-    if interrupted() {
-        bail!("interrupted");
-    }
-    ended.with_context(|| format!("mqload {arguments} did not end"))?;
+    command.args(arguments.split(' ')).arg("--quiet");
+    let text = generator::report(&mut command, LONGEST)?
+        .with_context(|| format!("mqload {arguments} did not end"))?;
     let report: Value = serde_json::from_str(&text).context("the report is not JSON")?;
     ensure!(report["error"].is_null(), "mqload {arguments}: {}: {}", report["error"], report["reasons"]);
     Ok(report)

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::bench::broker::{Directory, Kind, mosquitto};
+use crate::bench::broker::{Directory, Kind};
 use crate::bench::child::{Guarded, interrupted};
+use crate::bench::mosquitto::{self, Persistence};
 use crate::bench::recipe;
 
 /// Names of the known clusters.
@@ -96,7 +97,7 @@ fn address(number: u8, port: u16) -> SocketAddr {
 
 /// Starts two brokers; the second has a bridge to the first for all topics, in both directions.
 fn two_with_a_bridge(port: u16) -> Result<Others> {
-    let program = mosquitto().context("not installed (apt-get install mosquitto)")?;
+    let program = mosquitto::program().context("not installed (apt-get install mosquitto)")?;
     let mut others = Others::new(format!("{}, bridged", Kind::Mosquitto.version()), port)?;
     // A message published on one is sent to the other at its own QoS, even without subscribers there.
     let bridge = format!(
@@ -104,10 +105,8 @@ fn two_with_a_bridge(port: u16) -> Result<Others> {
         others.nodes[0]
     );
     for (number, more) in [(1, ""), (2, &bridge[..])] {
-        let config = format!(
-            "listener {port} 127.0.0.{number}\nallow_anonymous true\nset_tcp_nodelay true\nmax_queued_messages 1000000\n\
-             max_inflight_messages 0\npersistence false\nuser root\n{more}"
-        );
+        let listener = mosquitto::listener(address(number, port));
+        let config = mosquitto::config(&listener, Persistence::Off) + more;
         let path = others.write(&format!("{number}.conf"), &config)?;
         others.spawn(&program, &["-c", &path.display().to_string()])?;
     }
