@@ -369,15 +369,15 @@ fn id(node: usize) -> NodeId {
 pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     (
         cluster::Mutation::SettleCutOff,
-        static_members::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
+        static_members::leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
     ),
     (
         cluster::Mutation::SettleForgotten,
-        static_members::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
+        static_members::sessions::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
     ),
     (
         cluster::Mutation::ConfirmToNext,
-        static_members::a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next,
+        static_members::incarnations::a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next,
     ),
     (
         cluster::Mutation::ForgetRemoved,
@@ -385,53 +385,53 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::RefuseShapes,
-        static_members::a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes,
+        static_members::routes::a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes,
     ),
     (
         cluster::Mutation::IgnoreCopyRequests,
-        static_members::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
+        static_members::retained::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
     ),
     (
         cluster::Mutation::ForgetGrants,
-        static_members::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
+        static_members::leases::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
     ),
     (
         cluster::Mutation::GrantUninformed,
-        static_members::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
+        static_members::leases::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
     ),
     (
         cluster::Mutation::GrantSuspects,
-        meta_group::a_suspected_node_gets_no_lease_from_a_core_that_reaches_it_again,
+        meta_group::dead::a_suspected_node_gets_no_lease_from_a_core_that_reaches_it_again,
     ),
-    (cluster::Mutation::DeclareDeadAtOnce, meta_group::a_node_with_a_lease_is_not_declared_dead),
-    (cluster::Mutation::NoMargin, meta_group::a_node_with_a_lease_by_a_slow_clock_is_not_declared_dead),
-    (cluster::Mutation::PurgeSuspects, meta_group::a_suspected_node_that_is_reachable_again_keeps_its_routes),
+    (cluster::Mutation::DeclareDeadAtOnce, meta_group::dead::a_node_with_a_lease_is_not_declared_dead),
+    (cluster::Mutation::NoMargin, meta_group::dead::a_node_with_a_lease_by_a_slow_clock_is_not_declared_dead),
+    (cluster::Mutation::PurgeSuspects, meta_group::dead::a_suspected_node_that_is_reachable_again_keeps_its_routes),
     (
         cluster::Mutation::KeepClients,
-        meta_group::a_client_connected_to_a_node_that_was_declared_dead_misses_nothing,
+        meta_group::dead::a_client_connected_to_a_node_that_was_declared_dead_misses_nothing,
     ),
     (
         cluster::Mutation::StayDead,
-        meta_group::a_node_that_is_cut_off_is_declared_dead_acknowledges_nothing_and_joins_again,
+        meta_group::dead::a_node_that_is_cut_off_is_declared_dead_acknowledges_nothing_and_joins_again,
     ),
     (
         cluster::Mutation::ForgetRelays,
         meta_group::removed::a_core_that_does_not_reach_the_leader_is_relayed_by_another,
     ),
-    (cluster::Mutation::FoundAlone, meta_group::nodes_that_know_only_addresses_form_one_cluster),
-    (cluster::Mutation::CountRemoved, meta_group::a_removed_core_does_not_count_for_majorities),
-    (cluster::Mutation::ManyCoresAtOnce, meta_group::cores_are_removed_one_after_the_other),
+    (cluster::Mutation::FoundAlone, meta_group::founding::nodes_that_know_only_addresses_form_one_cluster),
+    (cluster::Mutation::CountRemoved, meta_group::majorities::a_removed_core_does_not_count_for_majorities),
+    (cluster::Mutation::ManyCoresAtOnce, meta_group::majorities::cores_are_removed_one_after_the_other),
     (
         cluster::Mutation::ForgetEarly,
-        static_members::routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again,
+        static_members::routes::routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again,
     ),
     (
         cluster::Mutation::AdoptUnread,
-        meta_group::a_command_that_one_core_cannot_read_is_committed_after_its_update,
+        meta_group::majorities::a_command_that_one_core_cannot_read_is_committed_after_its_update,
     ),
     (
         cluster::Mutation::OldIncarnationsJoin,
-        meta_group::a_node_that_has_lost_its_incarnation_number_takes_a_greater_one,
+        meta_group::founding::a_node_that_has_lost_its_incarnation_number_takes_a_greater_one,
     ),
     (
         cluster::Mutation::RememberIncarnations,
@@ -447,16 +447,16 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::AskOneCore,
-        static_members::a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others,
+        static_members::leases::a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others,
     ),
-    (cluster::Mutation::ForgetAway, static_members::routes_of_an_absent_replicant_reach_its_restarted_core),
+    (cluster::Mutation::ForgetAway, static_members::routes::routes_of_an_absent_replicant_reach_its_restarted_core),
     (
         cluster::Mutation::StayAttached,
         meta_group::removed::a_replicant_leaves_a_core_that_is_dead_for_the_others,
     ),
     (
         cluster::Mutation::GrantInTime,
-        static_members::a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit,
+        static_members::leases::a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit,
     ),
     (
         cluster::Mutation::StaySuspect,
@@ -472,6 +472,6 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::SendToDead,
-        static_members::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,
+        static_members::incarnations::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,
     ),
 ];
