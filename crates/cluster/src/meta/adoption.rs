@@ -22,7 +22,7 @@ pub enum CompatibleForm {
 impl Meta {
     /// Returns the adopted features that commands in the log may use, if this is a core.
     pub fn adopted(&self) -> Option<u64> {
-        self.group.as_ref().map(|group| group.state().adopted)
+        self.core.as_ref().map(|core| core.group().state().adopted)
     }
 
     /// Returns the log features that a node understands, if known.
@@ -39,7 +39,7 @@ impl Meta {
     }
 
     pub(super) fn may_ask_for(&self, features: u64) -> bool {
-        let asked_for = self.group.as_ref().map_or(0, |group| group.state().asked_for());
+        let asked_for = self.core.as_ref().map_or(0, |core| core.group().state().asked_for());
         asked_for & features == features || mutated(Mutation::AdoptUnread)
     }
 
@@ -67,7 +67,9 @@ impl Meta {
         if let Command::Join { replica: Some(_), .. } = &command {
             let lacking = self.adopted()? & !self.understands(now, from)?;
             if lacking != 0 {
-                self.turned_away.push_back(from);
+                if let Some(core) = &mut self.core {
+                    core.turn_away(from);
+                }
                 return Some(CompatibleForm::Answered(Answer::Unread(
                     "this core runs too old a version for its cluster: update it".into(),
                 )));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use consensus::{Change, Outcome, Progress, ReplicaId, RequestId, Role as Part, Status, Undecided};
+use consensus::{Change, Outcome, ReplicaId, RequestId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
 
 use super::adoption::CompatibleForm;
@@ -52,7 +52,7 @@ pub struct LeaderState {
 /// Result of submitting a proposal.
 #[derive(Debug)]
 pub enum Submission {
-    Submitted(RequestId),
+    Submitted,
     Answered(Answer),
 }
 
@@ -183,19 +183,18 @@ impl Meta {
         let command = command.or_else(|| self.adoption(now, status));
         let change = change_of(&self.roster, status);
         let is_exclusive = command.as_ref().is_some_and(|command| self.is_exclusive(command));
-        let Some(group) = &mut self.group else { return };
+        let Some(core) = &mut self.core else { return };
         let request = match (command, change) {
             (Some(command), _) => {
                 tracing::info!("{}", describe(&self.roster, &command));
-                group.propose(command.encode(), LIMIT)
+                core.propose(RequestOrigin::Leader, command.encode())
             }
             (None, Some(change)) => {
                 tracing::info!(?change, "changing the replicas of the meta group");
-                group.change_members(change, LIMIT)
+                core.change_members(change)
             }
             (None, None) => return,
         };
-        self.asked.insert(request, RequestOrigin::Leader);
         if is_exclusive {
             self.leader_state.unapplied = Some(Unapplied::Submitted(request));
         }
@@ -329,30 +328,35 @@ impl Meta {
     }
 
     /// Submits a node's proposal to the group, which this core leads, if that is possible now.
-    pub(super) fn submit(&mut self, now: Time, from: NodeId, command: Vec<u8>) -> Option<Submission> {
-        let Some(decoded) = Command::decode(&command) else {
+    pub(super) fn submit(&mut self, now: Time, origin: RequestOrigin, command: &[u8]) -> Option<Submission> {
+        let Some(decoded) = Command::decode(command) else {
             return Some(Submission::Answered(self.unread_here()));
         };
         if !self.allows(now, &decoded) {
             return None;
         }
+        let from = match origin {
+            RequestOrigin::Other(node, _) => node,
+            RequestOrigin::Own(_) | RequestOrigin::Leader | RequestOrigin::Barrier => self.id,
+        };
         let command = match self.compatible_form(now, from, decoded)? {
             CompatibleForm::Command(command) => command,
             CompatibleForm::Answered(answer) => return Some(Submission::Answered(answer)),
         };
         let is_exclusive = self.is_exclusive(&command);
-        let group = self.group.as_mut()?;
+        let core = self.core.as_mut()?;
         Some(match command {
             Command::Lead(node) if node == self.id => Submission::Answered(Answer::Done),
             Command::Lead(node) => {
-                Submission::Submitted(group.transfer(self.roster.members.get(&node)?.replica?))
+                core.transfer(origin, self.roster.members.get(&node)?.replica?);
+                Submission::Submitted
             }
             _ => {
-                let request = group.propose(command.encode(), LIMIT);
+                let request = core.propose(origin, command.encode());
                 if is_exclusive {
                     self.leader_state.unapplied = Some(Unapplied::Submitted(request));
                 }
-                Submission::Submitted(request)
+                Submission::Submitted
             }
         })
     }
@@ -374,10 +378,8 @@ impl Meta {
         let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
         for due in self.proposals.take_due(now) {
             if leads {
-                match self.submit(now, self.id, due.command) {
-                    Some(Submission::Submitted(request)) => {
-                        self.asked.insert(request, RequestOrigin::Own(due.number));
-                    }
+                match self.submit(now, RequestOrigin::Own(due.number), &due.command) {
+                    Some(Submission::Submitted) => {}
                     Some(Submission::Answered(answer)) => self.handle_outcome(due.number, answer),
                     None => self.proposals.retry(now, due.number),
                 }
@@ -399,36 +401,21 @@ impl Meta {
 
     /// Handles a frame that a link had no room for.
     pub fn unsent(&mut self, frame: &MetaFrame) {
-        if let OwnedMetaMessage::Roster(_) = frame.message {
-            self.reported.remove(&frame.to);
+        if let (OwnedMetaMessage::Roster(_), Some(core)) = (&frame.message, &mut self.core) {
+            core.roster_unsent(frame.to);
         }
     }
 
     /// Sends linked nodes the present roster.
     pub(super) fn send_roster(&mut self, link_status: &[LinkStatus]) {
-        if self.group.is_none() || self.roster.index == 0 {
-            return;
-        }
-        for link_status in link_status.iter().filter(|link_status| link_status.is_up) {
-            let reported = self.reported.entry(link_status.id).or_default();
-            if *reported < self.roster.index {
-                *reported = self.roster.index;
-                let message = OwnedMetaMessage::Roster(self.encoded.clone());
-                self.out.push_back(MetaFrame { to: link_status.id, message });
-            }
+        if let Some(core) = self.core.as_mut().filter(|_| self.roster.index > 0) {
+            self.out.extend(core.rosters(self.roster.index, link_status));
         }
     }
 
     /// Transfers leadership to another core before this one stops.
     pub fn resign(&mut self, now: Time) {
-        let Some(group) = &mut self.group else { return };
-        let status = group.status(now);
-        let is_other =
-            |other: &&Progress| other.replica != group.id() && status.voters.contains(&other.replica);
-        let next = status.progress.iter().filter(is_other).max_by_key(|other| other.last);
-        if let (Part::Leader, Some(next)) = (status.role, next) {
-            let request = group.transfer(next.replica);
-            self.asked.insert(request, RequestOrigin::Leader);
+        if self.core.as_mut().is_some_and(|core| core.resign(now)) {
             self.due = Time::default();
         }
     }
@@ -514,6 +501,8 @@ fn describe(roster: &Roster, command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
+    use consensus::Progress;
+
     use super::*;
     use crate::config::NodeInfo;
     use crate::meta::Member;

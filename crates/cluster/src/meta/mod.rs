@@ -5,6 +5,7 @@
 
 mod adoption;
 mod command;
+mod core_replica;
 mod descriptor;
 mod failure_detector;
 mod founding;
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use consensus::{Group, Outcome, ReplicaId, RequestId, Status};
+use consensus::{Group, Outcome, ReplicaId, Status};
 use link::{NodeId, Time};
 use replog::Incarnation;
 use storage::LogEvent;
@@ -35,6 +36,7 @@ pub use roster::{Member, NODES_MAX, Roster, State};
 use crate::config::{NodeInfo, Role};
 use crate::features::RECORDS;
 use crate::mutation::{Mutation, mutated};
+use core_replica::{CoreReplica, RequestOrigin};
 use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
 use leader_state::{LeaderState, Submission};
@@ -137,56 +139,33 @@ pub struct LinkStatus {
     pub features: Option<u64>,
 }
 
-/// Requester of an operation of the group.
-#[derive(Debug)]
-enum RequestOrigin {
-    /// This node, for a proposal of its own.
-    Own(u64),
-    Other(NodeId, u64),
-    Leader,
-    Barrier,
-}
-
 /// One node's part in the agreement of the cores. No I/O, clocks or threads; the cluster router owns it.
 pub struct Meta {
     own: NodeInfo,
     id: NodeId,
     incarnation: Incarnation,
     config: MetaConfig,
-    /// Replica of the meta group, on a core.
-    group: Option<Group<MetaState>>,
+    /// Replica of the meta group, if this node is a core.
+    core: Option<CoreReplica>,
     roster: Arc<Roster>,
     /// True once this incarnation has been a member.
     was_member: bool,
-    encoded: Arc<[u8]>,
     founding: Founding,
     proposals: Proposals,
     leader_state: LeaderState,
     failure_detector: FailureDetector,
     relays: Relays,
     record_sync: RecordSync,
-    /// Requests to the group in progress.
-    asked: BTreeMap<RequestId, RequestOrigin>,
-    /// True when this core's state has all entries committed before its incarnation began.
-    is_caught_up: bool,
-    barrier_at: Time,
-    /// Index of the roster last sent to each linked node.
-    reported: BTreeMap<NodeId, u64>,
     /// Features of linked nodes.
     features: BTreeMap<NodeId, u64>,
     out: VecDeque<MetaFrame>,
     answered: VecDeque<(ProposalId, Result<Answer, String>)>,
-    /// Cores that were not admitted because their versions are too old.
-    turned_away: VecDeque<NodeId>,
     logged_waiting: Option<(Time, String)>,
-    has_logged_stopped: bool,
     /// Smallest incarnation that may join, when this one's number is too small.
     refused: Option<Incarnation>,
     /// Reason why the cores do not admit this node.
     rejection: Option<Box<str>>,
     leaving: Option<Leaving>,
-    /// Node of the leading replica, and the time of its last message.
-    leader_heard: Option<(NodeId, Time)>,
     due: Time,
 }
 
@@ -235,28 +214,20 @@ impl Meta {
             failure_detector: FailureDetector::default(),
             relays: Relays::default(),
             record_sync: RecordSync::new(config.record_sync),
-            encoded: roster.encode().into(),
             roster,
             was_member: false,
             own,
             id,
             incarnation,
             config,
-            group,
-            asked: BTreeMap::new(),
-            is_caught_up: false,
-            barrier_at: Time::default(),
-            reported: BTreeMap::new(),
+            core: group.map(CoreReplica::new),
             features: BTreeMap::new(),
             out: VecDeque::new(),
             answered: VecDeque::new(),
-            turned_away: VecDeque::new(),
             logged_waiting: None,
             refused: None,
             rejection: None,
-            has_logged_stopped: false,
             leaving: None,
-            leader_heard: None,
             due: now,
         }
     }
@@ -321,7 +292,7 @@ impl Meta {
 
     /// Returns whether this core may grant leases: it knows which nodes must not get one.
     pub fn may_grant(&self) -> bool {
-        self.is_caught_up && self.is_member()
+        self.core.as_ref().is_some_and(CoreReplica::is_caught_up) && self.is_member()
     }
 
     /// Returns whether this core may grant a lease to a node.
@@ -349,12 +320,12 @@ impl Meta {
 
     /// Returns the status of this core's replica.
     pub fn status(&self, now: Time) -> Option<Status> {
-        self.group.as_ref().map(|group| group.status(now))
+        self.core.as_ref().map(|core| core.group().status(now))
     }
 
     /// Returns the id of this node's replica.
     pub fn replica(&self) -> Option<ReplicaId> {
-        self.group.as_ref().map(|group| group.id())
+        self.core.as_ref().map(|core| core.group().id())
     }
 
     /// Describes why this node does not take part yet, for operators.
@@ -385,26 +356,19 @@ impl Meta {
     }
 
     pub fn handle_log_event(&mut self, event: LogEvent) {
-        let Some(group) = &mut self.group else { return };
-        match event {
-            LogEvent::Durable(group_id, index) => group.durable(group_id, index),
-            LogEvent::Checkpointed(group_id, index) => group.checkpoint_durable(group_id, index),
-            LogEvent::Vacate(vacate) => group.vacate(vacate),
-            LogEvent::Full(_) | LogEvent::Room => {}
-            LogEvent::Failed(_) => group.fail("the disk has failed"),
-        }
+        let Some(core) = &mut self.core else { return };
+        core.handle_log_event(event);
         self.due = Time::default();
     }
 
     /// Notes that a node's link is up or down.
     pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
-        self.reported.remove(&node);
         self.features.remove(&node);
         self.relays.changed(node);
+        if let Some(core) = &mut self.core {
+            core.link_changed(node, is_up);
+        }
         if !is_up {
-            if let Some(group) = &mut self.group {
-                group.lost(node);
-            }
             self.failure_detector.lost(node);
             self.proposals.lost(node);
             self.record_sync.lost(node);
@@ -417,11 +381,8 @@ impl Meta {
         self.due = Time::default();
         match message {
             MetaMessage::Replica(frame) => {
-                if let Some(group) = &mut self.group {
-                    group.receive(from, frame);
-                    if self.leader() == Some(from) {
-                        self.leader_heard = Some((from, now));
-                    }
+                if let Some(core) = &mut self.core {
+                    core.receive(now, from, frame);
                 }
                 true
             }
@@ -469,7 +430,9 @@ impl Meta {
         if ours != 0 && roster.founded != ours || roster.index <= self.roster.index {
             return;
         }
-        self.encoded = roster.encode().into();
+        if let Some(core) = &mut self.core {
+            core.roster_changed(&roster);
+        }
         self.roster = Arc::new(roster);
         self.was_member |= self.is_member();
     }
@@ -489,7 +452,7 @@ impl Meta {
 
     /// Returns a core that this leader has not admitted: its version lacks a feature that the log uses.
     pub fn poll_turned_away(&mut self) -> Option<NodeId> {
-        self.turned_away.pop_front()
+        self.core.as_mut()?.poll_turned_away()
     }
 
     pub fn poll_frame(&mut self) -> Option<MetaFrame> {
@@ -498,12 +461,12 @@ impl Meta {
 
     /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
-        self.group.as_ref().map_or(Time::NEVER, |group| group.timeout()).min(self.due)
+        self.core.as_ref().map_or(Time::NEVER, |core| core.group().timeout()).min(self.due)
     }
 
     pub fn turn(&mut self, now: Time, link_status: &[LinkStatus]) {
-        if let Some(group) = &mut self.group {
-            group.turn(now);
+        if let Some(core) = &mut self.core {
+            core.turn(now);
         }
         self.take_outcomes(now);
         self.learn_own();
@@ -514,25 +477,22 @@ impl Meta {
                 .filter_map(|link_status| Some((link_status.id, link_status.features?)))
                 .collect();
             self.update(now, link_status);
-            if let Some(group) = &mut self.group {
-                group.turn(now);
+            if let Some(core) = &mut self.core {
+                core.turn(now);
             }
             self.take_outcomes(now);
             self.learn_own();
         }
         self.send_roster(link_status);
         self.sync_records(now, link_status);
-        while let Some(transmit) = self.group.as_mut().and_then(|group| group.poll_transmit()) {
-            self.out
-                .push_back(MetaFrame { to: transmit.to, message: OwnedMetaMessage::Replica(transmit.frame) });
-        }
+        self.out.extend(std::iter::from_fn(|| self.core.as_mut()?.poll_frame()));
         self.route_via_relays(now, link_status);
     }
 
     /// Adopts the state that this core's replica has applied.
     fn learn_own(&mut self) {
-        let Some(group) = &self.group else { return };
-        let state = group.state();
+        let Some(core) = &self.core else { return };
+        let state = core.group().state();
         if state.roster.index > self.roster.index {
             let roster = state.roster.clone();
             drop(state);
@@ -545,9 +505,14 @@ impl Meta {
         self.found_or_join(now);
         self.log_waiting(now);
         let status = self.status(now);
-        self.log_stopped(status.as_ref());
-        self.log_forgetful();
-        self.ask_barrier(now, status.as_ref());
+        if let (Some(core), Some(status)) = (&mut self.core, &status) {
+            core.log_stopped(&self.own.name, status);
+            core.log_forgetful(&self.roster);
+            let has_own_join = self.roster.members.get(&self.id).is_some_and(|own| {
+                own.incarnation == self.incarnation && status.applied >= Some(self.roster.index)
+            });
+            core.catch_up(now, status, has_own_join);
+        }
         self.run_leader(now, status.as_ref(), link_status);
         self.submit_proposals(now, status.as_ref(), link_status);
     }
@@ -557,32 +522,27 @@ impl Meta {
             return self.go_on_leaving(now);
         }
         if self.roster.founded == 0 {
-            if let Some(group) = &mut self.group {
-                let status = group.status(now);
-                let leads = status.role == consensus::Role::Leader;
-                if !self.asked.is_empty() {
-                    return;
-                }
-                if status.voters.is_empty() && self.founding.founds() {
-                    tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
-                    let own = (group.id(), consensus::Member { node: self.id });
-                    let request = group.initialize([own].into());
-                    self.asked.insert(request, RequestOrigin::Leader);
-                } else if leads {
-                    let request = group.propose(Command::Found(self.config.founding).encode(), LIMIT);
-                    self.asked.insert(request, RequestOrigin::Leader);
-                }
-            }
-            return;
+            return self.found(now);
         }
         let is_told = self.roster.members.get(&self.id).is_some_and(|known| {
-            (&known.info, known.incarnation, known.replica)
-                == (&self.own, self.incarnation, self.replica_of_own())
+            (&known.info, known.incarnation, known.replica) == (&self.own, self.incarnation, self.replica())
         });
         if !is_told && !self.is_over() && !self.proposals.has_own() {
             let (info, incarnation) = (self.own.clone(), self.incarnation);
-            let join = Command::Join { info, incarnation, replica: self.replica_of_own() };
+            let join = Command::Join { info, incarnation, replica: self.replica() };
             self.proposals.push(now.after(LIMIT), Reply::Own, join.encode());
+        }
+    }
+
+    /// Takes the next step to found a cluster, on a core that may.
+    fn found(&mut self, now: Time) {
+        let Some(core) = self.core.as_mut().filter(|core| !core.has_requests()) else { return };
+        let status = core.group().status(now);
+        if status.voters.is_empty() && self.founding.founds() {
+            tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
+            core.initialize(self.id);
+        } else if status.role == consensus::Role::Leader {
+            core.propose(RequestOrigin::Leader, Command::Found(self.config.founding).encode());
         }
     }
 
@@ -624,10 +584,6 @@ impl Meta {
         self.answered.extend(leaving.waiting.take().map(|id| (id, outcome)));
     }
 
-    fn replica_of_own(&self) -> Option<ReplicaId> {
-        self.group.as_ref().map(|group| group.id())
-    }
-
     /// Starts another incarnation of this node, because its last one is over.
     pub fn restart_incarnation(&mut self) -> Incarnation {
         let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
@@ -655,60 +611,15 @@ impl Meta {
         self.logged_waiting = Some((now, what));
     }
 
-    fn log_forgetful(&mut self) {
-        let Some(group) = &mut self.group else { return };
-        while let Some(replica) = group.poll_regressed() {
-            let core = self.roster.cores().find(|(_, core)| core.replica == Some(replica));
-            let name = core.map_or_else(|| replica.to_string(), |(_, core)| core.info.name.to_string());
-            tracing::error!(
-                core = %name,
-                "this core lacks entries that it had confirmed to have on its disk, and receives them again: its disk, or a layer below, does not keep what it confirms, or its data \
-                 directory is an older copy. The agreement of the cores is safe only while the others are intact: replace this core (docs/clustering.md, Replace a core)"
-            );
-        }
-    }
-
-    fn log_stopped(&mut self, status: Option<&Status>) {
-        let failure = status.and_then(|status| status.failure.as_ref());
-        if let Some(why) = failure.filter(|_| !self.has_logged_stopped) {
-            tracing::error!(node = %self.own.name, "this core takes no part in what the cores agree on any more: {why}");
-            self.has_logged_stopped = true;
-        }
-    }
-
-    /// Asks, on a core that has started, whether its state has all committed entries.
-    fn ask_barrier(&mut self, now: Time, status: Option<&Status>) {
-        let (Some(group), Some(status)) = (&mut self.group, status) else { return };
-        if self.is_caught_up || self.barrier_at.after(LIMIT / 5) > now && self.barrier_at != Time::default() {
-            return;
-        }
-        match status.role {
-            consensus::Role::Leader => {
-                let request = group.read_barrier(LIMIT);
-                self.asked.insert(request, RequestOrigin::Barrier);
-                self.barrier_at = now;
-            }
-            // When the state has this incarnation's own Join, it has all entries before it.
-            _ if self.roster.members.get(&self.id).is_some_and(|own| {
-                own.incarnation == self.incarnation && status.applied >= Some(self.roster.index)
-            }) =>
-            {
-                self.is_caught_up = true;
-            }
-            _ => {}
-        }
-    }
-
     fn take_outcomes(&mut self, now: Time) {
-        while let Some(event) = self.group.as_mut().and_then(|group| group.poll_event()) {
-            let asker = self.asked.remove(&event.request);
+        while let Some((origin, event)) = self.core.as_mut().and_then(CoreReplica::poll_outcome) {
             self.note_outcome(now, event.request, &event.outcome);
             let answer = match &event.outcome {
                 Ok(Outcome::Applied(_, answer)) => Answer::decode(answer),
                 Ok(Outcome::Transferred) => Some(Answer::Done),
                 _ => None,
             };
-            match asker {
+            match origin {
                 Some(RequestOrigin::Own(number)) => match (answer, &event.outcome) {
                     (Some(answer), _) => self.handle_outcome(number, answer),
                     _ => self.proposals.retry(now, number),
@@ -717,8 +628,7 @@ impl Meta {
                     self.send_outcome(from, number, answer.map(|answer| answer.encode()).unwrap_or_default());
                 }
                 Some(RequestOrigin::Leader) => self.leader_state.done(now, &event.outcome),
-                Some(RequestOrigin::Barrier) => self.is_caught_up |= event.outcome == Ok(Outcome::Readable),
-                None => {}
+                Some(RequestOrigin::Barrier) | None => {}
             }
             self.due = Time::default();
         }
@@ -727,18 +637,7 @@ impl Meta {
     /// Returns whether a majority of the voters was reached recently. For a follower: whether it receives messages of
     /// its leader.
     pub fn has_quorum(&self, now: Time) -> bool {
-        self.status(now).is_some_and(|status| match status.role {
-            consensus::Role::Leader => {
-                status.voters.len() < 2
-                    || status.quorum_age.is_some_and(|age| age < QUORUM_AGE_MAX.as_micros() as u64)
-            }
-            // A replica that cannot win an election keeps its last leader, however old its last message is.
-            consensus::Role::Follower | consensus::Role::Learner => {
-                let last_contact = self.leader_heard.filter(|(leader, _)| self.leader() == Some(*leader));
-                last_contact.is_some_and(|(_, at)| at.after(QUORUM_AGE_MAX) > now)
-            }
-            consensus::Role::Candidate | consensus::Role::Stopped => false,
-        })
+        self.core.as_ref().is_some_and(|core| core.has_quorum(now))
     }
 
     /// Returns whether this core's replica leads.
@@ -748,18 +647,14 @@ impl Meta {
 
     /// Returns the node whose replica leads, as far as this core knows.
     pub fn leader(&self) -> Option<NodeId> {
-        let status = self.group.as_ref()?.status(Time::default());
-        let leader = status.leader?;
-        status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node)
+        self.core.as_ref()?.leader()
     }
 
     fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         let is_asked = self.leader() == Some(self.id);
-        let answer = match is_asked.then(|| self.submit(now, from, command.to_vec())).flatten() {
-            Some(Submission::Submitted(request)) => {
-                self.asked.insert(request, RequestOrigin::Other(from, number));
-                return;
-            }
+        let origin = RequestOrigin::Other(from, number);
+        let answer = match is_asked.then(|| self.submit(now, origin, command)).flatten() {
+            Some(Submission::Submitted) => return,
             // Versions before records do not know such an answer. Newer nodes that lack a feature do.
             Some(Submission::Answered(Answer::Unread(_))) if !self.has_features(now, from, RECORDS) => {
                 Answer::Refused.encode()

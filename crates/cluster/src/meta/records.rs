@@ -19,8 +19,8 @@ impl Meta {
 
     /// Returns the revision of the records, as far as this node knows.
     pub fn records_revision(&self) -> Option<u64> {
-        match &self.group {
-            Some(group) => self.is_caught_up.then(|| group.state().records.revision()),
+        match &self.core {
+            Some(core) => core.is_caught_up().then(|| core.group().state().records.revision()),
             None => self.record_sync.known_revision(),
         }
     }
@@ -28,11 +28,11 @@ impl Meta {
     /// Handles a node's request for changes that its copy lacks. Only members get an answer, because records include
     /// password hashes.
     pub(super) fn records_requested(&mut self, now: Time, from: NodeId, ask: &[u8]) -> bool {
-        let Some(group) = &self.group else { return true };
-        if !self.is_caught_up || !self.roster.members.contains_key(&from) {
+        let Some(core) = &self.core else { return true };
+        if !core.is_caught_up() || !self.roster.members.contains_key(&from) {
             return true;
         }
-        let state = group.state();
+        let state = core.group().state();
         let answers = self.record_sync.handle_request(now, from, ask, (self.roster.founded, &state.records));
         let is_message = answers.is_some();
         let frames = answers.unwrap_or_default().into_iter();
@@ -46,10 +46,10 @@ impl Meta {
         if self.roster.founded == 0 {
             return;
         }
-        if let Some(group) = &self.group {
+        if let Some(core) = &self.core {
             // Before that the state may be older than this node's copy from other cores.
-            if self.is_caught_up {
-                let state = group.state();
+            if core.is_caught_up() {
+                let state = core.group().state();
                 self.record_sync.sync_own(now, self.roster.founded, &state.records);
                 let answers = self.record_sync.push(now, self.roster.founded, &state.records).into_iter();
                 self.out.extend(

@@ -156,7 +156,7 @@ impl Meta {
     ) -> bool {
         if to != self.id {
             // A message crosses at most two links. Its features are those that the sender has announced to this core.
-            let features = self.features.get(&by).copied().filter(|_| by == from && self.group.is_some());
+            let features = self.features.get(&by).copied().filter(|_| by == from && self.core.is_some());
             if let (Some(features), true) = (features, self.can_relay(to))
                 && self.relays.within_budget(now, from, message.len())
             {
