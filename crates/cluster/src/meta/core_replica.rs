@@ -35,10 +35,10 @@ pub struct CoreReplica {
     has_logged_stopped: bool,
 }
 
-/// Whether this core's state has all entries committed before its incarnation began.
+/// Progress of a core towards a state that has all entries committed before its incarnation began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CatchUp {
-    /// It may lack some. The leader was asked at this time, or never if it is 0.
+    /// Entries may be missing. The leader was asked at this time, or never if it is 0.
     Behind {
         asked_at: Time,
     },

@@ -3,6 +3,7 @@
 //! Read [`Meta`] first. The agreed state is a [`Roster`]. Each core has a replica of it, and sends it to all nodes that
 //! it is linked to.
 
+mod admission;
 mod adoption;
 mod command;
 mod core_replica;
@@ -36,6 +37,7 @@ pub use roster::{Member, NODES_MAX, Roster, State};
 use crate::config::{NodeInfo, Role};
 use crate::features::RECORDS;
 use crate::mutation::{Mutation, mutated};
+use admission::{Admission, LeaveStep};
 use core_replica::{CoreReplica, RequestOrigin};
 use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
@@ -161,25 +163,9 @@ pub struct Meta {
     out: VecDeque<MetaFrame>,
     answered: VecDeque<(ProposalId, Result<Answer, String>)>,
     logged_waiting: Option<(Time, String)>,
-    /// Smallest incarnation that may join, when this one's number is too small.
-    refused: Option<Incarnation>,
-    /// Reason why the cores do not admit this node.
-    rejection: Option<Box<str>>,
-    leaving: Option<Leaving>,
+    admission: Admission,
     due: Time,
 }
-
-/// A node that leaves the cluster, or has left.
-#[derive(Debug)]
-struct Leaving {
-    /// Operator's request that waits for it.
-    waiting: Option<ProposalId>,
-    deadline: Time,
-}
-
-/// Maximum time to wait for a node that leaves. Cores leave one after the other, each when the rest knows that the last
-/// has left.
-const LEAVING_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum time to wait for proposals of this node, and for requests to the group.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -225,9 +211,7 @@ impl Meta {
             out: VecDeque::new(),
             answered: VecDeque::new(),
             logged_waiting: None,
-            refused: None,
-            rejection: None,
-            leaving: None,
+            admission: Admission::default(),
             due: now,
         }
     }
@@ -287,7 +271,7 @@ impl Meta {
                 || member.incarnation > self.incarnation && !mutated(Mutation::OldIncarnationsJoin)
         });
         let is_removed = self.was_member && !self.roster.members.contains_key(&self.id) && !self.is_leaving();
-        is_dead || is_removed || self.refused.is_some()
+        is_dead || is_removed || self.admission.is_refused()
     }
 
     /// Returns whether this core may grant leases: it knows which nodes must not get one.
@@ -333,8 +317,8 @@ impl Meta {
         if self.is_member() {
             return None;
         }
-        Some(if let Some(why) = &self.rejection {
-            why.to_string()
+        Some(if let Some(why) = self.admission.rejection() {
+            why.to_owned()
         } else if self.roster.founded == 0 {
             self.founding.waits_for()
         } else {
@@ -518,8 +502,8 @@ impl Meta {
     }
 
     fn found_or_join(&mut self, now: Time) {
-        if self.leaving.is_some() {
-            return self.go_on_leaving(now);
+        if self.is_leaving() {
+            return self.continue_leave(now);
         }
         if self.roster.founded == 0 {
             return self.found(now);
@@ -555,40 +539,33 @@ impl Meta {
             self.answered.push_back((id, Err(why.to_owned())));
             return;
         }
-        self.leaving = Some(Leaving { waiting: Some(id), deadline: now.after(LEAVING_MAX) });
+        self.admission.leave(now, id);
         self.proposals.forget_own();
         self.resign(now);
         self.due = Time::default();
     }
 
     pub fn is_leaving(&self) -> bool {
-        self.leaving.is_some()
+        self.admission.is_leaving()
     }
 
-    fn go_on_leaving(&mut self, now: Time) {
-        let Some(leaving) = &mut self.leaving else { return };
+    fn continue_leave(&mut self, now: Time) {
         let own = self.roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation);
-        let outcome = match own {
-            None => Ok(Answer::Done),
-            Some(_) if leaving.deadline <= now => {
-                Err("no majority of the cores has agreed in time to its leaving".to_owned())
+        match self.admission.continue_leave(now, own) {
+            LeaveStep::Answer(id, outcome) => self.answered.push_back((id, outcome)),
+            LeaveStep::Propose if !self.proposals.has_own() => {
+                let command = Command::Leave(self.id, self.incarnation);
+                self.proposals.push(now.after(LIMIT), Reply::Own, command.encode());
             }
-            Some(own) => {
-                if !own.leaves && leaving.waiting.is_some() && !self.proposals.has_own() {
-                    let command = Command::Leave(self.id, self.incarnation);
-                    self.proposals.push(now.after(LIMIT), Reply::Own, command.encode());
-                }
-                return;
-            }
-        };
-        self.answered.extend(leaving.waiting.take().map(|id| (id, outcome)));
+            LeaveStep::Propose | LeaveStep::Nothing => {}
+        }
     }
 
     /// Starts another incarnation of this node, because its last one is over.
     pub fn restart_incarnation(&mut self) -> Incarnation {
         let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
         let next = Incarnation(known.max(self.incarnation).0.saturating_add(1));
-        self.incarnation = self.refused.take().map_or(next, |refused| refused.max(next));
+        self.incarnation = self.admission.next_incarnation(next);
         self.was_member = false;
         self.proposals.forget_own();
         self.due = Time::default();
@@ -680,14 +657,14 @@ impl Meta {
             return self.answered.push_back((id, outcome));
         }
         if let Answer::Unread(why) = &answer {
-            self.rejection = Some(why.clone());
+            self.admission.reject(why.clone());
         }
         if let Answer::Old(next) = answer
             && next > self.incarnation
         {
             // This incarnation number was used already: the cluster router restarts with a greater one.
             tracing::warn!(node = %self.own.name, "a later incarnation of this node has joined before; this node restarts with a greater number");
-            self.refused = Some(next);
+            self.admission.refuse(next);
         }
     }
 }

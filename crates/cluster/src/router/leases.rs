@@ -49,7 +49,7 @@ pub(super) struct LeaseState {
 /// Knowledge of a node about the changes that others may have been promised that it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knowledge {
-    /// It has not all of them, and has learned since this time.
+    /// Changes may be missing. The node has learned since this time.
     Learning(Time),
     Complete,
 }
@@ -227,8 +227,8 @@ impl ClusterRouter {
     }
 
     /// Returns whether this restarted core, which learns since a time, knows all changes that others may have been
-    /// promised that it knows. It does not wait for a node that the cores have declared dead. It waits for an unreachable node as long as SUBACKs do,
-    /// and three times as long if others reach the node.
+    /// promised that it knows. It does not wait for a node that the cores have declared dead. It waits for an
+    /// unreachable node as long as SUBACKs do, and three times as long if others reach the node.
     fn has_learned_all(&self, now: Time, since: Time) -> bool {
         let vector: KnownPositions = self
             .routes

@@ -25,9 +25,9 @@ use crate::wire::{Hello, PeerMessage};
 
 /// Members of the cluster.
 pub(super) enum Membership {
-    /// They are those of the configuration. Proposals to change them are refused.
+    /// Members of the configuration. Proposals to change them are refused.
     Configured { refused: VecDeque<ProposalId> },
-    /// The cores agree on them.
+    /// Members on which the cores agree.
     Agreed(Box<AgreedMembers>),
 }
 
