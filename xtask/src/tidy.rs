@@ -100,6 +100,12 @@ const RULES: &[Rule] = &[
              handles its panic",
     },
     Rule {
+        name: "poison",
+        holds: |p| p.package().is_some_and(|p| !["sync", "routing", "bench"].contains(&p)),
+        breaks: |code| code.contains("PoisonError"),
+        instead: "use `sync::lock` or `sync::ignore_poison`",
+    },
+    Rule {
         name: "anyhow",
         holds: |p| !p.test && !p.program(),
         breaks: |code| code.contains("anyhow::") || has_macro(code, "anyhow!"),

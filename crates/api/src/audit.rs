@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -200,7 +200,7 @@ impl Audit {
     pub async fn write_refused(&self, mut entry: Entry) {
         let now = Instant::now();
         {
-            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rates = sync::lock(&self.rates);
             if !rates.take(caller(&entry), now) {
                 self.unwritten.fetch_add(1, Ordering::Relaxed);
                 if let Some(suppressed) = rates.log_limiter.allow(now) {
@@ -241,7 +241,7 @@ impl Audit {
             recent.push_back(entry.clone());
         }
         let entry = (kind, entry);
-        let sender = self.to_file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sender = sync::lock(&self.to_file).clone();
         let sent = match sender {
             Some(sender) => sender.send(entry).await.is_ok(),
             None => false,
@@ -274,7 +274,7 @@ impl Audit {
             AuditKind::Change => &self.changes,
             AuditKind::Refused => &self.refused,
         };
-        entries.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(entries)
     }
 
     /// Number of refused attempts that were not written because one key and address had too many.
@@ -289,8 +289,8 @@ impl Audit {
 
     /// Writes the waiting entries and stops the thread.
     pub fn stop(&self) {
-        drop(self.to_file.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+        drop(sync::lock(&self.to_file).take());
+        if let Some(thread) = sync::lock(&self.thread).take()
             && thread.join().is_err()
         {
             tracing::error!("audit log: its thread panicked; no more entries are written");

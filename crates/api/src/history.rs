@@ -4,7 +4,7 @@
 //! or the sum over the nodes of a cluster.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 use broker::Figure;
@@ -171,14 +171,14 @@ impl Ring {
 
 impl History {
     fn push(&self, sample: Sample, reasons: Vec<&'static str>) {
-        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = sync::lock(&self.0);
         ring.reasons = reasons;
         ring.push(sample);
     }
 
     /// Returns the last `steps` steps of this node, whose name is `node`.
     pub fn view(&self, node: &str, steps: usize) -> HistoryView {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).view(node, steps.clamp(1, SAMPLES_MAX))
+        sync::lock(&self.0).view(node, steps.clamp(1, SAMPLES_MAX))
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -429,7 +429,7 @@ impl Keys {
     /// Returns all keys, each with its last use since the start of the node.
     pub fn list(&self) -> Vec<(Key, Option<Timestamp>)> {
         self.config_store.catch_up();
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = sync::lock(&self.used);
         self.known.keys.load().iter().map(|key| (key.clone(), used.get(&key.name).copied())).collect()
     }
 
@@ -448,7 +448,7 @@ impl Keys {
         if key.expires_at.is_some_and(|expires| expires <= now) {
             return Err(Denied::Expired);
         }
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(key.name.clone(), now);
+        sync::lock(&self.used).insert(key.name.clone(), now);
         Ok((key.name.clone(), key.role))
     }
 
@@ -540,7 +540,7 @@ impl Keys {
             return Err(KeyError::LastAdmin);
         }
         self.remove_any(name)?;
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        sync::lock(&self.used).remove(name);
         Ok(())
     }
 

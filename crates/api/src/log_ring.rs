@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -75,7 +75,7 @@ struct Buffer {
 impl LogRing {
     /// Returns the newest events at least as severe as `level`, newest last.
     pub fn last(&self, limit: usize, level: Level) -> Vec<Arc<LogEvent>> {
-        let buffer = lock(&self.0.buffer);
+        let buffer = sync::lock(&self.0.buffer);
         let severe = buffer.events.iter().rev().filter(|event| event.level <= level);
         let mut events: Vec<_> = severe.take(limit).cloned().collect();
         drop(buffer);
@@ -85,7 +85,7 @@ impl LogRing {
 
     /// Sends events at least as severe as `level` from now on, until the stream of the sink is gone.
     pub(crate) fn follow(&self, level: Level, sink: Sink<Arc<LogEvent>>) {
-        let mut followers = lock(&self.0.followers);
+        let mut followers = sync::lock(&self.0.followers);
         followers.retain(|(_, sink)| !sink.is_closed());
         followers.push((level, sink));
         self.0.following.store(followers.len(), Ordering::Release);
@@ -94,7 +94,7 @@ impl LogRing {
     fn push(&self, event: LogEvent) {
         let event = Arc::new(event);
         if self.0.following.load(Ordering::Acquire) > 0 {
-            let mut followers = lock(&self.0.followers);
+            let mut followers = sync::lock(&self.0.followers);
             followers.retain(|(_, sink)| !sink.is_closed());
             for (level, sink) in followers.iter() {
                 if event.level <= *level {
@@ -103,7 +103,7 @@ impl LogRing {
             }
             self.0.following.store(followers.len(), Ordering::Release);
         }
-        let mut buffer = lock(&self.0.buffer);
+        let mut buffer = sync::lock(&self.0.buffer);
         buffer.bytes += event.weight();
         buffer.events.push_back(event);
         while buffer.events.len() > EVENTS || buffer.bytes > BYTES {
@@ -111,10 +111,6 @@ impl LogRing {
             buffer.bytes -= oldest.weight();
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S: Subscriber> Layer<S> for LogRing {
@@ -221,7 +217,7 @@ mod tests {
     fn events_and_bytes_are_bounded() {
         let long = "x".repeat(1 << 20);
         let ring = ring(|| (0..EVENTS + 10).for_each(|number| tracing::info!(number, long, "{long}")));
-        let buffer = lock(&ring.0.buffer);
+        let buffer = sync::lock(&ring.0.buffer);
         assert!(
             buffer.bytes <= BYTES && buffer.events.len() < EVENTS,
             "{} {}",

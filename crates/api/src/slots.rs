@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -74,7 +74,7 @@ struct OfAddress {
 
 impl OfAddress {
     fn take(addresses: &Arc<Mutex<HashMap<IpAddr, u32>>>, address: IpAddr, max: u32) -> Result<Self, NoSlot> {
-        let mut counts = addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = sync::lock(addresses);
         let count = counts.entry(address).or_default();
         if *count >= max {
             return Err(NoSlot::Address);
@@ -86,7 +86,7 @@ impl OfAddress {
 
 impl Drop for OfAddress {
     fn drop(&mut self) {
-        let mut counts = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = sync::lock(&self.addresses);
         if let Some(count) = counts.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {

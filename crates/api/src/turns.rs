@@ -1,7 +1,7 @@
 //! Recent durations of reactor turns: differences between figures that only grow.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use broker::admin::{ReactorFigures, TURN_BUCKETS};
@@ -22,7 +22,7 @@ impl TurnWindow {
     /// was no request recently.
     pub fn recent(&self, now: Instant, figures: &[&ReactorFigures]) -> Vec<Buckets> {
         let current: Vec<Buckets> = figures.iter().map(|figures| figures.turn_us).collect();
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = sync::lock(&self.0);
         while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
             samples.pop_front();
         }

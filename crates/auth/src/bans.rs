@@ -12,7 +12,7 @@ mod view;
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Revision, Table};
@@ -171,7 +171,7 @@ impl Bans {
         if new.reason.len() > REASON_MAX {
             return Err(BanError::ReasonLong);
         }
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = sync::lock(&self.changing);
         loop {
             let snapshot = self.view.snapshot();
             let in_force = || snapshot.all().iter().filter(|ban| ban.is_in_force(now));
@@ -206,7 +206,7 @@ impl Bans {
     /// # Errors
     /// [`BanError::Write`]; then the ban is still in force.
     pub fn remove(&self, id: BanId, now: SystemTime) -> Result<Option<Arc<Ban>>, BanError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = sync::lock(&self.changing);
         let snapshot = self.view.snapshot();
         let found = snapshot.all().iter().find(|ban| ban.id == id && ban.is_in_force(now));
         let Some(removed) = found.cloned() else { return Ok(None) };

@@ -1,8 +1,8 @@
 //! Clients with a recent success, so that a thousand simultaneous reconnects do not cost a thousand hashes or requests.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::access::Admission;
@@ -101,13 +101,13 @@ impl Recent {
     pub fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         for shard in &self.shards {
-            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
+            *sync::lock(shard) = Shard::default();
         }
     }
 
     fn shard<T>(&self, fingerprint: &Fingerprint, use_it: impl FnOnce(&mut Shard) -> T) -> T {
         let shard = &self.shards[usize::from(fingerprint.0[0]) % SHARDS];
-        use_it(&mut shard.lock().unwrap_or_else(PoisonError::into_inner))
+        use_it(&mut sync::lock(shard))
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`RuleTable`] proposes changes. Its view keeps the rules in order, and passes the resulting rule set to a listener
 //! ([`RuleTable::on_change`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Table};
 
@@ -200,7 +200,7 @@ impl RuleTable {
     /// Changes the list as a whole, and proposes the differences. Repeats that when another writer changed rules
     /// meanwhile.
     fn edit<T>(&self, change: impl Fn(&mut Edit) -> Result<T, RuleTableError>) -> Result<T, RuleTableError> {
-        let _changing: MutexGuard<'_, ()> = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing: MutexGuard<'_, ()> = sync::lock(&self.changing);
         loop {
             // The counter is part of each change, so a change of an outdated list is refused.
             let counter = self.config_store.read(COUNTERS, COUNTER);

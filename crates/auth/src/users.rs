@@ -3,7 +3,7 @@
 //! [`Users`] proposes changes and serves operators. A CONNECT looks users up in its [`UserView`](view::UserView)
 //! without a lock. As a link of the chain it has the name `users`.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use base64ct::{Base64, Encoding};
 use broker::access::Admission;
@@ -132,7 +132,7 @@ impl Users {
     /// [`UserError`]. Nothing has changed then, here and in the following functions.
     pub fn add(&self, name: &str, record: &UserRecord) -> Result<(), UserError> {
         record.check_new(name, None)?;
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = sync::lock(&self.changing);
         self.room_for(1)?;
         self.store_decoy_key(record)?;
         match self.config_store.propose(vec![record.put(name)?.expecting(Expected::Absent)]) {
@@ -210,7 +210,7 @@ impl Users {
         existing: Existing,
         connected: Connected,
     ) -> Result<Imported, UserError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = sync::lock(&self.changing);
         let (mut done, mut changes) = (Imported::default(), Vec::new());
         let mut names = std::collections::HashSet::new();
         for (name, record) in users {

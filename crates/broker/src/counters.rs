@@ -1,7 +1,7 @@
 //! Counters: plain numbers that one worker owns. The worker copies them at intervals to where others can read them.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use mqtt::PacketType;
 
@@ -312,11 +312,11 @@ impl Published {
     }
 
     pub fn counters(&self) -> (Counters, StoreCounters, PacketCounters) {
-        self.values.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        sync::lock(&self.values).clone()
     }
 
     pub fn reactor(&self) -> ReactorFigures {
-        self.reactor.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        sync::lock(&self.reactor).clone()
     }
 
     pub fn get(value: &AtomicU64) -> u64 {

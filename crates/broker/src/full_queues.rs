@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::net::IpAddr;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::ids::Time;
@@ -128,7 +128,7 @@ impl FullQueues {
         if remember.is_zero() {
             return false;
         }
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = sync::lock(&self.remembered);
         remembered.make_room(now, remember);
         let is_new =
             remembered.clients.insert(self.hash(client_id), now).is_none_or(|at| at.after(remember) <= now);
@@ -145,7 +145,7 @@ impl FullQueues {
         if self.is_empty() {
             return false;
         }
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = sync::lock(&self.remembered);
         let is_recent = |at: Time| at.after(remember) > now;
         remembered.clients.get(&self.hash(client_id)).is_some_and(|at| is_recent(*at))
             || source

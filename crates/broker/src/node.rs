@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -390,7 +390,7 @@ impl Node {
 
     /// Initial state of a shard: restored from the disk, or empty.
     pub(crate) fn take_shard(&self, id: ShardId) -> Shard {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = sync::lock(&self.found);
         match found.iter().position(|shard| shard.id() == id.0) {
             Some(at) => found.swap_remove(at),
             None => Shard::new(id.0, self.hash_key),

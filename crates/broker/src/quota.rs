@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::admin::ResourceUsage;
 use crate::node::OwnerKey;
@@ -161,7 +161,7 @@ impl Quotas {
         if owner == OwnerKey::NOBODY {
             return None;
         }
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut accounts = sync::lock(&self.accounts);
         if accounts.by_owner.len() >= accounts.sweep_at.max(ACCOUNTS_KEPT) {
             accounts.by_owner.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_empty());
             accounts.sweep_at = 2 * accounts.by_owner.len();
@@ -171,7 +171,7 @@ impl Quotas {
 
     /// Number of accounts that are charged for a resource that ends with clients and sessions.
     pub fn charged(&self) -> usize {
-        let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let accounts = sync::lock(&self.accounts);
         accounts.by_owner.values().filter(|account| account.is_left_over()).count()
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
@@ -114,7 +114,7 @@ impl Routes {
         if is_routed && self.unrouted_len.load(Acquire) == 0 {
             return;
         }
-        let mut unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unrouted = sync::lock(&self.unrouted);
         if is_routed {
             unrouted.remove(&(node, text.into()));
         } else {
@@ -131,7 +131,7 @@ impl Routes {
 
     /// Any one of those that [`Self::unrouted`] counts.
     pub fn any_unrouted(&self) -> Option<Box<str>> {
-        let unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        let unrouted = sync::lock(&self.unrouted);
         unrouted.first().map(|(_, text)| text.clone())
     }
 
@@ -163,7 +163,7 @@ impl Routes {
 
     /// Changes since the last call, in the order of the notes.
     pub fn take_changes(&self) -> Vec<RouteChange> {
-        std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *sync::lock(&self.changes))
     }
 
     /// Returns whether this node wants these messages of a filter now.
@@ -200,7 +200,7 @@ impl Routes {
     }
 
     fn push(&self, peers: &dyn Peers, change: RouteChange) {
-        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = sync::lock(&self.changes);
         let is_first = changes.is_empty();
         changes.push(change);
         drop(changes);

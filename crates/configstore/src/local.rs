@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 mod wal;
@@ -87,7 +87,7 @@ impl QueuedProposal {
     }
 
     pub fn take_result(&self) -> Option<Result<Revision, ProposeError>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).take()
+        sync::lock(&self.done).take()
     }
 }
 
@@ -143,11 +143,11 @@ impl LocalStore {
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.core)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Arc<QueuedProposal>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.waiting)
     }
 
     /// Takes the proposals that have waited longest, as many as fit into one line.
@@ -407,7 +407,7 @@ impl Core {
     pub fn commit(&mut self, group: &[Arc<QueuedProposal>], limits: &Limits) {
         let mut accepted: Vec<(&Arc<QueuedProposal>, Revision)> = Vec::new();
         let answer = |one: &QueuedProposal, result| {
-            *one.done.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            *sync::lock(&one.done) = Some(result);
         };
         let guard = match self.begin() {
             Ok(guard) => guard,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::batch::{Answer, BATCH_MAX, Batch, CHANGES_MAX, KEY_MAX, Mode, VALUE_MAX};
@@ -69,7 +69,7 @@ struct ProposalIds {
 
 impl ProposalIds {
     fn next(&self) -> u128 {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = sync::lock(&self.last);
         *last += 1;
         u128::from(self.incarnation) << 64 | u128::from(*last)
     }
@@ -127,7 +127,7 @@ impl ReplicatedStore {
     /// Applies an update to the copy, and returns its position. Waits for the disk, and for an import of the node's own
     /// records.
     pub fn take(&self, update: &RecordUpdate) -> Position {
-        let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _import_guard = sync::lock(&self.import_lock);
         let mut core = self.core();
         let before = core.state.revision;
         let is_own = core.state.founded == 0;
@@ -167,7 +167,7 @@ impl ReplicatedStore {
     /// Writes an empty copy if neither the cluster nor this node has records. After a restart, the node then knows
     /// which records count, even if it reaches no other node. Returns the position of the copy.
     pub fn init_empty(&self, founded: u128) -> Position {
-        let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _import_guard = sync::lock(&self.import_lock);
         let mut core = self.core();
         if core.state.founded == 0 && core.state.is_empty() {
             let mut nothing = State::default();
@@ -226,7 +226,7 @@ impl ReplicatedStore {
     /// # Errors
     /// The cluster has not accepted them; the caller retries.
     pub fn import_own_records(&self) -> Result<(), ProposeError> {
-        let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _import_guard = sync::lock(&self.import_lock);
         let own = {
             let core = self.core();
             if core.state.founded != 0 || core.state.is_empty() {
@@ -342,7 +342,7 @@ impl ReplicatedStore {
                     "configuration store: the copy lacks a committed change; it is in force and arrives later"
                 );
             };
-            core = self.changed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0;
+            core = sync::ignore_poison(self.changed.wait_timeout(core, left)).0;
         }
     }
 
@@ -354,7 +354,7 @@ impl ReplicatedStore {
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.core)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{StorageGroups, Store, Unreadable};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
-use crate::runtime::{Runtime, lock};
+use crate::runtime::Runtime;
 use crate::serve::Server;
 use crate::status::{Role, Status};
 use crate::wire;
@@ -187,7 +187,7 @@ impl<S: StateMachine> Group<S> {
 
     /// State machine with all entries that are applied here.
     pub fn state(&self) -> StateGuard<'_, S> {
-        StateGuard(lock(&self.state))
+        StateGuard(sync::lock(&self.state))
     }
 }
 
@@ -220,7 +220,7 @@ impl Replica {
         let (machine, state) = Machine::new(machine, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
-        let raft = runtime.run_until(raft).map_err(|error| match lock(&state).is_outdated {
+        let raft = runtime.run_until(raft).map_err(|error| match sync::lock(&state).is_outdated {
             true => StartError::UnsupportedVersion,
             false => StartError::Failed(error.to_string()),
         })?;
@@ -331,7 +331,7 @@ impl Replica {
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {
-        lock(&self.events).pop_front()
+        sync::lock(&self.events).pop_front()
     }
 
     pub fn status(&self, now: Time) -> Status {
@@ -344,7 +344,7 @@ impl Replica {
             status.role = Role::Stopped;
             status.failure = Some(why.to_owned());
         }
-        if lock(&self.state).is_outdated {
+        if sync::lock(&self.state).is_outdated {
             status.failure = Some(UNSUPPORTED_VERSION.to_owned());
         }
         status
@@ -466,14 +466,14 @@ impl Replica {
         let events = self.events.clone();
         let Some(ticket) = self.ticket() else {
             let outcome = Err(Undecided::Refused("too many proposals wait".into()));
-            lock(&events).push_back(Event { request, outcome });
+            sync::lock(&events).push_back(Event { request, outcome });
             return request;
         };
         let future = ask(self.raft.clone());
         self.runtime.spawn(async move {
             let _ticket = ticket;
             let outcome = future.await;
-            lock(&events).push_back(Event { request, outcome });
+            sync::lock(&events).push_back(Event { request, outcome });
         });
         request
     }
@@ -489,7 +489,7 @@ impl Replica {
     /// Requests a snapshot that covers the segments to be freed.
     fn free_segments(&mut self) {
         let Some(wanted) = self.store.lock().wanted_snapshot() else { return };
-        let applied = lock(&self.state).applied.map(|applied| applied.index);
+        let applied = sync::lock(&self.state).applied.map(|applied| applied.index);
         if applied < Some(wanted) || self.snapshot_requested >= applied {
             return;
         }

@@ -9,7 +9,6 @@ use openraft::{EntryPayload, OptionalSend};
 
 use crate::raft_log::Store;
 use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
-use crate::runtime::lock;
 
 /// State machine that replicas feed with the same commands. It depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {
@@ -55,15 +54,15 @@ pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
 
 impl<S: StateMachine> StateMachine for Shared<S> {
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
-        lock(&self.0).apply(index, command)
+        sync::lock(&self.0).apply(index, command)
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        lock(&self.0).snapshot()
+        sync::lock(&self.0).snapshot()
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
-        lock(&self.0).restore(snapshot)
+        sync::lock(&self.0).restore(snapshot)
     }
 }
 
@@ -111,7 +110,7 @@ impl RaftStateMachine<Types> for Machine {
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        let state = lock(&self.state);
+        let state = sync::lock(&self.state);
         Ok((state.applied, state.membership.clone()))
     }
 
@@ -121,7 +120,7 @@ impl RaftStateMachine<Types> for Machine {
     {
         while let Some(next) = entries.next().await {
             let (entry, responder) = next?;
-            let mut state = lock(&self.state);
+            let mut state = sync::lock(&self.state);
             let answer = match entry.payload {
                 EntryPayload::Blank => Vec::new(),
                 EntryPayload::Normal(command) => {
@@ -146,14 +145,14 @@ impl RaftStateMachine<Types> for Machine {
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let state = lock(&self.state);
+        let state = sync::lock(&self.state);
         let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() };
         Builder { meta, bytes: state.machine.snapshot().into(), store: self.store.clone() }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Arc<[u8]>) -> io::Result<()> {
         {
-            let mut state = lock(&self.state);
+            let mut state = sync::lock(&self.state);
             state.machine.restore(&snapshot).map_err(|error| match error {
                 SnapshotError::Invalid => {
                     io::Error::new(io::ErrorKind::InvalidData, "not a snapshot of this state machine")

@@ -16,7 +16,7 @@ use openraft::{AsyncRuntime, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
-use crate::runtime::{Runtime, lock};
+use crate::runtime::Runtime;
 use crate::wire::{Appended, Body, Message, encode};
 
 /// Bytes of a snapshot in one frame. Small enough that a frame of the control lane delays no other for long.
@@ -58,7 +58,7 @@ struct Waiting<'a>(&'a Network, u32);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.0.0).waiting.remove(&self.1);
+        sync::lock(&self.0.0).waiting.remove(&self.1);
     }
 }
 
@@ -79,15 +79,15 @@ impl Network {
     }
 
     pub fn poll_regressed(&self) -> Option<ReplicaId> {
-        lock(&self.0).regressed.pop_front()
+        sync::lock(&self.0).regressed.pop_front()
     }
 
     pub fn poll_transmit(&self) -> Option<Transmit> {
-        lock(&self.0).out.pop_front()
+        sync::lock(&self.0).out.pop_front()
     }
 
     fn send(&self, node: NodeId, to: ReplicaId, call: u32, body: Body) {
-        let mut calls = lock(&self.0);
+        let mut calls = sync::lock(&self.0);
         let message = Message { group: calls.group, to, from: calls.own, call, body };
         calls.out.push_back(Transmit { to: node, frame: encode(&message) });
     }
@@ -98,7 +98,7 @@ impl Network {
 
     /// Handles an answer. A late one, or one from another node, is dropped.
     pub fn answered(&self, node: NodeId, call: u32, body: Body) {
-        let mut calls = lock(&self.0);
+        let mut calls = sync::lock(&self.0);
         if calls.waiting.get(&call).is_some_and(|(asked, _)| *asked == node)
             && let Some((_, sender)) = calls.waiting.remove(&call)
         {
@@ -109,14 +109,14 @@ impl Network {
 
     /// Drops requests and frames of a node that is cut off.
     pub fn lost(&self, node: NodeId) {
-        let mut calls = lock(&self.0);
+        let mut calls = sync::lock(&self.0);
         calls.waiting.retain(|_, (asked, _)| *asked != node);
         calls.out.retain(|transmit| transmit.to != node);
     }
 
     async fn call(&self, node: NodeId, to: ReplicaId, body: Body, limit: Duration) -> Result<Body, RpcError> {
         let (receiver, waiting) = {
-            let mut calls = lock(&self.0);
+            let mut calls = sync::lock(&self.0);
             calls.count = calls.count.wrapping_add(1);
             let (sender, receiver) = oneshot::channel();
             let call = calls.count;
@@ -236,10 +236,10 @@ impl RaftNetworkV2<Types> for Client {
         let index = |log_id: &LogId| log_id.index;
         let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
         let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
-        let confirmed = lock(&self.network.0).confirmed(self.to, vote);
+        let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
         match self.call(Body::Append(request.into()), option.soft_ttl()).await? {
             Body::Appended(appended) => {
-                let mut calls = lock(&self.network.0);
+                let mut calls = sync::lock(&self.network.0);
                 match &appended {
                     Appended::All => calls.note_confirmed(self.to, vote, last),
                     Appended::Some(last) => calls.note_confirmed(self.to, vote, last.as_ref().map(index)),

@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 
 use crate::mutation::{Mutation, mutated};
 use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
-use crate::runtime::lock;
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
 
 #[cfg(test)]
@@ -146,7 +145,7 @@ impl Store {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, RaftLog> {
-        lock(&self.0)
+        sync::lock(&self.0)
     }
 
     /// Writes a checkpoint, and returns when it is durable. A checkpoint that is older than the current one is not

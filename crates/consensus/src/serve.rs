@@ -11,7 +11,6 @@ use tokio::sync::RwLock;
 use crate::group::Raft;
 use crate::raft_log::Store;
 use crate::raft_types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
-use crate::runtime::lock;
 use crate::wire::Body;
 
 /// State between requests: a snapshot that arrives in pieces.
@@ -104,7 +103,7 @@ impl Server {
         offset: u64,
         bytes: &[u8],
     ) -> Result<Incoming, u64> {
-        let mut incoming = lock(&self.incoming);
+        let mut incoming = sync::lock(&self.incoming);
         if offset == 0 && size <= self.bytes_max {
             *incoming = Some(Incoming { from, vote, meta: meta.clone(), size, bytes: Vec::new() });
         }

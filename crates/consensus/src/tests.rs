@@ -10,7 +10,6 @@ use storage::fault::FaultDisk;
 use storage::{Commit, GroupId, LogListener, Options, Vacate, Writer};
 
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
-use crate::runtime::lock;
 use crate::wire::{self, Append, Body, Message};
 use crate::{
     Change, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine, StorageGroups,
@@ -48,11 +47,11 @@ pub(crate) struct EventRecorder(pub Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
 
 impl LogListener for EventRecorder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        lock(&self.0).extend(groups.iter().map(|(group, index)| (*group, *index, false)));
+        sync::lock(&self.0).extend(groups.iter().map(|(group, index)| (*group, *index, false)));
     }
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        lock(&self.0).push((group, index, true));
+        sync::lock(&self.0).push((group, index, true));
     }
 
     fn vacate(&mut self, _: Vacate) {}
@@ -101,7 +100,7 @@ impl Lone {
         for _ in 0..100 {
             self.now += 10_000;
             while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
-            for (group, index, is_checkpoint) in std::mem::take(&mut *lock(&self.recorder.0)) {
+            for (group, index, is_checkpoint) in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
                 match is_checkpoint {
                     true => self.group.checkpoint_durable(group, index),
                     false => self.group.durable(group, index),

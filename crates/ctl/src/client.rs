@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::ClientConfig;
@@ -75,7 +75,7 @@ impl Client {
 
     /// Returns the nodes of the cluster that did not answer one of the requests so far.
     pub fn missing(&self) -> Vec<String> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        sync::lock(&self.missing).iter().cloned().collect()
     }
 
     /// Returns a client of another node, with its own token or with that of this client.
@@ -141,7 +141,7 @@ impl Client {
             self.not_meridian(format!("the answer of {path} is not valid JSON ({error})"))
         })?;
         let missing = document["missing"].as_array().into_iter().flatten();
-        let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = sync::lock(&self.missing);
         known.extend(missing.filter_map(|node| node.as_str().map(str::to_owned)));
         drop(known);
         Ok(document)

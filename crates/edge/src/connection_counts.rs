@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::listener::Pace;
 
@@ -45,7 +45,7 @@ impl HalfOpen {
             return true;
         }
         let source = network_of(address);
-        let mut by_source = self.connection_counts.by_source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_source = sync::lock(&self.connection_counts.by_source);
         let count = by_source.entry(source).or_default();
         if *count >= max {
             return false;
@@ -60,7 +60,7 @@ impl Drop for HalfOpen {
     fn drop(&mut self) {
         self.connection_counts.half_open.fetch_sub(1, Ordering::Relaxed);
         let Some(source) = self.source else { return };
-        let mut by_source = self.connection_counts.by_source.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_source = sync::lock(&self.connection_counts.by_source);
         if let Some(count) = by_source.get_mut(&source) {
             *count -= 1;
             if *count == 0 {

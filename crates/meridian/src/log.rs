@@ -1,7 +1,7 @@
 //! The log: events with fields on standard error, in the ring that the API shows, and at a collector.
 
 use std::io::IsTerminal as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use api::{LogRing, Timestamp};
 use tracing_subscriber::layer::{Layered, SubscriberExt as _};
@@ -96,7 +96,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, Level> {
-        self.level.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.level)
     }
 
     fn apply(&self, level: &Level) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use api::{Author, Changes, Refused, ReplicatedValue, SettingProblem, Timestamp};
 use configstore::{Applied, Change, ConfigStore, Table, View};
@@ -130,7 +130,7 @@ const CLUSTER_COMMENT: &str = "for the whole cluster";
 
 impl Records {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.records)
     }
 
     fn apply_change(records: &mut BTreeMap<String, Record>, change: Applied<'_>) {

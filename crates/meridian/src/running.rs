@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use api::{
@@ -380,11 +380,11 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.now)
     }
 
     fn lock_updates(&self) -> MutexGuard<'_, ()> {
-        self.updates.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.updates)
     }
 
     /// Maximum time of a stop.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use storage::{Commit, GroupId, Options, RealDisk, Record, SegmentId, open};
 
@@ -10,7 +10,7 @@ use storage::{Commit, GroupId, Options, RealDisk, Record, SegmentId, open};
 /// program. A log that is written meanwhile would be found in use by the next command.
 fn forks() -> MutexGuard<'static, ()> {
     static FORKS: Mutex<()> = Mutex::new(());
-    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+    sync::lock(&FORKS)
 }
 
 /// A data directory with a log in it, removed at the end of the test.

@@ -174,13 +174,14 @@ impl Participant {
     }
 }
 
+/// Locks a mutex. Poison is ignored, as in the crate `sync`.
 #[cfg(not(loom))]
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(loom)]
-fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 

@@ -1,12 +1,12 @@
 //! The index: a tree of levels for filters with wildcards, a table of the others, and the one lock of their
 //! writers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mqtt::TopicFilter;
 
 use crate::destinations::{Destinations, DestinationsTail};
-use crate::epoch::{Domain, RetiredList};
+use crate::epoch::{self, Domain, RetiredList};
 use crate::hash::PathHasher;
 use crate::limits::LEVELS_MAX;
 use crate::names::{Names, NamesTail};
@@ -298,7 +298,7 @@ impl<D: Destination> Index<D> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        epoch::lock(&self.writer)
     }
 }
 

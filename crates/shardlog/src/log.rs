@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
@@ -72,7 +72,7 @@ impl LogNotifier {
     }
 
     fn meta(&self) -> MutexGuard<'_, MetaSink> {
-        self.meta.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.meta)
     }
 
     fn node(&self) -> Option<Arc<Node>> {

@@ -5,7 +5,7 @@ mod log;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::settings::Settings;
@@ -178,8 +178,9 @@ impl Node {
         let broker_incarnation = shardlog::incarnation(&shards, machine.noted(), &moment);
         let pending_reads = Arc::<Mutex<Vec<ReadRequest>>>::default();
         let read_queue = pending_reads.clone();
-        let log =
-            ShardLog::new(opened.log, log_events.clone(), move |reading| lock(&read_queue).push(reading));
+        let log = ShardLog::new(opened.log, log_events.clone(), move |reading| {
+            sync::lock(&read_queue).push(reading)
+        });
         let observed_log = ObservedLog::new(log.clone(), setup.keeps_ahead);
         let began = broker_incarnation.began;
         let store = broker::Store {
@@ -192,7 +193,7 @@ impl Node {
         let node = broker::Node::with_store(settings, setup.rules.clone(), "sim".into(), workers, store);
         let posted = Arc::<Mutex<Vec<(WorkerId, WorkerCommand)>>>::default();
         let post = posted.clone();
-        node.set_mailbox(move |worker, command| lock(&post).push((worker, command)));
+        node.set_mailbox(move |worker, command| sync::lock(&post).push((worker, command)));
         node.connect_log();
         join(&node);
         let mut this = Self {
@@ -434,8 +435,4 @@ impl Node {
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.connections.iter().filter(|(_, connection)| !connection.ended).map(|(link, _)| *link)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::disk::Disk;
 use crate::entries::Entries;
@@ -167,10 +167,6 @@ impl State {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     pub fn new(disk: Arc<dyn Disk>, options: Options, identity: Identity, state: State) -> Self {
         Self {
@@ -189,15 +185,15 @@ impl Shared {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        sync::lock(&self.state)
     }
 
     pub fn counters(&self) -> MutexGuard<'_, Counters> {
-        lock(&self.counters)
+        sync::lock(&self.counters)
     }
 
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
-        lock(&self.queue)
+        sync::lock(&self.queue)
     }
 
     pub fn append(&self, items: impl Iterator<Item = Item>) {
@@ -239,28 +235,27 @@ impl Shared {
             q.idle = !q.kicked && !q.stopped && is_done;
             q.idle
         };
-        let (mut queue, _) =
-            self.wake_writer.wait_timeout_while(queue, limit, idle).unwrap_or_else(PoisonError::into_inner);
+        let waited = self.wake_writer.wait_timeout_while(queue, limit, idle);
+        let (mut queue, _) = sync::ignore_poison(waited);
         (queue.kicked, queue.idle) = (false, false);
         !(queue.stopped && (stalled || queue.is_empty()))
     }
 
     pub fn kick_keeper(&self) {
-        lock(&self.keeper).kicked = true;
+        sync::lock(&self.keeper).kicked = true;
         self.wake_keeper.notify_one();
     }
 
     pub fn stop_keeper(&self) {
-        lock(&self.keeper).stopped = true;
+        sync::lock(&self.keeper).stopped = true;
         self.wake_keeper.notify_one();
     }
 
     /// Waits for a call, or for `limit`. Returns false once the log is to stop.
     pub fn wait_for_call(&self, limit: std::time::Duration) -> bool {
-        let (mut call, _) = self
-            .wake_keeper
-            .wait_timeout_while(lock(&self.keeper), limit, |c| !c.kicked && !c.stopped)
-            .unwrap_or_else(PoisonError::into_inner);
+        let call = sync::lock(&self.keeper);
+        let waited = self.wake_keeper.wait_timeout_while(call, limit, |c| !c.kicked && !c.stopped);
+        let (mut call, _) = sync::ignore_poison(waited);
         call.kicked = false;
         !call.stopped
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use crate::config::TransportConfig;
 use crate::mailbox::{MailboxItem, Sender};
@@ -33,7 +33,7 @@ impl Resolver {
             let (asked, answers) = (asked.clone(), answers.clone());
             critical::spawn(format!("{thread}-names"), move || {
                 loop {
-                    let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let next = sync::lock(&asked).recv();
                     let Ok(address) = next else { return };
                     let found = resolve(&address);
                     if answers.post(MailboxItem::Resolved { address, found }).is_err() {

@@ -1,7 +1,7 @@
 //! Metrics of the HTTP server.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// All metrics of the HTTP server.
@@ -105,7 +105,7 @@ impl Refusals {
     }
 
     fn take_at(&self, now: Instant) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = sync::lock(&self.left);
         let grown = left.0 + now.saturating_duration_since(left.1).as_secs_f64() * self.per_second;
         *left = (grown.min(self.per_second), now);
         let one = left.0 >= 1.0;

@@ -1,6 +1,6 @@
 //! Changes whose clients do not wait for them.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use api::{
@@ -26,7 +26,7 @@ struct Now {
 
 impl Held {
     fn release(&self) {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).is_let_go = true;
+        sync::lock(&self.now).is_let_go = true;
         self.changed.notify_all();
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use configstore::{Applied, View};
@@ -45,7 +45,7 @@ impl View for BanView {
             let ban = record::read(record.key, record.value.unwrap_or_default())?;
             all.insert(ban.id, Arc::new(ban));
         }
-        let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bans = sync::lock(&self.bans);
         *bans = all;
         self.publish(&bans, !bans.is_empty());
         Ok(())
@@ -53,7 +53,7 @@ impl View for BanView {
 
     /// Applies changes. An invalid record leaves the previous ban in place.
     fn apply(&self, changes: &[Applied<'_>]) {
-        let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bans = sync::lock(&self.bans);
         let mut has_more = false;
         for change in changes {
             match change.value.map(|value| record::read(change.key, value)) {

@@ -1,7 +1,7 @@
 //! Timer for runs: refuses clients whose time is over, and starts delayed runs.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use super::run::Run;
@@ -140,12 +140,12 @@ impl Inner {
         let mut state = self.lock();
         while !state.ended {
             let Some(ticket) = state.first() else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = sync::ignore_poison(self.changed.wait(state));
                 continue;
             };
             let left = ticket.at.saturating_duration_since(Instant::now());
             if !left.is_zero() {
-                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                state = sync::ignore_poison(self.changed.wait_timeout(state, left)).0;
                 continue;
             }
             let due = state.take(ticket);
@@ -160,6 +160,6 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }

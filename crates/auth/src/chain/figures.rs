@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::link::Outcome;
@@ -64,7 +64,7 @@ impl LinkCounters {
     /// Returns whether a failure is logged: one in [`FAILURE_LOG_INTERVAL`] is, because a service that is down fails
     /// for every client.
     pub fn may_log_failure(&self, now: Instant) -> bool {
-        let mut last = self.failure_logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = sync::lock(&self.failure_logged_at);
         let may = last.is_none_or(|last| now.saturating_duration_since(last) >= FAILURE_LOG_INTERVAL);
         if may {
             *last = Some(now);
@@ -96,11 +96,11 @@ pub struct LinkCounterTable(Mutex<BTreeMap<&'static str, Arc<LinkCounters>>>);
 
 impl LinkCounterTable {
     pub fn of(&self, name: &'static str) -> Arc<LinkCounters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone()
+        sync::lock(&self.0).entry(name).or_default().clone()
     }
 
     pub fn figures(&self) -> Vec<LinkFigures> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = sync::lock(&self.0);
         all.iter().map(|(name, counters)| counters.figures(name)).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Threads on which links work, apart from the reactors.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::run::Run;
 use crate::link::Threads;
@@ -86,7 +86,7 @@ impl Pool {
 fn serve(runs: &Mutex<Receiver<Arc<Run>>>, threads: Threads) {
     loop {
         // The lock is held while waiting for a run, not while working on it.
-        let run = runs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let run = sync::lock(runs).recv();
         let Ok(run) = run else { return };
         run.work(threads);
     }

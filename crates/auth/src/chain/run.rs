@@ -1,7 +1,7 @@
 //! One client's pass through the chain, when it takes work on threads.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use broker::access::{AuthReply, AuthResult, Credentials};
@@ -321,7 +321,7 @@ impl Run {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 }
 

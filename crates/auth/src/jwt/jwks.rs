@@ -1,7 +1,7 @@
 //! JWK Set that a separate thread keeps up to date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -214,7 +214,7 @@ impl Jwks {
         let patience = timeout + Duration::from_secs(1);
         let pending = |state: &mut State| state.finished < awaited && !state.ended;
         let waited = shared.finished.wait_timeout_while(state, patience, pending);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, _) = sync::ignore_poison(waited);
         state.waiting -= 1;
         match state.last {
             Some((_, true)) if state.finished >= awaited => Refetched::Fresh,
@@ -257,7 +257,7 @@ impl Drop for Jwks {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     /// Body of the thread: waits until a fetch is due or requested, and fetches. `first` is the time until the first
@@ -295,7 +295,7 @@ impl Shared {
             if state.ended || state.wanted || left.is_zero() {
                 break;
             }
-            state = self.wanted.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = sync::ignore_poison(self.wanted.wait_timeout(state, left)).0;
         }
         state.wanted = false;
         state.started += 1;

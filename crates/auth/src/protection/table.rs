@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Entries by a keyed hash of their key, so that an entry has the same size whatever name a client has. Two keys with
 /// the same hash share an entry: among 65,536 that is one pair in 8 billion tables, and no client can search for it.
@@ -45,13 +45,13 @@ impl<V: Default> Table<V> {
     /// Reads the entry, if there is one.
     pub fn get<T>(&self, key: &impl Hash, use_it: impl FnOnce(&V) -> T) -> Option<T> {
         let hash = self.hasher.hash_one(key);
-        self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner).entries.get(&hash).map(use_it)
+        sync::lock(self.shard(hash)).entries.get(&hash).map(use_it)
     }
 
     /// Changes the entry, and creates it if needed.
     pub fn with<T>(&self, key: &impl Hash, use_it: impl FnOnce(&mut V) -> T) -> T {
         let hash = self.hasher.hash_one(key);
-        let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = sync::lock(self.shard(hash));
         if !shard.entries.contains_key(&hash) {
             if shard.order.len() >= self.shard_max
                 && let Some(oldest) = shard.order.pop_front()
@@ -65,9 +65,7 @@ impl<V: Default> Table<V> {
     }
 
     pub fn figures(&self) -> TableFigures {
-        let len = |shard: &Mutex<Shard<V>>| {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).entries.len() as u64
-        };
+        let len = |shard: &Mutex<Shard<V>>| sync::lock(shard).entries.len() as u64;
         TableFigures {
             entries: self.shards.iter().map(len).sum(),
             evicted: self.evicted.load(Ordering::Relaxed),

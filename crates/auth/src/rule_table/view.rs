@@ -1,7 +1,7 @@
 //! View of the rules in the configuration store, in their order.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use configstore::{Applied, View};
@@ -31,7 +31,7 @@ impl RuleView {
     }
 
     pub fn on_change(&self, listener: Listener) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = sync::lock(&self.inner);
         // The current rules were valid when they were loaded.
         if let Ok(set) = set(&self.rules()) {
             listener(set);
@@ -70,13 +70,13 @@ impl View for RuleView {
             let rule = Record::read(record.key, record.value.unwrap_or_default())?;
             by_id.insert(rule.id, Arc::new(rule));
         }
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = sync::lock(&self.inner);
         self.publish(&mut inner, by_id)
     }
 
     /// Applies changes. If a rule is invalid, all rules stay as they were: without it, other rules would decide.
     fn apply(&self, changes: &[Applied<'_>]) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = sync::lock(&self.inner);
         let mut by_id = inner.by_id.clone();
         let mut take = |change: &Applied<'_>| -> Result<(), String> {
             match change.value {

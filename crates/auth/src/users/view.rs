@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::ArcSwap;
 use broker::access::{Admission, Grants, Principal, Validity};
@@ -216,7 +216,7 @@ impl View for UserView {
     fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
         let mut shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::new()).collect();
         let (mut counts, mut len) = (Counts::default(), 0);
-        let mut now = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = sync::lock(&self.counts);
         let mut ended = Vec::new();
         for record in records {
             let mut user = read(record.key, record.value.unwrap_or_default(), record.revision);
@@ -242,7 +242,7 @@ impl View for UserView {
     }
 
     fn apply(&self, changes: &[Applied<'_>]) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = sync::lock(&self.counts);
         let mut shards: HashMap<usize, Shard> = HashMap::new();
         let mut len = self.len();
         let mut ended = Vec::new();

@@ -1,8 +1,8 @@
 //! Source of authorisation that asks an HTTP service.
 
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -157,7 +157,7 @@ impl ServiceWorkers {
 fn run(state: &ServiceState, jobs: &Mutex<Receiver<Job>>) {
     loop {
         // The lock is held while waiting for a job, not while working on it.
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = sync::lock(jobs).recv();
         let Ok(Job { key, request, queued }) = job else { return };
         let pending = PendingAnswer { state, key };
         if queued.elapsed() >= state.timeout {

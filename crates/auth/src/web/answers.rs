@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -140,16 +140,12 @@ impl<A: Clone, W> Answers<A, W> {
 
     /// Returns the number of cached answers, including expired ones that were not requested since.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).cached.len()).sum()
+        self.shards.iter().map(|shard| sync::lock(shard).cached.len()).sum()
     }
 
     fn shard(&self, key: &QuestionKey) -> MutexGuard<'_, Shard<A, W>> {
-        lock(&self.shards[usize::from(key.0[0]) % SHARDS])
+        sync::lock(&self.shards[usize::from(key.0[0]) % SHARDS])
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<A, W> Default for Shard<A, W> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::web::breaker::{Breaker, Change, Circuit, Limits};
@@ -111,11 +111,11 @@ impl Service {
 
     /// Returns whether a question would fail at once.
     pub fn refuses(&self, now: Instant) -> bool {
-        lock(&self.breaker).refuses(now)
+        sync::lock(&self.breaker).refuses(now)
     }
 
     pub fn circuit(&self) -> Circuit {
-        lock(&self.breaker).circuit()
+        sync::lock(&self.breaker).circuit()
     }
 
     /// Waits for a connection, asks, and waits for the answer, each no longer than the service's timeout. `read` parses
@@ -137,7 +137,7 @@ impl Service {
     fn reply<T>(&self, request: &Rendered, read: impl FnOnce(Reply) -> Result<T, Fault>) -> Result<T, Fault> {
         let _connection = self.connection()?;
         let began = Instant::now();
-        let Some(pass) = lock(&self.breaker).admit(began) else { return Err(Fault::CircuitOpen) };
+        let Some(pass) = sync::lock(&self.breaker).admit(began) else { return Err(Fault::CircuitOpen) };
         Counters::add(&self.counters.requests);
         let answer = {
             let _flight = RequestInFlight::begin(&self.counters);
@@ -146,7 +146,7 @@ impl Service {
         let now = Instant::now();
         self.counters.took(now - began);
         let change = {
-            let mut breaker = lock(&self.breaker);
+            let mut breaker = sync::lock(&self.breaker);
             match &answer {
                 Err(fault) if fault.outage() => breaker.failed(pass, now),
                 _ => breaker.answered(pass, now),
@@ -166,11 +166,9 @@ impl Service {
     }
 
     fn connection(&self) -> Result<Connection<'_>, Fault> {
-        let free = lock(&self.free);
-        let (mut free, waited) = self
-            .freed
-            .wait_timeout_while(free, self.timeout, |free| *free == 0)
-            .unwrap_or_else(PoisonError::into_inner);
+        let free = sync::lock(&self.free);
+        let waited = self.freed.wait_timeout_while(free, self.timeout, |free| *free == 0);
+        let (mut free, waited) = sync::ignore_poison(waited);
         if waited.timed_out() && *free == 0 {
             return Err(Fault::Busy);
         }
@@ -184,7 +182,7 @@ struct Connection<'a>(&'a Service);
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        *lock(&self.0.free) += 1;
+        *sync::lock(&self.0.free) += 1;
         self.0.freed.notify_one();
     }
 }
@@ -203,10 +201,6 @@ impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Fault {

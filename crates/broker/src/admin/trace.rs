@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mqtt::{QoS, TopicFilter, TopicName};
 
@@ -117,7 +117,7 @@ impl Traces {
         payload_max: usize,
         sink: Sink,
     ) -> Option<(u64, Arc<AtomicU64>)> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = sync::lock(&self.running);
         if running.1.len() >= TRACES_MAX {
             return None;
         }
@@ -130,7 +130,7 @@ impl Traces {
     }
 
     pub fn end(&self, id: u64) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = sync::lock(&self.running);
         let ended: u64 =
             running.1.iter().filter(|trace| trace.id == id).map(|trace| trace.lost.load(Relaxed)).sum();
         self.lost.fetch_add(ended, Relaxed);
@@ -139,7 +139,7 @@ impl Traces {
     }
 
     pub fn current(&self) -> Arc<[Arc<Running>]> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        sync::lock(&self.running).1.clone()
     }
 
     pub fn running(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use mqtt::{QoS, TopicFilter, TopicName};
 
@@ -105,7 +105,7 @@ impl Watch {
 impl Watches {
     pub fn add(&self, filter: &str, now: Time, workers: u16) -> Result<(), Invalid> {
         TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = sync::lock(&self.0);
         if list.iter().any(|watch| *watch.filter == *filter) {
             return Err(Invalid::Exists);
         }
@@ -119,14 +119,14 @@ impl Watches {
     }
 
     pub fn remove(&self, filter: &str) -> bool {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = sync::lock(&self.0);
         let before = list.len();
         *list = list.iter().filter(|watch| *watch.filter != *filter).cloned().collect();
         list.len() < before
     }
 
     pub fn current(&self) -> Arc<[Arc<Watch>]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        sync::lock(&self.0).clone()
     }
 
     pub fn list(&self) -> Vec<Watched> {

@@ -56,7 +56,7 @@ impl Bench {
     /// Makes one commit and notifies the store. Returns false if there was nothing to write.
     fn commit(&mut self) -> bool {
         let committed = self.writer.commit_once().expect("the disk works");
-        for (group, index, is_checkpoint) in std::mem::take(&mut *lock(&self.recorder.0)) {
+        for (group, index, is_checkpoint) in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
             let mut raft_log = self.store.lock();
             if is_checkpoint { raft_log.checkpointed(group, index) } else { raft_log.durable(group, index) }
         }

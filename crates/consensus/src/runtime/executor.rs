@@ -5,7 +5,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
 use link::Time;
@@ -55,7 +55,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_ready.swap(true, Ordering::AcqRel) {
-            lock(&self.shared.ready).push_back(self.task);
+            sync::lock(&self.shared.ready).push_back(self.task);
         }
     }
 }
@@ -63,11 +63,6 @@ impl Wake for TaskWaker {
 thread_local! {
     /// State of the runtime whose task is being polled on this thread.
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
-}
-
-/// Locks a mutex. Poison is ignored: no code panics while it holds one.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -88,11 +83,11 @@ impl Shared {
     }
 
     pub fn timers(&self) -> MutexGuard<'_, Timers> {
-        lock(&self.timers)
+        sync::lock(&self.timers)
     }
 
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        lock(&self.spawned).push(Box::pin(future));
+        sync::lock(&self.spawned).push(Box::pin(future));
     }
 
     /// Draws a random number (SplitMix64).
@@ -147,14 +142,14 @@ impl Runtime {
         }
         for _ in 0..POLLS_MAX {
             self.take_spawned();
-            let Some(task) = lock(&self.shared.ready).pop_front() else { return };
+            let Some(task) = sync::lock(&self.shared.ready).pop_front() else { return };
             self.poll(task);
         }
     }
 
     /// Time at which [`Self::run`] is to be called again.
     pub fn due(&self) -> Time {
-        if !lock(&self.shared.ready).is_empty() || !lock(&self.shared.spawned).is_empty() {
+        if !sync::lock(&self.shared.ready).is_empty() || !sync::lock(&self.shared.spawned).is_empty() {
             return self.shared.now();
         }
         self.shared.timers().next().unwrap_or(Time::NEVER)
@@ -166,12 +161,12 @@ impl Runtime {
     }
 
     fn take_spawned(&mut self) {
-        for future in std::mem::take(&mut *lock(&self.shared.spawned)) {
+        for future in std::mem::take(&mut *sync::lock(&self.shared.spawned)) {
             let entry = self.tasks.vacant_entry();
             let (task, shared) = (entry.key(), self.shared.clone());
             let waker = Arc::new(TaskWaker { task, is_ready: AtomicBool::new(true), shared });
             entry.insert(Task { future: Some(future), waker });
-            lock(&self.shared.ready).push_back(task);
+            sync::lock(&self.shared.ready).push_back(task);
         }
     }
 
@@ -224,7 +219,7 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         let _entered = Entered::new(&self.shared);
         self.tasks.clear();
-        lock(&self.shared.spawned).clear();
+        sync::lock(&self.shared.spawned).clear();
     }
 }
 

@@ -10,4 +10,4 @@ mod sleep;
 mod task;
 mod watch;
 
-pub(crate) use executor::{Runtime, lock};
+pub(crate) use executor::Runtime;

@@ -4,13 +4,11 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::task::{Poll, Waker};
 
 use openraft::rt::watch::{RecvError, SendError};
 use openraft::rt::{Watch, WatchReceiver, WatchSender};
-
-use super::executor::lock;
 
 pub struct Watched;
 
@@ -37,14 +35,13 @@ pub struct Receiver<T> {
 }
 
 impl<T> Shared<T> {
-    /// Locks the value for reading. Poison is ignored: no code panics while it holds the lock, or the value is
-    /// complete.
+    /// Locks the value for reading.
     fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.value.read().unwrap_or_else(PoisonError::into_inner)
+        sync::ignore_poison(self.value.read())
     }
 
     fn change(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
-        let is_changed = change(&mut self.value.write().unwrap_or_else(PoisonError::into_inner));
+        let is_changed = change(&mut *sync::ignore_poison(self.value.write()));
         if is_changed {
             self.version.fetch_add(1, Ordering::AcqRel);
             self.wake();
@@ -53,7 +50,7 @@ impl<T> Shared<T> {
     }
 
     fn wake(&self) {
-        let waiting = std::mem::take(&mut lock(&self.endpoints).waiting);
+        let waiting = std::mem::take(&mut sync::lock(&self.endpoints).waiting);
         waiting.into_values().for_each(Waker::wake);
     }
 
@@ -64,7 +61,7 @@ impl<T> Shared<T> {
 
 impl<T> Sender<T> {
     fn new(shared: Arc<Shared<T>>) -> Self {
-        lock(&shared.endpoints).senders += 1;
+        sync::lock(&shared.endpoints).senders += 1;
         Self(shared)
     }
 }
@@ -72,7 +69,7 @@ impl<T> Sender<T> {
 impl<T> Receiver<T> {
     fn new(shared: Arc<Shared<T>>, seen: u64) -> Self {
         let number = {
-            let mut endpoints = lock(&shared.endpoints);
+            let mut endpoints = sync::lock(&shared.endpoints);
             endpoints.receivers += 1;
             endpoints.count += 1;
             endpoints.count
@@ -96,7 +93,7 @@ impl<T> Clone for Receiver<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let is_last = {
-            let mut endpoints = lock(&self.0.endpoints);
+            let mut endpoints = sync::lock(&self.0.endpoints);
             endpoints.senders -= 1;
             endpoints.senders == 0
         };
@@ -108,7 +105,7 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let mut endpoints = lock(&self.shared.endpoints);
+        let mut endpoints = sync::lock(&self.shared.endpoints);
         endpoints.receivers -= 1;
         endpoints.waiting.remove(&self.number);
     }
@@ -129,7 +126,7 @@ impl Watch for Watched {
 
 impl<T: Send + Sync> WatchSender<Watched, T> for Sender<T> {
     fn send(&self, value: T) -> Result<(), SendError<T>> {
-        if lock(&self.0.endpoints).receivers == 0 {
+        if sync::lock(&self.0.endpoints).receivers == 0 {
             return Err(SendError(value));
         }
         self.0.change(|current| {
@@ -160,7 +157,7 @@ impl<T: Send + Sync> WatchReceiver<Watched, T> for Receiver<T> {
                 self.seen = version;
                 return Poll::Ready(Ok(()));
             }
-            let mut endpoints = lock(&self.shared.endpoints);
+            let mut endpoints = sync::lock(&self.shared.endpoints);
             if endpoints.senders == 0 {
                 return Poll::Ready(Err(RecvError(())));
             }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::settings::HostPort;
@@ -134,7 +134,7 @@ struct LastView {
 
 impl Shared {
     fn lock_last_view(&self) -> MutexGuard<'_, LastView> {
-        self.last_view.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.last_view)
     }
 }
 
@@ -368,7 +368,7 @@ impl Cluster {
     /// # Errors
     /// An address that cannot be bound, or no thread.
     pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let prepared = sync::lock(&self.prepared).take();
         let Some(Prepared { config, mesh, transport, hash_seed, meta }) = prepared else { return Ok(()) };
         let elapsed = clock.elapsed();
         let now = Time(elapsed.as_micros() as u64);
@@ -427,7 +427,7 @@ impl Cluster {
     }
 
     fn lock_tls(&self) -> MutexGuard<'_, Option<Tls>> {
-        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.tls)
     }
 
     /// Announces that the node stops. From then on it cannot be made to leave the cluster, and another core leads if
@@ -465,7 +465,7 @@ impl Cluster {
     }
 
     fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<RouterCommand>>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.handle)
     }
 
     fn send(&self, command: RouterCommand) {

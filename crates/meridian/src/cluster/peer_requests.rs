@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use api::{AnswerCallback, RequestHandler};
@@ -71,7 +71,7 @@ impl PeerRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, AnswerCallback>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.waiting)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Proposals of operators to the meta group: the queue between the API and the cluster router.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use api::{OrderCallback, OrderError};
 use cluster::meta::{Answer, Command, ProposalId, RecordBatch};
@@ -123,7 +123,7 @@ impl Proposals {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Replicated records: the queue between the cluster router and this node's configuration store.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use cluster::{ClusterRouter, RouterCommand};
@@ -81,11 +81,11 @@ impl RecordCopies {
     }
 
     fn lock_first(&self) -> MutexGuard<'_, FirstCopy> {
-        self.first.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.first)
     }
 
     fn lock(&self) -> MutexGuard<'_, (ClusterState, Option<Time>)> {
-        self.cluster_state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.cluster_state)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Shutdown of this node: either it stops and stays a member, or it leaves its cluster.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use api::OrderError;
 
@@ -47,7 +47,7 @@ impl Shutdown {
     }
 
     fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Operator {
     }
 
     fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
-        self.backup.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.backup)
     }
 }
 
@@ -142,14 +142,14 @@ fn make_directory(path: &Path) -> Result<(), BackupRefused> {
 fn copy(log: &ShardLog, path: &Path, progress: &Mutex<Option<Backup>>) -> Result<CopyReport, storage::Error> {
     let to = RealDisk::open(path)?;
     log.log().backup(&to, &mut |done, all| {
-        if let Some(backup) = &mut *progress.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(backup) = &mut *sync::lock(progress) {
             (backup.segments_done, backup.segments) = (done as u64, all as u64);
         }
     })
 }
 
 fn ended(progress: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {
-    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut progress = sync::lock(progress);
     let Some(backup) = &mut *progress else { return };
     backup.ended_at = Some(Timestamp::now());
     match copied {

@@ -1,7 +1,7 @@
 //! Threads that read queued messages back from disk.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use shardlog::{LogNotifier, ReadRequest};
@@ -37,7 +37,7 @@ impl Readers {
         let reads = Arc::new(Mutex::new(Some(reads)));
         let ask = reads.clone();
         let read_by = move |reading| {
-            if let Some(reads) = &*ask.lock().unwrap_or_else(PoisonError::into_inner) {
+            if let Some(reads) = &*sync::lock(&ask) {
                 // Without a reader the node is stopping.
                 let _ = reads.send(reading);
             }
@@ -46,7 +46,7 @@ impl Readers {
     }
 
     pub fn stop(self) {
-        drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(sync::lock(&self.reads).take());
         for reader in self.threads {
             // A panic of the thread ends the process.
             let _ = reader.join();
@@ -56,7 +56,7 @@ impl Readers {
 
 fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<ReadRequest>>) {
     loop {
-        let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = sync::lock(asked).recv();
         let Ok(reading) = next else { return };
         reading.run(log, notifier);
     }

@@ -1,7 +1,7 @@
 //! Restores the state of the shards from the log.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const PROGRESS_INTERVAL: u64 = 64;
 impl Progress {
     fn more(&self, records: u64) {
         let done = self.records.fetch_add(records, Ordering::Relaxed) + records;
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = sync::lock(&self.shown);
         if shown.elapsed() >= SHOWN_EVERY {
             *shown = Instant::now();
             tracing::info!(records = done, of = self.of, "restoring sessions and queues");

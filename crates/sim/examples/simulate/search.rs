@@ -1,8 +1,8 @@
 //! Runs many seeds on several threads, and prints failures and counters.
 
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
                         return;
                     }
                     let (result, _) = Simulation { shape, ..Simulation::of(seed) }.run();
-                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut results = sync::lock(&results);
                     match result {
                         Ok(report) => results.report.add(&report),
                         Err(failure) => {
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
                     if results.wrong.len() >= WRONG_MAX {
                         return;
                     }
-                    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut shown = sync::lock(&shown);
                     if shown.elapsed() >= PROGRESS {
                         *shown = Instant::now();
                         println!("{} seeds, {} wrong", results.report.seeds, results.wrong.len());
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             });
         }
     });
-    let SearchResults { report, wrong } = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let SearchResults { report, wrong } = sync::ignore_poison(results.into_inner());
     finish(shape, &report, &wrong, began.elapsed())
 }
 

@@ -1,7 +1,7 @@
 //! One node of a cluster over all its incarnations: its machine, its process, and its cluster router.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
@@ -33,15 +33,15 @@ pub struct Mailbox {
 
 impl Mailbox {
     fn take(&self) -> Vec<RouterCommand> {
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *sync::lock(&self.commands))
     }
 
     fn is_empty(&self) -> bool {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        sync::lock(&self.commands).is_empty()
     }
 
     fn put(&self, command: RouterCommand) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        sync::lock(&self.commands).push(command);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use broker::{Batch, OUT_SLICES_MAX, Then, Worker, WorkerId};
 
-use super::{Node, NodeConnection, lock};
+use super::{Node, NodeConnection};
 use crate::context::Context;
 use crate::net::{Direction, Link, Net};
 use crate::schedule::{Event, MILLI, Micros, SECOND};
@@ -208,7 +208,7 @@ impl Node {
     }
 
     pub fn send_posted(&mut self, cx: &mut Context) {
-        let posted = std::mem::take(&mut *lock(&self.posted));
+        let posted = std::mem::take(&mut *sync::lock(&self.posted));
         for (worker, command) in posted {
             self.commands[worker.index()].push_back(command);
             let delay = self.delay(cx);
@@ -217,7 +217,7 @@ impl Node {
     }
 
     fn schedule_reads(&mut self, cx: &mut Context) {
-        let pending_reads = std::mem::take(&mut *lock(&self.pending_reads));
+        let pending_reads = std::mem::take(&mut *sync::lock(&self.pending_reads));
         for reading in pending_reads {
             let shortest = |queue: &VecDeque<_>| queue.len();
             let reader = usize::from(shortest(&self.readers[1]) < shortest(&self.readers[0]));

@@ -1,6 +1,6 @@
 //! A host that runs one replica at a time: its disk, and the current replica.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use consensus::{Config, Group, LogGroup, Member, ReplicaId, StorageGroups};
@@ -30,11 +30,11 @@ impl LogEventQueue {
     }
 
     fn push(&self, event: LogEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        sync::lock(&self.0).push(event);
     }
 
     fn take(&self) -> Vec<LogEvent> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *sync::lock(&self.0))
     }
 }
 

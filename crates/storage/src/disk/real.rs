@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{Disk, DiskFile};
 use crate::error::{Error, is_full};
@@ -140,7 +140,7 @@ impl RealDisk {
 
 impl Limit {
     fn in_creation(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.in_creation.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.in_creation)
     }
 
     /// Reserves room for a new file, because writer and keeper may create files at the same time. The caller ends

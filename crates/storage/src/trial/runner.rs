@@ -1,7 +1,7 @@
 //! Runner of a trial: a process that crashes and restarts, and the comparison after each start.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::model::{Memory, Model, encode_part};
 use super::{Tally, Trial};
@@ -17,7 +17,7 @@ struct EventRecorder(Arc<Mutex<Vec<LogEvent>>>);
 
 impl EventRecorder {
     fn push(&self, event: LogEvent) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        sync::lock(&self.0).push(event);
     }
 
     fn listener(&self) -> Box<dyn LogListener> {
@@ -26,7 +26,7 @@ impl EventRecorder {
     }
 
     fn take(&self) -> Vec<LogEvent> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *sync::lock(&self.0))
     }
 }
 

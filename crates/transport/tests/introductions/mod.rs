@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ fn at(node: &Node) -> String {
 static NAMES: Mutex<BTreeMap<String, Vec<SocketAddr>>> = Mutex::new(BTreeMap::new());
 
 fn name(name: &str, addresses: Vec<SocketAddr>) -> String {
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into(), addresses);
+    sync::lock(&NAMES).insert(name.into(), addresses);
     name.into()
 }
 
 fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
-    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = sync::lock(&NAMES);
     names.get(name).cloned().ok_or_else(|| io::Error::other("no such name"))
 }
 
