@@ -198,13 +198,8 @@ mod tests {
 
     #[test]
     fn a_stream_agrees_with_a_model() {
-        let mut x = 88172645463325252u64;
-        let mut rnd = move || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x
-        };
+        let mut random = crate::random::Random::new(0);
+        let mut rnd = move || random.next();
         for _ in 0..200 {
             let mut s = Stream::default();
             let mut b = Bits::default();

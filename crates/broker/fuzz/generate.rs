@@ -6,7 +6,9 @@ use mqtt::{
     Version, Will,
 };
 
-use crate::mutate::{Random, mutate};
+use random::Random;
+
+use crate::mutate::mutate;
 use crate::program::Op;
 
 const CLIENTS: [&str; 4] = ["a", "b", "c", ""];

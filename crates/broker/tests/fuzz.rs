@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mutate::Random;
+use random::Random;
 
 /// Maximum number of rounds of a run without a requested length.
 const ROUNDS_MAX: u64 = 20_000;

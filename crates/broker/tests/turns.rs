@@ -8,7 +8,7 @@ use broker::settings::Settings;
 use broker::{Batch, Node, Time, Worker, WorkerId};
 use mqtt::{QoS, Version, decode, frame};
 
-use sim::Random;
+use random::Random;
 use sim::packets::*;
 
 struct Turns {

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use layer::{Decoded, LayerRules, Layers, PageRule, WebSocketRules};
-use mutate::{Random, mutate};
+use mutate::mutate;
+use random::Random;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
 

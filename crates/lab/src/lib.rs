@@ -5,7 +5,6 @@
 //! Nothing stays behind: the namespaces have no names, so the kernel removes them with the last process in them.
 //! `Lab` is the type to read first; it needs root.
 
-mod chance;
 mod error;
 mod forwarder;
 mod lab;

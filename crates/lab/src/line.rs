@@ -1,8 +1,8 @@
 //! One direction of a line between two sites. It decides when, or whether, a packet arrives.
 
 use crate::LabError;
-use crate::chance::Chance;
 use crate::quantity;
+use random::Random;
 use std::time::Duration;
 
 /// Properties of a line.
@@ -115,7 +115,7 @@ pub enum Outcome {
 /// A line in use. All times are since the same arbitrary start.
 pub struct Line {
     parameters: Parameters,
-    chance: Chance,
+    random: Random,
     /// True within a run of lost packets.
     is_losing: bool,
     /// Time at which the queue is empty.
@@ -128,7 +128,7 @@ impl Line {
     pub fn new(parameters: Parameters, seed: u64) -> Self {
         Self {
             parameters,
-            chance: Chance::new(seed),
+            random: Random::new(seed),
             is_losing: false,
             free_at: Duration::ZERO,
             last_at: Duration::ZERO,
@@ -183,7 +183,7 @@ impl Line {
         }
         at += delay;
         if !jitter.is_zero() {
-            at += jitter.mul_f64(self.chance.fraction());
+            at += jitter.mul_f64(self.random.fraction());
         }
         at = at.max(self.last_at);
         self.last_at = at;
@@ -198,10 +198,10 @@ impl Line {
             return loss >= 1.0;
         }
         if burst <= 1.0 {
-            return self.chance.fraction() < loss;
+            return self.random.fraction() < loss;
         }
         let turn = if self.is_losing { 1.0 / burst } else { (loss / (burst * (1.0 - loss))).min(1.0) };
-        self.is_losing ^= self.chance.fraction() < turn;
+        self.is_losing ^= self.random.fraction() < turn;
         self.is_losing
     }
 }

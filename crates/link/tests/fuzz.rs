@@ -1,8 +1,6 @@
 //! Hostile input of a peer, for two seconds or the number in the environment variable `MERIDIAN_FUZZ_SECONDS`.
 //! `MERIDIAN_FUZZ_SEED` selects another run than the usual one.
 
-mod random;
-
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -66,7 +64,7 @@ fn hostile_bytes_never_panic_a_handshake_or_complete_it_without_the_secret() {
         if let Ok(Progress::Named(_)) = progress {
             progress = accepts.answer(LinkId(2), &mut input, &mut out);
         }
-        let mut rest: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
+        let mut rest: Vec<u8> = (0..random.below(80)).map(|_| random.draw() as u8).collect();
         while progress == Ok(Progress::NeedsMore) && !rest.is_empty() {
             let piece = rest.split_off(random.below(rest.len()));
             progress = accepts.input(&mut piece.into(), &mut out);
@@ -161,8 +159,8 @@ fn written(mesh: &mut Mesh) -> Vec<u8> {
 }
 
 fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
-    let mut random = Random::new(random.next());
-    let bytes = move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+    let mut random = Random::new(random.draw());
+    let bytes = move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
     let config = MeshConfig { connections: 1, introduces: true, ..MeshConfig::default() };
     let mut mesh = Mesh::new(identity(name), Secret::new(b"secret"), Box::new(bytes), config);
     if peer.is_empty() {

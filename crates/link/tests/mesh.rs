@@ -1,7 +1,6 @@
 //! Nodes that are joined by their meshes, despite faults of the network and hostile connections.
 
 mod introductions;
-mod random;
 mod world;
 
 use std::time::Duration;
@@ -359,7 +358,7 @@ fn credit_of_a_removed_link_does_not_count_for_the_next() {
     for _ in 0..3 {
         world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
     }
-    world.pass(100);
+    world.pass(1_000);
     let (id, now) = (world.id(0), world.now);
     let mesh = &mut world.nodes[1].mesh;
     let held = |mesh: &Mesh| mesh.peer(id).map(|peer| peer.link.unconsumed());

@@ -5,7 +5,6 @@
 
 #[allow(dead_code, reason = "this test needs some of it")]
 mod network;
-mod random;
 
 use link::Mutation;
 use network::{config, run};

@@ -2,7 +2,6 @@
 //! peers forget.
 
 mod network;
-mod random;
 
 use link::{Class, Config, Lane, Refused};
 use network::{Happened, Pair, Side, config, run};

@@ -1,30 +1,6 @@
 //! A seeded mutator that knows the position of a packet's length.
 
-/// A small generator of pseudo-random numbers (xorshift64*), so that a seed gives the same run everywhere.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        // Neighbouring seeds must not give similar runs, and the state must not be 0.
-        Random(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// Returns a number less than `bound`, which must not be 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 33) as usize % bound
-    }
-
-    pub fn byte(&mut self) -> u8 {
-        (self.next() >> 33) as u8
-    }
-}
+use random::Random;
 
 /// Changes a packet, or a stream that begins with one, in one to four places. Sometimes corrects the Remaining
 /// Length, so that the codec reads the contents. Copies parts of `other`.

@@ -10,7 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mutate::{Random, mutate};
+use mutate::mutate;
+use random::Random;
 
 /// Maximum number of rounds of a run without a requested duration.
 const ROUNDS_MAX: u64 = 1_500_000;

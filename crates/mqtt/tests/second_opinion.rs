@@ -9,11 +9,12 @@ use common::sample;
 use mqtt::{DecodeError, Packet, PacketType, ReasonCode, Subscription, Version, decode};
 use mqtt_protocol_core::mqtt::packet::{v3_1_1, v5_0};
 use mqtt_protocol_core::mqtt::result_code::MqttError;
-use mutate::{Random, mutate};
+use mutate::mutate;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
+use random::Random;
 
 /// Configuration with a fixed seed, so that a rare, unreviewed difference does not stop unrelated work;
 /// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` search for one.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use random::Random;
 use replog::{
     Batching, Change, Delta, Feed, Incarnation, NotApplied, Position, Replica, SourceId, Value, WriterId,
 };
@@ -20,21 +21,6 @@ impl Value for Flags {
         let (first, rest) = bytes.split_first()?;
         *bytes = rest;
         Some(Self(*first))
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound.max(1)
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use mqtt::{TopicFilter, TopicName};
 
 use crate::hash::PathHasher;
+use random::Random;
+
 use crate::{Destination, Index, IndexLimits, Reader, Removed};
 
 impl Destination for u64 {
@@ -16,27 +18,18 @@ impl Destination for u64 {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
+fn random_filter(random: &mut Random) -> String {
+    let mut levels: Vec<String> = (0..1 + random.below(5))
+        .map(|_| match random.below(4) {
+            0 => "+".into(),
+            1 => format!("a rather long name of a level {}", random.below(3)),
+            _ => format!("n{}", random.below(4)),
+        })
+        .collect();
+    if random.below(4) == 0 {
+        levels.push("#".into());
     }
-
-    fn filter(&mut self) -> String {
-        let mut levels: Vec<String> = (0..1 + self.below(5))
-            .map(|_| match self.below(4) {
-                0 => "+".into(),
-                1 => format!("a rather long name of a level {}", self.below(3)),
-                _ => format!("n{}", self.below(4)),
-            })
-            .collect();
-        if self.below(4) == 0 {
-            levels.push("#".into());
-        }
-        levels.join("/")
-    }
+    levels.join("/")
 }
 
 fn found(reader: &Reader<u64>, topic: TopicName<'_>) -> Vec<u64> {
@@ -51,10 +44,10 @@ fn run(width: u32, tries_max: usize, seed: u64) -> usize {
     let limits = IndexLimits { tries_max, ..IndexLimits::default() };
     let index = Arc::new(Index::with_hasher(PathHasher::narrow([3; 16], width), limits));
     let reader = index.reader();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut model: BTreeMap<String, u64> = BTreeMap::new();
     for step in 0..1500u64 {
-        let name = random.filter();
+        let name = random_filter(&mut random);
         let filter = TopicFilter::parse(&name).expect("a valid filter");
         if random.below(3) > 0 {
             let id = *model.entry(name.clone()).or_insert(step);
@@ -63,7 +56,7 @@ fn run(width: u32, tries_max: usize, seed: u64) -> usize {
             let expected = if model.contains_key(&name) { Removed::Last } else { Removed::NotFound };
             assert_eq!(index.remove(filter, model.remove(&name).unwrap_or(0)), expected, "{name}");
         }
-        let name = random.filter().replace(['+', '#'], "n1");
+        let name = random_filter(&mut random).replace(['+', '#'], "n1");
         let topic = TopicName::parse(&name).expect("a valid topic");
         let matches = |name: &str| TopicFilter::parse(name).expect("a valid filter").matches(topic);
         let mut expected: Vec<u64> =

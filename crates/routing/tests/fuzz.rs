@@ -4,58 +4,50 @@ mod common;
 
 use common::{Model, Subscriber, filter, found, index};
 use mqtt::{TopicFilter, TopicName};
+use random::Random;
 use routing::{IndexFull, IndexLimits};
 
-struct Random(u64);
+/// Returns random bytes, characters with a meaning more often than others.
+fn bytes(random: &mut Random) -> Vec<u8> {
+    let length = match random.below(10) {
+        0 => random.below(300),
+        _ => random.below(14),
+    };
+    let special = b"/////++##$a\0\xc3\xa9\xff";
+    (0..length)
+        .map(|_| match random.below(3) {
+            0 => random.below(256) as u8,
+            _ => special[random.below(special.len())],
+        })
+        .collect()
+}
 
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
+/// Returns an earlier text that was cut, joined or changed at one position.
+fn mutate(random: &mut Random, corpus: &[String]) -> Vec<u8> {
+    if corpus.is_empty() || random.below(4) == 0 {
+        return bytes(random);
     }
-
-    /// Returns random bytes, characters with a meaning more often than others.
-    fn bytes(&mut self) -> Vec<u8> {
-        let length = match self.below(10) {
-            0 => self.below(300),
-            _ => self.below(14),
-        };
-        let special = b"/////++##$a\0\xc3\xa9\xff";
-        (0..length)
-            .map(|_| match self.below(3) {
-                0 => self.below(256) as u8,
-                _ => special[self.below(special.len())],
-            })
-            .collect()
-    }
-
-    /// Returns an earlier text that was cut, joined or changed at one position.
-    fn mutate(&mut self, corpus: &[String]) -> Vec<u8> {
-        if corpus.is_empty() || self.below(4) == 0 {
-            return self.bytes();
+    let mut bytes = corpus[random.below(corpus.len())].clone().into_bytes();
+    match random.below(4) {
+        0 => bytes.truncate(random.below(bytes.len() + 1)),
+        1 => bytes.extend_from_slice(corpus[random.below(corpus.len())].as_bytes()),
+        2 => bytes.extend_from_slice([&b"/#"[..], b"/+", b"/", b"+/x"][random.below(4)]),
+        _ => {
+            let at = random.below(bytes.len());
+            bytes[at] = b"/+#a$"[random.below(5)];
         }
-        let mut bytes = corpus[self.below(corpus.len())].clone().into_bytes();
-        match self.below(4) {
-            0 => bytes.truncate(self.below(bytes.len() + 1)),
-            1 => bytes.extend_from_slice(corpus[self.below(corpus.len())].as_bytes()),
-            2 => bytes.extend_from_slice([&b"/#"[..], b"/+", b"/", b"+/x"][self.below(4)]),
-            _ => {
-                let at = self.below(bytes.len());
-                bytes[at] = b"/+#a$"[self.below(5)];
-            }
-        }
-        bytes
     }
+    bytes
 }
 
 fn run(seed: u64, steps: usize) {
     let limits =
         IndexLimits { levels_max: 20, shapes_max: 30, tries_max: seed as usize % 2 * 8, visits_max: 4 };
     let (index, reader) = index(limits);
-    let (mut random, mut model, mut corpus) = (Random(seed), Model::default(), Vec::new());
+    let (mut random, mut model, mut corpus) = (Random::new(seed), Model::default(), Vec::new());
     let mut parsed = 0;
     for step in 0..steps {
-        let bytes = random.mutate(&corpus);
+        let bytes = mutate(&mut random, &corpus);
         let Ok(text) = String::from_utf8(bytes) else { continue };
         let subscriber = Subscriber { id: random.below(4) as u64, options: step as u64 };
         if let Ok(parsed_filter) = TopicFilter::parse(&text) {

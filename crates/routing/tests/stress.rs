@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Subscriber, filter, index, topic};
+use random::Random;
 use routing::{Index, IndexLimits, Removed};
 
 /// Creates a destination with the number of its filter, so that a reader notices a wrong one.
@@ -31,35 +32,26 @@ fn stable_topic(n: u64) -> String {
     format!("stable/{n}/of a long name {n}/x")
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Inserts and removes filters next to, above and below the stable ones, and other destinations of these.
 fn churn(index: &Index<Subscriber>, mut random: Random, writer: u64, changes: usize) {
     let mut held: Vec<(String, u64)> = Vec::new();
     for change in 0..changes as u64 {
-        let n = random.below(TOPICS + 10);
-        let text = match random.below(8) {
-            0 => stable(n)[random.below(5) as usize].clone(),
-            1 => format!("stable/{n}/of a long name {n}/x/{}", random.below(50)),
+        let n = random.below_u64(TOPICS + 10);
+        let text = match random.below_u64(8) {
+            0 => stable(n)[random.below_u64(5) as usize].clone(),
+            1 => format!("stable/{n}/of a long name {n}/x/{}", random.below_u64(50)),
             2 => format!("stable/{n}/{change}/+"),
             3 => format!("stable/{n}/a name that is as long as this {change}"),
             4 => format!("+/+/{change}/#"),
-            5 => format!("stable/{n}/+/x/+/{}", random.below(9)),
+            5 => format!("stable/{n}/+/x/+/{}", random.below_u64(9)),
             6 => format!("{change}/+"),
             _ => "stable/+/+/x".to_owned(),
         };
-        let id = 1_000 * (writer + 1) + random.below(300);
+        let id = 1_000 * (writer + 1) + random.below_u64(300);
         index.insert(filter(&text), numbered(&text, id)).expect("within the limits");
         held.push((text, id));
         if held.len() > 400 {
-            let (text, id) = held.swap_remove(random.below(held.len() as u64) as usize);
+            let (text, id) = held.swap_remove(random.below_u64(held.len() as u64) as usize);
             // A filter that was inserted twice is gone after the first removal.
             index.remove(filter(&text), id);
         }
@@ -92,11 +84,11 @@ fn run(limits: IndexLimits) {
         for thread in 0..3u64 {
             let (index, done) = (index.clone(), done.clone());
             scope.spawn(move || {
-                let (mut reader, mut random, mut out) = (index.reader(), Random(thread), Vec::new());
+                let (mut reader, mut random, mut out) = (index.reader(), Random::new(thread), Vec::new());
                 let mut round = 0u64;
                 while !done.load(Ordering::Relaxed) {
                     round += 1;
-                    let n = random.below(TOPICS);
+                    let n = random.below_u64(TOPICS);
                     out.clear();
                     reader.matches(topic(&stable_topic(n)), &mut out);
                     for text in stable(n) {
@@ -135,7 +127,7 @@ fn run(limits: IndexLimits) {
         let writers: Vec<_> = (0..2)
             .map(|writer| {
                 let index = index.clone();
-                scope.spawn(move || churn(&index, Random(writer + 100), writer, changes))
+                scope.spawn(move || churn(&index, Random::new(writer + 100), writer, changes))
             })
             .collect();
         let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();

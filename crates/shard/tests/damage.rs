@@ -7,7 +7,7 @@ mod damage;
 #[allow(dead_code, reason = "the codec's own fuzzing uses the rest")]
 mod mutate;
 
-use mutate::Random;
+use random::Random;
 use shard::PartId;
 
 /// Number of rounds for each fixture, so that a run takes seconds.

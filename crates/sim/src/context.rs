@@ -1,9 +1,9 @@
 //! State that all parts of a simulation share.
 
-use crate::random::Random;
 use crate::report::Report;
 use crate::schedule::{Event, Micros, Schedule};
 use crate::trace::Trace;
+use random::Random;
 
 pub struct Context {
     pub random: Random,

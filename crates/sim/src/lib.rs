@@ -22,7 +22,6 @@ mod oracle;
 pub mod packets;
 mod plan;
 mod quorum;
-mod random;
 mod report;
 mod rules;
 mod scene;
@@ -34,6 +33,5 @@ mod world;
 pub use endpoint::Endpoint;
 #[cfg(feature = "trial")]
 pub use mutation::{Mutation, Trial};
-pub use random::Random;
 pub use report::{Report, SEEDS_FOR_ALL};
 pub use simulation::{Failure, Shape, Simulation};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use broker::settings::{QueueFull, Settings, SharedStrategy};
 
 use crate::node::Setup;
-use crate::random::Random;
 use crate::schedule::{MILLI, Micros, SECOND};
+use random::Random;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

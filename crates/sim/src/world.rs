@@ -16,11 +16,11 @@ use crate::hostile::Hostile;
 use crate::net::{Direction, Link, Net, Piece};
 use crate::oracle::{Ending, Oracle};
 use crate::plan::Plan;
-use crate::random::Random;
 use crate::report::Report;
 use crate::scene::Scene;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
+use random::Random;
 
 pub struct World {
     scene: Scene,

@@ -6,6 +6,7 @@ use std::io::{self, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::disk::{Disk, DiskFile};
+use random::Random;
 
 /// Unit that a power cut writes completely or not at all, in bytes. Smaller than the unit that disks promise today.
 pub const SECTOR: usize = 512;
@@ -91,31 +92,6 @@ enum Change {
     Unlink(String),
 }
 
-/// Random numbers from a seed.
-#[derive(Clone, Default)]
-pub struct Random(u64);
-
-impl Random {
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Returns the next number.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    /// Returns a number below `bound`, which must not be 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-}
-
 impl FaultDisk {
     /// Creates an empty disk without faults.
     #[must_use]
@@ -184,16 +160,16 @@ impl FaultDisk {
         let mut after = Inner { random: Random::new(inner.random.draw()), ..Inner::default() };
         let mut random = inner.random.clone();
         let mut counts = inner.counts;
-        let mode = random.below(4);
+        let mode = random.below_u64(4);
         let mut names = inner.durable_names.clone();
-        let kept = random.below(inner.changes.len() as u64 + 1) as usize;
-        let names_mode = random.below(4);
+        let kept = random.below_u64(inner.changes.len() as u64 + 1) as usize;
+        let names_mode = random.below_u64(4);
         for (n, change) in inner.changes.iter().enumerate() {
             let keep = match names_mode {
                 0 => false,
                 1 => true,
                 2 => n < kept,
-                _ => random.below(2) == 0,
+                _ => random.below_u64(2) == 0,
             };
             if keep {
                 change.apply(&mut names);
@@ -358,7 +334,7 @@ impl Content {
     fn crash(&self, mode: u64, random: &mut Random, counts: &mut FaultCounts) -> Self {
         let mut bytes = self.durable.clone();
         let writes = self.pending.len() as u64;
-        let kept = random.below(writes + 1);
+        let kept = random.below_u64(writes + 1);
         let sectors: BTreeSet<usize> =
             self.pending.iter().flat_map(|(at, b)| touched(*at, b.len())).collect();
         for sector in sectors {
@@ -367,7 +343,7 @@ impl Content {
                 0 => 0,
                 1 => writes,
                 2 => kept,
-                _ => random.below(writes + 1),
+                _ => random.below_u64(writes + 1),
             };
             for (at, written) in &self.pending[..upto as usize] {
                 let from = (*at).max(sector * SECTOR);
@@ -488,7 +464,7 @@ impl DiskFile for FaultFile {
         if full {
             inner.plan.write_full_at = None;
             inner.counts.full += 1;
-            let part = inner.random.below(bytes.len() as u64 + 1) as usize;
+            let part = inner.random.below_u64(bytes.len() as u64 + 1) as usize;
             written = &bytes[..part];
         }
         let content = inner.files.get_mut(&self.id).ok_or(ErrorKind::NotFound)?;

@@ -1,10 +1,11 @@
 //! Moments of the kills, determined by a seed.
 
 use super::Args;
+use random::Random;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub struct Schedule {
-    state: u64,
+    random: Random,
     /// Length in milliseconds of a slot, which has one kill.
     slot: u64,
     slots: u64,
@@ -23,7 +24,7 @@ pub fn fresh_seed() -> u64 {
 impl Schedule {
     pub fn new(seed: u64, args: &Args, seconds: u32) -> Schedule {
         Schedule {
-            state: seed,
+            random: Random::new(seed),
             slot: (u64::from(seconds) * 1000 / u64::from(args.kills)).max(1),
             slots: 0,
             away: args.away,
@@ -31,34 +32,25 @@ impl Schedule {
         }
     }
 
-    /// A number of 0..`below`; `below` is not 0. This is splitmix64.
-    fn random(&mut self, below: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % below
-    }
-
     /// Time from the start of publishing to the next kill.
     pub fn next_moment(&mut self) -> Duration {
-        let at = self.slots * self.slot + self.random(self.slot);
+        let at = self.slots * self.slot + self.random.below_u64(self.slot);
         self.slots += 1;
         Duration::from_millis(at)
     }
 
     /// Time for which the broker stays down.
     pub fn away(&mut self) -> Duration {
-        Duration::from_millis(self.random(self.away + 1))
+        Duration::from_millis(self.random.below_u64(self.away + 1))
     }
 
     /// Returns whether a restart is killed before it has answered.
     pub fn early(&mut self) -> bool {
-        self.random(100) < self.early
+        self.random.below_u64(100) < self.early
     }
 
     pub fn early_after(&mut self) -> Duration {
-        let ms = self.random(EARLY_MS);
+        let ms = self.random.below_u64(EARLY_MS);
         // This uses a slot of the schedule, too.
         self.slots += 1;
         Duration::from_millis(ms)
@@ -70,7 +62,7 @@ mod tests {
     use super::*;
 
     fn schedule(seed: u64) -> Schedule {
-        Schedule { state: seed, slot: 1000, slots: 0, away: 500, early: 10 }
+        Schedule { random: Random::new(seed), slot: 1000, slots: 0, away: 500, early: 10 }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use api::Role;
+use random::Random;
 use support::Server;
 
 /// Number of rounds of a run without a given duration.
@@ -42,7 +43,7 @@ fn no_request_makes_the_server_fail_hang_or_panic() {
                         return;
                     }
                     let number = seed.wrapping_mul(1 << 32).wrapping_add(round);
-                    let mut random = Random(number.wrapping_mul(GOLDEN) | 1);
+                    let mut random = Random::new(number);
                     let request = request(&mut random, &operations, &token);
                     answered.fetch_add(u64::from(run(&server, &request, seed, round)), Ordering::Relaxed);
                 }
@@ -86,42 +87,42 @@ fn operations() -> Vec<(String, String)> {
 }
 
 fn request(random: &mut Random, operations: &[(String, String)], token: &str) -> Vec<u8> {
-    let (method, path) = random.of(operations).clone();
-    let method = if random.one_in(6) { random.word(METHODS).to_owned() } else { method };
+    let (method, path) = random.pick(operations).clone();
+    let method = if random.below(6) == 0 { word(random, METHODS).to_owned() } else { method };
     let mut target = String::new();
     for (number, piece) in path.split('{').enumerate() {
         match piece.split_once('}') {
             Some((_, rest)) if number > 0 => {
-                target.push_str(random.word(WORDS));
+                target.push_str(word(random, WORDS));
                 target.push_str(rest);
             }
             _ => target.push_str(piece),
         }
     }
-    if random.one_in(8) {
-        target = random.word(TARGETS).to_owned();
+    if random.below(8) == 0 {
+        target = word(random, TARGETS).to_owned();
     }
-    if random.one_in(3) {
-        target.push_str(&format!("?{}={}", random.word(NAMES), random.word(WORDS)));
+    if random.below(3) == 0 {
+        target.push_str(&format!("?{}={}", word(random, NAMES), word(random, WORDS)));
     }
     let mut text = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
-    if !random.one_in(8) {
+    if random.below(8) > 0 {
         text.push_str(&format!("Authorization: Bearer {token}\r\n"));
     }
-    if !random.one_in(8) {
+    if random.below(8) > 0 {
         text.push_str("Content-Type: application/json\r\n");
     }
     for _ in 0..random.below(3) {
-        text.push_str(random.word(HEADERS));
+        text.push_str(word(random, HEADERS));
     }
     let body = body(random);
-    if random.one_in(4) {
+    if random.below(4) == 0 {
         text.push_str(&format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()));
     } else {
         text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
     }
     let mut bytes = text.into_bytes();
-    if random.one_in(3) {
+    if random.below(3) == 0 {
         for _ in 0..=random.below(4) {
             damage(random, &mut bytes);
         }
@@ -131,19 +132,19 @@ fn request(random: &mut Random, operations: &[(String, String)], token: &str) ->
 
 fn body(random: &mut Random) -> String {
     let value = |random: &mut Random| match random.below(5) {
-        0 => random.word(WORDS).replace('"', ""),
-        1 => format!("\"{}\"", random.word(WORDS).replace(['"', '\\'], "")),
+        0 => word(random, WORDS).replace('"', ""),
+        1 => format!("\"{}\"", word(random, WORDS).replace(['"', '\\'], "")),
         2 => format!("[\"{}\",1]", random.below(9)),
         3 => "{\"a\":{}}".to_owned(),
-        _ => (random.word(&["null", "true", "-1", "1e99", "18446744073709551616", "0.5"])).to_owned(),
+        _ => word(random, &["null", "true", "-1", "1e99", "18446744073709551616", "0.5"]).to_owned(),
     };
     match random.below(5) {
         0 => String::new(),
-        1 => random.word(BODIES).to_owned(),
-        2 => "[".repeat(1 + random.below(5_000) as usize),
+        1 => word(random, BODIES).to_owned(),
+        2 => "[".repeat(1 + random.below(5_000)),
         _ => {
             let fields: Vec<String> = (0..random.below(4))
-                .map(|_| format!("\"{}\":{}", random.word(NAMES), value(random)))
+                .map(|_| format!("\"{}\":{}", word(random, NAMES), value(random)))
                 .collect();
             format!("{{{}}}", fields.join(","))
         }
@@ -151,14 +152,14 @@ fn body(random: &mut Random) -> String {
 }
 
 fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
-    let at = random.below(bytes.len() as u64) as usize;
+    let at = random.below(bytes.len());
     match random.below(5) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => bytes[at] = random.below(256) as u8,
-        2 => bytes.insert(at, *random.of(b"\r\n\0 :;%/\xff")),
-        3 => drop(bytes.drain(at..(at + 1 + random.below(16) as usize).min(bytes.len()))),
+        2 => bytes.insert(at, *random.pick(b"\r\n\0 :;%/\xff")),
+        3 => drop(bytes.drain(at..(at + 1 + random.below(16)).min(bytes.len()))),
         _ => {
-            let piece = bytes[at..(at + random.below(64) as usize).min(bytes.len())].to_vec();
+            let piece = bytes[at..(at + random.below(64)).min(bytes.len())].to_vec();
             bytes.splice(at..at, piece);
         }
     }
@@ -167,7 +168,6 @@ fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 const METHODS: &[&str] =
     &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"];
 const TARGETS: &[&str] = &[
@@ -273,26 +273,6 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// xorshift64 (Marsaglia 2003)
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 33) % end.max(1)
-    }
-
-    fn one_in(&mut self, chances: u64) -> bool {
-        self.below(chances) == 0
-    }
-
-    fn word(&mut self, all: &[&'static str]) -> &'static str {
-        self.of::<&'static str>(all)
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len() as u64) as usize]
-    }
+fn word(random: &mut Random, all: &[&'static str]) -> &'static str {
+    random.pick::<&'static str>(all)
 }

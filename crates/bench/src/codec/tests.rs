@@ -221,13 +221,8 @@ fn others() {
 /// Random bytes cause no panic.
 #[test]
 fn fuzz() {
-    let mut x = 0x9e3779b97f4a7c15u64;
-    let mut rnd = move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x
-    };
+    let mut random = crate::random::Random::new(0);
+    let mut rnd = move || random.next();
     for _ in 0..200_000 {
         let n = (rnd() % 40) as usize;
         let mut b: Vec<u8> = (0..n).map(|_| rnd() as u8).collect();

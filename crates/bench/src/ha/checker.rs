@@ -348,13 +348,8 @@ mod tests {
     /// A random schedule with injected faults, compared with a simple model.
     #[test]
     fn the_checker_agrees_with_a_model() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = crate::random::Random::new(0);
+        let mut random = move |below: u64| random.below(below);
         for _ in 0..50 {
             let (mut arrivals, mut dropped, mut doubled) = (vec![], 0, 0);
             for number in 0..500 {

@@ -13,6 +13,7 @@ use super::run_result::{Counts, Event, RunResult};
 use super::silence::Silence;
 use crate::net::{self, Epoll};
 use crate::progress::print_status;
+use crate::random::Random;
 use crate::{latency, process, run};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -56,7 +57,7 @@ pub struct Engine<'a> {
     /// Last time of progress during the drain, with the counts at that time. A disconnected client counts as
     /// progress.
     moved: (u64, Tally),
-    random: u64,
+    random: Random,
 }
 
 const MS: u64 = 1_000_000;
@@ -108,7 +109,7 @@ impl<'a> Engine<'a> {
             away_since: None,
             ended_early: None,
             moved: (0, Tally::default()),
-            random: net::now() | 1,
+            random: Random::new(net::now()),
         }
     }
 

@@ -108,13 +108,8 @@ mod tests {
 
     #[test]
     fn the_set_agrees_with_a_model() {
-        let mut state = 88_172_645_463_325_252_u64;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = crate::random::Random::new(0);
+        let mut random = move |below: u64| random.below(below);
         for _ in 0..200 {
             let (mut sets, mut models) =
                 ([Numbers::default(), Numbers::default()], [BTreeSet::new(), BTreeSet::new()]);

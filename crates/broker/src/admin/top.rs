@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::Time;
+use random::Random;
 
 /// Average number of messages for each one that is sampled.
 pub(crate) const SAMPLE: u64 = 16;
@@ -89,12 +90,12 @@ impl Sampler {
 #[derive(Debug)]
 struct RandomSampler {
     left: u32,
-    state: u64,
+    random: Random,
 }
 
 impl Default for RandomSampler {
     fn default() -> Self {
-        Self { left: 1, state: 0x9e37_79b9_7f4a_7c15 }
+        Self { left: 1, random: Random::new(0) }
     }
 }
 
@@ -105,11 +106,8 @@ impl RandomSampler {
         if self.left > 0 {
             return false;
         }
-        // xorshift64 (Marsaglia 2003). Steps of 1 to 31 have a mean of 16.
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.left = 1 + ((self.state >> 32) % (2 * SAMPLE - 1)) as u32;
+        // Steps of 1 to 31 have a mean of 16.
+        self.left = 1 + self.random.below_u64(2 * SAMPLE - 1) as u32;
         true
     }
 }

@@ -8,7 +8,7 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::net::{Net, Peer};
 use crate::oracle::{Oracle, SHARE};
-use sim::Random;
+use random::Random;
 use sim::packets::*;
 
 /// State that all actors share.

@@ -13,7 +13,7 @@ use mqtt::{ReasonCode, Version};
 use crate::client::Client;
 use crate::log::Log;
 use crate::store::{Parcel, Store};
-use sim::Random;
+use random::Random;
 use sim::packets::{Connecting, Sent, connack, message};
 
 /// The workers of one node and their clients. Everything that a test does is completed before the call returns, unless

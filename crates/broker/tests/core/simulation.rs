@@ -14,7 +14,7 @@ use mqtt::QoS;
 use crate::actor::{Actor, Simulation};
 use crate::net::{Net, Travel, settings};
 use crate::oracle::Oracle;
-use sim::Random;
+use random::Random;
 use sim::packets::*;
 
 const RUNS_MIN: u64 = 12;

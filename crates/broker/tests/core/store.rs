@@ -3,7 +3,7 @@
 use broker::{Batch, Completion, ConnectionId, Request, ShardId, Token, WorkerCommand};
 use mqtt::ReasonCode;
 
-use sim::Random;
+use random::Random;
 
 /// Messages that can be held back or made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,11 +92,7 @@ impl Shared {
 
     /// Draws a random number (SplitMix64).
     pub fn draw(&self) -> u64 {
-        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut x = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        random::mix(self.random.fetch_add(random::STEP, Ordering::Relaxed).wrapping_add(random::STEP))
     }
 }
 

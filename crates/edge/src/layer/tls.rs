@@ -277,6 +277,8 @@ mod tests {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
+    use random::Random;
+
     use super::*;
 
     fn configurations() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
@@ -298,18 +300,6 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
         (Arc::new(server), Arc::new(client))
-    }
-
-    /// Pseudo-random numbers: xorshift64 (Marsaglia 2003).
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, end: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 33) as usize % end.max(1)
-        }
     }
 
     #[test]
@@ -368,7 +358,7 @@ mod tests {
 
     #[test]
     fn data_arrives_in_pieces_of_any_size() {
-        let (both, mut random) = (configurations(), Random(7));
+        let (both, mut random) = (configurations(), Random::new(7));
         for _ in 0..20 {
             assert!(converse(&both, &mut random, |_, _| {}));
         }
@@ -377,7 +367,7 @@ mod tests {
     /// Damaged bytes never cause a panic, and no data arrives that was not sent.
     #[test]
     fn damaged_bytes_end_the_connection() {
-        let (both, mut random) = (configurations(), Random(11));
+        let (both, mut random) = (configurations(), Random::new(11));
         let mut survived = 0;
         for _ in 0..400 {
             let whole = converse(&both, &mut random, |random, bytes| {

@@ -168,16 +168,10 @@ fn garbage_does_not_affect_other_clients() {
         let mut publisher = b.connect("publisher");
         let mut subscriber = b.connect("subscriber");
         subscriber.subscribe(&topic, QOS_1);
-        // A small generator, so that each run sends the same bytes.
-        let mut state = 0x9E37_79B9_7F4A_7C15u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        // Each run sends the same bytes.
+        let mut random = random::Random::new(0);
         for n in 0..150 {
-            let mut bytes: Vec<u8> = (0..random() % 60).map(|_| random() as u8).collect();
+            let mut bytes: Vec<u8> = (0..random.below(60)).map(|_| random.byte()).collect();
             let mut client = if n % 3 == 0 {
                 b.open()
             } else {
@@ -185,7 +179,7 @@ fn garbage_does_not_affect_other_clients() {
                 // Mostly valid packets, so that they get further.
                 let mut packet = Message::new(&topic, "garbage", QOS_2).packet_id(n).encode(b.version);
                 if n % 3 == 1 {
-                    packet = packet_with_wrong_byte(packet, random());
+                    packet = packet_with_wrong_byte(packet, random.draw());
                 }
                 packet.extend(bytes);
                 bytes = packet;

@@ -8,7 +8,7 @@ use link::{
     Output, Progress, Refused, Secret, Time,
 };
 
-use crate::random::Random;
+use random::Random;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -201,7 +201,7 @@ pub fn run(seed: u64, config: &Config) -> Happened {
 }
 
 fn link_id(random: &mut Random) -> LinkId {
-    LinkId(u128::from(random.next()) << 64 | u128::from(random.next()))
+    LinkId(u128::from(random.draw()) << 64 | u128::from(random.draw()))
 }
 
 impl Pair {
@@ -303,7 +303,7 @@ impl Pair {
             descriptor: Bytes::new(),
         };
         let secret = Secret::new(b"secret");
-        let nonce = [random.next() as u8; 32];
+        let nonce = [random.draw() as u8; 32];
         let (mut a_says, mut b_says) = (Output::default(), Output::default());
         let ids = [self.ends[0].link.id(), self.ends[1].link.id()];
         let mut a =

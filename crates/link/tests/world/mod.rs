@@ -11,7 +11,7 @@ use link::{
     MeshEvent, NodeId, Output, Refused, Secret, Time,
 };
 
-use crate::random::Random;
+use random::Random;
 
 /// Specification of a node.
 #[derive(Clone)]
@@ -149,9 +149,9 @@ impl World {
         self.tags += 1;
         let (edition, descriptor) = (self.tags, descriptor(&spec.name, self.tags));
         let identity = Identity { name, cluster: [spec.cluster; 16], features: 3, descriptor };
-        let mut random = Random::new(self.random.next());
+        let mut random = Random::new(self.random.draw());
         let bytes =
-            move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.next() >> 40) as u8);
+            move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
         let secret = Secret::new(spec.secret.as_bytes());
         let mut mesh = Mesh::new(identity, secret, Box::new(bytes), spec.config.clone());
         let mut peers = BTreeMap::new();

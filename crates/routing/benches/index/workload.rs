@@ -92,13 +92,8 @@ impl Workload {
         let of_one = DEVICES
             + SITES * (3 + DEVICES + DEVICES.div_ceil(3) + DEVICES.div_ceil(4) + DEVICES.div_ceil(10));
         let organisations = (self.filters / of_one).max(1);
-        let mut random = 88_172_645_463_325_252u64;
-        let mut next = |bound: usize| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) as usize % bound
-        };
+        let mut random = random::Random::new(0);
+        let mut next = |bound: usize| random.below(bound);
         (0..count)
             .map(|_| match self.kind {
                 Kind::Unique => format!("bench/{:07}/x", next(self.filters)),

@@ -12,11 +12,11 @@ use crate::node::Node;
 use crate::oracle::{Ending, Oracle, OutgoingPublish};
 use crate::packets::{Message, Sent, message};
 use crate::plan::Plan;
-use crate::random::Random;
 use crate::report::Report;
 use crate::scene::Scene;
 use crate::schedule::Schedule;
 use crate::trace::Trace;
+use random::Random;
 
 /// A node that was just started and does nothing, and a client.
 struct Stage {

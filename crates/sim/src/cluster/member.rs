@@ -22,8 +22,8 @@ use super::wan::{End, Wan};
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::node::{Node, Setup, StartFailure};
-use crate::random::Random;
 use crate::schedule::{Event, MILLI, Micros};
+use random::Random;
 
 /// Mailbox of the cluster thread.
 #[derive(Default)]

@@ -11,8 +11,8 @@ use replog::{Batching, Incarnation};
 use super::oracle::SKEW_MAX;
 use super::unauthenticated::Kind;
 use crate::node::Setup;
-use crate::random::Random;
 use crate::schedule::{MILLI, Micros, SECOND};
+use random::Random;
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,10 +20,10 @@ use super::wan::{End, Piece, Wan};
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::{self, Direction, Link, Net};
-use crate::random::Random;
 use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
+use random::Random;
 
 /// Time between the arrival of a packet and a client's answer, after the last fault.
 const ANSWER: Micros = 20 * MILLI;

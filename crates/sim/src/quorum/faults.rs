@@ -1,7 +1,7 @@
 //! Faults of a consensus group.
 
-use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
+use random::Random;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -10,9 +10,9 @@ use storage::{ForEachEvent, GroupId, Keeper, Log, LogEvent, LogListener, Options
 
 use super::neighbour::{self, Neighbour};
 use super::proposal_log::ProposalLog;
-use crate::random::Random;
 use crate::report::Report;
 use crate::schedule::Micros;
+use random::Random;
 
 pub const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
 /// Urgent groups of the log: those of [`STORAGE_GROUPS`], as on a core.

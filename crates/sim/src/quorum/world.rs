@@ -12,10 +12,10 @@ use super::oracle::{Oracle, PendingRequest};
 use super::proposal_log::command;
 use super::replica::{Damage, Host, NotStarted, Replica, ReplicaParameters, node};
 use crate::context::Context;
-use crate::random::Random;
 use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
+use random::Random;
 
 /// Event of a host. An event of one process does nothing in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::fault::Random;
 use crate::id::GroupId;
 use crate::{Record, Vacate};
+use random::Random;
 
 /// Operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,13 +153,13 @@ impl Model {
     }
 
     pub fn append(&mut self, random: &mut Random) -> Record {
-        let kind = if random.below(8) == 0 { OpKind::Delete } else { OpKind::Set };
-        let filler = match random.below(40) {
-            0 => 3000 + random.below(4000),
-            1..10 => random.below(900),
-            _ => random.below(120),
+        let kind = if random.below_u64(8) == 0 { OpKind::Delete } else { OpKind::Set };
+        let filler = match random.below_u64(40) {
+            0 => 3000 + random.below_u64(4000),
+            1..10 => random.below_u64(900),
+            _ => random.below_u64(120),
         };
-        let (part, nonce) = (random.below(PARTS) as u32, random.draw());
+        let (part, nonce) = (random.below_u64(PARTS) as u32, random.draw());
         self.push(Op { kind, part, nonce, filler: filler as usize })
     }
 
@@ -211,7 +211,7 @@ impl Model {
 
     fn write_on(&mut self, mut writing: Writing, random: &mut Random) -> Vec<Record> {
         let (group, checkpoint) = (self.group, writing.index);
-        let some = 1 + random.below(PARTS) as usize;
+        let some = 1 + random.below_u64(PARTS) as usize;
         let mut records: Vec<Record> = (0..some)
             .filter_map(|_| writing.parts.pop_front())
             .map(|(part, bytes)| Record::Part { group, part, checkpoint, payload: bytes.into() })

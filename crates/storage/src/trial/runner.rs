@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use super::model::{Memory, Model, encode_part};
 use super::{Tally, Trial};
-use crate::fault::{FaultDisk, FaultPlan, Random};
+use crate::fault::{FaultDisk, FaultPlan};
 use crate::id::GroupId;
 use crate::{
     Commit, Error, ForEachEvent, LogEvent, LogListener, Opened, Options, RecoveredGroup, SegmentId, open,
 };
+use random::Random;
 
 /// Events of the log since the last look.
 #[derive(Clone, Default)]
@@ -60,8 +61,8 @@ impl Runner {
         let options = Options {
             segment_bytes: SEGMENT,
             reserve_bytes: 0,
-            commit_bytes_max: [600, 2000, 8 << 20][random.below(3) as usize],
-            low_bytes_per_commit: [200, 1 << 20][random.below(2) as usize],
+            commit_bytes_max: [600, 2000, 8 << 20][random.below_u64(3) as usize],
+            low_bytes_per_commit: [200, 1 << 20][random.below_u64(2) as usize],
             entropy: Some([trial.seed as u8; 48]),
             urgent: if trial.seed.is_multiple_of(2) { &[GroupId(2)] } else { &[] },
             mutation: trial.mutation,
@@ -88,7 +89,7 @@ impl Runner {
             if incarnation == 0 {
                 self.tally.operations = self.disk.operations();
             }
-            let killed = !self.planned(incarnation) && self.random.below(3) == 0;
+            let killed = !self.planned(incarnation) && self.random.below_u64(3) == 0;
             self.disk = if killed { self.disk.kill() } else { self.disk.crash() };
         }
         self.last_incarnation()?;
@@ -104,11 +105,11 @@ impl Runner {
     /// Plans the faults of this incarnation.
     fn plan(&mut self, incarnation: u32) {
         let mut plan = FaultPlan::default();
-        let at = self.disk.operations() + 1 + self.random.below(150);
+        let at = self.disk.operations() + 1 + self.random.below_u64(150);
         if self.trial.cut_at.is_some() {
             plan.cut_at = self.trial.cut_at.filter(|_| incarnation == 0);
         } else {
-            match self.random.below(8) {
+            match self.random.below_u64(8) {
                 0..5 => plan.cut_at = Some(at),
                 5 => plan.sync_fails_at = Some(at),
                 6 => plan.write_full_at = Some(at),
@@ -253,11 +254,11 @@ impl Runner {
     }
 
     fn step(&mut self, opened: &mut Opened) -> Result<StepResult, String> {
-        match self.random.below(100) {
+        match self.random.below_u64(100) {
             0..45 => {
-                let group = GroupId(1 + self.random.below(3) as u16);
+                let group = GroupId(1 + self.random.below_u64(3) as u16);
                 let model = self.groups.get_mut(&group).ok_or("a group")?;
-                let count = 1 + self.random.below(4);
+                let count = 1 + self.random.below_u64(4);
                 let records: Vec<_> = (0..count).map(|_| model.append(&mut self.random)).collect();
                 opened.log.append(records);
                 opened.log.report_live(group, model.live_bytes());
@@ -268,11 +269,11 @@ impl Runner {
             }
             85..93 => self.answer(opened),
             93..98 => {
-                let group = GroupId(1 + self.random.below(3) as u16);
+                let group = GroupId(1 + self.random.below_u64(3) as u16);
                 let model = self.groups.get_mut(&group).ok_or("a group")?;
                 opened.log.append(model.checkpoint(&mut self.random));
             }
-            98 => self.disk.set_capacity(Some(self.disk.used() + self.random.below(2 * SEGMENT))),
+            98 => self.disk.set_capacity(Some(self.disk.used() + self.random.below_u64(2 * SEGMENT))),
             _ => self.disk.set_capacity(None),
         }
         Ok(StepResult::Continue)
@@ -348,9 +349,9 @@ impl Runner {
             let names = crate::Disk::list(&self.disk).map_err(|error| error.to_string())?;
             let segments: Vec<&String> =
                 names.iter().filter(|name| SegmentId::of_file(name).is_some()).collect();
-            let name = segments[self.random.below(segments.len() as u64) as usize];
+            let name = segments[self.random.below_u64(segments.len() as u64) as usize];
             let length = self.disk.contents(name).map_or(1, |bytes| bytes.len() as u64);
-            self.disk.flip(name, self.random.below(length), self.random.below(8) as u32);
+            self.disk.flip(name, self.random.below_u64(length), self.random.below_u64(8) as u32);
             let models: Vec<_> = self.groups.values().map(Model::remember).collect();
             let noticed = (self.tally.flips_refused, self.tally.flips_read);
             self.start(Damage::Flipped)?;

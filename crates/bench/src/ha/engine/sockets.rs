@@ -119,11 +119,8 @@ impl Engine<'_> {
             self.counts.protocol_errors += 1;
         }
         *self.reasons.entry(why.to_owned()).or_insert(0) += 1;
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
         let longest = self.plan.backoff_max.as_nanos() as u64;
-        self.connections[at].down(self.now, longest, self.random);
+        self.connections[at].down(self.now, longest, self.random.next());
         if ready && self.connections.iter().all(|connection| !connection.ready()) {
             self.away_since = Some(self.now);
         }
