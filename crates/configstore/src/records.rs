@@ -7,7 +7,10 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::hash::Hasher as _;
 use std::sync::Arc;
+
+use fnv::FnvHasher;
 
 use crate::batch::{self, Batch, Reader, put_name, put_value};
 use crate::change::{Applied, Revision, Stored};
@@ -310,13 +313,13 @@ impl Copy {
         self.state.table(table)
     }
 
-    /// Hash over all records and their revisions.
+    /// Hash over all records and their revisions: FNV-1a.
     pub fn digest(&self) -> u64 {
         let mut out = Vec::new();
         put_whole(&self.state, &mut out);
-        out.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        let mut hasher = FnvHasher::default();
+        hasher.write(&out);
+        hasher.finish()
     }
 }
 

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hasher as _};
 
+use fnv::FnvHasher;
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
@@ -43,10 +44,6 @@ struct Slot {
     at: u32,
     hash: u32,
 }
-
-/// Offset basis of 64-bit FNV-1a.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
 /// Round of entries that no copy contained.
 pub const NO_ROUND: u32 = 0;
@@ -287,6 +284,8 @@ fn part<V: Value>(key: &[u8], value: Option<&V>, scratch: &mut Vec<u8>) -> u64 {
     let Some(value) = value else { return 0 };
     scratch.clear();
     value.encode(scratch);
-    let bytes = key.iter().chain(&*scratch);
-    bytes.fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
+    let mut hasher = FnvHasher::default();
+    hasher.write(key);
+    hasher.write(scratch);
+    hasher.finish()
 }

@@ -1,5 +1,8 @@
 //! Node descriptor: what a node announces to nodes that do not know it yet.
 
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
 use link::{DESCRIPTOR_MAX, NodeId};
 use replog::Incarnation;
 
@@ -81,13 +84,9 @@ impl NodeDescriptor {
 
 /// Returns a hash of a set of nodes: equal for equal sets, and not 0.
 pub fn hash_of(nodes: impl Iterator<Item = NodeId>) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for node in nodes {
-        for byte in node.0.to_le_bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash.max(1)
+    let mut hasher = FnvHasher::default();
+    nodes.for_each(|node| hasher.write(&node.0.to_le_bytes()));
+    hasher.finish().max(1)
 }
 
 #[cfg(test)]
