@@ -4,29 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Reads `2026-01-31T12:00:00.25Z`, or with an offset. `None` for anything else and for times before 1970.
 pub fn parse(text: &str) -> Option<SystemTime> {
-    let bytes = text.as_bytes();
-    if !text.is_ascii() || bytes.len() < 20 {
+    if !text.is_ascii() || text.len() < 20 || !matches!(text.as_bytes()[10], b'T' | b't' | b' ') {
         return None;
     }
-    let number = |from: usize, to: usize| -> Option<u64> {
-        bytes[from..to].iter().try_fold(0, |n, b| b.is_ascii_digit().then(|| n * 10 + u64::from(b - b'0')))
-    };
-    let marks = [(4, b'-'), (7, b'-'), (13, b':'), (16, b':')];
-    if marks.iter().any(|&(at, mark)| bytes[at] != mark) || !matches!(bytes[10], b'T' | b't' | b' ') {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if year < 1970
-        || !(1..=12).contains(&month)
-        || !(1..=31).contains(&day)
-        || hour > 23
-        || minute > 59
-        || second > 60
-    {
-        return None;
-    }
-    let rest = &text[19..];
+    let (date, clock, rest) = (&text[..10], &text[11..19], &text[19..]);
+    let time = humantime::parse_rfc3339_weak(&format!("{date}T{clock}")).ok()?;
     let (nanos, zone) = match rest.strip_prefix('.') {
         None => (0, rest),
         Some(fraction) => {
@@ -35,7 +17,7 @@ pub fn parse(text: &str) -> Option<SystemTime> {
             (nanos, &fraction[digits..])
         }
     };
-    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
+    let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
     let utc = seconds.checked_add_signed(-offset(zone)?)?;
     UNIX_EPOCH.checked_add(Duration::new(utc, nanos))
 }
@@ -51,15 +33,6 @@ fn offset(zone: &str) -> Option<i64> {
     let (hours, minutes) = rest.split_once(':')?;
     let two = |digits: &str| (digits.len() == 2).then(|| digits.parse::<u8>().ok()).flatten();
     Some(sign * (i64::from(two(hours)?) * 3_600 + i64::from(two(minutes)?) * 60))
-}
-
-/// Days since 1970-01-01, by counting years from March so that the leap day comes last.
-fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let month = (month + 9) % 12;
-    let leaps = year / 4 - year / 100 + year / 400;
-    // 719,468 days from 0000-03-01 to 1970-01-01.
-    year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
 /// Returns the age of `text`; zero when it is in the future.
