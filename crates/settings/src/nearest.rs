@@ -2,24 +2,12 @@
 
 /// Number of edits that turn `a` into `b`: insert, delete or replace one character, or swap two neighbours.
 pub fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.chars().take(LEN_MAX).collect();
-    let b: Vec<char> = b.chars().take(LEN_MAX).collect();
-    // Three rows of the usual table: the one before the last is needed for swaps.
-    let mut oldest = vec![0; b.len() + 1];
-    let mut older: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut row = vec![i + 1; b.len() + 1];
-        for (j, to) in b.iter().enumerate() {
-            let replaced = older[j] + usize::from(from != to);
-            row[j + 1] = replaced.min(older[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *from == b[j - 1] && a[i - 1] == *to {
-                row[j + 1] = row[j + 1].min(oldest[j - 1] + 1);
-            }
-        }
-        oldest = older;
-        older = row;
-    }
-    older[b.len()]
+    strsim::osa_distance(beginning(a), beginning(b))
+}
+
+/// The first [`LEN_MAX`] characters.
+fn beginning(name: &str) -> &str {
+    name.char_indices().nth(LEN_MAX).map_or(name, |(end, _)| &name[..end])
 }
 
 /// Dissimilarity of an unknown and a known name: the primary measure, and the one that decides between equals. A part
