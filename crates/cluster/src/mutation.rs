@@ -1,14 +1,10 @@
 //! Faults put into the product on purpose: the simulator must notice each of them (`cargo xtask sim --mutations`).
 
-#[cfg(feature = "trial")]
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+mutation::mutations! {
+    pub(crate) fn mutated;
 
-/// One fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Mutation {
     /// A publisher is answered before the other node has its message.
-    ConfirmEarly = 1,
+    ConfirmEarly,
     /// A SUBACK leaves before cores have reported that others know the subscription.
     SubackEarly,
     /// A node acknowledges without a lease.
@@ -83,82 +79,4 @@ pub enum Mutation {
     ForgetRemoved,
     /// Messages of a node's previous incarnation are confirmed to the next one.
     ConfirmToNext,
-}
-
-impl Mutation {
-    /// All faults.
-    pub const ALL: [Self; 38] = [
-        Self::ConfirmEarly,
-        Self::SubackEarly,
-        Self::AlwaysFresh,
-        Self::ForgetHello,
-        Self::Relay,
-        Self::GiveTwice,
-        Self::ForgetCopies,
-        Self::AlwaysBrief,
-        Self::ForgetGrants,
-        Self::GrantUninformed,
-        Self::GrantSuspects,
-        Self::DeclareDeadAtOnce,
-        Self::PurgeSuspects,
-        Self::KeepClients,
-        Self::StayDead,
-        Self::FoundAlone,
-        Self::CountRemoved,
-        Self::ManyCoresAtOnce,
-        Self::OldIncarnationsJoin,
-        Self::SendToDead,
-        Self::AdoptUnread,
-        Self::ForgetEarly,
-        Self::IgnoreCopyRequests,
-        Self::ForgetRelays,
-        Self::RememberIncarnations,
-        Self::AskOneCore,
-        Self::ForgetAway,
-        Self::StayAttached,
-        Self::GrantInTime,
-        Self::ForgetLegacy,
-        Self::CountOnDead,
-        Self::NoMargin,
-        Self::StaySuspect,
-        Self::SettleCutOff,
-        Self::RefuseShapes,
-        Self::SettleForgotten,
-        Self::ForgetRemoved,
-        Self::ConfirmToNext,
-    ];
-}
-
-/// Fault that is active, or 0.
-#[cfg(feature = "trial")]
-static CURRENT: AtomicU8 = AtomicU8::new(0);
-
-/// Number of times that the code of each fault was reached, by its number.
-#[cfg(feature = "trial")]
-static REACHED: [AtomicU64; Mutation::ALL.len() + 1] = [const { AtomicU64::new(0) }; _];
-
-/// Activates a fault for the whole process.
-#[cfg(feature = "trial")]
-pub fn mutate(mutation: Option<Mutation>) {
-    CURRENT.store(mutation.map_or(0, |mutation| mutation as u8), Ordering::SeqCst);
-}
-
-/// Returns how often the process has reached the code of this fault.
-#[cfg(feature = "trial")]
-pub fn reached(mutation: Mutation) -> u64 {
-    REACHED[mutation as usize].load(Ordering::Relaxed)
-}
-
-/// Returns whether this fault is active.
-#[cfg(feature = "trial")]
-pub(crate) fn mutated(mutation: Mutation) -> bool {
-    REACHED[mutation as usize].fetch_add(1, Ordering::Relaxed);
-    CURRENT.load(Ordering::Relaxed) == mutation as u8
-}
-
-/// Returns false: product builds have no faults.
-#[cfg(not(feature = "trial"))]
-#[inline(always)]
-pub(crate) const fn mutated(_: Mutation) -> bool {
-    false
 }
