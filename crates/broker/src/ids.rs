@@ -38,6 +38,11 @@ impl ShardId {
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
+
+    /// Returns the worker that hosts the shard on a node with this number of workers.
+    pub fn host(self, workers: u16) -> WorkerId {
+        WorkerId(self.0 % workers)
+    }
 }
 
 /// Slot of a durable session in its shard.

@@ -567,7 +567,7 @@ impl Node {
 
     /// The worker that hosts a shard of the session store.
     pub fn shard_host(&self, shard: ShardId) -> WorkerId {
-        WorkerId(shard.0 % self.workers)
+        shard.host(self.workers)
     }
 
     /// Returns whether a shard must be asked for room before a message is retained.

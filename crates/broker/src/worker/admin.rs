@@ -40,7 +40,7 @@ impl Worker {
                     Some(ClientLocation { owner: Some(connection), session: None }) => {
                         let request =
                             AdminRequest::ConnectionSubscriptions { connection, from, limit, reply };
-                        self.post(connection.worker, request.into());
+                        self.outbox.post(connection.worker, request.into());
                     }
                     _ => reply(None),
                 }
@@ -59,7 +59,7 @@ impl Worker {
                 }
                 Some(ClientLocation { owner: Some(connection), session: None }) => {
                     let request = AdminRequest::ConnectionQueue { connection, limit, payload, reply };
-                    self.post(connection.worker, request.into());
+                    self.outbox.post(connection.worker, request.into());
                 }
                 _ => reply(None),
             },
@@ -83,7 +83,7 @@ impl Worker {
                 match self.owner(shard, &client_id) {
                     Ok(connection) => {
                         let request = AdminRequest::SubscribeConnection { connection, subscription, reply };
-                        self.post(connection.worker, request.into());
+                        self.outbox.post(connection.worker, request.into());
                     }
                     Err(unable) => reply(Err(unable)),
                 }
@@ -95,7 +95,7 @@ impl Worker {
                 match self.owner(shard, &client_id) {
                     Ok(connection) => {
                         let request = AdminRequest::UnsubscribeConnection { connection, filter, reply };
-                        self.post(connection.worker, request.into());
+                        self.outbox.post(connection.worker, request.into());
                     }
                     Err(unable) => reply(Err(unable)),
                 }
@@ -231,7 +231,7 @@ impl Worker {
         }
         if let Some(host) = elsewhere {
             let request = AdminRequest::ClientSessions { page, filter, reply };
-            return self.post(host, request.into());
+            return self.outbox.post(host, request.into());
         }
         page.items.retain(|item| filter.wants_queue(item));
         reply(page);
@@ -246,7 +246,7 @@ impl Worker {
         match owner {
             Some(connection) => {
                 let request = AdminRequest::ClientConnection { connection, session, reply };
-                self.post(connection.worker, request.into());
+                self.outbox.post(connection.worker, request.into());
             }
             None => reply(session),
         }
@@ -383,7 +383,7 @@ impl Worker {
         if let Some(connection) = owner {
             let durable = session.is_some();
             let request = AdminRequest::KickConnection { connection, end_session, durable, reply };
-            return self.post(connection.worker, request.into());
+            return self.outbox.post(connection.worker, request.into());
         }
         let mut output = std::mem::take(&mut self.shard_output);
         let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
@@ -410,7 +410,7 @@ impl Worker {
         }
         let next = self.id.0 + 1;
         if next < self.node.workers {
-            return self.post(WorkerId(next), AdminRequest::FindReceivers(search).into());
+            return self.outbox.post(WorkerId(next), AdminRequest::FindReceivers(search).into());
         }
         self.name_members(search);
     }
@@ -463,7 +463,7 @@ impl Worker {
             }
         }
         if let Some(worker) = elsewhere {
-            return self.post(worker, AdminRequest::NameMembers(search).into());
+            return self.outbox.post(worker, AdminRequest::NameMembers(search).into());
         }
         // A receiver without a name no longer exists.
         search.matches.receivers.retain(|receiver| !receiver.client_id.is_empty());

@@ -136,7 +136,7 @@ impl Worker {
             will,
         };
         let shard = client_shard(fold(connection.client_key));
-        self.request(shard, Request::Claim(Box::new(claim)));
+        self.outbox.request(shard, Request::Claim(Box::new(claim)));
     }
 
     /// Charges a connection to its user and its mountpoint. Returns false if one of them has reached its maximum.

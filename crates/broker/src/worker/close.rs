@@ -182,7 +182,7 @@ impl Worker {
                 dispatched,
                 known_to,
             };
-            self.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
+            self.outbox.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);
         self.mark_dirty(slot);
@@ -203,7 +203,7 @@ impl Worker {
                     member: Member::Connection(id),
                     reply: None,
                 };
-                self.request(group.shard(), leave);
+                self.outbox.request(group.shard(), leave);
             }
             // The session's shard notifies the group that the session is disconnected.
             Some(_) => {}
@@ -221,7 +221,7 @@ impl Worker {
         let waited = overflow.into_iter().map(|overflow| overflow.entry);
         for entry in deliveries.into_unfinished().chain(waited) {
             if let Some(group) = entry.group {
-                self.request(
+                self.outbox.request(
                     group.shard,
                     Request::Bounce { group, message: entry.message, identity: None, token: None },
                 );

@@ -401,7 +401,7 @@ impl Worker {
         let DueWill { shard, key, id, message, owner } = will;
         if owner.as_ref().is_some_and(|owner| !self.may_still_publish(owner, &message)) {
             self.counters.wills_denied += 1;
-            return self.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
+            return self.outbox.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
         }
         let view = message.view().arrived(self.now);
         let publishing = Publishing {
@@ -417,7 +417,7 @@ impl Worker {
         let dispatched = name.map(|name| self.dispatch_as(name, view, publishing)).unwrap_or_default();
         self.will_payers = None;
         let dispatch::Dispatched { outstanding, shards, .. } = dispatched;
-        self.request(shard, Request::WillDispatched { key, outstanding, shards });
+        self.outbox.request(shard, Request::WillDispatched { key, outstanding, shards });
     }
 }
 

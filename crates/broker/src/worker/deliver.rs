@@ -460,6 +460,7 @@ impl Worker {
             let kind =
                 if params.qos == QoS::ExactlyOnce { kind } else { crate::store::Acknowledgement::PubAck };
             return self
+                .outbox
                 .request(session.shard, Request::Acknowledge { session, connection: id, packet_id, kind });
         }
         let deliveries = &mut connection.flow().deliveries;
@@ -639,8 +640,7 @@ impl Worker {
         pending.remaining -= 1;
         if pending.remaining == 0 {
             let Pending { token, .. } = self.pending.remove(key as usize);
-            // Send a command even to this worker: the publisher may be in the middle of an operation.
-            self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
+            self.outbox.complete_here(token, ReasonCode::Success);
         }
     }
 
@@ -715,7 +715,7 @@ impl Worker {
             for connection in self.shards[at].1.hoarders(self.judged, share, &mut to_free) {
                 let worker = connection.worker;
                 let command = WorkerCommand::Completion(Completion::QueueFull { connection });
-                self.post(worker, command);
+                self.outbox.post(worker, command);
             }
         }
     }
@@ -767,7 +767,9 @@ impl Worker {
         let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
         let connection = self.connections.get_mut(id.slot, id.generation);
         let Some(connection) = connection.filter(|connection| connection.phase == Phase::Open) else {
-            return self.request(group.shard, Request::Bounce { group, message, identity: None, token });
+            return self
+                .outbox
+                .request(group.shard, Request::Bounce { group, message, identity: None, token });
         };
         let durable = connection.session.is_some();
         let mut shared = Shared::from(&message);
@@ -856,7 +858,7 @@ impl Worker {
         flow.retained.begin(ticket, others);
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
-            self.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
+            self.outbox.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
         }
         self.ask_for_page(slot);
     }
@@ -896,7 +898,7 @@ impl Worker {
     pub(super) fn end_walk(&mut self, slot: u32, filter: Box<str>, options: Options) {
         let session = self.connections.occupant_ref(slot).and_then(|connection| connection.session);
         if let Some(session) = session.filter(|_| is_kept(&filter, options) && self.has_retained()) {
-            self.request(session.shard, Request::EndWalk { session, filter });
+            self.outbox.request(session.shard, Request::EndWalk { session, filter });
         }
     }
 
@@ -912,7 +914,7 @@ impl Worker {
             let begun = found.is_some_and(|found| self.resume_retained(slot, &filter, found, progress));
             jobs += usize::from(begun);
             if !begun && let Some(session) = self.connections.occupant_ref(slot).and_then(|it| it.session) {
-                self.request(session.shard, Request::EndWalk { session, filter });
+                self.outbox.request(session.shard, Request::EndWalk { session, filter });
             }
         }
         if jobs > 0 {
@@ -949,13 +951,13 @@ impl Worker {
         flow.page_asked = true;
         if let Some(session) = session.filter(|_| is_kept(&job.filter, job.options) && !flow.room_for_page) {
             // Reserve room first: a page without room would be lost if the connection ended.
-            return self.request(session.shard, Request::AskRoomForPage { session, connection: id });
+            return self.outbox.request(session.shard, Request::AskRoomForPage { session, connection: id });
         }
         flow.room_for_page = false;
         let (filter, done, from) = (job.filter.clone(), job.done, job.from.clone());
         let scan = Scan { connection: id, filter, done, from, limit: queue_max.max(1) };
         let worker = WorkerId(job.worker);
-        self.post(worker, WorkerCommand::Scan(Box::new(scan)));
+        self.outbox.post(worker, WorkerCommand::Scan(Box::new(scan)));
     }
 
     /// Continues after the pause between two pages.
@@ -1020,7 +1022,7 @@ impl Worker {
         match session.filter(|_| is_kept(&filter, options)) {
             Some(session) => {
                 let page = Some(Box::new(EnqueueForPage { connection: id, filter, progress }));
-                self.request(
+                self.outbox.request(
                     session.shard,
                     Request::Enqueue { session, entries, group: None, token: None, page },
                 );

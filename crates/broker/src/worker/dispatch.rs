@@ -6,8 +6,8 @@ use mqtt::{QoS, ReasonCode, TopicName};
 
 use super::Worker;
 use super::deliver::EncodeOnce;
-use crate::batch::{BatchDelivery, Body, Target, Token, WorkerCommand};
-use crate::ids::{ConnectionId, ShardId, WorkerId};
+use crate::batch::{BatchDelivery, Body, Target, Token};
+use crate::ids::{ConnectionId, WorkerId};
 use crate::message::{MessageView, Shared};
 use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
@@ -185,7 +185,7 @@ impl Worker {
                 refusal,
                 token,
             };
-            self.request(shard, append);
+            self.outbox.request(shard, append);
             result.outstanding += u32::from(token.is_some());
         }
         result.shards = if publishing.identity.is_some() { shards } else { 0 };
@@ -240,7 +240,7 @@ impl Worker {
         token: Option<Token>,
     ) -> u32 {
         let view = shared.view;
-        let batch = &mut self.outbox[usize::from(worker)];
+        let batch = self.outbox.batch(WorkerId(worker));
         let before = batch.targets.len();
         merge(routes, &view, &mut batch.targets);
         if batch.targets.len() == before {
@@ -290,7 +290,8 @@ impl Worker {
             return 0;
         }
         let payers = self.payers_of(shared.view.publisher);
-        self.request(shard, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
+        self.outbox
+            .request(shard, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
         u32::from(token.is_some())
     }
 
@@ -321,27 +322,17 @@ impl Worker {
                 self.publish_completed(slot, generation, sequence, reason);
             }
             Token::Publish { connection, .. } => {
-                self.outbox[connection.worker.index()].acknowledged.push((token, reason));
+                self.outbox.complete(connection.worker, token, reason);
             }
             Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
-            Token::Operator { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
-            Token::Append { shard, key } => self.request(shard, Request::Accepted { key, reason }),
-            Token::Offered { shard, key } => self.request(shard, Request::Offered { key, reason }),
+            Token::Operator { worker, .. } => self.outbox.complete(worker, token, reason),
+            Token::Append { shard, key } => self.outbox.request(shard, Request::Accepted { key, reason }),
+            Token::Offered { shard, key } => self.outbox.request(shard, Request::Offered { key, reason }),
             Token::Copy { worker, key } if worker == self.id => self.continue_copy(key),
-            Token::Copy { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
+            Token::Copy { worker, .. } => self.outbox.complete(worker, token, reason),
             Token::Forwarded { worker, key } if worker == self.id => self.has_arrived(key, reason),
-            Token::Forwarded { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
+            Token::Forwarded { worker, .. } => self.outbox.complete(worker, token, reason),
         }
-    }
-
-    /// Queues a command for a worker until the end of the turn.
-    pub(super) fn post(&mut self, to: WorkerId, command: WorkerCommand) {
-        self.outbox[to.index()].commands.push(command);
-    }
-
-    pub(super) fn request(&mut self, shard: ShardId, request: Request) {
-        let host = self.node.shard_host(shard);
-        self.post(host, WorkerCommand::Request(shard, request));
     }
 }
 

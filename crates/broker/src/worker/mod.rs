@@ -15,6 +15,7 @@ mod dispatch;
 mod exchange;
 mod foreign;
 mod operators;
+mod outbox;
 mod peers;
 mod permission;
 mod post;
@@ -63,6 +64,7 @@ use crate::slots::Slots;
 use crate::store::{DueWill, ShardHost, ShardOutput, StoreEvent};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
+use outbox::Outbox;
 
 pub struct Worker {
     id: WorkerId,
@@ -72,10 +74,7 @@ pub struct Worker {
     now: Time,
     connections: Slots<Connection>,
     reader: Reader<Route>,
-    /// Batches that each worker gets at the end of the turn, including this worker.
-    outbox: Vec<Batch>,
-    /// Memory of the next batch for this worker itself.
-    own_batch: Batch,
+    outbox: Outbox,
     /// Messages for other nodes of the cluster.
     outbound: Outbound,
     /// Copies of retained messages in progress: the receiving node, the kind, and the position of the next page.
@@ -168,8 +167,7 @@ impl Worker {
             now: node.began(),
             connections: Slots::default(),
             reader: node.routes.reader(),
-            outbox: (0..node.workers).map(|_| Batch::default()).collect(),
-            own_batch: Batch::default(),
+            outbox: Outbox::new(id, node.workers),
             outbound: Outbound::new(id),
             copies: slab::Slab::new(),
             arrivals: slab::Slab::new(),
@@ -438,7 +436,7 @@ impl Worker {
 
     /// Returns the batch for `worker`. If it is not empty, the edge sends it and leaves an empty one.
     pub fn outgoing(&mut self, worker: WorkerId) -> &mut Batch {
-        &mut self.outbox[worker.index()]
+        self.outbox.batch(worker)
     }
 
     /// Returns whether the worker has work to do before it may sleep.
@@ -446,7 +444,7 @@ impl Worker {
         !self.dirty.is_empty()
             || !self.woken.is_empty()
             || !self.outbound.is_empty()
-            || self.outbox.iter().any(|batch| !batch.is_empty())
+            || !self.outbox.is_empty()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
@@ -460,15 +458,9 @@ impl Worker {
 
     /// Performs one round of [`Self::settle`]. Returns false if there was nothing to do.
     pub fn settle_once(&mut self, now: Time) -> bool {
-        if self.outbox[self.id.index()].is_empty() {
-            return false;
-        }
-        let mut batch = std::mem::take(&mut self.own_batch);
-        std::mem::swap(&mut batch, &mut self.outbox[self.id.index()]);
+        let Some(mut batch) = self.outbox.take_own() else { return false };
         self.take_batch(now, &mut batch);
-        // Two batches alternate, because a round may fill the next one.
-        batch.recycle(usize::MAX);
-        self.own_batch = batch;
+        self.outbox.recycle(batch);
         true
     }
 
@@ -537,7 +529,7 @@ impl Worker {
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
         for waiter in self.flush_waiters.drain(..) {
-            self.outbox[waiter.worker().index()].commands.push(WorkerCommand::Flushed(waiter));
+            self.outbox.post(waiter.worker(), WorkerCommand::Flushed(waiter));
         }
         if self.node.log.is_some() {
             // Shards that can wait are flushed together, for one sync.

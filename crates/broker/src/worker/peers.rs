@@ -272,7 +272,8 @@ impl Worker {
         }
         let token = key.map(|key| Token::Forwarded { worker: self.id, key });
         let (shard, message, refusal) = (group.shard(), framed.view.to_message(), self.node.refusal());
-        self.request(shard, Request::DeliverLocally { group: Box::new(group), message, refusal, token });
+        self.outbox
+            .request(shard, Request::DeliverLocally { group: Box::new(group), message, refusal, token });
     }
 
     /// Keeps a copy of another node's retained message that this node may have missed.
@@ -294,7 +295,7 @@ impl Worker {
         }
         let stamp = stamp.max(1);
         let payers = Payers::default();
-        self.request(shard, Request::Retain { message, stamp, copied_by, refusal, token, payers });
+        self.outbox.request(shard, Request::Retain { message, stamp, copied_by, refusal, token, payers });
     }
 
     /// Passes a copy from `from` on to the nodes that already have all earlier copies of this node.
@@ -368,7 +369,7 @@ impl Worker {
             && let Some(from) = page.next
         {
             let token = self.copy_token(to, which, from);
-            self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
+            self.outbox.complete_here(token, ReasonCode::Success);
         }
     }
 

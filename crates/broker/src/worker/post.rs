@@ -125,23 +125,21 @@ impl Worker {
     /// Sends the output of a shard of this worker to its receivers.
     pub(super) fn apply_output(&mut self, output: &mut ShardOutput) {
         for (worker, command) in output.commands.drain(..) {
-            self.post(worker, command);
+            self.outbox.post(worker, command);
         }
         for (shard, request) in output.requests.drain(..) {
-            self.request(shard, request);
+            self.outbox.request(shard, request);
         }
         let own = self.id;
         for (token, reason) in output.acknowledged.drain(..) {
             match token {
                 // Queue the answer behind the commands, so that the completions of one shard stay in order.
                 Token::Publish { connection, .. } => {
-                    self.outbox[connection.worker.index()].acknowledged.push((token, reason));
+                    self.outbox.complete(connection.worker, token, reason);
                 }
-                Token::Operator { worker, .. } => {
-                    self.outbox[worker.index()].acknowledged.push((token, reason))
-                }
+                Token::Operator { worker, .. } => self.outbox.complete(worker, token, reason),
                 Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
-                    self.outbox[worker.index()].acknowledged.push((token, reason))
+                    self.outbox.complete(worker, token, reason)
                 }
                 Token::Append { .. } | Token::Offered { .. } => self.answer(token, reason),
             }
@@ -157,7 +155,7 @@ impl Worker {
             self.propagate(from, &message, stamp);
         }
         for will in output.wills.drain(..) {
-            self.post(own, WorkerCommand::Will(Box::new(will)));
+            self.outbox.post(own, WorkerCommand::Will(Box::new(will)));
         }
     }
 }

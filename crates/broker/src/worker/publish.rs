@@ -123,7 +123,7 @@ impl Worker {
         connection.flow().room = RetainRoom::Requested;
         let payers = connection.extra.as_ref().map(|extra| extra.payers.clone()).unwrap_or_default();
         let (connection, topic) = (connection.id, topic.into());
-        self.request(shard, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
+        self.outbox.request(shard, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
         true
     }
 
@@ -321,7 +321,7 @@ impl Worker {
         if !stored {
             keep = Keep::Requested;
             outstanding += 1;
-            self.request(session.shard, Request::Receive { session, packet_id, durability, token });
+            self.outbox.request(session.shard, Request::Receive { session, packet_id, durability, token });
         }
         if let Some(connection) = self.connections.occupant(slot) {
             let inbound = &mut connection.flow().inbound;
@@ -341,7 +341,7 @@ impl Worker {
     /// Lets shards forget the identity of a message that is not sent again.
     pub(super) fn forget_identity(&mut self, identity: Identity, shards: u16) {
         for shard in shards_of(shards) {
-            self.request(shard, Request::ForgetIdentity { identity });
+            self.outbox.request(shard, Request::ForgetIdentity { identity });
         }
     }
 
@@ -424,7 +424,7 @@ impl Worker {
         if let Some(shards) = inbound.take_dispatched(packet_id) {
             let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
             inbound.toggles.flip(packet_id);
-            self.request(session.shard, Request::Forget { session, packet_id, flip: true });
+            self.outbox.request(session.shard, Request::Forget { session, packet_id, flip: true });
             self.forget_identity(identity, shards);
         }
     }
@@ -454,7 +454,9 @@ impl Worker {
         if let (Some(DueIdentifier { packet_id, unsynced }), Some(session)) = (due, connection.session) {
             let token = Token::Publish { connection: connection.id, sequence };
             let durability = if unsynced { Durability::Memory } else { Durability::LocalDisk };
-            return self.request(session.shard, Request::Receive { session, packet_id, durability, token });
+            return self
+                .outbox
+                .request(session.shard, Request::Receive { session, packet_id, durability, token });
         }
         self.poll_inbound(slot);
     }
@@ -494,7 +496,7 @@ impl Worker {
                 let identity = Identity::of_publish(session, packet_id, flow.inbound.toggles.get(packet_id));
                 if done.reason.is_error() && done.keep != Keep::Never {
                     flow.inbound.toggles.flip(packet_id);
-                    self.request(session.shard, Request::Forget { session, packet_id, flip: true });
+                    self.outbox.request(session.shard, Request::Forget { session, packet_id, flip: true });
                 }
                 self.forget_identity(identity, done.shards);
             }

@@ -393,7 +393,7 @@ impl Worker {
         let (session, id) = (connection.session, connection.id);
         match (connection.flow().inbound.release(packet_id), session) {
             (Released::Released, Some(session)) => {
-                self.request(session.shard, Request::Released { session, connection: id, packet_id });
+                self.outbox.request(session.shard, Request::Released { session, connection: id, packet_id });
             }
             (Released::Released, None) => {
                 self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::Success);
@@ -415,7 +415,7 @@ impl Worker {
         }
         if let Some(session) = connection.session {
             let connection = connection.id;
-            self.request(session.shard, Request::Acknowledge { session, connection, packet_id, kind });
+            self.outbox.request(session.shard, Request::Acknowledge { session, connection, packet_id, kind });
         }
     }
 

@@ -84,7 +84,7 @@ impl Worker {
             self.counters.subscriptions_removed += u64::from(session.is_none());
             self.remove_subscription(id, session.is_some(), &text);
             if let Some(session) = session {
-                self.request(session.shard, Request::Withdraw { session, filter: text });
+                self.outbox.request(session.shard, Request::Withdraw { session, filter: text });
             }
         }
     }

@@ -55,7 +55,7 @@ impl Worker {
         let workers = self.node.workers;
         let key = self.pending_copies.insert(PendingCopies { copies, pending_flushes: workers }) as u32;
         for worker in (0..workers).map(WorkerId) {
-            self.post(worker, WorkerCommand::Flush(FlushWaiter::Copies { worker: self.id, key }));
+            self.outbox.post(worker, WorkerCommand::Flush(FlushWaiter::Copies { worker: self.id, key }));
         }
     }
 
@@ -95,7 +95,7 @@ impl Worker {
 
     fn answer_scan(&mut self, scan: Scan) {
         let page = self.retained_page(scan);
-        self.post(page.connection.worker, WorkerCommand::Page(Box::new(page)));
+        self.outbox.post(page.connection.worker, WorkerCommand::Page(Box::new(page)));
     }
 
     /// Answers requests for pages whose messages have become durable.
@@ -194,7 +194,7 @@ impl Worker {
         if shard_id == OWN_TOPICS {
             return Err(usize::from(self.own_retained.delete(&topic)));
         }
-        self.request(shard_id, Request::DeleteRetained { topic, token });
+        self.outbox.request(shard_id, Request::DeleteRetained { topic, token });
         Ok(())
     }
 

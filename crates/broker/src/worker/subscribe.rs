@@ -151,13 +151,13 @@ impl Worker {
         }
         let shapes = shapes.shared();
         for (shard, join) in joins {
-            self.request(shard, Request::Join(Box::new(Join { shapes: shapes.clone(), ..join })));
+            self.outbox.request(shard, Request::Join(Box::new(Join { shapes: shapes.clone(), ..join })));
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
             let retained = self.has_retained();
             let request =
                 Request::Subscribe { session, connection: id, ticket, filters: durable, shapes, retained };
-            self.request(session.shard, request);
+            self.outbox.request(session.shard, request);
             pending.outstanding += 1;
         }
         self.await_store(slot, pending);
@@ -353,14 +353,14 @@ impl Worker {
                 let shard = group.shard();
                 let member = Member::Connection(id);
                 let reply = Some((id, ticket));
-                self.request(shard, Request::Leave { group: Box::new(group), member, reply });
+                self.outbox.request(shard, Request::Leave { group: Box::new(group), member, reply });
                 pending.outstanding += 1;
             } else {
                 self.remove_subscription(id, false, text);
             }
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
-            self.request(
+            self.outbox.request(
                 session.shard,
                 Request::Unsubscribe { session, connection: id, ticket, filters: durable },
             );
@@ -471,7 +471,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let known = connection.subscriptions.remove(&text);
         match connection.session {
-            Some(session) => self.request(session.shard, Request::Withdraw { session, filter: text }),
+            Some(session) => self.outbox.request(session.shard, Request::Withdraw { session, filter: text }),
             None => self.counters.subscriptions_removed += u64::from(known),
         }
     }
@@ -484,7 +484,7 @@ impl Worker {
         if connection.subscriptions.remove(&filter) {
             self.remove_subscription(id, true, &filter);
         }
-        self.request(session.shard, Request::Withdraw { session, filter });
+        self.outbox.request(session.shard, Request::Withdraw { session, filter });
     }
 
     /// Handles the answer of a shared group that a member has left.

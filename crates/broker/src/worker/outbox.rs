@@ -1,0 +1,67 @@
+//! Batches for the workers of the node, filled in one turn.
+
+use mqtt::ReasonCode;
+
+use crate::batch::{Batch, Token, WorkerCommand};
+use crate::ids::{ShardId, WorkerId};
+use crate::store::Request;
+
+/// Batches that each worker gets at the end of the turn, including the worker that fills them.
+///
+/// **Invariant:** what one worker gets is in the order in which it was queued, within each kind.
+pub(super) struct Outbox {
+    own: WorkerId,
+    batches: Vec<Batch>,
+    /// Memory of the next batch for the own worker.
+    spare: Batch,
+}
+
+impl Outbox {
+    pub fn new(own: WorkerId, workers: u16) -> Self {
+        Self { own, batches: (0..workers).map(|_| Batch::default()).collect(), spare: Batch::default() }
+    }
+
+    /// Queues a command for a worker until the end of the turn.
+    pub fn post(&mut self, to: WorkerId, command: WorkerCommand) {
+        self.batches[to.index()].commands.push(command);
+    }
+
+    /// Queues a request for the worker that hosts a shard.
+    pub fn request(&mut self, shard: ShardId, request: Request) {
+        let host = shard.host(self.batches.len() as u16);
+        self.post(host, WorkerCommand::Request(shard, request));
+    }
+
+    /// Queues a completion for the worker of the party that waits for it.
+    pub fn complete(&mut self, to: WorkerId, token: Token, reason: ReasonCode) {
+        self.batches[to.index()].acknowledged.push((token, reason));
+    }
+
+    /// Queues a completion for the own worker. The publisher may be in the middle of an operation.
+    pub fn complete_here(&mut self, token: Token, reason: ReasonCode) {
+        self.complete(self.own, token, reason);
+    }
+
+    pub fn batch(&mut self, to: WorkerId) -> &mut Batch {
+        &mut self.batches[to.index()]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.batches.iter().all(Batch::is_empty)
+    }
+
+    /// Takes the batch for the own worker; `None` if it is empty. [`Self::recycle`] gets it back.
+    pub fn take_own(&mut self) -> Option<Batch> {
+        let own = &mut self.batches[self.own.index()];
+        if own.is_empty() {
+            return None;
+        }
+        Some(std::mem::replace(own, std::mem::take(&mut self.spare)))
+    }
+
+    /// Keeps the memory of a handled batch. Two batches alternate, because handling one may fill the next.
+    pub fn recycle(&mut self, mut batch: Batch) {
+        batch.recycle(usize::MAX);
+        self.spare = batch;
+    }
+}
