@@ -113,8 +113,8 @@ impl Worker {
             AdminRequest::DeleteRetained { topics, reply } => self.delete_for_operator(topics, reply),
             AdminRequest::FindReceivers(search) => self.find_receivers(search),
             AdminRequest::NameMembers(search) => self.name_members(search),
-            AdminRequest::Watches(list) => self.watched.set(list),
-            AdminRequest::Traces(list) => self.tracing = Tracing::of(&list),
+            AdminRequest::Watches(list) => self.monitor.set_watches(list),
+            AdminRequest::Traces(list) => self.monitor.set_traces(Tracing::of(&list)),
             AdminRequest::Settings(settings) => {
                 let mut output = std::mem::take(&mut self.shard_output);
                 for (_, shard) in &mut self.shards {
@@ -130,9 +130,9 @@ impl Worker {
                 }
                 self.settings = settings;
             }
-            AdminRequest::Slow { reply } => reply(self.slow.list(self.now)),
-            AdminRequest::ForgetSlow => self.slow.clear(),
-            AdminRequest::Top { reply } => reply(self.sampler.last()),
+            AdminRequest::Slow { reply } => reply(self.monitor.slow.list(self.now)),
+            AdminRequest::ForgetSlow => self.monitor.slow.clear(),
+            AdminRequest::Top { reply } => reply(self.monitor.sampler.last()),
         }
     }
 

@@ -250,7 +250,7 @@ impl Worker {
         } else {
             AuthorizeSubject::Will
         };
-        self.authorize(connection, action, topic, about).map(|permission| permission.allowed)
+        connection.authorize(&self.node, action, topic, about).map(|permission| permission.allowed)
     }
 
     /// Applies the admission of a client that has authenticated again.

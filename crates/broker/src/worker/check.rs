@@ -27,17 +27,12 @@ impl Worker {
             }
         }
         assert_eq!(
-            self.queued_bytes, queued_bytes as u64,
+            self.queues.bytes(),
+            queued_bytes as u64,
             "queued_bytes is the size of all waiting messages"
         );
-        assert_eq!(self.pending.len(), pending.len());
-        for (key, waiting) in &self.pending {
-            assert_eq!(
-                pending.get(&key),
-                Some(&waiting.remaining),
-                "a message waits for each receiver that lacks it"
-            );
-        }
+        let awaited: HashMap<usize, u32> = self.queues.awaited().collect();
+        assert_eq!(awaited, pending, "a message waits for each receiver that lacks it");
         for (_, shard) in &self.shards {
             shard.check_invariants();
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Subscription};
 
-use super::Worker;
+use super::{Worker, report};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Time, fold};
 use crate::message::Message;
@@ -32,7 +32,7 @@ impl Worker {
         {
             extra.will = None;
         }
-        self.report_disconnected(slot, "DISCONNECT");
+        report::disconnected(connection, "DISCONNECT");
         self.end(slot, expiry);
         Ok(())
     }
@@ -58,17 +58,14 @@ impl Worker {
                 connection.put(&Packet::Disconnect(Disconnect { reason, properties }), &mut self.pool);
             }
             if connection.version.has_properties() {
-                self.put_out(slot, &packet);
+                self.monitor.packet_sent(self.now, connection, &packet);
+                self.ready.mark_dirty(connection);
             }
         }
-        if self.is_traced() {
-            self.trace_end(slot, why);
-        }
-        let Some(connection) = self.connections.occupant(slot) else { return };
+        self.monitor.ended(self.now, connection, why);
         if connection.phase == Phase::Open {
-            self.report_disconnected(slot, why);
+            report::disconnected(connection, why);
         }
-        let Some(connection) = self.connections.occupant(slot) else { return };
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()
         {
@@ -98,12 +95,11 @@ impl Worker {
         self.now = now;
         if let Some(connection) = self.connections.occupant(slot) {
             connection.out.discard();
-            let is_open = connection.phase == Phase::Open;
-            if connection.phase != Phase::Closing && self.is_traced() {
-                self.trace_end(slot, "connection lost");
+            if connection.phase != Phase::Closing {
+                self.monitor.ended(self.now, connection, "connection lost");
             }
-            if is_open {
-                self.report_disconnected(slot, "connection lost");
+            if connection.phase == Phase::Open {
+                report::disconnected(connection, "connection lost");
             }
         }
         self.end(slot, None);
@@ -185,7 +181,9 @@ impl Worker {
             self.outbox.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
         self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);
-        self.mark_dirty(slot);
+        if let Some(connection) = self.connections.occupant(slot) {
+            self.ready.mark_dirty(connection);
+        }
     }
 
     /// Removes a subscription of a connection from the index.
@@ -216,7 +214,7 @@ impl Worker {
         let crate::connection::Flow { deliveries, overflow, .. } = flow;
         let kept = deliveries.inflight_payloads().chain(deliveries.waiting_payloads());
         let kept = kept.chain(overflow.iter().map(|overflow| &overflow.entry));
-        self.queued_bytes -= kept.map(|entry| entry.message.size() as u64).sum::<u64>();
+        self.queues.forget(kept.map(|entry| entry.message.size() as u64).sum::<u64>());
         let keys: Vec<_> = overflow.iter().filter_map(|overflow| overflow.pending).collect();
         let waited = overflow.into_iter().map(|overflow| overflow.entry);
         for entry in deliveries.into_unfinished().chain(waited) {

@@ -11,7 +11,7 @@ use session::{Dispatched, Toggles};
 
 use super::dispatch::{self, Publishing};
 use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_reserved};
-use super::{Worker, refusals};
+use super::{Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
@@ -181,7 +181,9 @@ impl Worker {
         if !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
-        self.report_connected(id.slot, session_present);
+        if let Some(connection) = self.connections.occupant_ref(id.slot) {
+            report::connected(connection, session_present);
+        }
         // The rules may have changed while the client was disconnected. A recheck at each connect would overload
         // another server, so only local rules are checked.
         let access = &self.node.access;
@@ -312,7 +314,8 @@ impl Worker {
         let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });
         let sent = connection.put(&packet, &mut self.pool);
         if sent {
-            self.put_out(slot, &packet);
+            self.monitor.packet_sent(self.now, connection, &packet);
+            self.ready.mark_dirty(connection);
         }
         sent
     }
@@ -352,7 +355,8 @@ impl Worker {
         if let Some(extra) = connection.extra.as_mut() {
             extra.will = None; // A client that was not accepted has no Will.
         }
-        self.put_out(slot, &packet);
+        self.monitor.packet_sent(self.now, connection, &packet);
+        self.ready.mark_dirty(connection);
         self.close_silently(slot);
     }
 

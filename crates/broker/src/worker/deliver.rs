@@ -3,35 +3,30 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
+use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
 use session::{AckOutcome, OutboundAliases, PubRecOutcome, TopicAlias};
-use shard::{Mutation, mutated};
 
+use super::Worker;
 use super::trace::TracedPublish;
-use super::{Pending, Worker};
-use crate::access::Action;
-use crate::admin::Direction;
-use crate::batch::{
-    FlushWaiter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token, WorkerCommand,
-};
+use crate::batch::{MemberDelivery, SessionDelivery, Target, Token, WorkerCommand};
 use crate::connection::{Connection, Overflow, Phase, queued};
-use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
-use crate::message::{Expired, Message, MessageView, Shared};
+use crate::ids::{ConnectionId, GroupId, Time};
+use crate::message::{Expired, MessageView, Shared};
+use crate::node::Node;
 use crate::overload::Level;
-use crate::retained::{self, Page, Scan};
-use crate::retained_jobs::RetainedJob;
-use crate::route::{Options, Route};
-use crate::store::{Acknowledgement, Completion, Enqueue, EnqueueForPage, Request, WalkProgress, is_kept};
+use crate::route::Route;
+use crate::settings::Settings;
+use crate::store::{Acknowledgement, Completion, Enqueue, Request};
 use crate::wheel::{Timer, TimerKind};
 
 /// Generation of the access rules for a message that was not checked against them.
 const UNCHECKED: u64 = u64::MAX;
 
 /// Unsent bytes at which queues stop filling a connection's output: about as much as the kernel accepts at once.
-const OUT_FULL: usize = 256 * 1024;
+pub(super) const OUT_FULL: usize = 256 * 1024;
 
 /// Size up to which a message fits a packet of any version, including the bytes that the broker adds: Subscription
 /// Identifiers, and a long topic in place of a Topic Alias.
@@ -117,9 +112,21 @@ impl EncodeOnce {
     }
 }
 
+/// A message for one connection: how the connection gets it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delivery<'a> {
+    pub qos: QoS,
+    pub retain: bool,
+    /// Subscription Identifiers of all matching subscriptions.
+    pub ids: &'a [u32],
+    /// Shared group whose member the connection is.
+    pub group: Option<GroupId>,
+    pub full: WhenFull,
+}
+
 /// Treatment of a QoS 1 or 2 message for a connection whose queue is full.
 #[derive(Clone, Copy, Debug)]
-enum WhenFull {
+pub(super) enum WhenFull {
     /// Drop the message: it comes from the node itself.
     Drop,
     /// Keep the message; no publisher waits for it.
@@ -159,23 +166,20 @@ impl Worker {
         if view.retain {
             self.overtake(target, view.topic);
         }
-        self.deliver_as(target.slot, target.generation, qos, retain, ids, None, shared, once, full, pending);
+        let delivery = Delivery { qos, retain, ids, group: None, full };
+        self.deliver_as((target.slot, target.generation), &delivery, shared, once, pending);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the one place where a delivery's parts meet")]
-    fn deliver_as(
+    /// Delivers a message to one connection: into its output, its queue or its overflow.
+    pub(super) fn deliver_as(
         &mut self,
-        slot: u32,
-        generation: u32,
-        qos: QoS,
-        retain: bool,
-        ids: &[u32],
-        group: Option<GroupId>,
+        (slot, generation): (u32, u32),
+        delivery: &Delivery<'_>,
         shared: &mut Shared<'_>,
         once: &mut EncodeOnce,
-        full: WhenFull,
         pending: &mut Option<u32>,
     ) {
+        let Delivery { qos, retain, ids, group, full } = *delivery;
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
         if connection.phase != Phase::Open {
             return;
@@ -186,36 +190,31 @@ impl Worker {
         }
         let Ok(expiry) = shared.view.remaining_expiry(self.now) else {
             self.counters.dropped_expired += 1;
-            return self.dropped(slot, &shared.view, "expired");
+            return self.monitor.dropped(self.now, connection, &shared.view, "expired");
         };
         let mut rules = UNCHECKED;
         if self.node.access.guards_topics() {
             // Read the generation first: rules that change during the check must not count as checked.
             rules = self.node.access.generation();
-            if !self.may_receive(slot, shared.view.topic) {
+            if !connection.may_receive(&self.node, shared.view.topic) {
                 self.counters.dropped_not_readable += 1;
-                return self.dropped(slot, &shared.view, NOT_READABLE);
+                return self.monitor.dropped(self.now, connection, &shared.view, NOT_READABLE);
             }
         }
-        let Some(connection) = self.connections.occupant(slot) else { return };
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
-            if self.overload_level >= Level::High && !connection.out.is_empty() {
+            let why = if self.overload_level >= Level::High && !connection.out.is_empty() {
                 self.counters.dropped_overload += 1;
-                self.note_slow(slot);
-                return self.dropped(
-                    slot,
-                    &shared.view,
-                    "the node is overloaded, and the client does not read",
-                );
-            }
-            if connection.out.len() as u64 > queue.unsent_bytes_max.bytes() {
+                "the node is overloaded, and the client does not read"
+            } else if connection.out.len() as u64 > queue.unsent_bytes_max.bytes() {
                 self.counters.dropped_slow_qos0 += 1;
-                self.note_slow(slot);
-                return self.dropped(slot, &shared.view, "the client does not read fast enough");
-            }
-            let params = DeliveryParams { qos, retain, dup: false, packet_id: None, ids, expiry };
-            return self.write(slot, shared, &params, once);
+                "the client does not read fast enough"
+            } else {
+                let params = DeliveryParams { qos, retain, dup: false, packet_id: None, ids, expiry };
+                return self.write(slot, shared, &params, once);
+            };
+            self.monitor.note_slow(self.now, connection, &self.settings.monitor);
+            return self.monitor.dropped(self.now, connection, &shared.view, why);
         }
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
@@ -230,8 +229,7 @@ impl Worker {
             // connection.
             let kept = group.map(|_| queued(shared.message(), qos, retain, ids, group));
             if let Some(entry) = &kept {
-                self.queued_bytes += entry.message.size() as u64;
-                connection.hold(entry.message.size());
+                self.queues.hold(connection, entry.message.size());
             }
             let packet_id = Some(connection.flow().deliveries.open(qos, kept));
             let params = DeliveryParams { qos, retain, dup: false, packet_id, ids, expiry };
@@ -241,8 +239,7 @@ impl Worker {
         let size = entry.message.size();
         let is_behind = connection.flow.as_deref().is_some_and(|flow| !flow.overflow.is_empty());
         if !is_behind && connection.has_queue_room(self.node.load.queue_share(&self.settings), queue) {
-            connection.hold(size);
-            self.queued_bytes += size as u64;
+            self.queues.hold(connection, size);
             let flow = connection.flow();
             if flow.deliveries.waiting() == 0 {
                 flow.waiting_rules = rules;
@@ -250,118 +247,44 @@ impl Worker {
                 flow.restart_wait(self.now);
             }
             flow.deliveries.wait(qos, entry);
-            return self.note_backlog(slot);
+            self.queues.note_backlog(connection);
+            return self.monitor.note_slow(self.now, connection, &self.settings.monitor);
         }
         let drops = connection.marks.drops;
-        let flow = connection.flow();
-        let key = match full {
+        let pending = match full {
             // A message of a shared group goes to another member when the connection is closed.
             WhenFull::Tell(_) if drops && group.is_none() => {
                 self.counters.dropped_queue_full += 1;
-                self.note_full_queue(slot);
-                return self.dropped(slot, &shared.view, "the client's queue is full again");
+                note_full_queue(connection, &self.node, &self.settings, self.now);
+                let why = "the client's queue is full again";
+                return self.monitor.dropped(self.now, connection, &shared.view, why);
             }
             WhenFull::Drop => {
                 self.counters.dropped_queue_full += 1;
-                return self.dropped(slot, &shared.view, "the client's queue is full");
+                return self.monitor.dropped(
+                    self.now,
+                    connection,
+                    &shared.view,
+                    "the client's queue is full",
+                );
             }
             WhenFull::Wait => None,
-            WhenFull::Tell(token) => {
-                let new = || self.pending.insert(Pending { token, remaining: 0 }) as u32;
-                let key = *pending.get_or_insert_with(new);
-                self.pending[key as usize].remaining += 1;
-                Some(key)
-            }
+            WhenFull::Tell(token) => Some(self.queues.await_receiver(pending, token)),
         };
+        let flow = connection.flow();
         if !is_behind {
             flow.becomes_full(self.now);
         }
         let deadline =
             self.now.after(if drops { Duration::ZERO } else { queue.full_wait.min(queue.full_wait_total) });
-        if key.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
+        if pending.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
             let deadline = deadline.min(flow.full.due(queue.full_wait_total));
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
         }
-        self.queued_bytes += size as u64;
-        flow.overflow.push_back(Overflow { entry, pending: key, deadline });
-        self.note_backlog(slot);
-    }
-
-    /// Remembers the client because its queue was full, once for each connection.
-    fn note_full_queue(&mut self, slot: u32) {
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        if std::mem::replace(&mut connection.flow().noted_full, true) {
-            return;
-        }
-        let (client, source) = (connection.client_id.clone(), connection.source(&self.node));
-        let queue = &self.settings.queue;
-        if self.node.load.full_queues.note(&client, source, self.now, queue.full_penalty) {
-            tracing::warn!(
-                client = &*client,
-                user = connection.username(),
-                "queue full for too long: the client acknowledges too slowly; for queue.full_penalty its full queue drops messages, \
-                 and no publisher waits for it"
-            );
-        }
-    }
-
-    /// Releases the memory of a shared group's message that was kept for another member and is now settled.
-    pub(super) fn release_held(&mut self, slot: u32, bytes: usize) {
-        self.queued_bytes -= bytes as u64;
-        if let Some(connection) = self.connections.occupant(slot) {
-            connection.release(bytes);
-        }
-    }
-
-    /// Marks a connection as one with waiting messages.
-    fn note_backlog(&mut self, slot: u32) {
-        if let Some(connection) = self.connections.occupant(slot)
-            && !std::mem::replace(&mut connection.marks.backlogged, true)
-        {
-            self.backlog.push(slot, connection.id.generation);
-        }
-        self.note_slow(slot);
-    }
-
-    /// Records the client as slow if an earlier delivery has waited too long, because a message could not be sent at
-    /// once.
-    fn note_slow(&mut self, slot: u32) {
-        let threshold = self.settings.monitor.slow_threshold;
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        let Some(flow) = connection.flow.as_mut().filter(|flow| flow.probe.packet_id.is_some()) else {
-            return;
-        };
-        let latency = self.now.since(flow.probe.since);
-        if latency >= threshold && flow.probe.report_after < self.now {
-            // One record a second is enough while the delivery waits.
-            flow.probe.report_after = Time(self.now.0 + 1000);
-            let max = self.settings.monitor.slow_max as usize;
-            self.slow.record(&connection.client_id, &flow.probe.topic, latency, false, self.now, max);
-        }
-    }
-
-    /// Records the latency of an acknowledged delivery if it is the measured one.
-    pub(super) fn settle_probe(&mut self, slot: u32, packet_id: PacketId) {
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        let Some(flow) = connection.flow.as_mut() else { return };
-        if flow.probe.packet_id != Some(packet_id) {
-            return;
-        }
-        flow.probe.packet_id = None;
-        let latency = self.now.since(flow.probe.since);
-        if latency >= self.settings.monitor.slow_threshold {
-            let max = self.settings.monitor.slow_max as usize;
-            self.slow.record(&connection.client_id, &flow.probe.topic, latency, true, self.now, max);
-        }
-    }
-
-    /// Counts and traces a message that a client does not get.
-    #[cold]
-    fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
-        self.watched.dropped(self.id, view.topic);
-        if self.is_traced() {
-            self.trace_dropped(slot, view, why);
-        }
+        flow.overflow.push_back(Overflow { entry, pending, deadline });
+        self.queues.overflows(size);
+        self.queues.note_backlog(connection);
+        self.monitor.note_slow(self.now, connection, &self.settings.monitor);
     }
 
     /// Appends a PUBLISH to a connection's output.
@@ -431,22 +354,19 @@ impl Worker {
         }
         self.counters.bytes_sent += size as u64;
         self.counters.count_sent(params.qos);
-        self.packets.sent(PacketType::Publish);
-        self.sampler.sent(&connection.client_id, size);
-        self.watched.sent(self.id, view.topic, params.qos, view.payload.len());
-        if self.is_traced() {
-            let DeliveryParams { qos, retain, dup, .. } = *params;
-            let packet_id = params.packet_id.map(PacketId::get);
-            let traced_publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };
-            self.trace_publish(slot, Direction::Out, &traced_publish);
-        }
-        self.mark_dirty(slot);
+        let DeliveryParams { qos, retain, dup, .. } = *params;
+        let packet_id = params.packet_id.map(PacketId::get);
+        let publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };
+        self.monitor.sent(self.now, connection, &publish, size);
+        self.ready.mark_dirty(connection);
     }
 
-    /// Returns whether the rules let a client receive a topic. `topic` includes the mountpoint.
-    fn may_receive(&self, slot: u32, topic: &str) -> bool {
-        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
-        connection.unmounted(topic).is_some_and(|topic| self.permits(connection, Action::Receive, topic))
+    /// Counts and traces a message that a client does not get.
+    #[cold]
+    fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
+        if let Some(connection) = self.connections.occupant_ref(slot) {
+            self.monitor.dropped(self.now, connection, view, why);
+        }
     }
 
     /// Completes a delivery that is not sent, because the client may not get it or because it exceeds the Maximum
@@ -477,7 +397,7 @@ impl Worker {
                 AckOutcome::Unknown | AckOutcome::WrongKind => None,
             },
         };
-        self.release_held(slot, kept.map_or(0, |entry| entry.message.size()));
+        self.queues.release(connection, kept.map_or(0, |entry| entry.message.size()));
     }
 
     /// Sends waiting messages of a connection, as far as its window and output allow, and accepts messages of waiting
@@ -511,7 +431,9 @@ impl Worker {
                         continue;
                     }
                     // The rules may have changed since the message was queued or first sent.
-                    if self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic) {
+                    if self.node.access.guards_topics()
+                        && !connection.may_receive(&self.node, shared.view.topic)
+                    {
                         self.counters.dropped_not_readable += 1;
                         if dup && qos == QoS::ExactlyOnce {
                             // The client may have received it. PUBREL follows, so that both sides release the Packet
@@ -551,32 +473,31 @@ impl Worker {
             // The rules may have changed since the message was queued.
             if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
                 let message = next.message.clone();
-                if !self.may_receive(slot, message.view().topic) {
-                    self.skip_waiting(slot);
+                if !connection.may_receive(&self.node, message.view().topic) {
+                    self.queues.skip_waiting(connection, self.now);
                     self.counters.dropped_not_readable += 1;
-                    self.dropped(slot, &message.view(), NOT_READABLE);
+                    self.monitor.dropped(self.now, connection, &message.view(), NOT_READABLE);
                     self.drain_overflow(slot);
                     continue;
                 }
             }
-            let Some(connection) = self.connections.occupant(slot) else { return };
-            let Some(flow) = connection.flow.as_mut() else { return };
             let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
             match expiry {
                 Err(Expired) => {
-                    if let Some(entry) = self.skip_waiting(slot) {
+                    if let Some(entry) = self.queues.skip_waiting(connection, self.now) {
                         self.counters.dropped_expired += 1;
-                        self.dropped(slot, &entry.message.view(), "expired in its queue");
+                        let view = entry.message.view();
+                        self.monitor.dropped(self.now, connection, &view, "expired in its queue");
                     }
                 }
                 Ok(expiry) => {
+                    let Some(flow) = connection.flow.as_mut() else { return };
                     let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
                         return;
                     };
                     flow.note_left(self.now);
                     if entry.group.is_none() {
-                        connection.release(entry.message.size());
-                        self.queued_bytes -= entry.message.size() as u64;
+                        self.queues.release(connection, entry.message.size());
                     }
                     let ids = entry.subscription_ids.as_slice();
                     let params = DeliveryParams {
@@ -604,17 +525,6 @@ impl Worker {
         flow.is_some_and(|flow| flow.deliveries.waiting() > 0)
     }
 
-    /// Removes the first waiting message from a queue.
-    fn skip_waiting(&mut self, slot: u32) -> Option<Enqueue> {
-        let connection = self.connections.occupant(slot)?;
-        let flow = connection.flow.as_mut()?;
-        let entry = flow.deliveries.skip_waiting()?;
-        flow.note_left(self.now);
-        connection.release(entry.message.size());
-        self.queued_bytes -= entry.message.size() as u64;
-        Some(entry)
-    }
-
     /// Moves messages from the overflow to free queue slots and notifies their publishers.
     fn drain_overflow(&mut self, slot: u32) {
         while let Some(connection) = self.connections.occupant(slot)
@@ -636,10 +546,8 @@ impl Worker {
 
     /// Notes that one of the receivers of a waiting message has a queue slot or is disconnected.
     pub(super) fn receiver_done(&mut self, key: u32) {
-        let Some(pending) = self.pending.get_mut(key as usize) else { return };
-        pending.remaining -= 1;
-        if pending.remaining == 0 {
-            let Pending { token, .. } = self.pending.remove(key as usize);
+        if let Some(token) = self.queues.receiver_done(key) {
+            // The publisher may be in the middle of an operation, even on this worker.
             self.outbox.complete_here(token, ReasonCode::Success);
         }
     }
@@ -681,7 +589,7 @@ impl Worker {
             client = &*connection.client_id,
             "client disconnected: its queue was full for too long"
         );
-        self.note_full_queue(slot);
+        note_full_queue(connection, &self.node, &self.settings, self.now);
         self.close(slot, ReasonCode::QuotaExceeded);
     }
 
@@ -696,7 +604,7 @@ impl Worker {
         let mut to_free =
             self.node.waiting_bytes().saturating_sub(self.settings.limits.memory_queued_max.bytes() / 2);
         let mut hoarders = Vec::new();
-        for (slot, generation) in self.backlog.iter() {
+        for (slot, generation) in self.queues.backlogged() {
             let Some(flow) =
                 self.connections.get(slot, generation).and_then(|connection| connection.flow.as_deref())
             else {
@@ -785,263 +693,13 @@ impl Worker {
         // A message without a token is already acknowledged to its publisher, so it must not be dropped.
         let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
         let once = &mut EncodeOnce::for_receivers(1);
-        self.deliver_as(
-            id.slot,
-            id.generation,
-            qos,
-            retain,
-            ids,
-            Some(group),
-            &mut shared,
-            once,
-            full,
-            &mut pending,
-        );
+        let delivery = Delivery { qos, retain, ids, group: Some(group), full };
+        self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut pending);
         if pending.is_none()
             && let Some(token) = token
         {
             self.answer(token, ReasonCode::Success);
         }
-    }
-
-    /// Prepares the retained messages of a new subscription for a connection; [`Self::begin_retained`] starts them.
-    /// Returns false if there are none.
-    pub(super) fn send_retained(
-        &mut self,
-        slot: u32,
-        filter: &str,
-        options: Options,
-        subscription_id: u32,
-    ) -> bool {
-        self.resume_retained(slot, filter, (options, subscription_id), WalkProgress::default())
-    }
-
-    /// Prepares the retained messages that a durable session has not received yet.
-    pub(super) fn resume_retained(
-        &mut self,
-        slot: u32,
-        filter: &str,
-        (options, subscription_id): (Options, u32),
-        progress: WalkProgress,
-    ) -> bool {
-        let (first, last) = self.retained_workers(filter);
-        let sys = filter.starts_with(retained::SYS);
-        let first = if sys { Some(first.0) } else { self.first_used(first.0, last.0) };
-        let Some(worker) = first else { return false };
-        let Some(connection) = self.connections.occupant(slot) else { return false };
-        let job = RetainedJob {
-            filter: filter.into(),
-            options,
-            subscription_id,
-            worker,
-            last_worker: last.0,
-            done: progress.done,
-            from: progress.after.map(|after| (retained::shard_of(&after), after)),
-            pending_flushes: 0,
-            since: 0,
-        };
-        let flow = connection.flow();
-        flow.retained.push(job, flow.page_asked);
-        true
-    }
-
-    /// Starts to send the prepared sets of retained messages. The first page waits for all other workers. Each confirms
-    /// that its messages from before these subscriptions have reached the retained store. Otherwise a message could be
-    /// too early for a delivery and too late for a page.
-    pub(super) fn begin_retained(&mut self, slot: u32) {
-        let others = self.node.workers - 1;
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        let id = connection.id;
-        let flow = connection.flow();
-        flow.steps += 1;
-        let ticket = flow.steps;
-        flow.retained.begin(ticket, others);
-        let own = self.id;
-        for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
-            self.outbox.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
-        }
-        self.ask_for_page(slot);
-    }
-
-    /// Handles the confirmation of another worker that it has no messages from before some subscriptions.
-    pub(super) fn flushed(&mut self, id: ConnectionId, ticket: u32) {
-        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        let Some(flow) = connection.flow.as_mut() else { return };
-        if flow.retained.flushed(ticket) {
-            self.ask_for_page(id.slot);
-        }
-    }
-
-    /// Notes that a newer message on a retained topic was sent while older retained messages are still being sent.
-    fn overtake(&mut self, target: &Target, topic: &str) {
-        let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return };
-        if let Some(flow) = connection.flow.as_mut() {
-            flow.overtake(topic);
-        }
-    }
-
-    /// Returns the first worker of a range that has ever stored a retained message.
-    fn first_used(&self, first: u16, last: u16) -> Option<u16> {
-        fence(Ordering::SeqCst); // Paired with the fence in `announce_retained`.
-        let used =
-            |worker: u16| self.node.published[usize::from(worker)].retained_used.load(Ordering::Acquire);
-        (first..=last).find(|worker| used(*worker))
-    }
-
-    /// Returns whether the node has ever stored a retained message.
-    pub(super) fn has_retained(&self) -> bool {
-        fence(Ordering::SeqCst); // Paired with the fence in `announce_retained`.
-        self.node.published.iter().any(|worker| worker.retained_used.load(Ordering::Acquire))
-    }
-
-    /// Notifies the shard that a durable session gets no more retained messages for a subscription.
-    pub(super) fn end_walk(&mut self, slot: u32, filter: Box<str>, options: Options) {
-        let session = self.connections.occupant_ref(slot).and_then(|connection| connection.session);
-        if let Some(session) = session.filter(|_| is_kept(&filter, options) && self.has_retained()) {
-            self.outbox.request(session.shard, Request::EndWalk { session, filter });
-        }
-    }
-
-    /// Continues the retained messages that were incomplete when the session's previous connection ended.
-    pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, WalkProgress)>) {
-        if mutated(Mutation::ForgetWalks) {
-            return;
-        }
-        let mut jobs = 0;
-        for (filter, progress) in walks {
-            let Some(connection) = self.connections.occupant_ref(slot) else { return };
-            let found = connection.subscriptions.get(&filter);
-            let begun = found.is_some_and(|found| self.resume_retained(slot, &filter, found, progress));
-            jobs += usize::from(begun);
-            if !begun && let Some(session) = self.connections.occupant_ref(slot).and_then(|it| it.session) {
-                self.outbox.request(session.shard, Request::EndWalk { session, filter });
-            }
-        }
-        if jobs > 0 {
-            self.counters.retained_scans_resumed += jobs as u64;
-            self.begin_retained(slot);
-        }
-    }
-
-    /// Requests the next page of retained messages when there is room for it.
-    fn ask_for_page(&mut self, slot: u32) {
-        let queue_max = self.settings.queue.messages_max as usize / 2;
-        let now = self.now;
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        if connection.flow.as_ref().is_none_or(|flow| flow.retained.is_empty()) {
-            return;
-        }
-        let (id, session) = (connection.id, connection.session);
-        let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
-        let Some(flow) = connection.flow.as_mut() else { return };
-        let full = flow.deliveries.waiting() > queue_max || !flow.overflow.is_empty();
-        if flow.page_asked || !room || full || flow.ready.len() > queue_max {
-            return;
-        }
-        flow.end_replaced();
-        let Some(job) = flow.retained.first_mut().filter(|job| job.pending_flushes == 0) else { return };
-        let at = flow.pace.next();
-        if at > now {
-            if !std::mem::replace(&mut flow.pace.timed, true) {
-                self.counters.retained_throttled += 1;
-                self.wheel.arm(at, slot, id.generation, TimerKind::Retained);
-            }
-            return;
-        }
-        flow.page_asked = true;
-        if let Some(session) = session.filter(|_| is_kept(&job.filter, job.options) && !flow.room_for_page) {
-            // Reserve room first: a page without room would be lost if the connection ended.
-            return self.outbox.request(session.shard, Request::AskRoomForPage { session, connection: id });
-        }
-        flow.room_for_page = false;
-        let (filter, done, from) = (job.filter.clone(), job.done, job.from.clone());
-        let scan = Scan { connection: id, filter, done, from, limit: queue_max.max(1) };
-        let worker = WorkerId(job.worker);
-        self.outbox.post(worker, WorkerCommand::Scan(Box::new(scan)));
-    }
-
-    /// Continues after the pause between two pages.
-    pub(super) fn continue_retained(&mut self, slot: u32) {
-        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
-            flow.pace.timed = false;
-            self.ask_for_page(slot);
-        }
-    }
-
-    /// Delivers a page of retained messages for the subscription at the front [MQTT-3.3.1-8].
-    pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, mut messages, examined, next } = page;
-        self.counters.retained_scanned += examined as u64;
-        let per_second = self.settings.retained.scanned_per_second;
-        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        let session = connection.session;
-        let Some(flow) = connection.flow.as_mut() else { return };
-        flow.pace.spend(self.now, examined, per_second);
-        if flow.end_replaced() {
-            // Another SUBSCRIBE brings all these messages again.
-            return self.page_taken(id);
-        }
-        let Some(job) = flow.retained.first_mut() else { return };
-        let (options, subscription_id) = (job.options, job.subscription_id);
-        if !connection.subscriptions.contains(&job.filter) {
-            // The client has unsubscribed in the meantime: it gets nothing new [MQTT-3.10.4-2].
-            let (filter, options) = (job.filter.clone(), job.options);
-            flow.end_retained();
-            self.end_walk(id.slot, filter, options);
-            return self.page_taken(id);
-        }
-        let since = job.since;
-        let overtaken =
-            |message: &Message| flow.overtaken.get(message.view().topic).is_some_and(|step| *step > since);
-        messages.retain(|message| !overtaken(message));
-        job.done |= self.node.retained_shards(WorkerId(job.worker), next.as_ref().map(|(shard, _)| *shard));
-        let is_last = next.is_none() && job.worker >= job.last_worker;
-        job.worker += u16::from(next.is_none());
-        job.from = next.or(job.from.take()).filter(|(shard, _)| !retained::is_in(job.done, *shard));
-        let after = job.from.as_ref().map(|(_, after)| after.clone()).filter(|after| !after.is_empty());
-        let progress = (!is_last).then_some(WalkProgress { done: job.done, after });
-        let filter = job.filter.clone();
-        if is_last {
-            flow.end_retained();
-        }
-        let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
-        let mut entries = Vec::new();
-        for message in &messages {
-            let mut shared = Shared::from(message);
-            let qos = shared.view.qos.min(options.qos());
-            if session.is_some() && qos > QoS::AtMostOnce {
-                let subscription_ids = SubscriptionIds::of(ids);
-                let message = message.clone();
-                entries.push(Enqueue { message, qos, retain: true, subscription_ids, group: None });
-                continue;
-            }
-            let once = &mut EncodeOnce::for_receivers(1);
-            let (full, none) = (WhenFull::Wait, &mut None);
-            self.deliver_as(id.slot, id.generation, qos, true, ids, None, &mut shared, once, full, none);
-        }
-        match session.filter(|_| is_kept(&filter, options)) {
-            Some(session) => {
-                let page = Some(Box::new(EnqueueForPage { connection: id, filter, progress }));
-                self.outbox.request(
-                    session.shard,
-                    Request::Enqueue { session, entries, group: None, token: None, page },
-                );
-            }
-            None => self.page_taken(id),
-        }
-    }
-
-    /// Handles the answer of the shard that the session's queue has stored the last page and has room for another.
-    pub(super) fn room_for_page(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        connection.flow().room_for_page = true;
-        self.page_taken(id);
-    }
-
-    pub(super) fn page_taken(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        connection.flow().page_asked = false;
-        self.ask_for_page(id.slot);
     }
 
     /// Sends PUBREL after the store has recorded PUBREC [MQTT-4.3.3-4].
@@ -1066,5 +724,21 @@ impl Worker {
         if self.connections.get_mut(id.slot, id.generation).is_some_and(open) {
             self.send(id.slot, packet);
         }
+    }
+}
+
+/// Remembers the client because its queue was full, once for each connection.
+fn note_full_queue(connection: &mut Connection, node: &Node, settings: &Settings, now: Time) {
+    if std::mem::replace(&mut connection.flow().noted_full, true) {
+        return;
+    }
+    let (client, source) = (connection.client_id.clone(), connection.source(node));
+    if node.load.full_queues.note(&client, source, now, settings.queue.full_penalty) {
+        tracing::warn!(
+            client = &*client,
+            user = connection.username(),
+            "queue full for too long: the client acknowledges too slowly; for queue.full_penalty its full queue drops messages, \
+             and no publisher waits for it"
+        );
     }
 }

@@ -14,12 +14,16 @@ mod deliver;
 mod dispatch;
 mod exchange;
 mod foreign;
+mod monitor;
 mod operators;
 mod outbox;
+mod pages;
 mod peers;
 mod permission;
 mod post;
 mod publish;
+mod queues;
+mod ready;
 mod receive;
 mod recheck;
 mod refusals;
@@ -46,11 +50,9 @@ pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
 use crate::access::{Access, ClientCertificate};
-use crate::admin::{Sampler, SlowTable, Tracing};
-use crate::backlog::{Backlog, Waiting};
-use crate::batch::{Batch, FlushWaiter, Token, WorkerCommand};
+use crate::batch::{Batch, FlushWaiter, WorkerCommand};
 use crate::connection::{Connection, Marks, Phase};
-use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
+use crate::counters::{Counters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
@@ -64,7 +66,10 @@ use crate::slots::Slots;
 use crate::store::{DueWill, ShardHost, ShardOutput, StoreEvent};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
+use monitor::Monitor;
 use outbox::Outbox;
+use queues::Queues;
+use ready::ReadyLists;
 
 pub struct Worker {
     id: WorkerId,
@@ -82,8 +87,7 @@ pub struct Worker {
     /// Messages of other nodes that wait to be stored here.
     arrivals: slab::Slab<peers::Arrival>,
     wheel: Wheel,
-    dirty: Vec<u32>,
-    woken: Vec<u32>,
+    ready: ReadyLists,
     shards: Vec<(ShardId, ShardHost)>,
     shard_output: ShardOutput,
     /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
@@ -103,26 +107,16 @@ pub struct Worker {
     wills_due: Time,
     /// Payers of the Will that is being published, in case it is retained.
     will_payers: Option<Payers>,
-    /// Messages that wait for queue slots of connections of this worker, with their tokens.
-    pending: slab::Slab<Pending>,
+    queues: Queues,
     pool: Pool,
     scratch: deliver::Scratch,
     serial: u64,
     /// Approximate number of deliveries that messages dispatched on this worker have caused.
     fan_out: u64,
-    /// Connections that are read again in the next turn.
-    paused: Vec<ConnectionId>,
-    /// Bytes of messages that wait for connections of this worker.
-    queued_bytes: u64,
-    backlog: Backlog,
     counters: Counters,
     /// Messages that no receiver got because the log accepts none. They are counted with the refusals of the shards.
     refused_by_log: u64,
-    packets: PacketCounters,
-    sampler: Sampler,
-    slow: SlowTable,
-    watched: watched::WatchedTopics,
-    tracing: Option<Box<Tracing>>,
+    monitor: Monitor,
     operators: operators::Operators,
     stopping: bool,
     overload: Overload,
@@ -146,11 +140,6 @@ pub struct Worker {
     has_started: bool,
 }
 
-struct Pending {
-    token: Token,
-    remaining: u32,
-}
-
 impl Worker {
     /// Builds a worker. [`Node::build_workers`] makes it ready to serve.
     pub(crate) fn new(id: WorkerId, node: Arc<Node>) -> Self {
@@ -172,8 +161,7 @@ impl Worker {
             copies: slab::Slab::new(),
             arrivals: slab::Slab::new(),
             wheel: Wheel::default(),
-            dirty: Vec::new(),
-            woken: Vec::new(),
+            ready: ReadyLists::default(),
             shards: shards.collect(),
             shard_output: ShardOutput::default(),
             store_events: VecDeque::new(),
@@ -184,21 +172,14 @@ impl Worker {
             waiting_wills: VecDeque::new(),
             wills_due: Time::NEVER,
             will_payers: None,
-            pending: slab::Slab::new(),
+            queues: Queues::default(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
             serial: 0,
             fan_out: 0,
-            paused: Vec::new(),
-            queued_bytes: 0,
-            backlog: Backlog::default(),
             counters: Counters::default(),
             refused_by_log: 0,
-            packets: PacketCounters::default(),
-            sampler: Sampler::default(),
-            slow: SlowTable::default(),
-            watched: watched::WatchedTopics::default(),
-            tracing: None,
+            monitor: Monitor::new(id),
             operators: operators::Operators::default(),
             stopping: false,
             overload: Overload::default(),
@@ -346,9 +327,8 @@ impl Worker {
         if connection.out.is_empty() {
             connection.out.return_buffer(&mut self.pool);
         }
-        if connection.marks.held && connection.phase == Phase::Open {
-            connection.marks.held = false;
-            self.woken.push(slot);
+        if connection.phase == Phase::Open {
+            self.ready.wake(connection);
         }
         if connection.flow.is_some() {
             self.pump(slot);
@@ -420,8 +400,7 @@ impl Worker {
 
     /// Moves the slots of connections with output, and of closing connections, to `slots`.
     pub fn take_dirty(&mut self, slots: &mut Vec<u32>) {
-        slots.clear();
-        std::mem::swap(&mut self.dirty, slots);
+        self.ready.swap_dirty(slots);
         for slot in slots.iter() {
             if let Some(connection) = self.connections.occupant(*slot) {
                 connection.marks.dirty = false;
@@ -431,7 +410,7 @@ impl Worker {
 
     /// Appends the slots of connections whose kept bytes may be offered again to `slots`.
     pub fn take_woken(&mut self, slots: &mut Vec<u32>) {
-        slots.append(&mut self.woken);
+        self.ready.take_woken(slots);
     }
 
     /// Returns the batch for `worker`. If it is not empty, the edge sends it and leaves an empty one.
@@ -441,10 +420,7 @@ impl Worker {
 
     /// Returns whether the worker has work to do before it may sleep.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty()
-            || !self.woken.is_empty()
-            || !self.outbound.is_empty()
-            || !self.outbox.is_empty()
+        self.ready.has_work() || !self.outbound.is_empty() || !self.outbox.is_empty()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
@@ -474,7 +450,7 @@ impl Worker {
 
     /// Returns whether a turn has left work over. [`Self::tick`] is then due at once.
     pub fn is_behind(&self) -> bool {
-        !self.store_events.is_empty() || !self.paused.is_empty()
+        !self.store_events.is_empty() || self.ready.has_paused()
     }
 
     pub fn tick(&mut self, now: Time) {
@@ -539,7 +515,7 @@ impl Worker {
         use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];
         let held = self.shards.iter().map(|(_, shard)| shard.held());
-        let (connected, absent) = held.fold((self.queued_bytes, 0), |(connected, absent), held| {
+        let (connected, absent) = held.fold((self.queues.bytes(), 0), |(connected, absent), held| {
             (connected + held.for_connected, absent + held.for_absent)
         });
         let is = (published.queued_bytes.load(Relaxed), published.offline_bytes.load(Relaxed));
@@ -597,7 +573,7 @@ impl Worker {
             TimerKind::Linger => {
                 connection.marks.overdue = true;
                 connection.out.discard();
-                self.mark_dirty(slot);
+                self.ready.mark_dirty(connection);
             }
         }
     }
@@ -627,15 +603,6 @@ impl Worker {
         self.close(timer.slot, ReasonCode::KeepAliveTimeout);
     }
 
-    fn mark_dirty(&mut self, slot: u32) {
-        if let Some(connection) = self.connections.occupant(slot)
-            && !connection.marks.dirty
-        {
-            connection.marks.dirty = true;
-            self.dirty.push(slot);
-        }
-    }
-
     fn publish_figures(&mut self) {
         use std::sync::atomic::Ordering::Relaxed;
         let mut store = StoreCounters { refused_by_log: self.refused_by_log, ..StoreCounters::default() };
@@ -653,30 +620,18 @@ impl Worker {
         published
             .session_subscriptions
             .store(self.shards.iter().map(|(_, shard)| shard.subscriptions() as u64).sum(), Relaxed);
-        published.slow.store(self.slow.len() as u64, Relaxed);
-        let mut waiting = self.walk_backlog();
+        published.slow.store(self.monitor.slow.len() as u64, Relaxed);
+        let mut waiting = self.queues.walk_backlog(&mut self.connections, self.now);
         for (_, shard) in &mut self.shards {
             waiting.add(shard.walk_backlog(self.now));
         }
         let published = &self.node.published[self.id.index()];
         published.waiting_messages.store(waiting.messages, Relaxed);
         let of_shards: usize = self.shards.iter().map(|(_, shard)| shard.waiting_clients()).sum();
-        published.waiting_clients.store((self.backlog.len() + of_shards) as u64, Relaxed);
+        published.waiting_clients.store((self.queues.waiting_clients() + of_shards) as u64, Relaxed);
         published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
-        published.refresh(&self.counters, &store, &self.packets);
-        self.sampler.tick(self.now);
-    }
-
-    /// Returns the messages that wait for the connections of this worker.
-    fn walk_backlog(&mut self) -> Waiting {
-        let (connections, now) = (&mut self.connections, self.now);
-        self.backlog.step(|slot, generation| {
-            let connection = connections.get_mut(slot, generation)?;
-            let waiting = connection.waiting(now);
-            connection.marks.backlogged = waiting.is_some();
-            waiting
-        });
-        self.backlog.last()
+        published.refresh(&self.counters, &store, &self.monitor.packets);
+        self.monitor.sampler.tick(self.now);
     }
 }
 

@@ -57,8 +57,7 @@ impl Worker {
         if self.operators.waiting.len() >= WAITING_MAX {
             return reply(ReasonCode::QuotaExceeded);
         }
-        self.watched.received(self.id, view.topic, view.qos, view.payload.len());
-        self.trace_operator(&view);
+        self.monitor.published_by_operator(self.now, &view);
         let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
         let Dispatched { outstanding, matched, refused, .. } = self.dispatch(name, view, Some(token));
@@ -233,11 +232,10 @@ impl Worker {
         let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });
         connection.put(&packet, &mut self.pool);
         if connection.version.has_properties() {
-            self.put_out(id.slot, &packet);
+            self.monitor.packet_sent(self.now, connection, &packet);
+            self.ready.mark_dirty(connection);
         }
-        if self.is_traced() {
-            self.trace_end(id.slot, "session ended by an operator");
-        }
+        self.monitor.ended(self.now, connection, "session ended by an operator");
         self.end(id.slot, Some(0));
         true
     }

@@ -248,7 +248,7 @@ impl Worker {
             Ok(Framed { name, view, stamp, .. }) => {
                 self.node.observe_stamp(stamp);
                 self.counters.forwarded_received += 1;
-                self.watched.received(self.id, view.topic, view.qos, view.payload.len());
+                self.monitor.forwarded(&view);
                 let token = key.map(|key| Token::Forwarded { worker: self.id, key });
                 let publishing = Publishing { token, is_forwarded: true, stamp, ..Publishing::default() };
                 let dispatched = self.dispatch_as(name, view, publishing);

@@ -1,5 +1,7 @@
 //! Permissions of clients. Access control may have to ask another server for them.
 
+use std::sync::Arc;
+
 use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
 use super::Worker;
@@ -9,73 +11,75 @@ use crate::access::{Action, Permission, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, WorkerCommand};
 use crate::connection::{Connection, Phase};
 use crate::ids::ConnectionId;
+use crate::node::Node;
 
-impl Worker {
-    /// Asks access control for a permission. `None` means that the answer is not known yet;
+impl Connection {
+    /// Asks access control for a permission of the client. `None` means that the answer is not known yet;
     /// [`WorkerCommand::RetryAuthorize`] then follows.
     pub(super) fn authorize(
         &self,
-        connection: &Connection,
+        node: &Arc<Node>,
         action: Action,
         topic: &str,
         about: AuthorizeSubject,
     ) -> Option<Permission> {
-        let (node, id) = (&self.node, connection.id);
+        let id = self.id;
         let mut later = || {
             let node = node.clone();
             RetryAuthorize::new(move || node.post(id.worker, WorkerCommand::RetryAuthorize(id, about)))
         };
-        node.access.authorize(connection.identity(node), action, topic, &mut later)
+        node.access.authorize(self.identity(node), action, topic, &mut later)
     }
 
-    /// Returns whether a client is known to have a permission now.
-    pub(super) fn permits(&self, connection: &Connection, action: Action, topic: &str) -> bool {
+    /// Returns whether the client is known to have a permission now.
+    pub(super) fn is_permitted(&self, node: &Node, action: Action, topic: &str) -> bool {
         let mut later = || RetryAuthorize::new(|| {});
-        let permission =
-            self.node.access.authorize(connection.identity(&self.node), action, topic, &mut later);
+        let permission = node.access.authorize(self.identity(node), action, topic, &mut later);
         permission.is_some_and(|permission| permission.allowed)
     }
 
-    /// Returns whether a client may publish to `topic`, which is without the mountpoint.
-    pub(super) fn may_publish(&mut self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
-        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
-        // This applies behind a mountpoint too, because a wildcard of the tenant would match the topic there.
-        if is_reserved(topic, connection.own_client_id())
-            || (connection.marks.mounted && topic.starts_with('$'))
-        {
-            return false;
-        }
-        if !self.node.access.guards_topics() {
-            return true;
-        }
-        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        if let Some(known) = self.known_permission(slot, action, topic) {
-            return known;
-        }
-        self.ask_and_remember(slot, action, topic).is_some_and(|permission| permission.allowed)
+    /// Returns whether the rules let the client receive a topic. `topic` includes the mountpoint.
+    pub(super) fn may_receive(&self, node: &Node, topic: &str) -> bool {
+        self.unmounted(topic).is_some_and(|topic| self.is_permitted(node, Action::Receive, topic))
+    }
+
+    /// Returns the remembered permission of a PUBLISH.
+    fn known_permission(&self, node: &Node, action: Action, topic: &str) -> Option<bool> {
+        self.flow.as_ref()?.permissions.get(node.access.generation(), action, topic)
     }
 
     /// Asks for the permission of a PUBLISH and remembers a lasting answer. `None` means that the answer is not known
     /// yet.
-    fn ask_and_remember(&mut self, slot: u32, action: Action, topic: &str) -> Option<Permission> {
+    fn ask_and_remember(&mut self, node: &Arc<Node>, action: Action, topic: &str) -> Option<Permission> {
         // Read the generation first: an answer of older rules must not be remembered as one of newer rules.
-        let generation = self.node.access.generation();
-        let connection = self.connections.occupant_ref(slot)?;
-        let permission = self.authorize(connection, action, topic, AuthorizeSubject::Packet)?;
-        let connection = self.connections.occupant(slot)?;
-        connection.flow().permissions.remember(generation, action, topic, permission);
+        let generation = node.access.generation();
+        let permission = self.authorize(node, action, topic, AuthorizeSubject::Packet)?;
+        self.flow().permissions.remember(generation, action, topic, permission);
         Some(permission)
     }
 
-    fn known_permission(&self, slot: u32, action: Action, topic: &str) -> Option<bool> {
-        let flow = self.connections.occupant_ref(slot)?.flow.as_ref()?;
-        flow.permissions.get(self.node.access.generation(), action, topic)
+    /// Returns whether the client may publish to `topic`, which is without the mountpoint.
+    pub(super) fn may_publish(&mut self, node: &Arc<Node>, publish: &Publish<'_>, topic: &str) -> bool {
+        // This applies behind a mountpoint too, because a wildcard of the tenant would match the topic there.
+        if is_reserved(topic, self.own_client_id()) || (self.marks.mounted && topic.starts_with('$')) {
+            return false;
+        }
+        if !node.access.guards_topics() {
+            return true;
+        }
+        let action = Action::Publish { qos: publish.qos, retain: publish.retain };
+        if let Some(known) = self.known_permission(node, action, topic) {
+            return known;
+        }
+        self.ask_and_remember(node, action, topic).is_some_and(|permission| permission.allowed)
     }
+}
 
+impl Worker {
     /// Returns whether this PUBLISH has to wait for its permission. The PUBLISH has no effect before the permission is
     /// known.
     pub(super) fn awaits_permission(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
-        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let Some(connection) = self.connections.occupant(slot) else { return false };
         if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
             return true;
         }
@@ -89,10 +93,10 @@ impl Worker {
             return false;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        if self.known_permission(slot, action, topic).is_some() {
+        if connection.known_permission(&self.node, action, topic).is_some() {
             return false;
         }
-        let permission = self.ask_and_remember(slot, action, topic);
+        let permission = connection.ask_and_remember(&self.node, action, topic);
         self.await_answers(slot, u32::from(permission.is_none()))
     }
 
@@ -107,8 +111,8 @@ impl Worker {
         for (text, asked) in subscribe.filters.iter() {
             let Ok(subscription) = Subscription::parse(text) else { continue };
             let action = Action::Subscribe { qos: asked.qos };
-            let permission =
-                self.authorize(connection, action, subscription.filter.as_str(), AuthorizeSubject::Packet);
+            let filter = subscription.filter.as_str();
+            let permission = connection.authorize(&self.node, action, filter, AuthorizeSubject::Packet);
             unknown += u32::from(permission.is_none());
         }
         self.await_answers(slot, unknown)

@@ -8,9 +8,7 @@ use session::{DueIdentifier, Inbound, Keep, Received};
 use super::Worker;
 use super::dispatch::{Dispatched, Publishing};
 use super::receive::Step;
-use super::trace::TracedPublish;
 use crate::access::Rates;
-use crate::admin::Direction;
 use crate::batch::Token;
 use crate::connection::{Flow, RetainRoom};
 use crate::durability::Durability;
@@ -191,7 +189,8 @@ impl Worker {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
             return Ok(());
         }
-        if !self.may_publish(slot, publish, topic) {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        if !connection.may_publish(&self.node, publish, topic) {
             self.counters.publish_denied += 1;
             self.report_refusal(
                 slot,
@@ -233,13 +232,7 @@ impl Worker {
             publisher_key: connection.client_key,
             durability: self.settings.durability_of(name, listener),
         };
-        self.sampler.received(&connection.client_id, topic, size);
-        self.watched.received(self.id, topic, publish.qos, publish.payload.len());
-        if self.is_traced() {
-            let packet_id = publish.packet_id.map(PacketId::get);
-            let traced_publish = TracedPublish { dup: publish.dup, packet_id, ..TracedPublish::of(&view) };
-            self.trace_publish(slot, Direction::In, &traced_publish);
-        }
+        self.monitor.published(self.now, connection, &view, publish, size);
         if publish.retain && self.has_no_room(slot) {
             self.refuse_retained(slot, publish);
         } else {

@@ -126,7 +126,7 @@ impl Worker {
                 }
             };
             let packet = &rest[..length];
-            self.packets.received(packet[0]);
+            self.monitor.packets.received(packet[0]);
             connection.last_packet = now;
             let flow = connection.flow.as_ref();
             let waits = flow
@@ -159,21 +159,19 @@ impl Worker {
         if connection.phase != Phase::Open {
             return false;
         }
-        connection.marks.held = true;
-        let id = connection.id;
+        self.ready.pause(connection);
         self.counters.fan_out_pauses += 1;
-        self.paused.push(id);
         true
     }
 
     /// Resumes reading from paused connections.
     pub(super) fn resume_paused(&mut self) {
-        for ConnectionId { slot, generation, .. } in std::mem::take(&mut self.paused) {
+        for ConnectionId { slot, generation, .. } in self.ready.take_paused() {
             let Some(connection) = self.connections.get_mut(slot, generation) else { continue };
             if connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
                 self.unblock(slot);
             } else {
-                self.wake(slot);
+                self.ready.wake(connection);
             }
         }
     }
@@ -234,10 +232,10 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Step::Done };
         let (version, phase) = (connection.version, connection.phase);
         let decoded = mqtt::decode(version, bytes);
-        if self.is_traced()
+        if self.monitor.is_traced()
             && let Ok(packet) = &decoded
         {
-            self.trace_packet_in(slot, packet);
+            self.monitor.trace_packet_in(self.now, connection, packet);
         }
         let result = match decoded {
             // A packet that only servers send is a Protocol Error, whatever its content.
@@ -308,15 +306,15 @@ impl Worker {
     }
 
     fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
-        self.settle_probe(slot, ack.packet_id);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
             return Ok(());
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_ack(ack.packet_id) {
-                AckOutcome::Finished(Some(entry)) => self.release_held(slot, entry.message.size()),
+                AckOutcome::Finished(Some(entry)) => self.queues.release(connection, entry.message.size()),
                 // An unknown identifier is a late answer to a completed delivery and has no effect [MQTT-4.3.2-5].
                 AckOutcome::Finished(None) | AckOutcome::Unknown => {}
                 AckOutcome::WrongKind => return Err(WRONG_KIND),
@@ -328,22 +326,22 @@ impl Worker {
 
     fn pub_rec(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         let refused = ack.reason.is_error();
-        if refused {
-            self.settle_probe(slot, ack.packet_id);
-        }
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        if refused {
+            self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
+        }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
             return Ok(());
         }
         let reason = match connection.flow().deliveries.pub_rec(ack.packet_id, refused) {
             PubRecOutcome::Release(entry) => {
-                self.release_held(slot, entry.map_or(0, |entry| entry.message.size()));
+                self.queues.release(connection, entry.map_or(0, |entry| entry.message.size()));
                 ReasonCode::Success
             }
             PubRecOutcome::ReleaseAgain => ReasonCode::Success,
             PubRecOutcome::Refused(entry) => {
-                self.release_held(slot, entry.map_or(0, |entry| entry.message.size()));
+                self.queues.release(connection, entry.map_or(0, |entry| entry.message.size()));
                 self.pump(slot);
                 return Ok(());
             }
@@ -356,8 +354,8 @@ impl Worker {
     }
 
     fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
-        self.settle_probe(slot, ack.packet_id);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
             return Ok(());
@@ -466,16 +464,8 @@ impl Worker {
             return self.close(slot, ReasonCode::PacketTooLarge);
         }
         self.counters.bytes_sent += (connection.out.len() - before) as u64;
-        self.put_out(slot, packet);
-    }
-
-    /// Counts and traces a packet other than PUBLISH that was added to a connection's output.
-    pub(super) fn put_out(&mut self, slot: u32, packet: &Packet<'_>) {
-        self.packets.sent(packet.packet_type());
-        if self.is_traced() {
-            self.trace_packet_out(slot, packet);
-        }
-        self.mark_dirty(slot);
+        self.monitor.packet_sent(self.now, connection, packet);
+        self.ready.mark_dirty(connection);
     }
 
     /// Closes the connection of a client that speaks another protocol, with an answer if the client can read one.
@@ -486,7 +476,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(answer) = foreign.answer() {
             connection.out.buffer(&mut self.pool).extend_from_slice(answer.as_bytes());
-            self.mark_dirty(slot);
+            self.ready.mark_dirty(connection);
         }
         self.close_silently(slot);
     }
@@ -553,10 +543,8 @@ impl Worker {
 
     /// Lets the edge offer the kept bytes of a connection again.
     pub(super) fn wake(&mut self, slot: u32) {
-        if let Some(connection) = self.connections.occupant(slot)
-            && std::mem::take(&mut connection.marks.held)
-        {
-            self.woken.push(slot);
+        if let Some(connection) = self.connections.occupant(slot) {
+            self.ready.wake(connection);
         }
     }
 

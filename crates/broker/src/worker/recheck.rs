@@ -95,7 +95,7 @@ impl Worker {
         let Ok(subscription) = Subscription::parse(text) else { return Some(true) };
         let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return Some(false) };
         let action = Action::Subscribe { qos: options.qos() };
-        let permission = self.authorize(connection, action, filter, AuthorizeSubject::Subscription);
+        let permission = connection.authorize(&self.node, action, filter, AuthorizeSubject::Subscription);
         permission.map(|permission| permission.allowed)
     }
 }

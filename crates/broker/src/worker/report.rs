@@ -4,6 +4,7 @@ use mqtt::ReasonCode;
 use tracing::field::display;
 
 use super::Worker;
+use crate::connection::Connection;
 
 /// Maximum length of a client's text in a log line, in bytes.
 const TEXT_MAX: usize = 256;
@@ -38,32 +39,31 @@ impl Worker {
             None => tracing::debug!(address, listener, "{what}"),
         }
     }
+}
 
-    pub(super) fn report_connected(&self, slot: u32, session_present: bool) {
-        let Some(connection) = self.connections.occupant_ref(slot) else { return };
-        tracing::info!(
-            target: "clients",
-            client = cut(&connection.client_id),
-            user = connection.username().map(cut),
-            address = connection.peer().map(display),
-            version = %connection.version,
-            session_present,
-            "client connected"
-        );
-    }
+/// Logs that a client is connected.
+pub(super) fn connected(connection: &Connection, session_present: bool) {
+    tracing::info!(
+        target: "clients",
+        client = cut(&connection.client_id),
+        user = connection.username().map(cut),
+        address = connection.peer().map(display),
+        version = %connection.version,
+        session_present,
+        "client connected"
+    );
+}
 
-    /// Logs the end of a client's connection.
-    pub(super) fn report_disconnected(&self, slot: u32, why: &str) {
-        let Some(connection) = self.connections.occupant_ref(slot) else { return };
-        tracing::info!(
-            target: "clients",
-            client = cut(&connection.client_id),
-            user = connection.username().map(cut),
-            address = connection.peer().map(display),
-            why,
-            "client disconnected"
-        );
-    }
+/// Logs the end of a client's connection.
+pub(super) fn disconnected(connection: &Connection, why: &str) {
+    tracing::info!(
+        target: "clients",
+        client = cut(&connection.client_id),
+        user = connection.username().map(cut),
+        address = connection.peer().map(display),
+        why,
+        "client disconnected"
+    );
 }
 
 /// Returns the first bytes of a text that a client has chosen.

@@ -216,7 +216,7 @@ impl Worker {
         // The access rules do not apply to operators.
         if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
-            if !self.permits(connection, action, own) {
+            if !connection.is_permitted(&self.node, action, own) {
                 self.counters.subscribe_denied += 1;
                 let reason = ReasonCode::NotAuthorized;
                 self.report_refusal(slot, "SUBSCRIBE denied by the access rules", Some(filter), reason);

@@ -1,12 +1,14 @@
 //! Trace events. While no trace runs, each costs one check of an empty field.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use mqtt::{Packet, ReasonCode};
 
-use super::Worker;
-use crate::admin::{Direction, EventContext, TraceEvent, TraceKind, Tracing};
+use super::monitor::Monitor;
+use crate::admin::{Direction, EventContext, TraceEvent, TraceKind};
 use crate::connection::Connection;
+use crate::ids::{Time, WorkerId};
 use crate::message::MessageView;
 
 /// A PUBLISH as traces show it.
@@ -26,7 +28,7 @@ impl<'a> TracedPublish<'a> {
     }
 }
 
-impl Worker {
+impl Monitor {
     /// Returns whether any trace is running.
     #[inline]
     pub(super) fn is_traced(&self) -> bool {
@@ -34,29 +36,24 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn trace_publish(&mut self, slot: u32, direction: Direction, publish: &TracedPublish<'_>) {
-        let Some((tracing, connection)) = traced(&mut self.tracing, self.connections.occupant_ref(slot))
-        else {
-            return;
-        };
+    pub(super) fn trace_publish(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        direction: Direction,
+        publish: &TracedPublish<'_>,
+    ) {
+        let Some(tracing) = &mut self.tracing else { return };
         let about = about(connection, Some(publish.topic));
-        let now = self.now;
         tracing.note(now, about, |payload_max| {
             publish_event(base(now, connection), direction, publish, payload_max)
         });
     }
 
     /// Traces a message that an operator publishes. Topic traces treat it like a message of a client.
-    #[inline]
-    pub(super) fn trace_operator(&mut self, view: &MessageView<'_>) {
-        if self.is_traced() {
-            self.trace_operator_now(view);
-        }
-    }
-
     #[cold]
-    fn trace_operator_now(&mut self, view: &MessageView<'_>) {
-        let (now, worker, nobody) = (self.now, self.id, self.scratch.nobody.clone());
+    pub(super) fn trace_operator(&mut self, now: Time, view: &MessageView<'_>) {
+        let (worker, nobody) = (self.worker, Arc::<str>::from(""));
         let Some(tracing) = &mut self.tracing else { return };
         let about = EventContext { client_id: &nobody, address: None, topic: Some(view.topic) };
         let event = || TraceEvent { client_id: nobody.clone(), ..blank(now, worker) };
@@ -66,12 +63,14 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn trace_dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
-        let Some((tracing, connection)) = traced(&mut self.tracing, self.connections.occupant_ref(slot))
-        else {
-            return;
-        };
-        let now = self.now;
+    pub(super) fn trace_dropped(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        view: &MessageView<'_>,
+        why: &str,
+    ) {
+        let Some(tracing) = &mut self.tracing else { return };
         tracing.note(now, about(connection, Some(view.topic)), |payload_max| {
             let event =
                 publish_event(base(now, connection), Direction::Out, &TracedPublish::of(view), payload_max);
@@ -82,7 +81,7 @@ impl Worker {
 
     /// Traces a received packet other than PUBLISH.
     #[cold]
-    pub(super) fn trace_packet_in(&mut self, slot: u32, packet: &Packet<'_>) {
+    pub(super) fn trace_packet_in(&mut self, now: Time, connection: &Connection, packet: &Packet<'_>) {
         let kind = match packet {
             Packet::Connect(_) => TraceKind::Connect,
             Packet::Subscribe(_) => TraceKind::Subscribe,
@@ -96,28 +95,31 @@ impl Worker {
             Packet::Connect(connect) => Some(connect.client_id),
             _ => None,
         };
-        self.trace_packet(slot, kind, packet, client_id);
+        self.trace_packet(now, connection, kind, packet, client_id);
     }
 
     /// Traces a sent packet other than PUBLISH.
     #[cold]
-    pub(super) fn trace_packet_out(&mut self, slot: u32, packet: &Packet<'_>) {
+    pub(super) fn trace_packet_out(&mut self, now: Time, connection: &Connection, packet: &Packet<'_>) {
         let kind = match packet {
             Packet::ConnAck(_) => TraceKind::ConnAck,
             Packet::Publish(_) => return,
             _ => TraceKind::Packet(Direction::Out),
         };
-        self.trace_packet(slot, kind, packet, None);
+        self.trace_packet(now, connection, kind, packet, None);
     }
 
-    fn trace_packet(&mut self, slot: u32, kind: TraceKind, packet: &Packet<'_>, client_id: Option<&str>) {
-        let Some((tracing, connection)) = traced(&mut self.tracing, self.connections.occupant_ref(slot))
-        else {
-            return;
-        };
+    fn trace_packet(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        kind: TraceKind,
+        packet: &Packet<'_>,
+        client_id: Option<&str>,
+    ) {
+        let Some(tracing) = &mut self.tracing else { return };
         let client_id = client_id.map_or_else(|| connection.client_id.clone(), Into::into);
         let about = EventContext { client_id: &client_id, ..about(connection, None) };
-        let now = self.now;
         tracing.note(now, about, |_| TraceEvent {
             kind,
             client_id: client_id.clone(),
@@ -129,12 +131,8 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn trace_end(&mut self, slot: u32, why: &str) {
-        let Some((tracing, connection)) = traced(&mut self.tracing, self.connections.occupant_ref(slot))
-        else {
-            return;
-        };
-        let now = self.now;
+    pub(super) fn trace_end(&mut self, now: Time, connection: &Connection, why: &str) {
+        let Some(tracing) = &mut self.tracing else { return };
         tracing.note(now, about(connection, None), |_| TraceEvent {
             kind: TraceKind::Disconnect,
             detail: format!("connection ends: {why}"),
@@ -143,18 +141,11 @@ impl Worker {
     }
 }
 
-fn traced<'w>(
-    tracing: &'w mut Option<Box<Tracing>>,
-    connection: Option<&'w Connection>,
-) -> Option<(&'w mut Tracing, &'w Connection)> {
-    Some((tracing.as_deref_mut()?, connection?))
-}
-
 fn about<'a>(connection: &'a Connection, topic: Option<&'a str>) -> EventContext<'a> {
     EventContext { client_id: &connection.client_id, address: connection.peer(), topic }
 }
 
-fn base(now: crate::ids::Time, connection: &Connection) -> TraceEvent {
+fn base(now: Time, connection: &Connection) -> TraceEvent {
     TraceEvent {
         client_id: connection.client_id.clone(),
         address: connection.peer(),
@@ -162,7 +153,7 @@ fn base(now: crate::ids::Time, connection: &Connection) -> TraceEvent {
     }
 }
 
-fn blank(at: crate::ids::Time, worker: crate::ids::WorkerId) -> TraceEvent {
+fn blank(at: Time, worker: WorkerId) -> TraceEvent {
     TraceEvent {
         at,
         kind: TraceKind::Packet(Direction::In),

@@ -1,0 +1,148 @@
+//! Records of a worker for operators: packets, busiest and slowest clients, watched topics and traces. While nobody
+//! watches or traces anything, a message costs one check of an empty field for each.
+
+use std::sync::Arc;
+
+use mqtt::{Packet, PacketId, PacketType, Publish};
+
+use super::trace::TracedPublish;
+use super::watched::WatchedTopics;
+use crate::admin::{Direction, Sampler, SlowTable, Tracing, Watch};
+use crate::connection::Connection;
+use crate::counters::PacketCounters;
+use crate::ids::{Time, WorkerId};
+use crate::message::MessageView;
+use crate::settings;
+
+/// Records of one worker for operators. It changes nothing that clients notice.
+pub(super) struct Monitor {
+    pub(super) worker: WorkerId,
+    pub packets: PacketCounters,
+    pub sampler: Sampler,
+    pub slow: SlowTable,
+    watched: WatchedTopics,
+    pub(super) tracing: Option<Box<Tracing>>,
+}
+
+impl Monitor {
+    pub fn new(worker: WorkerId) -> Self {
+        Self {
+            worker,
+            packets: PacketCounters::default(),
+            sampler: Sampler::default(),
+            slow: SlowTable::default(),
+            watched: WatchedTopics::default(),
+            tracing: None,
+        }
+    }
+
+    pub fn set_watches(&mut self, list: Arc<[Arc<Watch>]>) {
+        self.watched.set(list);
+    }
+
+    pub fn set_traces(&mut self, tracing: Option<Box<Tracing>>) {
+        self.tracing = tracing;
+    }
+
+    /// Records a message that a client publishes. `size` is that of the packet.
+    pub fn published(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        view: &MessageView<'_>,
+        publish: &Publish<'_>,
+        size: usize,
+    ) {
+        self.sampler.received(&connection.client_id, view.topic, size);
+        self.watched.received(self.worker, view.topic, publish.qos, publish.payload.len());
+        if self.is_traced() {
+            let packet_id = publish.packet_id.map(PacketId::get);
+            let traced_publish = TracedPublish { dup: publish.dup, packet_id, ..TracedPublish::of(view) };
+            self.trace_publish(now, connection, Direction::In, &traced_publish);
+        }
+    }
+
+    /// Records a message that an operator publishes.
+    pub fn published_by_operator(&mut self, now: Time, view: &MessageView<'_>) {
+        self.forwarded(view);
+        if self.is_traced() {
+            self.trace_operator(now, view);
+        }
+    }
+
+    /// Records a message from another node.
+    pub fn forwarded(&mut self, view: &MessageView<'_>) {
+        self.watched.received(self.worker, view.topic, view.qos, view.payload.len());
+    }
+
+    /// Records a PUBLISH to a client. `size` is that of the packet.
+    #[inline]
+    pub fn sent(&mut self, now: Time, connection: &Connection, publish: &TracedPublish<'_>, size: usize) {
+        self.packets.sent(PacketType::Publish);
+        self.sampler.sent(&connection.client_id, size);
+        self.watched.sent(self.worker, publish.topic, publish.qos, publish.payload.len());
+        if self.is_traced() {
+            self.trace_publish(now, connection, Direction::Out, publish);
+        }
+    }
+
+    /// Records a packet other than PUBLISH to a client.
+    #[inline]
+    pub fn packet_sent(&mut self, now: Time, connection: &Connection, packet: &Packet<'_>) {
+        self.packets.sent(packet.packet_type());
+        if self.is_traced() {
+            self.trace_packet_out(now, connection, packet);
+        }
+    }
+
+    /// Records a message that a client does not get.
+    #[cold]
+    pub fn dropped(&mut self, now: Time, connection: &Connection, view: &MessageView<'_>, why: &str) {
+        self.watched.dropped(self.worker, view.topic);
+        if self.is_traced() {
+            self.trace_dropped(now, connection, view, why);
+        }
+    }
+
+    /// Records the end of a connection.
+    pub fn ended(&mut self, now: Time, connection: &Connection, why: &str) {
+        if self.is_traced() {
+            self.trace_end(now, connection, why);
+        }
+    }
+
+    /// Records the client as slow if an earlier delivery has waited too long, because a message could not be sent at
+    /// once.
+    pub fn note_slow(&mut self, now: Time, connection: &mut Connection, settings: &settings::Monitor) {
+        let Some(flow) = connection.flow.as_mut().filter(|flow| flow.probe.packet_id.is_some()) else {
+            return;
+        };
+        let latency = now.since(flow.probe.since);
+        if latency >= settings.slow_threshold && flow.probe.report_after < now {
+            // One record a second is enough while the delivery waits.
+            flow.probe.report_after = Time(now.0 + 1000);
+            let max = settings.slow_max as usize;
+            self.slow.record(&connection.client_id, &flow.probe.topic, latency, false, now, max);
+        }
+    }
+
+    /// Records the latency of an acknowledged delivery if it is the measured one.
+    pub fn settle_probe(
+        &mut self,
+        now: Time,
+        connection: &mut Connection,
+        packet_id: PacketId,
+        settings: &settings::Monitor,
+    ) {
+        let Some(flow) = connection.flow.as_mut() else { return };
+        if flow.probe.packet_id != Some(packet_id) {
+            return;
+        }
+        flow.probe.packet_id = None;
+        let latency = now.since(flow.probe.since);
+        if latency >= settings.slow_threshold {
+            let max = settings.slow_max as usize;
+            self.slow.record(&connection.client_id, &flow.probe.topic, latency, true, now, max);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Memory of the messages that wait for connections of a worker, and the publishers that wait for them.
+
+use slab::Slab;
+
+use crate::backlog::{Backlog, Waiting};
+use crate::batch::Token;
+use crate::connection::Connection;
+use crate::ids::Time;
+use crate::slots::Slots;
+use crate::store::Enqueue;
+
+/// Messages of a worker that wait for its connections. Each connection has its own queue; this type has the sums.
+#[derive(Default)]
+pub(super) struct Queues {
+    /// Bytes of all waiting messages.
+    bytes: u64,
+    /// Messages that wait for queue slots of connections, with their tokens.
+    pending: Slab<Pending>,
+    backlog: Backlog,
+}
+
+/// A message that waits for `remaining` receivers.
+struct Pending {
+    token: Token,
+    remaining: u32,
+}
+
+impl Queues {
+    /// Bytes of messages that wait for connections of the worker.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds bytes that a connection holds in its queue.
+    pub fn hold(&mut self, connection: &mut Connection, bytes: usize) {
+        connection.hold(bytes);
+        self.bytes += bytes as u64;
+    }
+
+    /// Subtracts bytes that no longer wait in the queue of a connection.
+    pub fn release(&mut self, connection: &mut Connection, bytes: usize) {
+        self.bytes -= bytes as u64;
+        connection.release(bytes);
+    }
+
+    /// Adds bytes that wait in the overflow of a connection. The connection holds them when they enter its queue.
+    pub fn overflows(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// Subtracts the bytes of a connection that has ended.
+    pub fn forget(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+
+    /// Removes the first waiting message from the queue of a connection.
+    pub fn skip_waiting(&mut self, connection: &mut Connection, now: Time) -> Option<Enqueue> {
+        let flow = connection.flow.as_mut()?;
+        let entry = flow.deliveries.skip_waiting()?;
+        flow.note_left(now);
+        self.release(connection, entry.message.size());
+        Some(entry)
+    }
+
+    /// Marks a connection as one with waiting messages.
+    pub fn note_backlog(&mut self, connection: &mut Connection) {
+        if !std::mem::replace(&mut connection.marks.backlogged, true) {
+            self.backlog.push(connection.id.slot, connection.id.generation);
+        }
+    }
+
+    /// Adds a receiver for which a publisher waits. `pending` is the key of the message; `None` before the first such
+    /// receiver.
+    pub fn await_receiver(&mut self, pending: &mut Option<u32>, token: Token) -> u32 {
+        let new = || self.pending.insert(Pending { token, remaining: 0 }) as u32;
+        let key = *pending.get_or_insert_with(new);
+        self.pending[key as usize].remaining += 1;
+        key
+    }
+
+    /// Removes a receiver that has a queue slot or is disconnected. Returns the token if it was the last one.
+    pub fn receiver_done(&mut self, key: u32) -> Option<Token> {
+        let pending = self.pending.get_mut(key as usize)?;
+        pending.remaining -= 1;
+        (pending.remaining == 0).then(|| self.pending.remove(key as usize).token)
+    }
+
+    /// Slots and generations of the connections for which messages wait, or waited a moment ago.
+    pub fn backlogged(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.backlog.iter()
+    }
+
+    /// Number of connections for which messages wait, or waited a moment ago.
+    pub fn waiting_clients(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// Continues the walk over the connections with waiting messages. Returns the result of the last complete walk.
+    pub fn walk_backlog(&mut self, connections: &mut Slots<Connection>, now: Time) -> Waiting {
+        self.backlog.step(|slot, generation| {
+            let connection = connections.get_mut(slot, generation)?;
+            let waiting = connection.waiting(now);
+            connection.marks.backlogged = waiting.is_some();
+            waiting
+        });
+        self.backlog.last()
+    }
+
+    /// Keys of the messages for which publishers wait, with the number of receivers that lack them.
+    pub fn awaited(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.pending.iter().map(|(key, pending)| (key, pending.remaining))
+    }
+}
