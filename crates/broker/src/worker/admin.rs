@@ -51,12 +51,10 @@ impl Worker {
             AdminRequest::Queue { shard, client_id, limit, payload, reply } => match self
                 .locate(shard, &client_id)
             {
-                Some(ClientLocation { session: Some(session), .. }) => {
-                    match self.shards.iter_mut().find(|(id, _)| *id == shard) {
-                        Some((_, shard)) => shard.read_queue_page(self.now, session, limit, payload, reply),
-                        None => reply(None),
-                    }
-                }
+                Some(ClientLocation { session: Some(session), .. }) => match self.shards.get_mut(shard) {
+                    Some(shard) => shard.read_queue_page(self.clock.now(), session, limit, payload, reply),
+                    None => reply(None),
+                },
                 Some(ClientLocation { owner: Some(connection), session: None }) => {
                     let request = AdminRequest::ConnectionQueue { connection, limit, payload, reply };
                     self.outbox.post(connection.worker, request.into());
@@ -116,28 +114,24 @@ impl Worker {
             AdminRequest::Watches(list) => self.monitor.set_watches(list),
             AdminRequest::Traces(list) => self.monitor.set_traces(Tracing::of(&list)),
             AdminRequest::Settings(settings) => {
-                let mut output = std::mem::take(&mut self.shard_output);
-                for (_, shard) in &mut self.shards {
-                    shard.set_settings(self.now, settings.clone(), &mut output);
-                }
-                self.apply_output(&mut output);
-                self.shard_output = output;
+                self.shards.set_settings(self.clock.now(), &settings);
+                self.apply_output();
                 if self.id == WorkerId(0) {
                     let interval = settings.sys.interval;
-                    let due = if interval.is_zero() { Time::NEVER } else { self.now.after(interval) };
+                    let due = if interval.is_zero() { Time::NEVER } else { self.clock.now().after(interval) };
                     self.sys_due = if self.settings.sys == settings.sys { self.sys_due } else { due };
                     self.node.set_settings(settings.clone());
                 }
                 self.settings = settings;
             }
-            AdminRequest::Slow { reply } => reply(self.monitor.slow.list(self.now)),
+            AdminRequest::Slow { reply } => reply(self.monitor.slow.list(self.clock.now())),
             AdminRequest::ForgetSlow => self.monitor.slow.clear(),
             AdminRequest::Top { reply } => reply(self.monitor.sampler.last()),
         }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&ShardHost> {
-        self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
+        self.shards.get(id)
     }
 
     fn locate(&self, shard: ShardId, client_id: &str) -> Option<ClientLocation> {
@@ -241,7 +235,7 @@ impl Worker {
         let Some(ClientLocation { owner, session }) = self.locate(shard, client_id) else {
             return reply(None);
         };
-        let now = self.now;
+        let now = self.clock.now();
         let session = session.and_then(|id| self.shard(shard)?.client_detail(now, id)).map(Box::new);
         match owner {
             Some(connection) => {
@@ -282,14 +276,14 @@ impl Worker {
             receive_maximum: connection.window,
             packet_size_max: (connection.packet_size_max != u32::MAX).then_some(connection.packet_size_max),
             topic_alias_max: connection.alias_max,
-            silent: self.now.since(connection.last_packet),
+            silent: self.clock.now().since(connection.last_packet),
             unsent_bytes: connection.out.len(),
             session_bytes: connection.session_bytes(),
             user_usage: payers.and_then(|payers| payers.user()).map(|user| user.holdings()),
             mountpoint_usage: payers.and_then(|payers| payers.mountpoint()).map(|all| all.holdings()),
             publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
             has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
-            oldest_unacknowledged: probe.map(|flow| self.now.since(flow.probe.since)),
+            oldest_unacknowledged: probe.map(|flow| self.clock.now().since(flow.probe.since)),
         };
         let session = session.and_then(|detail| detail.session);
         Some(Box::new(ClientDetail { info, connection: Some(detail), session }))
@@ -372,7 +366,8 @@ impl Worker {
         let overflow = flow.overflow.iter().map(|over| (QueueState::Overflow, &over.entry));
         let mut all = inflight.chain(waiting).chain(overflow);
         let some = all.by_ref().take(limit);
-        let items: Vec<Queued> = some.map(|(state, entry)| queued(self.now, state, entry, payload)).collect();
+        let items: Vec<Queued> =
+            some.map(|(state, entry)| queued(self.clock.now(), state, entry, payload)).collect();
         Some(QueuePage { items, truncated: all.next().is_some() })
     }
 
@@ -385,16 +380,10 @@ impl Worker {
             let request = AdminRequest::KickConnection { connection, end_session, durable, reply };
             return self.outbox.post(connection.worker, request.into());
         }
-        let mut output = std::mem::take(&mut self.shard_output);
-        let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
-        let session_ended = match (host, session) {
-            (Some((_, host)), Some(session)) if end_session => {
-                host.kick_session(self.now, session, &mut output)
-            }
-            _ => false,
-        };
-        self.apply_output(&mut output);
-        self.shard_output = output;
+        let session = session.filter(|_| end_session);
+        let session_ended =
+            session.is_some_and(|session| self.shards.kick_session(self.clock.now(), shard, session));
+        self.apply_output();
         reply(Some(Kicked { connection_closed: false, session_ended }));
     }
 
@@ -404,7 +393,7 @@ impl Worker {
         let ReceiverSearch { topic, limit, matches, .. } = &mut *search;
         if let Ok(name) = TopicName::parse(topic) {
             self.find_connections(name, *limit, matches);
-            for (_, shard) in &mut self.shards {
+            for shard in self.shards.iter_mut() {
                 shard.find_receivers(name, *limit, matches);
             }
         }

@@ -43,7 +43,7 @@ impl Worker {
 
     /// Applies an admission to a connection: names, lifetime, mountpoint and rights.
     fn admit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let Admission { client_id, username, lifetime, principal, validity } = admission;
         let named = client_id.is_some();
@@ -160,7 +160,7 @@ impl Worker {
     pub(super) fn may_still_publish(&self, owner: &WillOwner, will: &Message) -> bool {
         let access = &self.node.access;
         let identity = owner.identity();
-        if owner.has_ended(self.now) || access.revoked(identity).is_some() {
+        if owner.has_ended(self.clock.now()) || access.revoked(identity).is_some() {
             return false;
         }
         if !access.guards_topics()
@@ -258,7 +258,7 @@ impl Worker {
     /// # Errors
     /// Fails if the client has another identity now. The session and the subscriptions belong to the first identity.
     pub(super) fn readmit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let Admission { client_id, username, lifetime, principal, validity } = admission;
         let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());

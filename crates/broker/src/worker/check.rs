@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::store::ShardHost;
 
 impl Worker {
     /// Checks the invariants that hold between any two calls.
@@ -33,7 +34,7 @@ impl Worker {
         );
         let awaited: HashMap<usize, u32> = self.queues.awaited().collect();
         assert_eq!(awaited, pending, "a message waits for each receiver that lacks it");
-        for (_, shard) in &self.shards {
+        for shard in self.shards.iter() {
             shard.check_invariants();
         }
     }
@@ -41,14 +42,14 @@ impl Worker {
     /// Returns the number of messages whose identities the shards of this worker keep because publishers may send them
     /// again.
     pub fn identities(&self) -> usize {
-        self.shards.iter().map(|(_, shard)| shard.identities()).sum()
+        self.shards.iter().map(ShardHost::identities).sum()
     }
 
     /// Checks the additional invariants of an idle worker: no work in progress, no connections, no sessions.
     pub fn check_quiet(&self) {
         self.check_invariants();
         assert_eq!(self.connections.len(), 0);
-        for (_, shard) in &self.shards {
+        for shard in self.shards.iter() {
             shard.check_quiet();
         }
     }

@@ -58,11 +58,11 @@ impl Worker {
                 connection.put(&Packet::Disconnect(Disconnect { reason, properties }), &mut self.pool);
             }
             if connection.version.has_properties() {
-                self.monitor.packet_sent(self.now, connection, &packet);
+                self.monitor.packet_sent(self.clock.now(), connection, &packet);
                 self.ready.mark_dirty(connection);
             }
         }
-        self.monitor.ended(self.now, connection, why);
+        self.monitor.ended(self.clock.now(), connection, why);
         if connection.phase == Phase::Open {
             report::disconnected(connection, why);
         }
@@ -92,11 +92,11 @@ impl Worker {
 
     /// Handles the loss of the transport.
     pub fn lost(&mut self, now: Time, slot: u32) {
-        self.now = now;
+        self.clock.set(now);
         if let Some(connection) = self.connections.occupant(slot) {
             connection.out.discard();
             if connection.phase != Phase::Closing {
-                self.monitor.ended(self.now, connection, "connection lost");
+                self.monitor.ended(self.clock.now(), connection, "connection lost");
             }
             if connection.phase == Phase::Open {
                 report::disconnected(connection, "connection lost");
@@ -180,7 +180,7 @@ impl Worker {
             };
             self.outbox.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }
-        self.wheel.arm(self.now.after(LINGER), slot, id.generation, TimerKind::Linger);
+        self.wheel.arm(self.clock.now().after(LINGER), slot, id.generation, TimerKind::Linger);
         if let Some(connection) = self.connections.occupant(slot) {
             self.ready.mark_dirty(connection);
         }

@@ -35,7 +35,7 @@ impl Worker {
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
-        if self.refuses_clients {
+        if self.load.refuses_clients() {
             self.counters.connects_shed += 1;
             return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
         }
@@ -155,17 +155,17 @@ impl Worker {
         let version = connection.version;
         connection.phase = Phase::Open;
         connection.session = session;
-        connection.last_packet = self.now;
-        connection.connected_at = (self.now.0 / 1000) as u32;
+        connection.last_packet = self.clock.now();
+        connection.connected_at = (self.clock.now().0 / 1000) as u32;
         let full_queues = &self.node.load.full_queues;
         if !full_queues.is_empty() {
             let (client, source) = (&connection.client_id, connection.source(&self.node));
             connection.marks.drops =
-                full_queues.is_known(client, source, self.now, self.settings.queue.full_penalty);
+                full_queues.is_known(client, source, self.clock.now(), self.settings.queue.full_penalty);
         }
         if connection.keep_alive > 0 {
             let silence_max = u64::from(connection.keep_alive) * 1500;
-            let at = Time(self.now.0 + silence_max);
+            let at = Time(self.clock.now().0 + silence_max);
             self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);
         }
         if let Some(at) = connection.extra.as_ref().and_then(|extra| extra.expires) {
@@ -314,7 +314,7 @@ impl Worker {
         let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });
         let sent = connection.put(&packet, &mut self.pool);
         if sent {
-            self.monitor.packet_sent(self.now, connection, &packet);
+            self.monitor.packet_sent(self.clock.now(), connection, &packet);
             self.ready.mark_dirty(connection);
         }
         sent
@@ -355,7 +355,7 @@ impl Worker {
         if let Some(extra) = connection.extra.as_mut() {
             extra.will = None; // A client that was not accepted has no Will.
         }
-        self.monitor.packet_sent(self.now, connection, &packet);
+        self.monitor.packet_sent(self.clock.now(), connection, &packet);
         self.ready.mark_dirty(connection);
         self.close_silently(slot);
     }
@@ -372,31 +372,31 @@ impl Worker {
     /// Publishes the Will of a session that ends with its connection. The Message Expiry Interval starts now.
     pub(super) fn publish_will(&mut self, will: &Message, payers: Payers) {
         self.will_payers = Some(payers);
-        self.publish_own(will.view().arrived(self.now));
+        self.publish_own(will.view().arrived(self.clock.now()));
         self.will_payers = None;
     }
 
     /// Publishes a Will of a durable session. A node that has just started keeps the Will until it knows the routes of
     /// the other nodes.
     pub(super) fn receive_will(&mut self, will: DueWill) {
-        if self.waiting_wills.is_empty() && !self.node.is_stale(self.now) {
+        if self.waiting_wills.is_empty() && !self.node.is_stale(self.clock.now()) {
             return self.publish_due(will);
         }
         self.waiting_wills.push_back(will);
-        self.wills_due = self.wills_due.min(Time(self.now.0 + OVERLOAD_RETRY_MS));
+        self.wills_due = self.wills_due.min(Time(self.clock.now().0 + OVERLOAD_RETRY_MS));
     }
 
     /// Publishes waiting Wills, up to the maximum of one turn.
     pub(super) fn publish_waiting_wills(&mut self) {
-        let is_stale = self.node.is_stale(self.now);
+        let is_stale = self.node.is_stale(self.clock.now());
         let count = if is_stale { 0 } else { self.waiting_wills.len().min(WILLS_AT_ONCE) };
         for will in self.waiting_wills.drain(..count).collect::<Vec<_>>() {
             self.publish_due(will);
         }
         self.wills_due = match self.waiting_wills.is_empty() {
             true => Time::NEVER,
-            false if is_stale => Time(self.now.0 + OVERLOAD_RETRY_MS),
-            false => self.now,
+            false if is_stale => Time(self.clock.now().0 + OVERLOAD_RETRY_MS),
+            false => self.clock.now(),
         };
     }
 
@@ -407,7 +407,7 @@ impl Worker {
             self.counters.wills_denied += 1;
             return self.outbox.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
         }
-        let view = message.view().arrived(self.now);
+        let view = message.view().arrived(self.clock.now());
         let publishing = Publishing {
             token: Some(Token::Append { shard, key }),
             identity: (view.qos > QoS::AtMostOnce).then(|| Identity::of_will(shard, id)),

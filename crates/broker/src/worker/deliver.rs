@@ -188,9 +188,9 @@ impl Worker {
         if connection.unmounted(shared.view.topic).is_none() {
             return;
         }
-        let Ok(expiry) = shared.view.remaining_expiry(self.now) else {
+        let Ok(expiry) = shared.view.remaining_expiry(self.clock.now()) else {
             self.counters.dropped_expired += 1;
-            return self.monitor.dropped(self.now, connection, &shared.view, "expired");
+            return self.monitor.dropped(self.clock.now(), connection, &shared.view, "expired");
         };
         let mut rules = UNCHECKED;
         if self.node.access.guards_topics() {
@@ -198,12 +198,12 @@ impl Worker {
             rules = self.node.access.generation();
             if !connection.may_receive(&self.node, shared.view.topic) {
                 self.counters.dropped_not_readable += 1;
-                return self.monitor.dropped(self.now, connection, &shared.view, NOT_READABLE);
+                return self.monitor.dropped(self.clock.now(), connection, &shared.view, NOT_READABLE);
             }
         }
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
-            let why = if self.overload_level >= Level::High && !connection.out.is_empty() {
+            let why = if self.load.level() >= Level::High && !connection.out.is_empty() {
                 self.counters.dropped_overload += 1;
                 "the node is overloaded, and the client does not read"
             } else if connection.out.len() as u64 > queue.unsent_bytes_max.bytes() {
@@ -213,8 +213,8 @@ impl Worker {
                 let params = DeliveryParams { qos, retain, dup: false, packet_id: None, ids, expiry };
                 return self.write(slot, shared, &params, once);
             };
-            self.monitor.note_slow(self.now, connection, &self.settings.monitor);
-            return self.monitor.dropped(self.now, connection, &shared.view, why);
+            self.monitor.note_slow(self.clock.now(), connection, &self.settings.monitor);
+            return self.monitor.dropped(self.clock.now(), connection, &shared.view, why);
         }
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
@@ -243,26 +243,26 @@ impl Worker {
             let flow = connection.flow();
             if flow.deliveries.waiting() == 0 {
                 flow.waiting_rules = rules;
-                flow.place_freed = self.now;
-                flow.restart_wait(self.now);
+                flow.place_freed = self.clock.now();
+                flow.restart_wait(self.clock.now());
             }
             flow.deliveries.wait(qos, entry);
             self.queues.note_backlog(connection);
-            return self.monitor.note_slow(self.now, connection, &self.settings.monitor);
+            return self.monitor.note_slow(self.clock.now(), connection, &self.settings.monitor);
         }
         let drops = connection.marks.drops;
         let pending = match full {
             // A message of a shared group goes to another member when the connection is closed.
             WhenFull::Tell(_) if drops && group.is_none() => {
                 self.counters.dropped_queue_full += 1;
-                note_full_queue(connection, &self.node, &self.settings, self.now);
+                note_full_queue(connection, &self.node, &self.settings, self.clock.now());
                 let why = "the client's queue is full again";
-                return self.monitor.dropped(self.now, connection, &shared.view, why);
+                return self.monitor.dropped(self.clock.now(), connection, &shared.view, why);
             }
             WhenFull::Drop => {
                 self.counters.dropped_queue_full += 1;
                 return self.monitor.dropped(
-                    self.now,
+                    self.clock.now(),
                     connection,
                     &shared.view,
                     "the client's queue is full",
@@ -273,10 +273,13 @@ impl Worker {
         };
         let flow = connection.flow();
         if !is_behind {
-            flow.becomes_full(self.now);
+            flow.becomes_full(self.clock.now());
         }
-        let deadline =
-            self.now.after(if drops { Duration::ZERO } else { queue.full_wait.min(queue.full_wait_total) });
+        let deadline = self.clock.now().after(if drops {
+            Duration::ZERO
+        } else {
+            queue.full_wait.min(queue.full_wait_total)
+        });
         if pending.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
             let deadline = deadline.min(flow.full.due(queue.full_wait_total));
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
@@ -284,7 +287,7 @@ impl Worker {
         flow.overflow.push_back(Overflow { entry, pending, deadline });
         self.queues.overflows(size);
         self.queues.note_backlog(connection);
-        self.monitor.note_slow(self.now, connection, &self.settings.monitor);
+        self.monitor.note_slow(self.clock.now(), connection, &self.settings.monitor);
     }
 
     /// Appends a PUBLISH to a connection's output.
@@ -357,7 +360,7 @@ impl Worker {
         let DeliveryParams { qos, retain, dup, .. } = *params;
         let packet_id = params.packet_id.map(PacketId::get);
         let publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };
-        self.monitor.sent(self.now, connection, &publish, size);
+        self.monitor.sent(self.clock.now(), connection, &publish, size);
         self.ready.mark_dirty(connection);
     }
 
@@ -365,7 +368,7 @@ impl Worker {
     #[cold]
     fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
         if let Some(connection) = self.connections.occupant_ref(slot) {
-            self.monitor.dropped(self.now, connection, view, why);
+            self.monitor.dropped(self.clock.now(), connection, view, why);
         }
     }
 
@@ -423,7 +426,7 @@ impl Worker {
                     let mut shared = Shared::from(&message);
                     // The store skips messages that expired before they were bound to a Packet Identifier. Later, the
                     // message is sent with the rest of its interval, or with 0.
-                    let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
+                    let expiry = shared.view.remaining_expiry(self.clock.now()).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
                     let params = DeliveryParams { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
                     if connection.unmounted(shared.view.topic).is_none() {
@@ -469,14 +472,14 @@ impl Worker {
                 }
                 return;
             };
-            let expiry = next.message.view().remaining_expiry(self.now);
+            let expiry = next.message.view().remaining_expiry(self.clock.now());
             // The rules may have changed since the message was queued.
             if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
                 let message = next.message.clone();
                 if !connection.may_receive(&self.node, message.view().topic) {
-                    self.queues.skip_waiting(connection, self.now);
+                    self.queues.skip_waiting(connection, self.clock.now());
                     self.counters.dropped_not_readable += 1;
-                    self.monitor.dropped(self.now, connection, &message.view(), NOT_READABLE);
+                    self.monitor.dropped(self.clock.now(), connection, &message.view(), NOT_READABLE);
                     self.drain_overflow(slot);
                     continue;
                 }
@@ -484,10 +487,10 @@ impl Worker {
             let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
             match expiry {
                 Err(Expired) => {
-                    if let Some(entry) = self.queues.skip_waiting(connection, self.now) {
+                    if let Some(entry) = self.queues.skip_waiting(connection, self.clock.now()) {
                         self.counters.dropped_expired += 1;
                         let view = entry.message.view();
-                        self.monitor.dropped(self.now, connection, &view, "expired in its queue");
+                        self.monitor.dropped(self.clock.now(), connection, &view, "expired in its queue");
                     }
                 }
                 Ok(expiry) => {
@@ -495,7 +498,7 @@ impl Worker {
                     let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
                         return;
                     };
-                    flow.note_left(self.now);
+                    flow.note_left(self.clock.now());
                     if entry.group.is_none() {
                         self.queues.release(connection, entry.message.size());
                     }
@@ -536,7 +539,7 @@ impl Worker {
             let flow = connection.flow();
             flow.deliveries.wait(entry.qos, entry);
             if flow.overflow.is_empty() {
-                flow.full.ends(self.now);
+                flow.full.ends(self.clock.now());
             }
             if let Some(pending) = pending {
                 self.receiver_done(pending);
@@ -573,9 +576,9 @@ impl Worker {
         if !drops {
             at = at.max(flow.place_freed.after(queue.full_wait)).min(flow.full.due(queue.full_wait_total));
         }
-        if at > self.judged {
+        if at > self.clock.judged() {
             flow.wait_timed = true;
-            let at = at.max(Time(self.now.0 + 1));
+            let at = at.max(Time(self.clock.now().0 + 1));
             return self.wheel.arm(at, timer.slot, timer.generation, TimerKind::QueueWait);
         }
         self.close_slow_reader(timer.slot);
@@ -589,7 +592,7 @@ impl Worker {
             client = &*connection.client_id,
             "client disconnected: its queue was full for too long"
         );
-        note_full_queue(connection, &self.node, &self.settings, self.now);
+        note_full_queue(connection, &self.node, &self.settings, self.clock.now());
         self.close(slot, ReasonCode::QuotaExceeded);
     }
 
@@ -611,16 +614,16 @@ impl Worker {
                 continue;
             };
             let held = flow.held_bytes as u64;
-            let is_stuck = flow.place_freed.after(wait) <= self.judged
-                || flow.waiting_since.after(self.settings.queue.full_wait_total) <= self.judged;
+            let is_stuck = flow.place_freed.after(wait) <= self.clock.judged()
+                || flow.waiting_since.after(self.settings.queue.full_wait_total) <= self.clock.judged();
             if to_free > 0 && held >= share.max(1) && is_stuck {
                 to_free = to_free.saturating_sub(held);
                 hoarders.push(slot);
             }
         }
         hoarders.into_iter().for_each(|slot| self.close_slow_reader(slot));
-        for at in 0..self.shards.len() {
-            for connection in self.shards[at].1.hoarders(self.judged, share, &mut to_free) {
+        for shard in self.shards.iter_mut() {
+            for connection in shard.hoarders(self.clock.judged(), share, &mut to_free) {
                 let worker = connection.worker;
                 let command = WorkerCommand::Completion(Completion::QueueFull { connection });
                 self.outbox.post(worker, command);

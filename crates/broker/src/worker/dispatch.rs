@@ -109,7 +109,7 @@ impl Worker {
         let mut forwarded = 0;
         let is_kept = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
         let stamp = match publishing.stamp {
-            0 if is_kept => self.node.stamp(self.now),
+            0 if is_kept => self.node.stamp(self.clock.now()),
             stamp => stamp,
         };
         let mut frame = None;

@@ -8,12 +8,14 @@
 mod admin;
 mod admit;
 mod check;
+mod clock;
 mod close;
 mod connect;
 mod deliver;
 mod dispatch;
 mod exchange;
 mod foreign;
+mod load;
 mod monitor;
 mod operators;
 mod outbox;
@@ -31,6 +33,7 @@ pub(crate) use refusals::ExceededLimits;
 mod report;
 mod retained;
 mod review;
+mod shards;
 mod subscribe;
 mod sys;
 mod trace;
@@ -56,27 +59,30 @@ use crate::counters::{Counters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
-use crate::overload::{Level, Load, Overload};
+use crate::overload::Level;
 use crate::peers::{Copies, NodeIndex, Outbound};
 use crate::quota::Payers;
 use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{DueWill, ShardHost, ShardOutput, StoreEvent};
+use crate::store::{DueWill, ShardHost};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
+use clock::Clock;
+use load::WorkerLoad;
 use monitor::Monitor;
 use outbox::Outbox;
 use queues::Queues;
 use ready::ReadyLists;
+use shards::HostedShards;
 
 pub struct Worker {
     id: WorkerId,
     node: Arc<Node>,
     /// Settings in force on this worker.
     settings: Arc<Settings>,
-    now: Time,
+    clock: Clock,
     connections: Slots<Connection>,
     reader: Reader<Route>,
     outbox: Outbox,
@@ -88,10 +94,7 @@ pub struct Worker {
     arrivals: slab::Slab<peers::Arrival>,
     wheel: Wheel,
     ready: ReadyLists,
-    shards: Vec<(ShardId, ShardHost)>,
-    shard_output: ShardOutput,
-    /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
-    store_events: VecDeque<(ShardId, StoreEvent)>,
+    shards: HostedShards,
     /// Retained messages of the broker's own topics.
     own_retained: RetainedShard,
     /// Scans that came before their messages were durable, with the batches that they wait for.
@@ -119,17 +122,7 @@ pub struct Worker {
     monitor: Monitor,
     operators: operators::Operators,
     stopping: bool,
-    overload: Overload,
-    /// Overload without the bytes in queues, which are no reason to refuse clients.
-    connect_overload: Overload,
-    refuses_clients: bool,
-    /// Time by which timeouts of clients are judged: all data that clients had sent until then was read. It equals
-    /// `now` if the caller does not call [`Self::has_read_until`].
-    judged: Time,
-    /// True after a call of [`Self::has_read_until`].
-    reads_sockets: bool,
-    /// Overload level of the whole node at the last assessment.
-    overload_level: Level,
+    load: WorkerLoad,
     housekeeping_due: Time,
     sys_due: Time,
     due: Vec<Timer>,
@@ -153,7 +146,7 @@ impl Worker {
         let interval = settings.sys.interval;
         Self {
             id,
-            now: node.began(),
+            clock: Clock::new(node.began()),
             connections: Slots::default(),
             reader: node.routes.reader(),
             outbox: Outbox::new(id, node.workers),
@@ -162,9 +155,7 @@ impl Worker {
             arrivals: slab::Slab::new(),
             wheel: Wheel::default(),
             ready: ReadyLists::default(),
-            shards: shards.collect(),
-            shard_output: ShardOutput::default(),
-            store_events: VecDeque::new(),
+            shards: HostedShards::new(shards.collect()),
             own_retained: RetainedShard::default(),
             waiting_scans: Vec::new(),
             pending_copies: slab::Slab::new(),
@@ -182,12 +173,7 @@ impl Worker {
             monitor: Monitor::new(id),
             operators: operators::Operators::default(),
             stopping: false,
-            overload: Overload::default(),
-            connect_overload: Overload::default(),
-            refuses_clients: false,
-            judged: node.began(),
-            reads_sockets: false,
-            overload_level: Level::default(),
+            load: WorkerLoad::default(),
             housekeeping_due: Time::default(),
             sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
             due: Vec::new(),
@@ -203,24 +189,17 @@ impl Worker {
     /// Inserts the subscriptions of the shards' sessions into the index. Sends their shared subscriptions to the shards
     /// of the groups.
     pub(crate) fn recall(&mut self) {
-        let mut output = std::mem::take(&mut self.shard_output);
-        self.shards.iter_mut().for_each(|(_, shard)| shard.recall(&mut output));
-        self.apply_output(&mut output);
-        self.shard_output = output;
+        self.shards.recall();
+        self.apply_output();
     }
 
     /// Starts the shards in the state in which the previous incarnation of the node ended. Wills that are due may be
     /// dispatched from now on, so the subscriptions and groups of all workers must be in place.
     pub(crate) fn start_shards(&mut self) {
-        let mut output = std::mem::take(&mut self.shard_output);
-        let (now, incarnation) = (self.now, self.node.incarnation);
-        for (_, shard) in &mut self.shards {
-            shard.start(now, incarnation, &mut output);
-        }
-        self.apply_output(&mut output);
-        self.shard_output = output;
+        self.shards.start(self.clock.now(), self.node.incarnation);
+        self.apply_output();
         self.has_started = true;
-        if self.shards.iter().any(|(_, shard)| shard.retained_len() > 0) {
+        if self.shards.iter().any(|shard| shard.retained_len() > 0) {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }
@@ -253,7 +232,7 @@ impl Worker {
 
     /// Adds an accepted Network Connection. Its bytes go to [`Self::receive`] with the slot of the returned id.
     pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
-        self.now = now;
+        self.clock.set(now);
         assert!(
             self.has_started || mutated(Mutation::ServeBeforeRecall),
             "a worker serves clients only after all workers were built"
@@ -322,7 +301,7 @@ impl Worker {
 
     /// Handles that some bytes of the connection's output were written.
     pub fn written(&mut self, now: Time, slot: u32) {
-        self.now = now;
+        self.clock.set(now);
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.out.is_empty() {
             connection.out.return_buffer(&mut self.pool);
@@ -337,37 +316,25 @@ impl Worker {
 
     /// Records that a turn of the reactor took `took` and ends now.
     pub fn turn_took(&mut self, now: Time, took: Duration) {
-        self.overload.turn(now, took);
-        self.connect_overload.turn(now, took);
+        self.load.turn_took(now, took);
     }
 
     /// Assesses the load of the node and returns its overload level until the next call. Call this several times a
     /// second.
     pub fn assess_load(&mut self, now: Time, mailbox_bytes: u64) -> Level {
-        let waiting_max = self.settings.limits.memory_queued_max.bytes();
-        let load = Load { mailbox_bytes, waiting_bytes: self.node.waiting_bytes(), waiting_max };
-        let own = self.overload.assess(now, load, &self.settings.overload);
-        let connect_overload =
-            self.connect_overload.assess(now, Load { waiting_bytes: 0, ..load }, &self.settings.overload);
-        self.published().overload.store(own.number(), Relaxed);
-        self.published().refuses_clients.store(connect_overload >= Level::Busy, Relaxed);
-        self.refuses_clients = self.node.published.iter().any(|worker| worker.refuses_clients.load(Relaxed));
-        let levels = self.node.published.iter().map(|worker| worker.overload.load(Relaxed));
-        self.overload_level = Level::of(levels.max().unwrap_or_default());
-        self.overload_level
+        self.load.assess(now, self.id, &self.node, &self.settings, mailbox_bytes)
     }
 
     /// Returns whether the node refuses new clients, as of the last assessment.
     pub fn refuses_clients(&self) -> bool {
-        self.refuses_clients
+        self.load.refuses_clients()
     }
 
     /// Declares that all data that clients had sent until `at` was read. After the first call, timeouts are judged by
     /// this time [MQTT-3.1.2-24]. So after a pause of the process or the machine, the worker reads the sockets before
     /// it closes a client.
     pub fn has_read_until(&mut self, at: Time) {
-        self.reads_sockets = true;
-        self.judged = self.judged.max(at);
+        self.clock.has_read_until(at);
     }
 
     /// Returns whether the client has passed CONNECT and is connected.
@@ -390,7 +357,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (phase, id) = (connection.phase, connection.id);
         if phase != Phase::Closing {
-            self.lost(self.now, slot);
+            self.lost(self.clock.now(), slot);
         }
         if let Some(mut gone) = self.connections.remove(slot, id.generation) {
             gone.out.discard();
@@ -442,27 +409,23 @@ impl Worker {
 
     /// Returns the latest time at which [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Time {
-        let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
         let own = self.housekeeping_due.min(self.sys_due).min(self.wills_due);
-        self.wheel.next().min(shards).min(own).min(behind)
+        self.wheel.next().min(self.shards.next_deadline()).min(own).min(behind)
     }
 
     /// Returns whether a turn has left work over. [`Self::tick`] is then due at once.
     pub fn is_behind(&self) -> bool {
-        !self.store_events.is_empty() || self.ready.has_paused()
+        self.shards.has_events() || self.ready.has_paused()
     }
 
     pub fn tick(&mut self, now: Time) {
-        self.now = now;
-        if !self.reads_sockets {
-            self.judged = now;
-        }
+        self.clock.tick(now);
         if mutated(Mutation::ServeBeforeRecall) && !self.has_started && self.node.began().after(LATE) <= now {
             self.recall();
             self.start_shards();
         }
-        if !self.store_events.is_empty() {
+        if self.shards.has_events() {
             self.process_store_events();
         }
         self.resume_paused();
@@ -473,11 +436,8 @@ impl Worker {
         }
         self.due = due;
         for at in 0..self.shards.len() {
-            if self.shards[at].1.next_deadline() <= now {
-                let mut output = std::mem::take(&mut self.shard_output);
-                self.shards[at].1.tick(now, self.judged, &mut output);
-                self.apply_output(&mut output);
-                self.shard_output = output;
+            if self.shards.tick(at, now, self.clock.judged()) {
+                self.apply_output();
             }
         }
         if self.wills_due <= now {
@@ -487,7 +447,7 @@ impl Worker {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
             self.request_missing_retained();
-            self.shards.iter().for_each(|(_, shard)| shard.report_live());
+            self.shards.iter().for_each(ShardHost::report_live);
             self.publish_figures();
             // Two workers that update this sum at once may store the older result.
             self.node.weigh(now);
@@ -508,13 +468,10 @@ impl Worker {
             self.outbox.post(waiter.worker(), WorkerCommand::Flushed(waiter));
         }
         if self.node.log.is_some() {
-            // Shards that can wait are flushed together, for one sync.
-            let all = self.stopping || self.shards.iter().any(|(_, shard)| shard.batch_is_due(self.now));
-            self.shards.iter_mut().for_each(|(_, shard)| shard.end_turn(all));
+            self.shards.end_turn(self.clock.now(), self.stopping);
         }
-        use std::sync::atomic::Ordering::Relaxed;
         let published = &self.node.published[self.id.index()];
-        let held = self.shards.iter().map(|(_, shard)| shard.held());
+        let held = self.shards.iter().map(ShardHost::held);
         let (connected, absent) = held.fold((self.queues.bytes(), 0), |(connected, absent), held| {
             (connected + held.for_connected, absent + held.for_absent)
         });
@@ -522,7 +479,7 @@ impl Worker {
         if is != (connected + absent, absent) {
             published.queued_bytes.store(connected + absent, Relaxed);
             published.offline_bytes.store(absent, Relaxed);
-            self.node.weigh(self.now);
+            self.node.weigh(self.clock.now());
         }
     }
 
@@ -538,7 +495,7 @@ impl Worker {
     /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. No Will is
     /// published.
     pub fn stop(&mut self, now: Time) {
-        self.now = now;
+        self.clock.set(now);
         self.stopping = true;
         let slots: Vec<u32> = self.connections.iter().map(|(slot, ..)| slot).collect();
         for slot in slots {
@@ -556,8 +513,8 @@ impl Worker {
                     Phase::AwaitConnect | Phase::Exchanging | Phase::Authenticating | Phase::Claiming
                 ) {
                     // After a pause of the process, CONNECT may still be in the socket.
-                    if self.judged.after(JUDGED_LATE) < self.now {
-                        let again = Time(self.now.0 + 1);
+                    if self.clock.judged().after(JUDGED_LATE) < self.clock.now() {
+                        let again = Time(self.clock.now().0 + 1);
                         return self.wheel.arm(again, slot, timer.generation, TimerKind::Connect);
                     }
                     self.counters.connect_timeouts += 1;
@@ -588,14 +545,14 @@ impl Worker {
         let mut due = Time(connection.last_packet.0 + silence_max);
         // While the node keeps the client waiting, the silence is the node's fault.
         if connection.marks.held || connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
-            due = due.max(Time(self.now.0 + silence_max));
+            due = due.max(Time(self.clock.now().0 + silence_max));
         }
         if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {
             drop(flow);
         }
-        let judged = if mutated(Mutation::JudgeUnread) { self.now } else { self.judged };
+        let judged = if mutated(Mutation::JudgeUnread) { self.clock.now() } else { self.clock.judged() };
         if due > judged {
-            let at = due.max(Time(self.now.0 + 1));
+            let at = due.max(Time(self.clock.now().0 + 1));
             self.wheel.arm(at, timer.slot, timer.generation, TimerKind::KeepAlive);
             return;
         }
@@ -604,34 +561,31 @@ impl Worker {
     }
 
     fn publish_figures(&mut self) {
-        use std::sync::atomic::Ordering::Relaxed;
         let mut store = StoreCounters { refused_by_log: self.refused_by_log, ..StoreCounters::default() };
-        for (_, shard) in &self.shards {
+        for shard in self.shards.iter() {
             store.add(&shard.counters);
         }
         let published = &self.node.published[self.id.index()];
         published
             .connections
             .store(self.counters.clients_connected - self.counters.clients_disconnected, Relaxed);
-        published.sessions.store(self.shards.iter().map(|(_, shard)| shard.sessions() as u64).sum(), Relaxed);
+        published.sessions.store(self.shards.sum(ShardHost::sessions), Relaxed);
         let (retained, retained_bytes) = self.retained_figures();
         published.retained_messages.store(retained, Relaxed);
         published.retained_bytes.store(retained_bytes, Relaxed);
-        published
-            .session_subscriptions
-            .store(self.shards.iter().map(|(_, shard)| shard.subscriptions() as u64).sum(), Relaxed);
+        published.session_subscriptions.store(self.shards.sum(ShardHost::subscriptions), Relaxed);
         published.slow.store(self.monitor.slow.len() as u64, Relaxed);
-        let mut waiting = self.queues.walk_backlog(&mut self.connections, self.now);
-        for (_, shard) in &mut self.shards {
-            waiting.add(shard.walk_backlog(self.now));
+        let mut waiting = self.queues.walk_backlog(&mut self.connections, self.clock.now());
+        for shard in self.shards.iter_mut() {
+            waiting.add(shard.walk_backlog(self.clock.now()));
         }
         let published = &self.node.published[self.id.index()];
         published.waiting_messages.store(waiting.messages, Relaxed);
-        let of_shards: usize = self.shards.iter().map(|(_, shard)| shard.waiting_clients()).sum();
-        published.waiting_clients.store((self.queues.waiting_clients() + of_shards) as u64, Relaxed);
+        let of_shards = self.shards.sum(ShardHost::waiting_clients);
+        published.waiting_clients.store(self.queues.waiting_clients() as u64 + of_shards, Relaxed);
         published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
         published.refresh(&self.counters, &store, &self.monitor.packets);
-        self.monitor.sampler.tick(self.now);
+        self.monitor.sampler.tick(self.clock.now());
     }
 }
 

@@ -52,12 +52,12 @@ impl Worker {
     /// Publishes a message for an operator. The reply comes when all receivers have it. The Message Expiry Interval
     /// starts now.
     pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
-        let view = message.view().arrived(self.now);
+        let view = message.view().arrived(self.clock.now());
         let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
         if self.operators.waiting.len() >= WAITING_MAX {
             return reply(ReasonCode::QuotaExceeded);
         }
-        self.monitor.published_by_operator(self.now, &view);
+        self.monitor.published_by_operator(self.clock.now(), &view);
         let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
         let Dispatched { outstanding, matched, refused, .. } = self.dispatch(name, view, Some(token));
@@ -93,12 +93,12 @@ impl Worker {
 
     /// Sends the deletion of a retained message to the other nodes.
     fn delete_elsewhere(&mut self, topic: &str) {
-        let stamp = self.node.stamp(self.now);
+        let stamp = self.node.stamp(self.clock.now());
         if stamp == 0 || retained::shard_of(topic) == retained::OWN_TOPICS || TopicName::parse(topic).is_err()
         {
             return;
         }
-        let view = deletion(topic, self.now);
+        let view = deletion(topic, self.clock.now());
         self.forward_retained(&view, (stamp, true), None);
     }
 
@@ -232,10 +232,10 @@ impl Worker {
         let packet = Packet::Disconnect(Disconnect { reason, properties: properties.as_properties() });
         connection.put(&packet, &mut self.pool);
         if connection.version.has_properties() {
-            self.monitor.packet_sent(self.now, connection, &packet);
+            self.monitor.packet_sent(self.clock.now(), connection, &packet);
             self.ready.mark_dirty(connection);
         }
-        self.monitor.ended(self.now, connection, "session ended by an operator");
+        self.monitor.ended(self.clock.now(), connection, "session ended by an operator");
         self.end(id.slot, Some(0));
         true
     }

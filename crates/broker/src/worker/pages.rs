@@ -141,7 +141,7 @@ impl Worker {
     /// Requests the next page of retained messages when there is room for it.
     pub(super) fn ask_for_page(&mut self, slot: u32) {
         let queue_max = self.settings.queue.messages_max as usize / 2;
-        let now = self.now;
+        let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.flow.as_ref().is_none_or(|flow| flow.retained.is_empty()) {
             return;
@@ -191,7 +191,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
-        flow.pace.spend(self.now, examined, per_second);
+        flow.pace.spend(self.clock.now(), examined, per_second);
         if flow.end_replaced() {
             // Another SUBSCRIBE brings all these messages again.
             return self.page_taken(id);

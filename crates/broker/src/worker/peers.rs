@@ -18,7 +18,7 @@ use crate::peers::{
 use crate::quota::Payers;
 use crate::retained::{self, Scan};
 use crate::route::Route;
-use crate::store::{GroupName, Offer, Request};
+use crate::store::{GroupName, Offer, Request, ShardHost};
 
 /// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
@@ -147,7 +147,7 @@ impl Worker {
         let frames = &mut self.outbound.frames;
         let location = framed.get_or_insert_with(|| {
             let start = frames.len();
-            encode(view, extras, self.now, frames);
+            encode(view, extras, self.clock.now(), frames);
             (start..frames.len(), hash(view.topic.as_bytes()))
         });
         location.clone()
@@ -239,7 +239,7 @@ impl Worker {
             is_given: false,
         });
         let key = arrival.map(|arrival| self.arrivals.insert(arrival) as u32);
-        match crate::peers::decode(frame, self.now) {
+        match crate::peers::decode(frame, self.clock.now()) {
             Ok(framed) if framed.group.is_some() => {
                 self.counters.forwarded_received += 1;
                 self.forwarded_to_group(&framed, key);
@@ -314,20 +314,20 @@ impl Worker {
 
     /// Sends another node the deletions of retained messages that it may have missed.
     pub(super) fn copy_deletions(&mut self, to: NodeIndex, which: Copies) {
-        let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
+        let known = self.shards.iter().flat_map(ShardHost::retained_deletions);
         let wanted: Vec<(Box<str>, u64)> = known
             .filter(|(_, at)| self.is_copied(which, *at))
             .map(|(topic, at)| (topic.into(), at))
             .collect();
         for (topic, stamp) in wanted {
-            self.send_copy(to, &deletion(&topic, self.now), stamp, None);
+            self.send_copy(to, &deletion(&topic, self.clock.now()), stamp, None);
         }
     }
 
     /// Notifies a node that a topic has no retained message as of `stamp`. A node that did not know this notifies
     /// others.
     pub(super) fn send_deletion(&mut self, to: NodeIndex, topic: &str, stamp: u64) {
-        self.send_copy(to, &MessageView { retain: false, ..deletion(topic, self.now) }, stamp, None);
+        self.send_copy(to, &MessageView { retain: false, ..deletion(topic, self.clock.now()) }, stamp, None);
     }
 
     /// Sends a retained message, or a deletion, to a node that may have missed it.

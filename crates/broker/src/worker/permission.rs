@@ -158,7 +158,7 @@ impl Worker {
     pub(super) fn check_expiry(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let expires = connection.extra.as_ref().and_then(|extra| extra.expires);
-        if connection.phase == Phase::Open && expires.is_some_and(|expires| expires <= self.now) {
+        if connection.phase == Phase::Open && expires.is_some_and(|expires| expires <= self.clock.now()) {
             self.counters.admissions_expired += 1;
             self.close(slot, ReasonCode::MaximumConnectTime);
         }

@@ -7,15 +7,12 @@ use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand
 use crate::ids::Time;
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
-use crate::store::{Completion, ShardOutput};
-
-/// Approximate maximum number of effects of log events in one turn.
-const EFFECTS_AT_ONCE: usize = 8192;
+use crate::store::Completion;
 
 impl Worker {
     /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].
     pub fn take_batch(&mut self, now: Time, batch: &mut Batch) {
-        self.now = now;
+        self.clock.set(now);
         for BatchDelivery { body, targets, token, .. } in batch.deliveries.drain(..) {
             let targets = &batch.targets[targets];
             let waits = match &body {
@@ -41,14 +38,8 @@ impl Worker {
     fn handle_command(&mut self, command: WorkerCommand) {
         match command {
             WorkerCommand::Request(shard, request) => {
-                let Some((_, host)) = self.shards.iter_mut().find(|(id, _)| *id == shard) else {
-                    debug_assert!(false, "request for a shard of another worker");
-                    return;
-                };
-                let mut output = std::mem::take(&mut self.shard_output);
-                host.apply(self.now, request, &mut output);
-                self.apply_output(&mut output);
-                self.shard_output = output;
+                self.shards.apply(self.clock.now(), shard, request);
+                self.apply_output();
             }
             WorkerCommand::Completion(completion) => self.completion(completion),
             // The answer follows after the batches of this turn are sent.
@@ -58,7 +49,7 @@ impl Worker {
             }
             WorkerCommand::Flushed(FlushWaiter::Copies { key, .. }) => self.copies_flushed(key),
             WorkerCommand::Store(events) => {
-                self.store_events.extend(events);
+                self.shards.queue_events(events);
                 self.process_store_events();
             }
             WorkerCommand::Scan(scan) => self.scan(*scan),
@@ -72,24 +63,10 @@ impl Worker {
         }
     }
 
-    /// Passes events of the log to shards of this worker. One message may be for very many sessions, so the turn stops
-    /// after [`EFFECTS_AT_ONCE`] effects and leaves the rest to the next turn.
+    /// Passes events of the log to the shards of this worker, as many as fit one turn.
     pub(super) fn process_store_events(&mut self) {
-        let mut output = std::mem::take(&mut self.shard_output);
-        let mut effects = 0;
-        while effects < EFFECTS_AT_ONCE
-            && let Some((id, event)) = self.store_events.pop_front()
-        {
-            if let Some((_, shard)) = self.shards.iter_mut().find(|(shard, _)| *shard == id) {
-                let (had, rest) = shard.store_event(self.now, event, EFFECTS_AT_ONCE - effects, &mut output);
-                effects += had;
-                if let Some(rest) = rest {
-                    self.store_events.push_front((id, rest));
-                }
-            }
-        }
-        self.apply_output(&mut output);
-        self.shard_output = output;
+        self.shards.process_events(self.clock.now());
+        self.apply_output();
         self.resume_scans();
     }
 
@@ -123,7 +100,8 @@ impl Worker {
     }
 
     /// Sends the output of a shard of this worker to its receivers.
-    pub(super) fn apply_output(&mut self, output: &mut ShardOutput) {
+    pub(super) fn apply_output(&mut self) {
+        let mut output = self.shards.take_output();
         for (worker, command) in output.commands.drain(..) {
             self.outbox.post(worker, command);
         }
@@ -157,5 +135,6 @@ impl Worker {
         for will in output.wills.drain(..) {
             self.outbox.post(own, WorkerCommand::Will(Box::new(will)));
         }
+        self.shards.recycle(output);
     }
 }

@@ -77,14 +77,16 @@ impl Worker {
         if publish.qos > QoS::AtMostOnce && connection.flow.as_deref().is_some_and(has_unanswered) {
             return Some(Time::NEVER);
         }
-        if publish.qos > QoS::AtMostOnce && (self.node.is_overloaded() || self.node.is_stale(self.now)) {
-            return Some(Time(self.now.0 + OVERLOAD_RETRY_MS));
+        if publish.qos > QoS::AtMostOnce
+            && (self.node.is_overloaded() || self.node.is_stale(self.clock.now()))
+        {
+            return Some(Time(self.clock.now().0 + OVERLOAD_RETRY_MS));
         }
         let limited = limits.messages_per_second > 0 || limits.bytes_per_second.bytes() > 0;
         if limited || connection.marks.paced {
             let principal = connection.extra.as_ref().and_then(|extra| extra.principal.as_ref());
             let rates = principal.and_then(|principal| principal.rates).unwrap_or(Rates::from(limits));
-            let now = self.now;
+            let now = self.clock.now();
             return connection.flow().budget.take(now, rates, size).err();
         }
         None
@@ -158,7 +160,7 @@ impl Worker {
                 }
             }
             if let Some(seconds) = properties.message_expiry_interval() {
-                expires = Time(self.now.0 + u64::from(seconds) * 1000);
+                expires = Time(self.clock.now().0 + u64::from(seconds) * 1000);
             }
             invalid_payload = properties.payload_format_indicator() == Some(1)
                 && std::str::from_utf8(publish.payload).is_err();
@@ -227,12 +229,12 @@ impl Worker {
             qos: publish.qos,
             retain: publish.retain,
             expires,
-            received: self.now,
+            received: self.clock.now(),
             publisher: Some(connection.id),
             publisher_key: connection.client_key,
             durability: self.settings.durability_of(name, listener),
         };
-        self.monitor.published(self.now, connection, &view, publish, size);
+        self.monitor.published(self.clock.now(), connection, &view, publish, size);
         if publish.retain && self.has_no_room(slot) {
             self.refuse_retained(slot, publish);
         } else {

@@ -62,7 +62,7 @@ const UNANSWERED_MAX: usize = 64;
 impl Worker {
     /// Handles the bytes of a connection. New bytes follow those that an earlier call left over.
     pub fn receive(&mut self, now: Time, slot: u32, bytes: &[u8]) -> Received {
-        self.now = now;
+        self.clock.set(now);
         let received = self.receive_packets(slot, bytes);
         self.counters.bytes_received += received.consumed as u64;
         if received.then == Then::Hold
@@ -76,7 +76,7 @@ impl Worker {
     }
 
     fn receive_packets(&mut self, slot: u32, bytes: &[u8]) -> Received {
-        let now = self.now;
+        let now = self.clock.now();
         let fan_out_max = self.fan_out + FAN_OUT_MAX;
         let mut consumed = 0;
         loop {
@@ -178,14 +178,14 @@ impl Worker {
 
     /// Notes that the edge has kept `len` bytes of an incomplete packet so far.
     pub fn receives(&mut self, now: Time, slot: u32, len: usize) {
-        self.now = now;
+        self.clock.set(now);
         self.time_packet(slot, len, false);
     }
 
     /// Times an incomplete packet. `len` bytes of it have arrived; 0 means that no packet has begun. Before CONNACK,
     /// one time limit covers all packets.
     fn time_packet(&mut self, slot: u32, len: usize, is_new: bool) {
-        let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
+        let (now, timeout) = (self.clock.now(), self.settings.mqtt.packet_timeout);
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.phase != Phase::Open {
             return;
@@ -202,9 +202,9 @@ impl Worker {
 
     /// Closes a connection if the rest of its packet is overdue.
     pub(super) fn check_packet_timeout(&mut self, timer: Timer) {
-        let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
+        let (now, timeout) = (self.clock.now(), self.settings.mqtt.packet_timeout);
         // While the node reads little or nothing, missing bytes are not the client's fault.
-        let is_shed = self.overload_level == Level::Severe;
+        let is_shed = self.load.level() == Level::Severe;
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
         let is_open = connection.phase == Phase::Open;
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -218,7 +218,7 @@ impl Worker {
         }
         let due = unfinished.since.after(timeout);
         // After a pause of the process, the rest may still be in the socket.
-        if due > self.judged {
+        if due > self.clock.judged() {
             let due = due.max(Time(now.0 + 1));
             self.wheel.arm(due, timer.slot, timer.generation, TimerKind::Packet);
             return;
@@ -235,7 +235,7 @@ impl Worker {
         if self.monitor.is_traced()
             && let Ok(packet) = &decoded
         {
-            self.monitor.trace_packet_in(self.now, connection, packet);
+            self.monitor.trace_packet_in(self.clock.now(), connection, packet);
         }
         let result = match decoded {
             // A packet that only servers send is a Protocol Error, whatever its content.
@@ -307,7 +307,7 @@ impl Worker {
 
     fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
+        self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
             return Ok(());
@@ -328,7 +328,7 @@ impl Worker {
         let refused = ack.reason.is_error();
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if refused {
-            self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
+            self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
@@ -355,7 +355,7 @@ impl Worker {
 
     fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        self.monitor.settle_probe(self.now, connection, ack.packet_id, &self.settings.monitor);
+        self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
             return Ok(());
@@ -464,7 +464,7 @@ impl Worker {
             return self.close(slot, ReasonCode::PacketTooLarge);
         }
         self.counters.bytes_sent += (connection.out.len() - before) as u64;
-        self.monitor.packet_sent(self.now, connection, packet);
+        self.monitor.packet_sent(self.clock.now(), connection, packet);
         self.ready.mark_dirty(connection);
     }
 
@@ -550,7 +550,7 @@ impl Worker {
 
     /// Arms a timer for [`Self::unblock`], unless an earlier one is armed.
     pub(super) fn try_again_at(&mut self, at: Time, slot: u32) {
-        let now = self.now;
+        let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return };
         let generation = connection.id.generation;
         let flow = connection.flow();

@@ -48,7 +48,7 @@ impl Worker {
             }
         }
         self.recheck.from = (until < self.connections.slots()).then_some(until);
-        self.recheck.from.map(|_| Time(self.now.0 + PAUSE_MS))
+        self.recheck.from.map(|_| Time(self.clock.now().0 + PAUSE_MS))
     }
 
     /// Schedules another recheck of connections whose permissions were not known yet, at the earliest in a second.

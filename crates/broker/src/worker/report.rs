@@ -21,7 +21,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let (client, user) = (cut(&connection.client_id), connection.username().map(cut));
         let (address, topic) = (connection.peer().map(display), topic.map(cut));
-        match self.node.refusal_log.take(self.now, self.settings.limits.refusals_logged_per_minute) {
+        match self.node.refusal_log.take(self.clock.now(), self.settings.limits.refusals_logged_per_minute) {
             Some(unlogged) => {
                 tracing::warn!(client, user, address, topic, %reason, unlogged, "{refused}");
             }
@@ -34,7 +34,7 @@ impl Worker {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let (address, listener) =
             (connection.peer().map(display), self.node.listener_name(connection.listener));
-        match self.node.refusal_log.take(self.now, self.settings.limits.refusals_logged_per_minute) {
+        match self.node.refusal_log.take(self.clock.now(), self.settings.limits.refusals_logged_per_minute) {
             Some(unlogged) => tracing::warn!(address, listener, unlogged, "{what}"),
             None => tracing::debug!(address, listener, "{what}"),
         }

@@ -11,7 +11,7 @@ use crate::ids::{ShardId, WorkerId};
 use crate::message::Message;
 use crate::peers::{Copies, NodeIndex};
 use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
-use crate::store::{Request, SHARDS};
+use crate::store::{Request, SHARDS, ShardHost};
 
 /// A request that waits until all messages retained before it are durable.
 #[derive(Debug)]
@@ -131,10 +131,12 @@ impl Worker {
             let after = from.as_ref().filter(|(at, after)| *at == shard_id && !after.is_empty());
             let (after, found) = (after.map(|(_, after)| &**after), &mut messages);
             let more = if shard_id == OWN_TOPICS {
-                self.own_retained.page(self.now, &filter, after, &mut budget, found)
+                self.own_retained.page(self.clock.now(), &filter, after, &mut budget, found)
             } else {
                 let shard = self.shard(shard_id);
-                shard.and_then(|shard| shard.retained_page(self.now, &filter, after, &mut budget, found))
+                shard.and_then(|shard| {
+                    shard.retained_page(self.clock.now(), &filter, after, &mut budget, found)
+                })
             };
             if let Some(topic) = more {
                 next = Some((shard_id, topic));
@@ -170,8 +172,8 @@ impl Worker {
         limit: usize,
     ) -> RetainedPage {
         let (items, after) = match self.shard(shard_id) {
-            Some(shard) => shard.retained_list(self.now, filter, after, limit),
-            None => self.own_retained.list(self.now, filter, after, limit),
+            Some(shard) => shard.retained_list(self.clock.now(), filter, after, limit),
+            None => self.own_retained.list(self.clock.now(), filter, after, limit),
         };
         let next = match after {
             Some(after) => Some((shard_id, Some(after))),
@@ -182,8 +184,8 @@ impl Worker {
 
     pub(super) fn retained_message(&self, topic: &str) -> Option<RetainedMessage> {
         match self.shard(retained::shard_of(topic)) {
-            Some(shard) => shard.retained_whole(self.now, topic),
-            None => self.own_retained.whole(self.now, topic),
+            Some(shard) => shard.retained_whole(self.clock.now(), topic),
+            None => self.own_retained.whole(self.clock.now(), topic),
         }
     }
 
@@ -201,16 +203,14 @@ impl Worker {
     /// Returns the number of messages retained here, and their bytes.
     pub(super) fn retained_figures(&self) -> (u64, u64) {
         let own = (self.own_retained.len() as u64, self.own_retained.bytes());
-        self.shards.iter().fold(own, |(messages, bytes), (_, shard)| {
+        self.shards.iter().fold(own, |(messages, bytes), shard| {
             (messages + shard.retained_len() as u64, bytes + shard.retained_bytes())
         })
     }
 
     /// Performs periodic work on retained messages, about once a second.
-    pub(super) fn tend_retained(&mut self) {
-        for (_, shard) in &mut self.shards {
-            shard.tend_retained();
-        }
+    pub(super) fn tend_retained(&self) {
+        self.shards.iter().for_each(ShardHost::tend_retained);
     }
 }
 

@@ -40,7 +40,7 @@ impl Worker {
         }
         if until < self.connections.slots() {
             self.review.from = Some(until);
-            return Some(Time(self.now.0 + PAUSE_MS));
+            return Some(Time(self.clock.now().0 + PAUSE_MS));
         }
         self.review.from = None;
         let clients = self.review.closed;

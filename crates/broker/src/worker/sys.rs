@@ -56,7 +56,7 @@ impl Worker {
         self.sys_message("version", &node.version);
         self.sys_message(
             "uptime",
-            &format!("{} seconds", self.now.since(self.node.incarnation.began).as_secs()),
+            &format!("{} seconds", self.clock.now().since(self.node.incarnation.began).as_secs()),
         );
         for (name, value) in figures {
             self.sys_message(name, &value.to_string());
@@ -75,7 +75,7 @@ impl Worker {
             qos: QoS::AtMostOnce,
             retain: true,
             expires: Time::NEVER,
-            received: self.now,
+            received: self.clock.now(),
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
