@@ -3,16 +3,12 @@
 use std::sync::Arc;
 
 use mqtt::ReasonCode;
-use shard::{Mutation, mutated};
 
 use super::Worker;
-use super::publish::is_reserved;
-use crate::access::{Action, Admission, AuthResult, Principal, RetryAuthorize, Validity};
-use crate::batch::AuthorizeSubject;
+use super::wills::moved;
+use crate::access::{Admission, AuthResult, Principal, Validity};
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
-use crate::message::{Message, MessageView};
-use crate::mount::mounted;
 use crate::quota::Resource;
 use crate::settings::SessionOwner;
 use crate::store::{Claim, Request, client_shard};
@@ -85,7 +81,7 @@ impl Worker {
         let version = connection.version;
         // Read the generation first: rules that change during the check must not count as checked.
         let rules = self.node.access.generation();
-        match self.may_will(connection) {
+        match connection.may_will(&self.node) {
             Some(true) => {
                 let extra = self.connections.occupant(slot).and_then(|connection| connection.extra.as_mut());
                 if let Some(extra) = extra {
@@ -154,52 +150,6 @@ impl Worker {
         is_taken
     }
 
-    /// Returns whether a client that is disconnected or being closed may still publish its Will. The client must not be
-    /// banned, removed or expired, and the current rules must allow the Will. A rule that needs the answer of another
-    /// server does not prevent the Will.
-    pub(super) fn may_still_publish(&self, owner: &WillOwner, will: &Message) -> bool {
-        let access = &self.node.access;
-        let identity = owner.identity();
-        if owner.has_ended(self.clock.now()) || access.revoked(identity).is_some() {
-            return false;
-        }
-        if !access.guards_topics()
-            || !owner.needs_check(access.generation())
-            || mutated(Mutation::PublishDeniedWills)
-        {
-            return true;
-        }
-        let view = will.view();
-        let Some(topic) = view.topic.strip_prefix(owner.mountpoint()) else { return false };
-        let action = Action::Publish { qos: view.qos, retain: view.retain };
-        let mut later = || RetryAuthorize::new(|| {});
-        access.authorize(identity, action, topic, &mut later).is_none_or(|permission| permission.allowed)
-    }
-
-    /// Checks the Will of a connected client against the current rules and drops a denied Will. Returns false if the
-    /// answer is not known yet.
-    pub(super) fn recheck_will(&mut self, slot: u32) -> bool {
-        let rules = self.node.access.generation();
-        let Some(connection) = self.connections.occupant_ref(slot) else { return true };
-        if connection.extra.as_ref().is_none_or(|extra| extra.will.is_none()) {
-            return true;
-        }
-        let answer = self.may_will(connection);
-        let Some(connection) = self.connections.occupant(slot) else { return true };
-        let client_id = connection.client_id.clone();
-        let extra = connection.extra();
-        match answer {
-            Some(true) => extra.will_rules = rules,
-            Some(false) => {
-                extra.will = None;
-                self.counters.wills_denied += 1;
-                tracing::debug!(client = &*client_id, "Will discarded: access rules deny it");
-            }
-            None => {}
-        }
-        answer.is_some()
-    }
-
     /// Charges the bytes that the node holds for a client's session to its user and its mountpoint. Granted bytes are
     /// charged even beyond the quota.
     pub(super) fn charge_session(&mut self, slot: u32) {
@@ -227,30 +177,6 @@ impl Worker {
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
         let used = payers.map_or(0, |payers| payers.most_used(Resource::SessionBytes));
         used + more as u64 <= quota.user_bytes_max.bytes()
-    }
-
-    /// Returns whether a client may publish its Will. `None` means that the answer is not known yet.
-    fn may_will(&self, connection: &Connection) -> Option<bool> {
-        let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
-        let Some((will, _)) = will else { return Some(true) };
-        let view = will.view();
-        let Some(topic) = connection.unmounted(view.topic) else { return Some(false) };
-        // Authentication may have changed the Client Identifier.
-        if is_reserved(topic, connection.own_client_id())
-            || (connection.marks.mounted && topic.starts_with('$'))
-        {
-            return Some(false);
-        }
-        if !self.node.access.guards_topics() {
-            return Some(true);
-        }
-        let action = Action::Publish { qos: view.qos, retain: view.retain };
-        let about = if connection.phase == Phase::Open {
-            AuthorizeSubject::Subscription
-        } else {
-            AuthorizeSubject::Will
-        };
-        connection.authorize(&self.node, action, topic, about).map(|permission| permission.allowed)
     }
 
     /// Applies the admission of a client that has authenticated again.
@@ -295,12 +221,4 @@ impl Connection {
             (extra.principal, extra.validity) = (principal, validity);
         }
     }
-}
-
-/// Rebuilds a Will with its mountpoint and the current key of its publisher.
-fn moved(will: &Message, mountpoint: &str, publisher: ConnectionId, publisher_key: u64) -> Message {
-    let view = will.view();
-    let mut room = String::new();
-    let topic = mounted(mountpoint, view.topic, &mut room);
-    MessageView { topic, publisher: Some(publisher), publisher_key, ..view }.to_message()
 }

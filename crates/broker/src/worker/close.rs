@@ -154,7 +154,7 @@ impl Worker {
         }
         self.forget_operators(id);
         let may_still = |(message, _): &(Message, u32)| {
-            owner.as_ref().is_none_or(|owner| self.may_still_publish(owner, message))
+            owner.as_ref().is_none_or(|owner| owner.may_still_publish(&self.node, self.clock.now(), message))
         };
         let had_will = will.is_some();
         let will = will.filter(may_still);
@@ -164,7 +164,7 @@ impl Worker {
         match will {
             // The session ends with the connection, and the end of a session publishes its Will without delay
             // [MQTT-3.1.3-9].
-            Some((will, _)) if session.is_none() => self.publish_will(&will, payers),
+            Some((will, _)) if session.is_none() => self.publish_will(&will, &payers),
             Some(_) => will_then = WillDisposition::Arm, // The Claim has stored the Will in the shard.
             None => {}
         }

@@ -5,26 +5,19 @@ use std::sync::atomic::Ordering;
 
 use mqtt::{
     ConnAck, Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, Subscription, TopicName, Version,
-    Will,
 };
 use session::{Dispatched, Toggles};
 
-use super::dispatch::{self, Publishing};
-use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_reserved};
+use super::publish::{is_beyond_limits, is_reserved};
+use super::wills::{will_delay, will_message};
 use super::{Worker, refusals, report};
 use crate::access::AuthReply;
-use crate::batch::{Claimed, Token, WorkerCommand};
+use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
-use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, client_key};
-use crate::message::{Message, MessageView};
-use crate::quota::Payers;
 use crate::route::{Options, Route, RouteKind};
-use crate::store::{DueWill, Identity, Request};
+use crate::store::Identity;
 use crate::wheel::TimerKind;
-
-/// Maximum number of waiting Wills that one turn publishes.
-const WILLS_AT_ONCE: usize = 100;
 
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
@@ -368,84 +361,6 @@ impl Worker {
             self.refuse_connect(id.slot, version, reason);
         }
     }
-
-    /// Publishes the Will of a session that ends with its connection. The Message Expiry Interval starts now.
-    pub(super) fn publish_will(&mut self, will: &Message, payers: Payers) {
-        self.will_payers = Some(payers);
-        self.publish_own(will.view().arrived(self.clock.now()));
-        self.will_payers = None;
-    }
-
-    /// Publishes a Will of a durable session. A node that has just started keeps the Will until it knows the routes of
-    /// the other nodes.
-    pub(super) fn receive_will(&mut self, will: DueWill) {
-        if self.waiting_wills.is_empty() && !self.node.is_stale(self.clock.now()) {
-            return self.publish_due(will);
-        }
-        self.waiting_wills.push_back(will);
-        self.wills_due = self.wills_due.min(Time(self.clock.now().0 + OVERLOAD_RETRY_MS));
-    }
-
-    /// Publishes waiting Wills, up to the maximum of one turn.
-    pub(super) fn publish_waiting_wills(&mut self) {
-        let is_stale = self.node.is_stale(self.clock.now());
-        let count = if is_stale { 0 } else { self.waiting_wills.len().min(WILLS_AT_ONCE) };
-        for will in self.waiting_wills.drain(..count).collect::<Vec<_>>() {
-            self.publish_due(will);
-        }
-        self.wills_due = match self.waiting_wills.is_empty() {
-            true => Time::NEVER,
-            false if is_stale => Time(self.clock.now().0 + OVERLOAD_RETRY_MS),
-            false => self.clock.now(),
-        };
-    }
-
-    /// Publishes a Will that is due. Its shard keeps the Will until all receivers have it.
-    fn publish_due(&mut self, will: DueWill) {
-        let DueWill { shard, key, id, message, owner } = will;
-        if owner.as_ref().is_some_and(|owner| !self.may_still_publish(owner, &message)) {
-            self.counters.wills_denied += 1;
-            return self.outbox.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
-        }
-        let view = message.view().arrived(self.clock.now());
-        let publishing = Publishing {
-            token: Some(Token::Append { shard, key }),
-            identity: (view.qos > QoS::AtMostOnce).then(|| Identity::of_will(shard, id)),
-            ..Publishing::default()
-        };
-        let name = TopicName::parse(view.topic);
-        debug_assert!(name.is_ok(), "checked at CONNECT");
-        let payers = owner.filter(|_| view.retain);
-        let payers = payers.map(|owner| self.node.payers(owner.mountpoint(), owner.identity().username));
-        self.will_payers = Some(payers.unwrap_or_default());
-        let dispatched = name.map(|name| self.dispatch_as(name, view, publishing)).unwrap_or_default();
-        self.will_payers = None;
-        let dispatch::Dispatched { outstanding, shards, .. } = dispatched;
-        self.outbox.request(shard, Request::WillDispatched { key, outstanding, shards });
-    }
-}
-
-/// Builds the Will Message. `expires` is the Message Expiry Interval, which starts when the Will is published.
-fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_key: u64) -> Message {
-    let mut scratch = Vec::new();
-    let expiry = will.properties.message_expiry_interval();
-    let view = MessageView {
-        topic: will.topic,
-        properties: will.properties.forwardable(&mut scratch),
-        payload: will.payload,
-        qos: will.qos,
-        retain: will.retain,
-        expires: expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000)),
-        received: Time::default(),
-        publisher: Some(publisher),
-        publisher_key,
-        durability: Durability::LocalDisk,
-    };
-    view.to_message()
-}
-
-fn will_delay(will: &Will<'_>) -> u32 {
-    will.properties.will_delay_interval().unwrap_or(0)
 }
 
 /// Returns the QoS that a subscription is granted.

@@ -22,8 +22,8 @@ const INLINE_MAX: usize = 8 * 1024;
 const GROUP_FAN_OUT: u64 = 8;
 
 /// Properties of a publish: its origin, its completions and earlier attempts.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Publishing {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Publishing<'a> {
     /// Token for the completions. `None` means that nothing waits for them.
     pub token: Option<Token>,
     /// Identity of a message that may be sent again.
@@ -37,9 +37,11 @@ pub(super) struct Publishing {
     pub stamp: u64,
     /// True if the publisher may have sent the message before.
     pub repeated: bool,
+    /// Payers of a Will, in case it is retained.
+    pub will_payers: Option<&'a Payers>,
 }
 
-impl Publishing {
+impl Publishing<'_> {
     /// Returns whether the publisher can be notified that no receiver has the message. A Will is not refused, because
     /// its shard keeps it for later.
     fn is_refusable(&self) -> bool {
@@ -79,7 +81,7 @@ impl Worker {
         &mut self,
         name: TopicName<'_>,
         view: MessageView<'_>,
-        publishing: Publishing,
+        publishing: Publishing<'_>,
     ) -> Dispatched {
         let mut shared = Shared::of(view);
         if view.retain {
@@ -194,7 +196,11 @@ impl Worker {
         }
         self.scratch.targets = local;
         if view.retain {
-            let outstanding = self.retain(&mut shared, stamp, refusal, token);
+            let payers = match publishing.will_payers {
+                Some(payers) => payers.clone(),
+                None => self.payers_of(view.publisher),
+            };
+            let outstanding = self.retain(&mut shared, stamp, refusal, token, payers);
             result.outstanding += outstanding;
             result.stored |= outstanding > 0;
         }
@@ -282,6 +288,7 @@ impl Worker {
         stamp: u64,
         refusal: Option<ReasonCode>,
         token: Option<Token>,
+        payers: Payers,
     ) -> u32 {
         let shard = retained::shard_of(shared.view.topic);
         let message = shared.message();
@@ -289,28 +296,17 @@ impl Worker {
             self.retain_own(message);
             return 0;
         }
-        let payers = self.payers_of(shared.view.publisher);
         self.outbox
             .request(shard, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
         u32::from(token.is_some())
     }
 
-    /// Returns the payers of a retained message: those of its publisher, or those of the Will that is being published.
+    /// Returns the payers of a retained message of a client.
     fn payers_of(&self, publisher: Option<ConnectionId>) -> Payers {
-        if let Some(payers) = &self.will_payers {
-            return payers.clone();
-        }
         let connection = publisher.filter(|id| id.worker == self.id);
         let connection = connection.and_then(|id| self.connections.get(id.slot, id.generation));
         let extra = connection.and_then(|connection| connection.extra.as_ref());
         extra.map(|extra| extra.payers.clone()).unwrap_or_default()
-    }
-
-    /// Publishes a message of the node itself, such as a Will. Nothing waits for its completions.
-    pub(super) fn publish_own(&mut self, view: MessageView<'_>) {
-        if let Ok(name) = TopicName::parse(view.topic) {
-            self.dispatch(name, view, None);
-        }
     }
 
     /// Sends a completion to the party that waits for it.
@@ -360,7 +356,7 @@ fn routes_of<'r>(
 
 /// Returns whether the log has to store a message. A shared group decides that itself when it chooses a member. The
 /// exception is a repeated QoS 2 message, which a member may already have.
-fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing) -> bool {
+fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing<'_>) -> bool {
     let needs = |route: &Route| match route.kind {
         RouteKind::Shard => true,
         RouteKind::ShardGroups => publishing.repeated && publishing.identity.is_some(),

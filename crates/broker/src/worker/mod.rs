@@ -38,8 +38,8 @@ mod subscribe;
 mod sys;
 mod trace;
 mod watched;
+mod wills;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -61,12 +61,11 @@ use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::Level;
 use crate::peers::{Copies, NodeIndex, Outbound};
-use crate::quota::Payers;
 use crate::retained::RetainedShard;
 use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{DueWill, ShardHost};
+use crate::store::ShardHost;
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
@@ -76,6 +75,7 @@ use outbox::Outbox;
 use queues::Queues;
 use ready::ReadyLists;
 use shards::HostedShards;
+use wills::WaitingWills;
 
 pub struct Worker {
     id: WorkerId,
@@ -103,13 +103,7 @@ pub struct Worker {
     pending_copies: slab::Slab<retained::PendingCopies>,
     /// Parties to notify at the end of this turn.
     flush_waiters: Vec<FlushWaiter>,
-    /// Wills of durable sessions that wait until this node knows the routes of the other nodes. There is at most one
-    /// for each session.
-    waiting_wills: VecDeque<DueWill>,
-    /// Time at which the waiting Wills are checked.
-    wills_due: Time,
-    /// Payers of the Will that is being published, in case it is retained.
-    will_payers: Option<Payers>,
+    wills: WaitingWills,
     queues: Queues,
     pool: Pool,
     scratch: deliver::Scratch,
@@ -160,9 +154,7 @@ impl Worker {
             waiting_scans: Vec::new(),
             pending_copies: slab::Slab::new(),
             flush_waiters: Vec::new(),
-            waiting_wills: VecDeque::new(),
-            wills_due: Time::NEVER,
-            will_payers: None,
+            wills: WaitingWills::default(),
             queues: Queues::default(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
@@ -410,7 +402,7 @@ impl Worker {
     /// Returns the latest time at which [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Time {
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
-        let own = self.housekeeping_due.min(self.sys_due).min(self.wills_due);
+        let own = self.housekeeping_due.min(self.sys_due).min(self.wills.due());
         self.wheel.next().min(self.shards.next_deadline()).min(own).min(behind)
     }
 
@@ -440,7 +432,7 @@ impl Worker {
                 self.apply_output();
             }
         }
-        if self.wills_due <= now {
+        if self.wills.due() <= now {
             self.publish_waiting_wills();
         }
         if self.housekeeping_due <= now {
