@@ -10,6 +10,8 @@ pub struct Wheel {
     /// The tick up to which everything has fired.
     fired: u64,
     armed: usize,
+    /// Memory of the next result of [`Wheel::fire`].
+    due: Vec<Timer>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +49,7 @@ const SPOKES: usize = 1024;
 
 impl Default for Wheel {
     fn default() -> Self {
-        Self { spokes: (0..SPOKES).map(|_| Vec::new()).collect(), fired: 0, armed: 0 }
+        Self { spokes: (0..SPOKES).map(|_| Vec::new()).collect(), fired: 0, armed: 0, due: Vec::new() }
     }
 }
 
@@ -68,16 +70,16 @@ impl Wheel {
         Time((self.fired + 1) * TICK_MS)
     }
 
-    /// Appends the timers that are due to `due`.
-    pub fn fire(&mut self, now: Time, due: &mut Vec<Timer>) {
+    /// Takes the timers that are due. [`Self::recycle`] gets the memory back.
+    pub fn fire(&mut self, now: Time) -> Vec<Timer> {
+        let mut due = std::mem::take(&mut self.due);
         let until = now.0 / TICK_MS;
         if self.armed == 0 {
             self.fired = self.fired.max(until);
-            return;
+            return due;
         }
         // After a long pause one turn around the wheel visits every timer.
         let spokes = (until.saturating_sub(self.fired)).min(SPOKES as u64);
-        let before = due.len();
         for tick in until + 1 - spokes..=until {
             let spoke = &mut self.spokes[tick as usize % SPOKES];
             let mut at = 0;
@@ -92,8 +94,15 @@ impl Wheel {
                 *spoke = Vec::new();
             }
         }
-        self.armed -= due.len() - before;
+        self.armed -= due.len();
         self.fired = self.fired.max(until);
+        due
+    }
+
+    /// Keeps the memory of timers that were handled.
+    pub fn recycle(&mut self, mut due: Vec<Timer>) {
+        due.clear();
+        self.due = due;
     }
 }
 
@@ -102,8 +111,7 @@ mod tests {
     use super::*;
 
     fn fired(wheel: &mut Wheel, now: u64) -> Vec<u32> {
-        let mut due = Vec::new();
-        wheel.fire(Time(now), &mut due);
+        let due = wheel.fire(Time(now));
         let mut slots: Vec<_> = due.iter().map(|timer| timer.slot).collect();
         slots.sort_unstable();
         slots

@@ -117,9 +117,9 @@ impl Worker {
                 self.shards.set_settings(self.clock.now(), &settings);
                 self.apply_output();
                 if self.id == WorkerId(0) {
-                    let interval = settings.sys.interval;
-                    let due = if interval.is_zero() { Time::NEVER } else { self.clock.now().after(interval) };
-                    self.sys_due = if self.settings.sys == settings.sys { self.sys_due } else { due };
+                    if self.settings.sys != settings.sys {
+                        self.sys.set_interval(self.clock.now(), settings.sys.interval);
+                    }
                     self.node.set_settings(settings.clone());
                 }
                 self.settings = settings;
@@ -407,7 +407,7 @@ impl Worker {
     fn find_connections(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
-        self.reader.matches(topic, &mut routes);
+        self.dispatcher.reader.matches(topic, &mut routes);
         routes.retain(|route| route.kind == RouteKind::Connection && route.index == self.id.0);
         routes.sort_unstable_by_key(|route| (route.slot, route.generation));
         routes.dedup_by_key(|route| (route.slot, route.generation));

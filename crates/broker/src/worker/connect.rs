@@ -10,7 +10,7 @@ use session::{Dispatched, Toggles};
 
 use super::publish::{is_beyond_limits, is_reserved};
 use super::wills::{will_delay, will_message};
-use super::{Worker, refusals, report};
+use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
@@ -99,7 +99,7 @@ impl Worker {
     /// Checks everything that needs no answer of access control or the store.
     fn check_connect(&self, connect: &Connect<'_>) -> Result<(), ReasonCode> {
         let mqtt = &self.settings.mqtt;
-        if self.stopping {
+        if self.stage == Stage::Stopping {
             return Err(ReasonCode::ServerUnavailable); // CONNACK has no Reason Code 0x8B (3.2.2.2).
         }
         // The refusal is 0x85, and the connection closes [MQTT-3.1.3-8] [MQTT3-3.2.2-5].

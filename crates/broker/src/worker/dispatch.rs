@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use mqtt::{QoS, ReasonCode, TopicName};
+use routing::Reader;
 
 use super::Worker;
 use super::deliver::EncodeOnce;
@@ -65,6 +66,23 @@ pub(super) struct Dispatched {
     pub may_be_partial: bool,
 }
 
+/// Index of the routes as this worker reads it, and what its dispatches add up to.
+pub(super) struct Dispatcher {
+    pub reader: Reader<Route>,
+    /// Number of the last dispatched message.
+    serial: u64,
+    /// Approximate number of deliveries that messages dispatched on this worker have caused.
+    pub fan_out: u64,
+    /// Messages that no receiver got because the log accepts none. They are counted with the refusals of the shards.
+    pub refused_by_log: u64,
+}
+
+impl Dispatcher {
+    pub fn new(reader: Reader<Route>) -> Self {
+        Self { reader, serial: 0, fan_out: 0, refused_by_log: 0 }
+    }
+}
+
 impl Worker {
     /// Sends a message to all matching subscriptions [MQTT3-3.3.2-3]. Completions carry `token`. Without a token there
     /// are no completions.
@@ -89,8 +107,8 @@ impl Worker {
         }
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
-        let mut rest = routes_of(&self.reader, name, &mut routes);
-        self.fan_out += rest.len() as u64;
+        let mut rest = routes_of(&self.dispatcher.reader, name, &mut routes);
+        self.dispatcher.fan_out += rest.len() as u64;
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
         if refusal.is_some() && view.retain {
@@ -98,11 +116,11 @@ impl Worker {
             self.node.note_retained_missing();
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
-            self.refused_by_log += 1;
+            self.dispatcher.refused_by_log += 1;
             self.scratch.routes = routes;
             return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
         }
-        self.serial += 1;
+        self.dispatcher.serial += 1;
         let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
         let mut local = std::mem::take(&mut self.scratch.targets);
         local.clear();
@@ -139,7 +157,7 @@ impl Worker {
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
-                    self.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
+                    self.dispatcher.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
                     // The node that forwarded the message has chosen the members.
                     for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.index };
                 }
@@ -158,7 +176,7 @@ impl Worker {
                         forwarded += completions;
                         result.stored |= completions > 0 && is_stored;
                     } else if !publishing.is_forwarded && stamp != 0 && is_stored {
-                        self.retained_is_for_durable(node);
+                        self.peers.retained_is_for_durable(node, self.node.others());
                     }
                 }
                 // These kinds are in the index of a shard, not in the index of the node.
@@ -174,7 +192,7 @@ impl Worker {
         }
         let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
         if is_alone && !view.retain && !publishing.repeated {
-            self.forwarded_alone();
+            self.peers.forwarded_alone();
         }
         result.outstanding += forwarded;
         for shard in shards_of(shards) {
@@ -253,7 +271,7 @@ impl Worker {
             return 0;
         }
         match batch.deliveries.last_mut() {
-            Some(last) if last.serial == self.serial => {
+            Some(last) if last.serial == self.dispatcher.serial => {
                 last.targets.end = batch.targets.len();
                 return 0;
             }
@@ -267,7 +285,7 @@ impl Worker {
             Body::Shared(shared.message())
         };
         let targets = before..batch.targets.len();
-        batch.deliveries.push(BatchDelivery { body, targets, token, serial: self.serial });
+        batch.deliveries.push(BatchDelivery { body, targets, token, serial: self.dispatcher.serial });
         u32::from(token.is_some())
     }
 
@@ -326,18 +344,14 @@ impl Worker {
             Token::Offered { shard, key } => self.outbox.request(shard, Request::Offered { key, reason }),
             Token::Copy { worker, key } if worker == self.id => self.continue_copy(key),
             Token::Copy { worker, .. } => self.outbox.complete(worker, token, reason),
-            Token::Forwarded { worker, key } if worker == self.id => self.has_arrived(key, reason),
+            Token::Forwarded { worker, key } if worker == self.id => self.peers.has_arrived(key, reason),
             Token::Forwarded { worker, .. } => self.outbox.complete(worker, token, reason),
         }
     }
 }
 
 /// Returns all routes of a topic. The routes of one receiver are adjacent.
-fn routes_of<'r>(
-    reader: &routing::Reader<Route>,
-    name: TopicName<'_>,
-    routes: &'r mut Vec<Route>,
-) -> &'r [Route] {
+fn routes_of<'r>(reader: &Reader<Route>, name: TopicName<'_>, routes: &'r mut Vec<Route>) -> &'r [Route] {
     if reader.matches(name, routes) > 1 {
         routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
         // A shard gets a message once, however many of its filters match.

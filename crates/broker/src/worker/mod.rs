@@ -11,6 +11,7 @@ mod check;
 mod clock;
 mod close;
 mod connect;
+mod copies;
 mod deliver;
 mod dispatch;
 mod exchange;
@@ -46,34 +47,35 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mqtt::{ReasonCode, Version};
-use routing::Reader;
 use shard::{Mutation, mutated};
 
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
 use crate::access::{Access, ClientCertificate};
-use crate::batch::{Batch, FlushWaiter, WorkerCommand};
+use crate::batch::Batch;
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, Published, StoreCounters};
-use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::ids::{ConnectionId, Time, WorkerId};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::Level;
-use crate::peers::{Copies, NodeIndex, Outbound};
 use crate::retained::RetainedShard;
-use crate::route::Route;
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::store::ShardHost;
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
+use copies::RetainedCopies;
+use dispatch::Dispatcher;
 use load::WorkerLoad;
 use monitor::Monitor;
 use outbox::Outbox;
+use peers::PeerTraffic;
 use queues::Queues;
 use ready::ReadyLists;
+use retained::WaitingScans;
 use shards::HostedShards;
 use wills::WaitingWills;
 
@@ -84,47 +86,39 @@ pub struct Worker {
     settings: Arc<Settings>,
     clock: Clock,
     connections: Slots<Connection>,
-    reader: Reader<Route>,
+    dispatcher: Dispatcher,
     outbox: Outbox,
-    /// Messages for other nodes of the cluster.
-    outbound: Outbound,
-    /// Copies of retained messages in progress: the receiving node, the kind, and the position of the next page.
-    copies: slab::Slab<(NodeIndex, Copies, (ShardId, Box<str>))>,
-    /// Messages of other nodes that wait to be stored here.
-    arrivals: slab::Slab<peers::Arrival>,
+    peers: PeerTraffic,
+    copies: RetainedCopies,
     wheel: Wheel,
     ready: ReadyLists,
     shards: HostedShards,
     /// Retained messages of the broker's own topics.
     own_retained: RetainedShard,
-    /// Scans that came before their messages were durable, with the batches that they wait for.
-    waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
-    /// Copies that wait until all workers have passed on their earlier messages.
-    pending_copies: slab::Slab<retained::PendingCopies>,
-    /// Parties to notify at the end of this turn.
-    flush_waiters: Vec<FlushWaiter>,
+    waiting_scans: WaitingScans,
     wills: WaitingWills,
     queues: Queues,
     pool: Pool,
     scratch: deliver::Scratch,
-    serial: u64,
-    /// Approximate number of deliveries that messages dispatched on this worker have caused.
-    fan_out: u64,
     counters: Counters,
-    /// Messages that no receiver got because the log accepts none. They are counted with the refusals of the shards.
-    refused_by_log: u64,
     monitor: Monitor,
     operators: operators::Operators,
-    stopping: bool,
+    stage: Stage,
     load: WorkerLoad,
     housekeeping_due: Time,
-    sys_due: Time,
-    due: Vec<Timer>,
     sys: sys::Sys,
     recheck: recheck::Recheck,
     review: review::Review,
-    /// True when the subscriptions of all workers are in the index, so that clients may be served.
-    has_started: bool,
+}
+
+/// Stage of a worker's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The subscriptions of other workers may be missing in the index, so no client is served.
+    Recalling,
+    Serving,
+    /// The node closes its connections and accepts no clients.
+    Stopping,
 }
 
 impl Worker {
@@ -142,37 +136,28 @@ impl Worker {
             id,
             clock: Clock::new(node.began()),
             connections: Slots::default(),
-            reader: node.routes.reader(),
+            dispatcher: Dispatcher::new(node.routes.reader()),
             outbox: Outbox::new(id, node.workers),
-            outbound: Outbound::new(id),
-            copies: slab::Slab::new(),
-            arrivals: slab::Slab::new(),
+            peers: PeerTraffic::new(id),
+            copies: RetainedCopies::default(),
             wheel: Wheel::default(),
             ready: ReadyLists::default(),
             shards: HostedShards::new(shards.collect()),
             own_retained: RetainedShard::default(),
-            waiting_scans: Vec::new(),
-            pending_copies: slab::Slab::new(),
-            flush_waiters: Vec::new(),
+            waiting_scans: WaitingScans::default(),
             wills: WaitingWills::default(),
             queues: Queues::default(),
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
-            serial: 0,
-            fan_out: 0,
             counters: Counters::default(),
-            refused_by_log: 0,
             monitor: Monitor::new(id),
             operators: operators::Operators::default(),
-            stopping: false,
+            stage: Stage::Recalling,
             load: WorkerLoad::default(),
             housekeeping_due: Time::default(),
-            sys_due: if id.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER },
-            due: Vec::new(),
-            sys: sys::Sys::default(),
+            sys: sys::Sys::new(id, interval),
             recheck: recheck::Recheck::default(),
             review: review::Review::default(),
-            has_started: false,
             settings,
             node,
         }
@@ -190,7 +175,7 @@ impl Worker {
     pub(crate) fn start_shards(&mut self) {
         self.shards.start(self.clock.now(), self.node.incarnation);
         self.apply_output();
-        self.has_started = true;
+        self.stage = Stage::Serving;
         if self.shards.iter().any(|shard| shard.retained_len() > 0) {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
         }
@@ -226,7 +211,7 @@ impl Worker {
     pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
         self.clock.set(now);
         assert!(
-            self.has_started || mutated(Mutation::ServeBeforeRecall),
+            self.stage != Stage::Recalling || mutated(Mutation::ServeBeforeRecall),
             "a worker serves clients only after all workers were built"
         );
         let (slot, generation) = self.connections.vacant();
@@ -379,7 +364,7 @@ impl Worker {
 
     /// Returns whether the worker has work to do before it may sleep.
     pub fn has_work(&self) -> bool {
-        self.ready.has_work() || !self.outbound.is_empty() || !self.outbox.is_empty()
+        self.ready.has_work() || !self.peers.outbound.is_empty() || !self.outbox.is_empty()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
@@ -402,7 +387,7 @@ impl Worker {
     /// Returns the latest time at which [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Time {
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
-        let own = self.housekeeping_due.min(self.sys_due).min(self.wills.due());
+        let own = self.housekeeping_due.min(self.sys.due()).min(self.wills.due());
         self.wheel.next().min(self.shards.next_deadline()).min(own).min(behind)
     }
 
@@ -413,7 +398,10 @@ impl Worker {
 
     pub fn tick(&mut self, now: Time) {
         self.clock.tick(now);
-        if mutated(Mutation::ServeBeforeRecall) && !self.has_started && self.node.began().after(LATE) <= now {
+        if mutated(Mutation::ServeBeforeRecall)
+            && self.stage == Stage::Recalling
+            && self.node.began().after(LATE) <= now
+        {
             self.recall();
             self.start_shards();
         }
@@ -421,12 +409,11 @@ impl Worker {
             self.process_store_events();
         }
         self.resume_paused();
-        let mut due = std::mem::take(&mut self.due);
-        self.wheel.fire(now, &mut due);
+        let mut due = self.wheel.fire(now);
         for timer in due.drain(..) {
             self.timer(timer);
         }
-        self.due = due;
+        self.wheel.recycle(due);
         for at in 0..self.shards.len() {
             if self.shards.tick(at, now, self.clock.judged()) {
                 self.apply_output();
@@ -447,20 +434,18 @@ impl Worker {
             let soon = [self.recheck(), self.review()].into_iter().flatten().min();
             self.housekeeping_due = soon.unwrap_or(self.housekeeping_due);
         }
-        if self.sys_due <= now {
-            self.sys_due = now.after(self.settings.sys.interval);
+        if self.sys.due() <= now {
+            self.sys.plan_next(now, self.settings.sys.interval);
             self.publish_sys();
         }
     }
 
     /// Ends a turn whose batches have been sent. The worker holds nothing of the shared index after this call.
     pub fn end_turn(&mut self) {
-        self.reader.quiescent();
-        for waiter in self.flush_waiters.drain(..) {
-            self.outbox.post(waiter.worker(), WorkerCommand::Flushed(waiter));
-        }
+        self.dispatcher.reader.quiescent();
+        self.outbox.answer_flushes();
         if self.node.log.is_some() {
-            self.shards.end_turn(self.clock.now(), self.stopping);
+            self.shards.end_turn(self.clock.now(), self.stage == Stage::Stopping);
         }
         let published = &self.node.published[self.id.index()];
         let held = self.shards.iter().map(ShardHost::held);
@@ -477,18 +462,18 @@ impl Worker {
 
     /// Prepares for sleep: a sleeping thread must not delay the release of memory of the index.
     pub fn park(&self) {
-        self.reader.park();
+        self.dispatcher.reader.park();
     }
 
     pub fn unpark(&self) {
-        self.reader.unpark();
+        self.dispatcher.reader.unpark();
     }
 
     /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. No Will is
     /// published.
     pub fn stop(&mut self, now: Time) {
         self.clock.set(now);
-        self.stopping = true;
+        self.stage = Stage::Stopping;
         let slots: Vec<u32> = self.connections.iter().map(|(slot, ..)| slot).collect();
         for slot in slots {
             self.close(slot, ReasonCode::ServerShuttingDown);
@@ -553,7 +538,8 @@ impl Worker {
     }
 
     fn publish_figures(&mut self) {
-        let mut store = StoreCounters { refused_by_log: self.refused_by_log, ..StoreCounters::default() };
+        let mut store =
+            StoreCounters { refused_by_log: self.dispatcher.refused_by_log, ..StoreCounters::default() };
         for shard in self.shards.iter() {
             store.add(&shard.counters);
         }

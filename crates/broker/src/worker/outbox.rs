@@ -2,7 +2,7 @@
 
 use mqtt::ReasonCode;
 
-use crate::batch::{Batch, Token, WorkerCommand};
+use crate::batch::{Batch, FlushWaiter, Token, WorkerCommand};
 use crate::ids::{ShardId, WorkerId};
 use crate::store::Request;
 
@@ -14,11 +14,14 @@ pub(super) struct Outbox {
     batches: Vec<Batch>,
     /// Memory of the next batch for the own worker.
     spare: Batch,
+    /// Parties to notify once the batches of this turn are sent.
+    flush_waiters: Vec<FlushWaiter>,
 }
 
 impl Outbox {
     pub fn new(own: WorkerId, workers: u16) -> Self {
-        Self { own, batches: (0..workers).map(|_| Batch::default()).collect(), spare: Batch::default() }
+        let batches = (0..workers).map(|_| Batch::default()).collect();
+        Self { own, batches, spare: Batch::default(), flush_waiters: Vec::new() }
     }
 
     /// Queues a command for a worker until the end of the turn.
@@ -40,6 +43,18 @@ impl Outbox {
     /// Queues a completion for the own worker. The publisher may be in the middle of an operation.
     pub fn complete_here(&mut self, token: Token, reason: ReasonCode) {
         self.complete(self.own, token, reason);
+    }
+
+    /// Adds a party to notify once the batches of this turn are sent.
+    pub fn await_flush(&mut self, waiter: FlushWaiter) {
+        self.flush_waiters.push(waiter);
+    }
+
+    /// Notifies the parties that waited for the batches of a turn. Call this after the batches are sent.
+    pub fn answer_flushes(&mut self) {
+        for waiter in self.flush_waiters.drain(..) {
+            self.batches[waiter.worker().index()].commands.push(WorkerCommand::Flushed(waiter));
+        }
     }
 
     pub fn batch(&mut self, to: WorkerId) -> &mut Batch {

@@ -43,7 +43,7 @@ impl Worker {
             }
             WorkerCommand::Completion(completion) => self.completion(completion),
             // The answer follows after the batches of this turn are sent.
-            WorkerCommand::Flush(waiter) => self.flush_waiters.push(waiter),
+            WorkerCommand::Flush(waiter) => self.outbox.await_flush(waiter),
             WorkerCommand::Flushed(FlushWaiter::Connection(connection, ticket)) => {
                 self.flushed(connection, ticket)
             }

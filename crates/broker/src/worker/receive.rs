@@ -77,7 +77,7 @@ impl Worker {
 
     fn receive_packets(&mut self, slot: u32, bytes: &[u8]) -> Received {
         let now = self.clock.now();
-        let fan_out_max = self.fan_out + FAN_OUT_MAX;
+        let fan_out_max = self.dispatcher.fan_out + FAN_OUT_MAX;
         let mut consumed = 0;
         loop {
             let Some(connection) = self.connections.occupant(slot) else {
@@ -144,7 +144,7 @@ impl Worker {
                 self.park_packet(slot, packet);
             }
             consumed += length;
-            if self.fan_out >= fan_out_max && self.pause_fan_out(slot) {
+            if self.dispatcher.fan_out >= fan_out_max && self.pause_fan_out(slot) {
                 return Received { consumed, then: Then::Hold };
             }
         }
@@ -517,7 +517,7 @@ impl Worker {
     pub(super) fn unblock(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(mut blocked) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else { return };
-        let fan_out_max = self.fan_out + FAN_OUT_MAX;
+        let fan_out_max = self.dispatcher.fan_out + FAN_OUT_MAX;
         // One of the packets may end the connection; the packets behind it are then ignored.
         while self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
             && let Some(packet) = blocked.first()
@@ -529,7 +529,7 @@ impl Worker {
             }
             let pauses = step == Step::Done
                 && blocked.first().is_some()
-                && self.fan_out >= fan_out_max
+                && self.dispatcher.fan_out >= fan_out_max
                 && self.pause_fan_out(slot);
             if step == Step::Blocked || pauses {
                 if let Some(connection) = self.connections.occupant(slot) {

@@ -5,13 +5,14 @@ use std::ops::RangeInclusive;
 use mqtt::ReasonCode;
 
 use super::Worker;
+use super::shards::HostedShards;
 use crate::admin::{RetainedMessage, RetainedPage};
-use crate::batch::{FlushWaiter, Token, WorkerCommand};
+use crate::batch::{Token, WorkerCommand};
 use crate::ids::{ShardId, WorkerId};
 use crate::message::Message;
 use crate::peers::{Copies, NodeIndex};
 use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
-use crate::store::{Request, SHARDS, ShardHost};
+use crate::store::{Request, ShardHost};
 
 /// A request that waits until all messages retained before it are durable.
 #[derive(Debug)]
@@ -20,11 +21,19 @@ pub(super) enum Awaiting {
     Copy(NodeIndex, Copies),
 }
 
-/// Copies for other nodes that wait until `pending_flushes` more workers have passed on their earlier messages.
-#[derive(Debug)]
-pub(super) struct PendingCopies {
-    copies: Vec<(NodeIndex, Copies)>,
-    pending_flushes: u16,
+/// Scans and copies that came before their messages were durable, with the batches that they wait for.
+#[derive(Default)]
+pub(super) struct WaitingScans(Vec<(Vec<(ShardId, u64)>, Awaiting)>);
+
+impl WaitingScans {
+    /// Takes those whose messages have become durable.
+    fn take_ready(&mut self, shards: &HostedShards) -> Vec<Awaiting> {
+        let applied = |(shard_id, index): &(ShardId, u64)| {
+            shards.get(*shard_id).is_none_or(|shard| shard.has_applied(*index))
+        };
+        let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Awaiting)| barriers.iter().all(applied);
+        self.0.extract_if(.., ready).map(|(_, waiting)| waiting).collect()
+    }
 }
 
 impl Worker {
@@ -44,42 +53,14 @@ impl Worker {
         self.when_durable(first..=last, Awaiting::Scan(scan));
     }
 
-    /// Copies the retained messages of this worker to other nodes. Some messages reach a node only by these copies:
-    /// those that were dispatched before the node was known, or that were sent to its previous incarnation. Such a
-    /// message may still be on its way to the worker that hosts its shard. So all workers, including this one, first
-    /// confirm that their earlier messages have arrived there.
-    pub(super) fn copy_all(&mut self, copies: Vec<(NodeIndex, Copies)>) {
-        if copies.is_empty() {
-            return;
-        }
-        let workers = self.node.workers;
-        let key = self.pending_copies.insert(PendingCopies { copies, pending_flushes: workers }) as u32;
-        for worker in (0..workers).map(WorkerId) {
-            self.outbox.post(worker, WorkerCommand::Flush(FlushWaiter::Copies { worker: self.id, key }));
-        }
-    }
-
-    /// Handles the confirmation of a worker that it has passed on its messages from before a copy. After the last
-    /// confirmation the copy waits until these messages are durable.
-    pub(super) fn copies_flushed(&mut self, key: u32) {
-        let Some(pending) = self.pending_copies.get_mut(key as usize) else { return };
-        pending.pending_flushes -= 1;
-        if pending.pending_flushes > 0 {
-            return;
-        }
-        for (to, which) in self.pending_copies.remove(key as usize).copies {
-            self.when_durable(ShardId(0)..=ShardId(SHARDS - 1), Awaiting::Copy(to, which));
-        }
-    }
-
-    fn when_durable(&mut self, shard_ids: RangeInclusive<ShardId>, waiting: Awaiting) {
+    pub(super) fn when_durable(&mut self, shard_ids: RangeInclusive<ShardId>, waiting: Awaiting) {
         let here = self.retained_here(shard_ids);
         let barrier = |shard_id| Some((shard_id, self.shard(shard_id)?.retained_barrier()?));
         let barriers: Vec<(ShardId, u64)> = here.filter_map(barrier).collect();
         if barriers.is_empty() {
             self.resume_awaiting(waiting)
         } else {
-            self.waiting_scans.push((barriers, waiting))
+            self.waiting_scans.0.push((barriers, waiting))
         }
     }
 
@@ -100,17 +81,7 @@ impl Worker {
 
     /// Answers requests for pages whose messages have become durable.
     pub(super) fn resume_scans(&mut self) {
-        if self.waiting_scans.is_empty() {
-            return;
-        }
-        let mut waiting = std::mem::take(&mut self.waiting_scans);
-        let applied = |(shard_id, index): &(ShardId, u64)| {
-            self.shard(*shard_id).is_none_or(|shard| shard.has_applied(*index))
-        };
-        let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Awaiting)| barriers.iter().all(applied);
-        let ready: Vec<_> = waiting.extract_if(.., ready).collect();
-        self.waiting_scans = waiting;
-        for (_, waiting) in ready {
+        for waiting in self.waiting_scans.take_ready(&self.shards) {
             self.resume_awaiting(waiting);
         }
     }

@@ -1,17 +1,41 @@
 //! The broker's own topics, `$SYS/broker/...`. They have the names of mosquitto where the meaning is the same.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use mqtt::{QoS, TopicName};
 
 use super::Worker;
 use crate::counters::{Counters, Published, StoreCounters};
-use crate::ids::Time;
+use crate::ids::{Time, WorkerId};
 use crate::message::MessageView;
 
-#[derive(Debug, Default)]
+/// State of the broker's own topics. Worker 0 publishes them.
+#[derive(Debug)]
 pub(super) struct Sys {
     connections_max: u64,
+    due: Time,
+}
+
+impl Sys {
+    pub fn new(worker: WorkerId, interval: Duration) -> Self {
+        let due = if worker.0 == 0 && !interval.is_zero() { Time::default() } else { Time::NEVER };
+        Self { connections_max: 0, due }
+    }
+
+    /// Time of the next messages.
+    pub fn due(&self) -> Time {
+        self.due
+    }
+
+    pub fn plan_next(&mut self, now: Time, interval: Duration) {
+        self.due = now.after(interval);
+    }
+
+    /// Applies a changed interval.
+    pub fn set_interval(&mut self, now: Time, interval: Duration) {
+        self.due = if interval.is_zero() { Time::NEVER } else { now.after(interval) };
+    }
 }
 
 impl Worker {
