@@ -570,6 +570,11 @@ impl Node {
         shard.host(self.workers)
     }
 
+    /// Returns the number of refusals that were not logged if one more may be logged as a warning; `None` if not.
+    pub(crate) fn may_log_refusal(&self, now: Time, settings: &Settings) -> Option<u64> {
+        self.refusal_log.take(now, settings.limits.refusals_logged_per_minute)
+    }
+
     /// Returns whether a shard must be asked for room before a message is retained.
     pub(crate) fn is_short_of_retained(&self) -> bool {
         self.load.retained_is_short.load(Relaxed)

@@ -10,7 +10,7 @@ use crate::access::{Admission, AuthResult, Principal, Validity};
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
 use crate::quota::Resource;
-use crate::settings::SessionOwner;
+use crate::settings::{Quota, SessionOwner};
 use crate::store::{Claim, Request, client_shard};
 use crate::wheel::TimerKind;
 use crate::will::WillOwner;
@@ -150,35 +150,6 @@ impl Worker {
         is_taken
     }
 
-    /// Charges the bytes that the node holds for a client's session to its user and its mountpoint. Granted bytes are
-    /// charged even beyond the quota.
-    pub(super) fn charge_session(&mut self, slot: u32) {
-        let Some(connection) = self.connections.occupant(slot) else { return };
-        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
-        if payers.is_none_or(|payers| payers.is_empty()) || connection.phase == Phase::Closing {
-            return;
-        }
-        let bytes = connection.session_bytes() as u64;
-        let extra = connection.extra();
-        if bytes > extra.charged_bytes {
-            extra.payers.charge(Resource::SessionBytes, bytes - extra.charged_bytes);
-        } else {
-            extra.payers.release(Resource::SessionBytes, extra.charged_bytes - bytes);
-        }
-        extra.charged_bytes = bytes;
-    }
-
-    /// Returns whether a client's session may use `more` more bytes of the node.
-    pub(super) fn has_room_for_bytes(&self, connection: &Connection, more: usize) -> bool {
-        let quota = &self.settings.quota;
-        if connection.session_bytes() + more > quota.client_bytes_max.bytes() as usize {
-            return false;
-        }
-        let payers = connection.extra.as_ref().map(|extra| &extra.payers);
-        let used = payers.map_or(0, |payers| payers.most_used(Resource::SessionBytes));
-        used + more as u64 <= quota.user_bytes_max.bytes()
-    }
-
     /// Applies the admission of a client that has authenticated again.
     ///
     /// # Errors
@@ -214,6 +185,33 @@ impl Worker {
 }
 
 impl Connection {
+    /// Charges the bytes that the node holds for a client's session to its user and its mountpoint. Granted bytes are
+    /// charged even beyond the quota.
+    pub(super) fn charge_session(&mut self) {
+        let payers = self.extra.as_ref().map(|extra| &extra.payers);
+        if payers.is_none_or(|payers| payers.is_empty()) || self.phase == Phase::Closing {
+            return;
+        }
+        let bytes = self.session_bytes() as u64;
+        let extra = self.extra();
+        if bytes > extra.charged_bytes {
+            extra.payers.charge(Resource::SessionBytes, bytes - extra.charged_bytes);
+        } else {
+            extra.payers.release(Resource::SessionBytes, extra.charged_bytes - bytes);
+        }
+        extra.charged_bytes = bytes;
+    }
+
+    /// Returns whether a client's session may use `more` more bytes of the node.
+    pub(super) fn has_room_for_bytes(&self, quota: &Quota, more: usize) -> bool {
+        if self.session_bytes() + more > quota.client_bytes_max.bytes() as usize {
+            return false;
+        }
+        let payers = self.extra.as_ref().map(|extra| &extra.payers);
+        let used = payers.map_or(0, |payers| payers.most_used(Resource::SessionBytes));
+        used + more as u64 <= quota.user_bytes_max.bytes()
+    }
+
     fn take(&mut self, principal: Option<Arc<Principal>>, validity: Option<Arc<Validity>>) {
         self.marks.paced = principal.as_ref().is_some_and(|principal| principal.rates.is_some());
         if principal.is_some() || validity.is_some() || self.extra.is_some() {

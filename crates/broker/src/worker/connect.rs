@@ -184,7 +184,9 @@ impl Worker {
         for (text, options, subscription_id) in subscriptions {
             self.insert_durable(id, text, options, subscription_id);
         }
-        self.charge_session(id.slot);
+        if let Some(connection) = self.connections.occupant(id.slot) {
+            connection.charge_session();
+        }
         if is_due {
             self.recheck_connection(id.slot);
         }

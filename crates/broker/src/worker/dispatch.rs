@@ -32,14 +32,40 @@ pub(super) struct Publishing<'a> {
     /// Loss counter of other nodes when an earlier connection dispatched the message; `None` if none did. Connected
     /// clients have such a message. The store may lack it, and so may a node with a loss since then.
     pub previous_losses: Option<u32>,
-    /// True if the message comes from another node. It is then only for clients of this node.
-    pub is_forwarded: bool,
-    /// Stamp of a message that another node retained; 0 if it comes from a client of this node.
-    pub stamp: u64,
-    /// True if the publisher may have sent the message before.
-    pub repeated: bool,
+    pub origin: Origin,
     /// Payers of a Will, in case it is retained.
     pub will_payers: Option<&'a Payers>,
+}
+
+/// Origin of a publish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// This node or one of its clients.
+    #[default]
+    Here,
+    /// A client of this node, which may have sent the message before.
+    HereAgain,
+    /// Another node. The message is only for clients of this node. `stamp` is that of a message which that node
+    /// retained, and 0 for others.
+    Peer { stamp: u64 },
+}
+
+impl Origin {
+    /// Returns the origin of a message from a client of this node.
+    pub fn of_client(is_repeated: bool) -> Self {
+        if is_repeated { Self::HereAgain } else { Self::Here }
+    }
+
+    fn is_peer(self) -> bool {
+        matches!(self, Self::Peer { .. })
+    }
+
+    fn stamp(self) -> u64 {
+        match self {
+            Self::Here | Self::HereAgain => 0,
+            Self::Peer { stamp } => stamp,
+        }
+    }
 }
 
 impl Publishing<'_> {
@@ -128,12 +154,13 @@ impl Worker {
         let (mut for_sessions, mut for_groups) = (0_u16, 0_u16);
         let mut forwarded = 0;
         let is_kept = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
-        let stamp = match publishing.stamp {
+        let stamp = match publishing.origin.stamp() {
             0 if is_kept => self.node.stamp(self.clock.now()),
             stamp => stamp,
         };
+        let is_forwarded = publishing.origin.is_peer();
         let mut frame = None;
-        if stamp != 0 && !publishing.is_forwarded {
+        if stamp != 0 && !is_forwarded {
             result.outstanding += self.forward_retained(&view, (stamp, false), token);
         }
         while let Some(first) = rest.first() {
@@ -159,7 +186,7 @@ impl Worker {
                     rest = &rest[1..];
                     self.dispatcher.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
                     // The node that forwarded the message has chosen the members.
-                    for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.index };
+                    for_groups |= if is_forwarded { 0 } else { 1 << first.index };
                 }
                 RouteKind::Node => {
                     let same = same_receiver(rest);
@@ -171,11 +198,11 @@ impl Worker {
                         .previous_losses
                         .is_some_and(|losses| !self.node.routes.may_have_lost(node, losses));
                     let is_stored = routes.iter().any(|route| route.wants().includes(Wants::STORED));
-                    if !publishing.is_forwarded && !is_sent && stamp == 0 {
+                    if !is_forwarded && !is_sent && stamp == 0 {
                         let completions = self.forward(routes, &view, &mut frame, token);
                         forwarded += completions;
                         result.stored |= completions > 0 && is_stored;
-                    } else if !publishing.is_forwarded && stamp != 0 && is_stored {
+                    } else if !is_forwarded && stamp != 0 && is_stored {
                         self.peers.retained_is_for_durable(node, self.node.others());
                     }
                 }
@@ -191,7 +218,7 @@ impl Worker {
             result.may_be_partial = stored + result.outstanding + forwarded + u32::from(others) > 1;
         }
         let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
-        if is_alone && !view.retain && !publishing.repeated {
+        if is_alone && !view.retain && publishing.origin != Origin::HereAgain {
             self.peers.forwarded_alone();
         }
         result.outstanding += forwarded;
@@ -373,7 +400,7 @@ fn routes_of<'r>(reader: &Reader<Route>, name: TopicName<'_>, routes: &'r mut Ve
 fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing<'_>) -> bool {
     let needs = |route: &Route| match route.kind {
         RouteKind::Shard => true,
-        RouteKind::ShardGroups => publishing.repeated && publishing.identity.is_some(),
+        RouteKind::ShardGroups => publishing.origin == Origin::HereAgain && publishing.identity.is_some(),
         _ => false,
     };
     let retained = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;

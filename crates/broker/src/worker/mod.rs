@@ -111,7 +111,7 @@ pub struct Worker {
     review: review::Review,
 }
 
-/// Stage of a worker's life.
+/// Stage of a worker between its start and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The subscriptions of other workers may be missing in the index, so no client is served.

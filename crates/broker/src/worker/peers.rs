@@ -6,12 +6,13 @@ use mqtt::{Properties, QoS, ReasonCode};
 use slab::Slab;
 
 use super::Worker;
-use super::dispatch::Publishing;
+use super::dispatch::{Origin, Publishing};
 use crate::batch::Token;
 use crate::connection::{AckKind, PendingAck};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, WorkerId, hash};
 use crate::message::MessageView;
+use crate::node::Node;
 use crate::peers::{
     Announce, Forward, Forwarded, FrameExtras, Framed, Inbound, NodeIndex, Outbound, PeerTicket, SubackLevel,
     Wants, encode,
@@ -109,6 +110,19 @@ impl PeerTraffic {
         }
     }
 
+    /// Announces subscriptions that this node knows to other nodes. Returns true if others must know them before SUBACK
+    /// is sent; one more completion then comes.
+    pub fn announce(&mut self, node: &Node, connection: ConnectionId, pending: &mut PendingAck) -> bool {
+        let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
+        let is_awaited =
+            level != SubackLevel::Local && !pending.filters.is_empty() && node.routes.peers().is_some();
+        if is_awaited {
+            self.outbound.announces.push(Announce { connection, ticket: pending.ticket, level });
+            pending.outstanding = 1;
+        }
+        is_awaited
+    }
+
     /// Returns the message that waits under `key`.
     fn arrival(&mut self, key: Option<u32>) -> Option<&mut Arrival> {
         self.arrivals.get_mut(key? as usize)
@@ -133,8 +147,8 @@ impl PeerTraffic {
 pub(super) enum ForwardPurpose {
     /// Delivery to the subscribers of that node. `stored` is true if a durable session is among them.
     Subscribers { stored: bool },
-    /// Delivery to the subscribers of that node, which also retains the message. A node that loses the message on the way
-    /// has not kept it.
+    /// Delivery to the subscribers of that node, which also retains the message. A node that loses the message on the
+    /// way has not kept it.
     Retained,
     /// A retained message that the node may have missed.
     Copy,
@@ -210,32 +224,6 @@ impl Worker {
         self.counters.forwarded += 1;
     }
 
-    /// Returns the nodes that must know a subscription before SUBACK, as set by the client, the listener or the
-    /// settings.
-    pub(super) fn suback_level(&self, listener: u16, properties: &Properties<'_>) -> SubackLevel {
-        let asked = properties.user_properties().find(|(name, _)| *name == SUBACK_PROPERTY);
-        match asked {
-            Some((_, "local")) => SubackLevel::Local,
-            Some((_, "core")) => SubackLevel::Core,
-            Some((_, "region")) => SubackLevel::Region,
-            Some((_, "cluster")) => SubackLevel::Cluster,
-            _ => self.node.listener_suback(listener).unwrap_or(self.settings.routing.suback),
-        }
-    }
-
-    /// Announces subscriptions that this node knows to other nodes. Returns true if others must know them before SUBACK
-    /// is sent; one more completion then comes.
-    pub(super) fn announce(&mut self, connection: ConnectionId, pending: &mut PendingAck) -> bool {
-        let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
-        let is_awaited =
-            level != SubackLevel::Local && !pending.filters.is_empty() && self.node.routes.peers().is_some();
-        if is_awaited {
-            self.peers.outbound.announces.push(Announce { connection, ticket: pending.ticket, level });
-            pending.outstanding = 1;
-        }
-        is_awaited
-    }
-
     pub(super) fn take_inbound(&mut self, inbound: Inbound) {
         let Inbound { key, messages, acknowledged, copies, announced } = inbound;
         if !messages.is_empty() {
@@ -284,7 +272,8 @@ impl Worker {
                 self.counters.forwarded_received += 1;
                 self.monitor.forwarded(&view);
                 let token = key.map(|key| Token::Forwarded { worker: self.id, key });
-                let publishing = Publishing { token, is_forwarded: true, stamp, ..Publishing::default() };
+                let publishing =
+                    Publishing { token, origin: Origin::Peer { stamp }, ..Publishing::default() };
                 let dispatched = self.dispatch_as(name, view, publishing);
                 if let Some(arrival) = self.peers.arrival(key) {
                     arrival.outstanding += dispatched.outstanding;
@@ -336,6 +325,17 @@ impl Worker {
     /// all workers.
     pub(super) fn request_missing_retained(&mut self) {
         self.peers.outbound.retained_missing |= self.id.index() == 0 && self.node.take_retained_missing();
+    }
+}
+
+/// Returns the nodes that must know a subscription before SUBACK, as the client asks.
+pub(super) fn suback_level(properties: &Properties<'_>) -> Option<SubackLevel> {
+    match properties.user_properties().find(|(name, _)| *name == SUBACK_PROPERTY)?.1 {
+        "local" => Some(SubackLevel::Local),
+        "core" => Some(SubackLevel::Core),
+        "region" => Some(SubackLevel::Region),
+        "cluster" => Some(SubackLevel::Cluster),
+        _ => None,
     }
 }
 

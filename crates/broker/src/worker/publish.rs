@@ -6,11 +6,11 @@ use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
 use session::{DueIdentifier, Inbound, Keep, Received};
 
 use super::Worker;
-use super::dispatch::{Dispatched, Publishing};
+use super::dispatch::{Dispatched, Origin, Publishing};
 use super::receive::Step;
 use crate::access::Rates;
 use crate::batch::Token;
-use crate::connection::{Flow, RetainRoom};
+use crate::connection::{Connection, Flow, RetainRoom};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::message::MessageView;
@@ -171,9 +171,8 @@ impl Worker {
         // Receive the identifier before anything can be refused: a repeated QoS 2 PUBLISH gets the same answer as the
         // first.
         if let Some(packet_id) = publish.packet_id {
-            self.check_receive_maximum(slot, publish)?;
+            connection.check_receive_maximum(publish, usize::from(mqtt.receive_max))?;
             if publish.qos == QoS::ExactlyOnce {
-                let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
                 match connection.flow().inbound.receive(packet_id) {
                     Received::New => {}
                     Received::Repeated => {
@@ -191,7 +190,6 @@ impl Worker {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
             return Ok(());
         }
-        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if !connection.may_publish(&self.node, publish, topic) {
             self.counters.publish_denied += 1;
             self.report_refusal(
@@ -210,7 +208,6 @@ impl Worker {
         }
         let mut scratch = std::mem::take(&mut self.scratch.properties);
         let mut room = std::mem::take(&mut self.scratch.topic);
-        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let (topic, name) = if connection.marks.mounted {
             let topic = mounted(connection.mountpoint(), topic, &mut room);
             let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
@@ -235,7 +232,7 @@ impl Worker {
             durability: self.settings.durability_of(name, listener),
         };
         self.monitor.published(self.clock.now(), connection, &view, publish, size);
-        if publish.retain && self.has_no_room(slot) {
+        if publish.retain && connection.takes_no_room() {
             self.refuse_retained(slot, publish);
         } else {
             self.publish_and_acknowledge(slot, publish, name, view);
@@ -263,21 +260,19 @@ impl Worker {
         if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
             return self.publish_and_keep(slot, name, view, (session, packet_id, publish.dup), token);
         }
-        let publishing = Publishing { token: Some(token), repeated: publish.dup, ..Publishing::default() };
+        let publishing = Publishing {
+            token: Some(token),
+            origin: Origin::of_client(publish.dup),
+            ..Publishing::default()
+        };
         let Dispatched { outstanding, matched, refused, may_be_partial, .. } =
             self.dispatch_as(name, view, publishing);
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, publish.qos, publish.dup), reason);
         }
         self.await_completions(slot, publish, outstanding, reason_of(matched));
-        if may_be_partial {
-            self.mark_last_partial(slot);
-        }
-    }
-
-    fn mark_last_partial(&mut self, slot: u32) {
-        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
-            flow.inbound.mark_last_partial();
+        if may_be_partial && let Some(connection) = self.connections.occupant(slot) {
+            connection.mark_last_partial();
         }
     }
 
@@ -304,7 +299,7 @@ impl Worker {
             token: Some(token),
             identity: Some(identity),
             previous_losses,
-            repeated,
+            origin: Origin::of_client(repeated),
             ..Publishing::default()
         };
         let Dispatched { mut outstanding, matched, shards, stored, refused, may_be_partial } =
@@ -327,9 +322,9 @@ impl Worker {
             let shards = if earlier.is_none() { shards } else { 0 };
             let dispatched = session::Dispatched { packet_id, shards, losses };
             inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
-        }
-        if may_be_partial {
-            self.mark_last_partial(slot);
+            if may_be_partial {
+                inbound.mark_last_partial();
+            }
         }
     }
 
@@ -396,12 +391,6 @@ impl Worker {
         self.poll_inbound(slot);
     }
 
-    /// Returns whether the shard has no room for this retained message, and resets the answer.
-    fn has_no_room(&mut self, slot: u32) -> bool {
-        let flow = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut());
-        flow.is_some_and(|flow| std::mem::take(&mut flow.room) == RetainRoom::Known(false))
-    }
-
     fn refuse_retained(&mut self, slot: u32, publish: &Publish<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(packet_id) = publish.packet_id else { return };
@@ -422,17 +411,6 @@ impl Worker {
             self.outbox.request(session.shard, Request::Forget { session, packet_id, flip: true });
             self.forget_identity(identity, shards);
         }
-    }
-
-    /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: a client that exceeds the server's Receive Maximum is disconnected.
-    fn check_receive_maximum(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
-        let receive_max = usize::from(self.settings.mqtt.receive_max);
-        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        let Some(flow) = &connection.flow else { return Ok(()) };
-        let exceeded = connection.version.has_receive_maximum() && flow.inbound.inflight() >= receive_max;
-        let repeated = publish.qos == QoS::ExactlyOnce
-            && publish.packet_id.is_some_and(|packet_id| flow.inbound.has_received(packet_id));
-        if exceeded && !repeated { Err(ReasonCode::ReceiveMaximumExceeded) } else { Ok(()) }
     }
 
     /// Notes that one of the completions of a publish has come.
@@ -502,6 +480,29 @@ impl Worker {
             }
         }
         self.unblock(slot);
+    }
+}
+
+impl Connection {
+    /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: a client that exceeds the server's Receive Maximum is disconnected.
+    fn check_receive_maximum(&self, publish: &Publish<'_>, receive_max: usize) -> Result<(), ReasonCode> {
+        let Some(flow) = &self.flow else { return Ok(()) };
+        let exceeded = self.version.has_receive_maximum() && flow.inbound.inflight() >= receive_max;
+        let repeated = publish.qos == QoS::ExactlyOnce
+            && publish.packet_id.is_some_and(|packet_id| flow.inbound.has_received(packet_id));
+        if exceeded && !repeated { Err(ReasonCode::ReceiveMaximumExceeded) } else { Ok(()) }
+    }
+
+    fn mark_last_partial(&mut self) {
+        if let Some(flow) = &mut self.flow {
+            flow.inbound.mark_last_partial();
+        }
+    }
+
+    /// Returns whether the shard has no room for this retained message, and resets the answer.
+    fn takes_no_room(&mut self) -> bool {
+        let flow = self.flow.as_mut();
+        flow.is_some_and(|flow| std::mem::take(&mut flow.room) == RetainRoom::Known(false))
     }
 }
 

@@ -19,14 +19,8 @@ impl Worker {
         reason: ReasonCode,
     ) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
-        let (client, user) = (cut(&connection.client_id), connection.username().map(cut));
-        let (address, topic) = (connection.peer().map(display), topic.map(cut));
-        match self.node.refusal_log.take(self.clock.now(), self.settings.limits.refusals_logged_per_minute) {
-            Some(unlogged) => {
-                tracing::warn!(client, user, address, topic, %reason, unlogged, "{refused}");
-            }
-            None => tracing::debug!(client, user, address, topic, %reason, "{refused}"),
-        }
+        let permit = self.node.may_log_refusal(self.clock.now(), &self.settings);
+        refusal(permit, connection, refused, topic, reason);
     }
 
     /// Logs that a client speaks another protocol, within the same limit.
@@ -34,10 +28,29 @@ impl Worker {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let (address, listener) =
             (connection.peer().map(display), self.node.listener_name(connection.listener));
-        match self.node.refusal_log.take(self.clock.now(), self.settings.limits.refusals_logged_per_minute) {
+        match self.node.may_log_refusal(self.clock.now(), &self.settings) {
             Some(unlogged) => tracing::warn!(address, listener, unlogged, "{what}"),
             None => tracing::debug!(address, listener, "{what}"),
         }
+    }
+}
+
+/// Logs a refusal: as a warning if `permit` has the number of refusals that were not logged before it, otherwise at
+/// level `debug`.
+pub(super) fn refusal(
+    permit: Option<u64>,
+    connection: &Connection,
+    refused: &'static str,
+    topic: Option<&str>,
+    reason: ReasonCode,
+) {
+    let (client, user) = (cut(&connection.client_id), connection.username().map(cut));
+    let (address, topic) = (connection.peer().map(display), topic.map(cut));
+    match permit {
+        Some(unlogged) => {
+            tracing::warn!(client, user, address, topic, %reason, unlogged, "{refused}");
+        }
+        None => tracing::debug!(client, user, address, topic, %reason, "{refused}"),
     }
 }
 

@@ -8,25 +8,27 @@ use routing::PLUS_LEVELS_MAX;
 
 use super::Worker;
 use super::connect::granted_qos;
+use super::peers::suback_level;
 use super::publish::is_beyond_limits;
 use super::refusals::{self, ExceededLimits};
+use super::report;
 use crate::access::Action;
-use crate::connection::{AckKind, PendingAck, PendingFilter};
+use crate::connection::{AckKind, Connection, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
+use crate::node::Node;
 use crate::peers::SubackLevel;
 use crate::route::{Options, Route, RouteKind};
+use crate::settings::Settings;
 use crate::shapes::{self, ShapeReservations};
 use crate::store::{GroupName, Join, Member, Request};
 use crate::subscriptions::bytes_of;
 
 impl Worker {
     pub(super) fn subscribe(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> Result<(), ReasonCode> {
-        let Some(listener) = self.connections.occupant(slot).map(|connection| connection.listener) else {
-            return Ok(());
-        };
-        let level = self.suback_level(listener, &subscribe.properties);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let asked = suback_level(&subscribe.properties).or(self.node.listener_suback(connection.listener));
+        let level = asked.unwrap_or(self.settings.routing.suback);
         connection.check_unused(subscribe.packet_id)?;
         let subscription_id = subscribe.properties.subscription_identifier();
         if subscription_id.is_some() && !self.settings.mqtt.subscription_identifier_available {
@@ -69,16 +71,26 @@ impl Worker {
             bytes: 0,
             shared: 0,
         };
-        self.charge_session(slot);
+        connection.charge_session();
         let mut durable = Vec::new();
         let mut joins = Vec::new();
         let mut shapes = ShapeReservations::default();
         for (text, asked) in filters {
             let asked = if is_bridge { of_bridge(text, asked) } else { asked };
-            let checked = self.check_subscription(slot, text, asked, &pending);
-            let subscription = match checked.and_then(|it| self.reserve_shape(slot, it, &mut shapes)) {
+            let checked = connection.check_subscription(&self.node, &self.settings, text, asked, &pending);
+            let reserve = |it| connection.reserve_shape(&self.node, &self.settings, it, &mut shapes);
+            let subscription = match checked.and_then(reserve) {
                 Ok(subscription) => subscription,
                 Err(Refusal::Filter(reason)) => {
+                    pending.reasons.push(reason.as_u8());
+                    continue;
+                }
+                Err(Refusal::Denied(filter)) => {
+                    self.counters.subscribe_denied += 1;
+                    let permit = self.node.may_log_refusal(self.clock.now(), &self.settings);
+                    let refused = "SUBSCRIBE denied by the access rules";
+                    let reason = ReasonCode::NotAuthorized;
+                    report::refusal(permit, connection, refused, Some(filter.as_str()), reason);
                     pending.reasons.push(reason.as_u8());
                     continue;
                 }
@@ -104,7 +116,7 @@ impl Worker {
             };
             let qos = granted_qos(asked.qos, self.settings.mqtt.qos_max);
             let mut options = Options::from(asked).with_qos(qos);
-            if self.is_all_of_tenant(slot, subscription.filter) {
+            if connection.is_all_of_tenant(subscription.filter) {
                 options = options.behind_mountpoint();
             }
             let index = pending.reasons.len() as u32;
@@ -116,8 +128,11 @@ impl Worker {
                 pending.shared += u32::from(shared);
                 durable.push((text.into(), options, subscription_id));
             } else {
-                match self.insert_ephemeral(id, text, &subscription, options, subscription_id) {
-                    Ok(known) => existed = known,
+                match connection.insert_ephemeral(&self.node, text, &subscription, options, subscription_id) {
+                    Ok(known) => {
+                        existed = known;
+                        self.counters.subscriptions_added += u64::from(!known);
+                    }
                     Err(refused) => reason = refused.as_u8(),
                 }
             }
@@ -137,8 +152,11 @@ impl Worker {
                 joins.push((shard, join));
             }
             pending.outstanding += u32::from(shared);
-            if options.retain_handling() == RetainHandling::Send {
-                self.replace_retained(slot, text);
+            if options.retain_handling() == RetainHandling::Send
+                && let Some(flow) = connection.flow.as_mut()
+            {
+                // A later page would overwrite the progress with which the session's shard begins the new walk.
+                flow.replace_retained(text);
             }
             pending.filters.push(PendingFilter {
                 text: text.into(),
@@ -162,130 +180,6 @@ impl Worker {
         }
         self.await_store(slot, pending);
         Ok(())
-    }
-
-    /// Ends what is left of the retained messages for a subscription that is being replaced. A later page would
-    /// overwrite the progress with which the session's shard begins the new walk.
-    fn replace_retained(&mut self, slot: u32, filter: &str) {
-        if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
-            flow.replace_retained(filter);
-        }
-    }
-
-    /// Returns whether a client behind a mountpoint subscribes to everything below it.
-    fn is_all_of_tenant(&self, slot: u32, filter: TopicFilter<'_>) -> bool {
-        let connection = self.connections.occupant_ref(slot);
-        let mounted = connection.filter(|connection| connection.marks.mounted);
-        mounted.is_some_and(|connection| connection.unmounted(filter.as_str()) == Some("#"))
-    }
-
-    fn check_subscription<'a>(
-        &mut self,
-        slot: u32,
-        text: &'a str,
-        asked: SubscriptionOptions,
-        pending: &PendingAck,
-    ) -> Result<Subscription<'a>, Refusal> {
-        let ticket = pending.ticket;
-        let mqtt = &self.settings.mqtt;
-        let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
-        let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
-        // The decoder has parsed the filter without the mountpoint.
-        let is_parsed = !connection.marks.mounted && ticket.operator().is_none();
-        let subscription = if is_parsed { Subscription::of_parsed(text) } else { Subscription::parse(text) };
-        let subscription = subscription.map_err(|_| invalid)?;
-        if subscription.share.is_some() && asked.no_local {
-            return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
-        }
-        let filter = subscription.filter.as_str();
-        let is_too_long = text.len() > usize::from(mqtt.topic_len_max);
-        if is_too_long || is_beyond_limits(filter, mqtt) || has_deep_plus(filter) {
-            return Err(invalid);
-        }
-        if subscription.share.is_some() && !mqtt.shared_subscription_available {
-            return Err(Refusal::Filter(ReasonCode::SharedSubscriptionsNotSupported));
-        }
-        // [MQTT3-3.8.3-2]
-        if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
-            return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
-        }
-        // An operator may ask for a filter outside of the client's mountpoint.
-        let Some(own) = connection.unmounted(filter) else {
-            return Err(Refusal::Filter(ReasonCode::NotAuthorized));
-        };
-        // The access rules do not apply to operators.
-        if self.node.access.guards_topics() && ticket.operator().is_none() {
-            let action = Action::Subscribe { qos: asked.qos };
-            if !connection.is_permitted(&self.node, action, own) {
-                self.counters.subscribe_denied += 1;
-                let reason = ReasonCode::NotAuthorized;
-                self.report_refusal(slot, "SUBSCRIBE denied by the access rules", Some(filter), reason);
-                return Err(Refusal::Filter(reason));
-            }
-        }
-        let subscriptions = &connection.subscriptions;
-        if subscriptions.contains(text) {
-            return Ok(subscription);
-        }
-        if subscriptions.len() >= self.settings.session.subscriptions_max as usize {
-            return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
-        }
-        let shared_max = self.settings.session.shared_subscriptions_max as usize;
-        if subscription.share.is_some() && connection.shared_subscriptions(pending) >= shared_max {
-            return Err(Refusal::Shared);
-        }
-        if !self.has_room_for_bytes(connection, pending.bytes + bytes_of(text)) {
-            return Err(Refusal::Bytes);
-        }
-        Ok(subscription)
-    }
-
-    /// Reserves the shape of a filter. Refuses an unusual shape if the node, the client, its user or its mountpoint has
-    /// too many.
-    fn reserve_shape<'a>(
-        &self,
-        slot: u32,
-        subscription: Subscription<'a>,
-        reserved: &mut ShapeReservations,
-    ) -> Result<Subscription<'a>, Refusal> {
-        if !shapes::may_be_unusual(subscription.filter.as_str()) {
-            return Ok(subscription);
-        }
-        let Some(connection) = self.connections.occupant_ref(slot) else { return Ok(subscription) };
-        let mountpoint = connection.mountpoint();
-        let user = self.node.owner_key(mountpoint, connection.username());
-        let owners = shapes::owners(&connection.client_id, user, mountpoint, &self.settings.routing);
-        reserved.reserve(&self.node.routes, subscription.filter, &owners).map_err(|_| Refusal::Shapes)?;
-        Ok(subscription)
-    }
-
-    /// Inserts a subscription of an ephemeral session. Returns true if it replaces an existing one [MQTT-3.8.4-3].
-    fn insert_ephemeral(
-        &mut self,
-        id: ConnectionId,
-        text: &str,
-        subscription: &Subscription<'_>,
-        options: Options,
-        subscription_id: u32,
-    ) -> Result<bool, ReasonCode> {
-        if subscription.share.is_none() {
-            let kind = RouteKind::Connection;
-            let route = Route {
-                slot: id.slot,
-                generation: id.generation,
-                subscription_id,
-                index: id.worker.0,
-                options,
-                kind,
-            };
-            self.node.routes.insert(subscription.filter, route).map_err(|_| ReasonCode::QuotaExceeded)?;
-        }
-        let Some(connection) = self.connections.occupant(id.slot) else {
-            return Err(ReasonCode::UnspecifiedError);
-        };
-        let existed = connection.subscriptions.insert(text.into(), options, subscription_id);
-        self.counters.subscriptions_added += u64::from(!existed);
-        Ok(existed)
     }
 
     pub(super) fn unsubscribe(&mut self, slot: u32, unsubscribe: &Unsubscribe<'_>) -> Result<(), ReasonCode> {
@@ -370,13 +264,11 @@ impl Worker {
     }
 
     fn await_store(&mut self, slot: u32, mut pending: PendingAck) {
-        let Some(id) = self.connections.occupant(slot).map(|connection| connection.id) else { return };
-        if pending.outstanding == 0 && !self.announce(id, &mut pending) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if pending.outstanding == 0 && !self.peers.announce(&self.node, connection.id, &mut pending) {
             return self.finish_ack(slot, pending);
         }
-        if let Some(connection) = self.connections.occupant(slot) {
-            connection.flow().acknowledging.push_back(pending);
-        }
+        connection.flow().acknowledging.push_back(pending);
     }
 
     /// Handles the answer of the store to the subscriptions of a durable session.
@@ -505,30 +397,21 @@ impl Worker {
         }
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let acknowledging = &mut connection.flow().acknowledging;
-        let at = acknowledging.iter().position(|pending| pending.ticket == ticket && pending.kind == kind);
-        if let Some(at) = at {
-            let pending = acknowledging.remove(at).and_then(|mut pending| {
-                if !self.announce(id, &mut pending) {
-                    return Some(pending);
-                }
-                let flow = self.connections.get_mut(id.slot, id.generation)?.flow();
-                flow.acknowledging.insert(at, pending);
-                None
-            });
-            if pending.is_none() {
-                return;
-            }
-            // Reading may have stopped because of this acknowledgement.
-            self.wake(id.slot);
-            if let Some(pending) = pending {
-                self.finish_ack(id.slot, pending);
-            }
+        let is_it = |pending: &PendingAck| pending.ticket == ticket && pending.kind == kind;
+        let Some(at) = acknowledging.iter().position(is_it) else { return };
+        if self.peers.announce(&self.node, id, &mut acknowledging[at]) {
+            return;
         }
+        let Some(pending) = acknowledging.remove(at) else { return };
+        // Reading may have stopped because of this acknowledgement.
+        self.ready.wake(connection);
+        self.finish_ack(id.slot, pending);
     }
 
     /// Sends SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
-        let why = self.refusal(slot, &pending.reasons, pending.exceeded);
+        let connection = self.connections.occupant_ref(slot);
+        let why = connection.and_then(|it| it.refusal(&pending.reasons, pending.exceeded));
         let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
         // The acknowledgement has the Packet Identifier of the request [MQTT3-2.3.1-7].
         let ack = |packet_id| SubAck {
@@ -541,7 +424,9 @@ impl Worker {
             (AckKind::Sub, Some(id)) => self.send(slot, &Packet::SubAck(ack(id))),
             (_, None) => self.answer_operator(pending.ticket, pending.reasons.first().copied()),
         }
-        self.charge_session(slot);
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.charge_session();
+        }
         if pending.kind == AckKind::Unsub {
             return;
         }
@@ -565,16 +450,125 @@ impl Worker {
             self.begin_retained(slot);
         }
     }
+}
+
+impl Connection {
+    /// Returns whether a client behind a mountpoint subscribes to everything below it.
+    fn is_all_of_tenant(&self, filter: TopicFilter<'_>) -> bool {
+        self.marks.mounted && self.unmounted(filter.as_str()) == Some("#")
+    }
+
+    /// Checks one filter of a SUBSCRIBE from the client or an operator.
+    fn check_subscription<'a>(
+        &self,
+        node: &Node,
+        settings: &Settings,
+        text: &'a str,
+        asked: SubscriptionOptions,
+        pending: &PendingAck,
+    ) -> Result<Subscription<'a>, Refusal<'a>> {
+        let ticket = pending.ticket;
+        let mqtt = &settings.mqtt;
+        let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
+        // The decoder has parsed the filter without the mountpoint.
+        let is_parsed = !self.marks.mounted && ticket.operator().is_none();
+        let subscription = if is_parsed { Subscription::of_parsed(text) } else { Subscription::parse(text) };
+        let subscription = subscription.map_err(|_| invalid)?;
+        if subscription.share.is_some() && asked.no_local {
+            return Err(Refusal::Connection(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
+        }
+        let filter = subscription.filter.as_str();
+        let is_too_long = text.len() > usize::from(mqtt.topic_len_max);
+        if is_too_long || is_beyond_limits(filter, mqtt) || has_deep_plus(filter) {
+            return Err(invalid);
+        }
+        if subscription.share.is_some() && !mqtt.shared_subscription_available {
+            return Err(Refusal::Filter(ReasonCode::SharedSubscriptionsNotSupported));
+        }
+        // [MQTT3-3.8.3-2]
+        if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
+            return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
+        }
+        // An operator may ask for a filter outside of the client's mountpoint.
+        let Some(own) = self.unmounted(filter) else {
+            return Err(Refusal::Filter(ReasonCode::NotAuthorized));
+        };
+        // The access rules do not apply to operators.
+        if node.access.guards_topics() && ticket.operator().is_none() {
+            let action = Action::Subscribe { qos: asked.qos };
+            if !self.is_permitted(node, action, own) {
+                return Err(Refusal::Denied(subscription.filter));
+            }
+        }
+        let subscriptions = &self.subscriptions;
+        if subscriptions.contains(text) {
+            return Ok(subscription);
+        }
+        if subscriptions.len() >= settings.session.subscriptions_max as usize {
+            return Err(Refusal::Filter(ReasonCode::QuotaExceeded));
+        }
+        let shared_max = settings.session.shared_subscriptions_max as usize;
+        if subscription.share.is_some() && self.shared_subscriptions(pending) >= shared_max {
+            return Err(Refusal::Shared);
+        }
+        if !self.has_room_for_bytes(&settings.quota, pending.bytes + bytes_of(text)) {
+            return Err(Refusal::Bytes);
+        }
+        Ok(subscription)
+    }
+
+    /// Reserves the shape of a filter. Refuses an unusual shape if the node, the client, its user or its mountpoint has
+    /// too many.
+    fn reserve_shape<'a>(
+        &self,
+        node: &Node,
+        settings: &Settings,
+        subscription: Subscription<'a>,
+        reserved: &mut ShapeReservations,
+    ) -> Result<Subscription<'a>, Refusal<'a>> {
+        if !shapes::may_be_unusual(subscription.filter.as_str()) {
+            return Ok(subscription);
+        }
+        let mountpoint = self.mountpoint();
+        let user = node.owner_key(mountpoint, self.username());
+        let owners = shapes::owners(&self.client_id, user, mountpoint, &settings.routing);
+        reserved.reserve(&node.routes, subscription.filter, &owners).map_err(|_| Refusal::Shapes)?;
+        Ok(subscription)
+    }
+
+    /// Inserts a subscription of an ephemeral session. Returns true if it replaces an existing one [MQTT-3.8.4-3].
+    fn insert_ephemeral(
+        &mut self,
+        node: &Node,
+        text: &str,
+        subscription: &Subscription<'_>,
+        options: Options,
+        subscription_id: u32,
+    ) -> Result<bool, ReasonCode> {
+        let id = self.id;
+        if subscription.share.is_none() {
+            let kind = RouteKind::Connection;
+            let route = Route {
+                slot: id.slot,
+                generation: id.generation,
+                subscription_id,
+                index: id.worker.0,
+                options,
+                kind,
+            };
+            node.routes.insert(subscription.filter, route).map_err(|_| ReasonCode::QuotaExceeded)?;
+        }
+        Ok(self.subscriptions.insert(text.into(), options, subscription_id))
+    }
 
     /// Returns the Reason String of a SUBACK or UNSUBACK. The client must ask for such texts [MQTT-3.1.2-29], and the
     /// packet must fit [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could make it too large
     /// [MQTT-3.9.2-2] [MQTT-3.11.2-2].
-    fn refusal(&self, slot: u32, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
-        let connection = self.connections.occupant_ref(slot)?;
-        if !connection.version.has_properties() || !connection.marks.problem_information {
+    fn refusal(&self, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
+        if !self.version.has_properties() || !self.marks.problem_information {
             return None;
         }
-        let room = (connection.packet_size_max as usize).saturating_sub(ACK_FRAME + reasons.len());
+        let room = (self.packet_size_max as usize).saturating_sub(ACK_FRAME + reasons.len());
         refusals::reason_string(reasons, exceeded).filter(|why| why.len() <= room)
     }
 }
@@ -597,8 +591,10 @@ fn has_deep_plus(filter: &str) -> bool {
 
 /// Reasons why a subscription is not granted.
 #[derive(Clone, Copy, Debug)]
-enum Refusal {
+enum Refusal<'a> {
     Filter(ReasonCode),
+    /// The access rules deny this filter.
+    Denied(TopicFilter<'a>),
     /// The filter has an unusual wildcard shape, and there are too many.
     Shapes,
     /// The client, its user or its mountpoint uses too many bytes of the node.
