@@ -65,9 +65,7 @@ fn parse(text: &str) -> Tree {
 fn missing(member: &str, selected: &Tree, whole: &Tree, target: &Tree) -> BTreeSet<String> {
     let manifest =
         if member == "xtask" { "xtask/Cargo.toml".into() } else { format!("crates/{member}/Cargo.toml") };
-    if !selected.keys().any(|it| it.name == UNIFIED) {
-        return [format!("{manifest}, [dev-dependencies]: {UNIFIED}.workspace = true")].into();
-    }
+    let is_unified = selected.keys().any(|it| it.name == UNIFIED);
     let mut lines = BTreeSet::new();
     for (package, sets) in selected {
         let Some(wanted) = whole.get(package) else { continue };
@@ -80,6 +78,8 @@ fn missing(member: &str, selected: &Tree, whole: &Tree, target: &Tree) -> BTreeS
                 format!(
                     "{manifest}, [dev-dependencies]: {name} = {{ workspace = true, features = [{list}] }}"
                 )
+            } else if !is_unified {
+                format!("{manifest}, [dev-dependencies]: {UNIFIED}.workspace = true")
             } else {
                 let is_target = target.get(package).is_some_and(|sets| sets.contains(all));
                 let section = if is_target { "[dependencies]" } else { "[build-dependencies]" };
@@ -177,10 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_the_crate_of_features_is_named() {
-        let found = missing("mqtt", &parse("mqtt v0.1.0 (/m/crates/mqtt)|"), &Tree::new(), &Tree::new());
-        assert!(
-            found.contains("crates/mqtt/Cargo.toml, [dev-dependencies]: unified-features.workspace = true")
+    fn a_crate_without_the_crate_of_features_needs_it_first() {
+        let found = missing("mqtt", &parse("libc v0.2.1|"), &parse("libc v0.2.1|std"), &Tree::new());
+        assert_eq!(
+            found,
+            ["crates/mqtt/Cargo.toml, [dev-dependencies]: unified-features.workspace = true".into()].into()
         );
+        assert!(missing("mqtt", &parse("libc v0.2.1|"), &parse("libc v0.2.1|"), &Tree::new()).is_empty());
     }
 }

@@ -20,7 +20,7 @@ use settings::ByteSize;
 
 use crate::net::{everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 fn kib(count: usize) -> String {
     "x".repeat(count * 1024)

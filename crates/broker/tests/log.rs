@@ -10,7 +10,7 @@ use broker::{
 };
 use mqtt::{QoS, Version, decode, frame};
 use shard::Command;
-use sim::packets::*;
+use testkit::packets::*;
 
 const VERSION: Version = Version::V5;
 

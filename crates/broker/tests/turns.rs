@@ -9,7 +9,7 @@ use broker::{Batch, Node, Time, Worker, WorkerId};
 use mqtt::{QoS, Version, decode, frame};
 
 use random::Random;
-use sim::packets::*;
+use testkit::packets::*;
 
 struct Turns {
     workers: Vec<Worker>,

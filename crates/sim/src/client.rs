@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mqtt::{QoS, Version};
 
-use crate::endpoint::Endpoint;
 use crate::net::{Direction, Link};
-use crate::packets::{Message, Sent};
 use crate::scene::Scene;
+use testkit::Endpoint;
+use testkit::packets::{Message, Sent};
 
 /// Behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 
-use crate::endpoint::Endpoint;
 use crate::net::Link;
-use crate::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 use crate::scene::Scene;
+use testkit::Endpoint;
+use testkit::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 
 /// A client that acknowledges nothing or what was never sent, reuses Packet Identifiers, and sends garbage.
 pub struct Hostile {

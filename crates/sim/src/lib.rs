@@ -12,14 +12,12 @@ mod client;
 mod cluster;
 mod context;
 mod disk;
-mod endpoint;
 mod hostile;
 #[cfg(feature = "trial")]
 mod mutation;
 mod net;
 mod node;
 mod oracle;
-pub mod packets;
 mod plan;
 mod quorum;
 mod report;
@@ -30,7 +28,6 @@ mod simulation;
 mod trace;
 mod world;
 
-pub use endpoint::Endpoint;
 #[cfg(feature = "trial")]
 pub use mutation::{Mutation, Trial};
 pub use report::{Report, SEEDS_FOR_ALL};

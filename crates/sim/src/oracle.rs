@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use mqtt::{QoS, TopicFilter, TopicName};
 
 use crate::net::Link;
-use crate::packets::Message;
 use crate::report::Report;
 use crate::schedule::{Micros, SECOND};
+use testkit::packets::Message;
 
 pub use wills::{Ending, Will};
 

@@ -7,7 +7,7 @@ use crate::disk::Machine;
 use crate::net::{Direction, Link, Net};
 use crate::node::Node;
 use crate::oracle::Oracle;
-use crate::packets::Sent;
+use testkit::packets::Sent;
 
 pub struct Scene {
     pub cx: Context,

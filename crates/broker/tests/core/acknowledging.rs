@@ -7,7 +7,7 @@ use mqtt::{QoS, ReasonCode, Version};
 
 use crate::net::{Net, Peer, everywhere};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Connects and disconnects a durable subscriber of `#`, so that only the store receives its messages.
 fn absent_subscriber(net: &mut Net, qos: QoS) {

@@ -9,7 +9,7 @@ use mqtt::{QoS, ReasonCode};
 use crate::net::{Net, Peer};
 use crate::oracle::{Oracle, SHARE};
 use random::Random;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// State that all actors share.
 pub struct Simulation {

@@ -15,7 +15,7 @@ use mqtt::ReasonCode::{self, ClientIdentifierNotValid, MaximumConnectTime, NotAu
 use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, Peer, everywhere_guarded, everywhere_with, settings};
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Access control that reads the admission from the user name. The answer for topics under `ask/` is known when the
 /// test says so, for others at once. `no` in a topic denies it.
@@ -506,7 +506,7 @@ fn a_question_that_is_never_answered_is_refused_in_the_end() {
         for _ in 0..20 {
             desk.knows_nothing(net);
         }
-        assert_eq!(net.received(will), [sim::packets::refused(NotAuthorized), Sent::Closed]);
+        assert_eq!(net.received(will), [testkit::packets::refused(NotAuthorized), Sent::Closed]);
         assert_eq!(desk.waiting(), 0);
     });
 }

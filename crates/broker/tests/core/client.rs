@@ -1,8 +1,8 @@
 //! A client of a test: its end of the connection, and the address of the other end.
 
 use mqtt::Version;
-use sim::Endpoint;
-use sim::packets::Sent;
+use testkit::Endpoint;
+use testkit::packets::Sent;
 
 pub struct Client {
     pub worker: usize,

@@ -13,7 +13,7 @@ use settings::{ByteSize, Raw, Section};
 use crate::log::Log;
 use crate::net::{Net, Peer, Travel, settings};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Settings by which messages below `fast/` need not wait for the disk.
 fn fast() -> Settings {

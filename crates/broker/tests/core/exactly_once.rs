@@ -6,7 +6,7 @@ use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, everywhere};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Absent durable subscribers, in several shards.
 const ABSENT: [&str; 4] = ["a", "b", "c", "d"];

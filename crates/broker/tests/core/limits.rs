@@ -11,7 +11,7 @@ use settings::ByteSize;
 
 use crate::net::{everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// [MQTT-3.1.2-22] [MQTT3-3.1.2-24]
 #[test]

@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::log::Log;
 use crate::store::{Parcel, Store};
 use random::Random;
-use sim::packets::{Connecting, Sent, connack, message};
+use testkit::packets::{Connecting, Sent, connack, message};
 
 /// The workers of one node and their clients. Everything that a test does is completed before the call returns, unless
 /// the store holds something back or [`Net::step`] is used.
@@ -630,8 +630,8 @@ impl Net {
 impl Net {
     /// Subscribes a client to one filter and expects it to be granted.
     pub fn subscribe(&mut self, peer: Peer, filter: &str, qos: mqtt::QoS) {
-        self.send(peer, sim::packets::subscribe(1000).to(filter, qos));
-        assert_eq!(self.received(peer), [sim::packets::suback(1000, &[qos])]);
+        self.send(peer, testkit::packets::subscribe(1000).to(filter, qos));
+        assert_eq!(self.received(peer), [testkit::packets::suback(1000, &[qos])]);
     }
 
     /// Publishes at QoS 0.

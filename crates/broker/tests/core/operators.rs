@@ -17,7 +17,7 @@ use mqtt::{QoS, ReasonCode, RetainHandling};
 
 use crate::net::{Net, everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// All clients, in pages of `limit`.
 fn clients(net: &mut Net, limit: usize, filter: ClientFilter) -> Vec<ClientInfo> {

@@ -9,7 +9,7 @@ use mqtt::Version::{V3_1_1, V5};
 use settings::ByteSize;
 
 use crate::net::{Net, everywhere_with};
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Bytes in a mailbox at which the level is 1; it falls with the load.
 const BUSY: u64 = 1024;

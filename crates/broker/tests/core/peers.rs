@@ -9,7 +9,7 @@ use broker::{Node, Time, WorkerId};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
-use sim::packets::*;
+use testkit::packets::*;
 
 use crate::net::{Net, everywhere, everywhere_with};
 

@@ -7,7 +7,7 @@ use settings::ByteSize;
 
 use crate::net::{Net, everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Makes an absent durable subscriber of `#`, so that only the store receives messages.
 fn absent_subscriber(net: &mut Net) {

@@ -10,7 +10,7 @@ use mqtt::Version::V5;
 use settings::ByteSize;
 
 use crate::net::{Net, Peer, everywhere_with, settings};
-use sim::packets::*;
+use testkit::packets::*;
 
 #[test]
 fn one_user_cannot_use_all_connections() {

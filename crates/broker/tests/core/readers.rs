@@ -8,7 +8,7 @@ use mqtt::Version::V5;
 use settings::ByteSize;
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Publishes `count` messages at QoS 1; returns how many are acknowledged.
 fn publish(net: &mut Net, publisher: Peer, count: u16) -> usize {

@@ -12,7 +12,7 @@ use broker::access::AllowAll;
 use crate::log::Log;
 use crate::net::{Net, Peer, everywhere, everywhere_with, settings};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// Retains a message on each of `count` topics; payloads are their numbers.
 fn retain(net: &mut Net, count: usize, qos: QoS) {

@@ -8,7 +8,7 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// [MQTT-3.1.2-23] (3.1.2.11.2)
 #[test]

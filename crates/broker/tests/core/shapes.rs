@@ -8,7 +8,7 @@ use mqtt::{ReasonCode, TopicFilter};
 
 use crate::net::*;
 use crate::peers::joined;
-use sim::packets::*;
+use testkit::packets::*;
 
 const QUOTA: ReasonCode = ReasonCode::QuotaExceeded;
 const GRANTED: ReasonCode = ReasonCode::GrantedQoS1;

@@ -8,7 +8,7 @@ use mqtt::{QoS, SubscriptionOptions};
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 const GROUP: &str = "$share/g/t/#";
 

@@ -15,7 +15,7 @@ use crate::actor::{Actor, Simulation};
 use crate::net::{Net, Travel, settings};
 use crate::oracle::Oracle;
 use random::Random;
-use sim::packets::*;
+use testkit::packets::*;
 
 const RUNS_MIN: u64 = 12;
 const ACTIONS: usize = 600;

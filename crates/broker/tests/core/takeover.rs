@@ -6,7 +6,7 @@ use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, everywhere};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 /// [MQTT-3.1.4-3] [MQTT3-3.1.4-2]
 #[test]

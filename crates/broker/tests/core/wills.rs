@@ -7,7 +7,7 @@ use mqtt::Version::{V3_1_1, V5};
 
 use crate::net::{Net, Peer, everywhere, everywhere_with};
 use crate::store::Kind;
-use sim::packets::*;
+use testkit::packets::*;
 
 fn witness(net: &mut Net) -> Peer {
     let witness = net.connect(2, v5("witness"));

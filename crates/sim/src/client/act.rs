@@ -4,12 +4,12 @@ use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::{QoS, Version};
 
 use super::{Await, Client, Connection, FILTERS, Kind, LONG, PUBLISHES_MAX, TOPICS};
-use crate::endpoint::Endpoint;
 use crate::oracle::{OutgoingPublish, SHARE};
-use crate::packets::{Connecting, goodbye, message, subscribe, unsubscribe, v5};
 use crate::rules::WILL_TOPIC;
 use crate::scene::Scene;
 use crate::schedule::SECOND;
+use testkit::Endpoint;
+use testkit::packets::{Connecting, goodbye, message, subscribe, unsubscribe, v5};
 
 impl Client {
     /// Takes one random action.

@@ -5,8 +5,8 @@ use mqtt::ReasonCode;
 
 use super::{Await, Client, Kind, LONG, Session};
 use crate::oracle::SHARE;
-use crate::packets::{Sent, puback, pubcomp, pubrec, pubrel};
 use crate::scene::Scene;
+use testkit::packets::{Sent, puback, pubcomp, pubrec, pubrel};
 
 /// Time by which a session may expire early, milliseconds: the client does not see the exact moment.
 const EARLY_MS: u64 = 100;

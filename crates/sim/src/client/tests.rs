@@ -6,17 +6,17 @@ use mqtt::{ReasonCode, Version};
 use super::{Await, Client, Connection, Kind, Session};
 use crate::context::Context;
 use crate::disk::Machine;
-use crate::endpoint::Endpoint;
 use crate::net::{Link, Net};
 use crate::node::Node;
 use crate::oracle::{Ending, Oracle, OutgoingPublish};
-use crate::packets::{Message, Sent, message};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::scene::Scene;
 use crate::schedule::Schedule;
 use crate::trace::Trace;
 use random::Random;
+use testkit::Endpoint;
+use testkit::packets::{Message, Sent, message};
 
 /// A node that was just started and does nothing, and a client.
 struct Stage {

@@ -9,13 +9,13 @@ use mqtt::{QoS, ReasonCode, Version};
 use super::oracle::{GROUP_TOPICS, GROUPS, Level, Oracle, OutgoingPublish, RETAINED_TOPICS, SHARE};
 use crate::client::LONG;
 use crate::context::Context;
-use crate::endpoint::Endpoint;
 use crate::net::{Direction, Link, Net};
-use crate::packets::{
-    Connecting, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, unsubscribe, v5,
-};
 use crate::scene::brief;
 use crate::schedule::{Micros, SECOND};
+use testkit::Endpoint;
+use testkit::packets::{
+    Connecting, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, unsubscribe, v5,
+};
 
 /// Parts of the simulation that clients use.
 pub struct Scene<'a> {

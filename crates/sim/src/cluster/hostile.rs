@@ -4,10 +4,10 @@ use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 
 use super::oracle::NOISE;
 use super::world::SimCluster;
-use crate::endpoint::Endpoint;
 use crate::net::{Direction, Link};
-use crate::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 use crate::schedule::{Event, MILLI, SECOND};
+use testkit::Endpoint;
+use testkit::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 
 /// A client that acknowledges nothing or what was never sent, reuses Packet Identifiers, and sends garbage.
 #[derive(Default)]

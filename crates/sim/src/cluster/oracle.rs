@@ -14,9 +14,9 @@ pub use retained::{RETAINED, RETAINED_TOPICS, SKEW_MAX};
 
 use crate::context::Context;
 use crate::net::Link;
-use crate::packets::Message;
 use crate::report::Report;
 use crate::schedule::Micros;
+use testkit::packets::Message;
 
 /// Nodes that have to know of a subscription before SUBACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use mqtt::QoS;
 
 use super::World;
-use crate::endpoint::Endpoint;
 use crate::net::Link;
-use crate::packets::{Sent, subscribe, v5};
 use crate::schedule::{Event, SECOND};
+use testkit::Endpoint;
+use testkit::packets::{Sent, subscribe, v5};
 
 /// Client that reads all retained messages.
 pub struct Reader {

@@ -7,8 +7,8 @@ use mqtt::{QoS, TopicFilter, TopicName};
 
 use super::{Oracle, Published, View};
 use crate::context::Context;
-use crate::packets::Message;
 use crate::schedule::Micros;
+use testkit::packets::Message;
 
 /// Shared groups. A session is a member of at most one.
 pub const GROUPS: [&str; 3] = ["$share/a/g/#", "$share/b/g/+", "$share/a/g/0"];

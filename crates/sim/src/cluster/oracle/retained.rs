@@ -6,8 +6,8 @@ use mqtt::QoS;
 
 use super::Oracle;
 use crate::context::Context;
-use crate::packets::Message;
 use crate::schedule::{MILLI, Micros};
+use testkit::packets::Message;
 
 /// Topics on which clients set and delete retained messages.
 pub const RETAINED_TOPICS: [&str; 4] = ["r/0", "r/1", "r/a/b", "r/a/c"];
