@@ -1,4 +1,5 @@
-//! Dependencies must have the same features whichever packages are selected. Otherwise `cargo test -p X` builds them again.
+//! Check that dependencies have the same features whichever packages are selected. Otherwise `cargo test -p X` builds
+//! them again.
 
 use crate::repository::cargo;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,22 +10,22 @@ use std::process::{Child, Stdio};
 
 type Features = BTreeSet<String>;
 
-/// The feature sets of each package of a selection. A package has two when build scripts or procedural macros use it with
-/// other features than the program.
+/// The feature sets of each package of a selection. A package has two when build scripts or procedural macros use it
+/// with other features than the program.
 type Tree = BTreeMap<Package, BTreeSet<Features>>;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Package {
     name: String,
     version: String,
-    /// Whether the package is a member of the workspace.
+    /// Set for a member of the workspace.
     member: bool,
 }
 
 const WORKSPACE: &[&str] = &["--workspace"];
 /// Everything that `cargo test` builds.
 const ALL: &str = "normal,build,dev";
-/// What of it becomes part of a program or a test: neither build scripts nor procedural macros.
+/// The part of it that a program or a test contains: neither build scripts nor procedural macros.
 const TARGET: &str = "normal,dev,no-proc-macro";
 
 fn spawn(selection: &[&str], edges: &str) -> Result<Child> {

@@ -1,5 +1,5 @@
-//! Client side of a connection, for the simulator and the tests of the broker: owned packets, an [`Endpoint`] that sends
-//! and checks them.
+//! Client side of a connection, for the simulator and the tests of the broker: owned packets, and an [`Endpoint`] that
+//! sends and checks them.
 //!
 //! It is a crate below the broker's tests, so that they need neither the simulator nor the crates of a cluster.
 
