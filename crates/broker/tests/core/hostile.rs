@@ -1,16 +1,5 @@
 //! Clients that break rules, stop reading, send unexpected answers, or disappear, and the limits of their effects on a
-//! node. Each test is named for a former fault. The network, its clients and its time are those of `core`.
-
-#![allow(dead_code, reason = "the scenarios of `core` use the rest of these modules")]
-
-#[path = "core/client.rs"]
-mod client;
-#[path = "core/log.rs"]
-mod log;
-#[path = "core/net.rs"]
-mod net;
-#[path = "core/store.rs"]
-mod store;
+//! node. Each test is named for a former fault.
 
 use broker::Published;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
@@ -18,7 +7,7 @@ use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use settings::ByteSize;
 
-use crate::net::{everywhere, everywhere_with};
+use crate::net::{self, everywhere, everywhere_with};
 use crate::store::Kind;
 use testkit::packets::*;
 
