@@ -1,8 +1,5 @@
 //! Helpers of tests with real servers.
 
-// Each test file uses a part.
-#![allow(dead_code)]
-
 pub mod authority;
 pub mod server;
 

@@ -2,8 +2,4 @@
 
 mod guard;
 mod jwks;
-#[path = "../support/mod.rs"]
-mod support;
-#[path = "../tokens/mod.rs"]
-mod tokens;
 mod verify;

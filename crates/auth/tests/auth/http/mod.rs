@@ -2,13 +2,9 @@
 
 mod acl;
 mod link;
-#[path = "../support/mod.rs"]
-mod support;
 mod tls;
 
 use std::path::PathBuf;
-
-use support::{server, until};
 
 /// Creates a file of this test process.
 pub fn file(name: &str, text: &str) -> PathBuf {

@@ -10,8 +10,9 @@ use broker::access::Admission;
 use mqtt::ReasonCode;
 use serde_json::json;
 
-use crate::server::{Play, Request, Server};
-use crate::{file, until};
+use super::file;
+use crate::support::server::{Play, Request, Server};
+use crate::support::until;
 
 const ALLOW: &str = r#"{"result":"allow"}"#;
 

@@ -4,9 +4,9 @@ use auth::settings::HttpAuthSettings;
 use auth::{Attempt, HttpLink, Link, Outcome};
 use rcgen::KeyPair;
 
-use crate::file;
-use crate::server::{Play, Server};
+use super::file;
 use crate::support::authority::{Authority, authority, issue, server_config};
+use crate::support::server::{Play, Server};
 
 /// Starts a server of this authority, which may request client certificates.
 fn server(authority: &Authority, wants_certificates: bool) -> Server {

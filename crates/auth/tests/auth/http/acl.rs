@@ -10,8 +10,8 @@ use broker::access::{Action, Identity, RetryAuthorize};
 use mqtt::QoS;
 use serde_json::json;
 
-use crate::server::{Play, Server};
-use crate::until;
+use crate::support::server::{Play, Server};
+use crate::support::until;
 
 const PUBLISH: Action = Action::Publish { qos: QoS::AtLeastOnce, retain: true };
 const SUBSCRIBE: Action = Action::Subscribe { qos: QoS::ExactlyOnce };
@@ -59,7 +59,7 @@ impl Asker {
     }
 }
 
-fn says(request: &crate::server::Request, topic: &str) -> bool {
+fn says(request: &crate::support::server::Request, topic: &str) -> bool {
     let body: serde_json::Value = serde_json::from_slice(&request.body).unwrap();
     body["topic"] == topic
 }
