@@ -13,6 +13,7 @@ mod hostile;
 mod keys;
 mod metrics;
 mod node;
+mod operators;
 mod schema;
 mod smuggling;
 mod storage;

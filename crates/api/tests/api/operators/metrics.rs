@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use mqtt::QoS;
 use serde_json::{Value, json};
 
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::eventually;
+use super::fixture::Fixture;
 
 #[test]
 fn messages_on_chosen_topics_are_counted() {

@@ -3,9 +3,9 @@
 use mqtt::{ReasonCode, Version};
 use serde_json::{Value, json};
 
-use crate::client::{Got, With};
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::client::{Got, With};
+use super::eventually;
+use super::fixture::Fixture;
 
 fn username(username: &'static str) -> With {
     With { username: Some(username), ..With::default() }

@@ -16,8 +16,8 @@ use configstore::{ConfigStore, LocalStore, Proposer, ReplicatedStore};
 use edge::settings::{EdgeSettings, Listener};
 use serde_json::Value;
 
-use crate::client::{Client, With};
-use crate::http::{Answer, Events, Http};
+use super::client::{Client, With};
+use super::http::{Answer, Events, Http};
 
 pub struct Fixture {
     node: Option<edge::Node>,

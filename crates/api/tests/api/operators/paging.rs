@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::client::{Client, With};
-use crate::fixture::Fixture;
+use super::client::{Client, With};
+use super::fixture::Fixture;
 
 fn counts(items: &[Value], field: &str) -> HashMap<String, usize> {
     let mut counts = HashMap::new();

@@ -3,8 +3,8 @@
 use mqtt::QoS;
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::fixture::Fixture;
+use super::client::With;
+use super::fixture::Fixture;
 
 fn filters(items: &[Value]) -> Vec<String> {
     let mut filters: Vec<_> = items.iter().map(|item| item["filter"].as_str().unwrap().to_owned()).collect();

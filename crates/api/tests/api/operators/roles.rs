@@ -3,7 +3,7 @@
 use api::Role;
 use serde_json::json;
 
-use crate::fixture::Fixture;
+use super::fixture::Fixture;
 
 #[test]
 fn a_viewer_sees_and_an_operator_acts() {

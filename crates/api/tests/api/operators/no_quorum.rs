@@ -9,8 +9,8 @@ use configstore::{
 };
 use serde_json::{Value, json};
 
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::eventually;
+use super::fixture::Fixture;
 
 /// Cores without a majority.
 struct Without(ProposalFailed);

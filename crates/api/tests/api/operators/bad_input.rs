@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
+use super::fixture::Fixture;
 
 #[track_caller]
 fn refused(fixture: &Fixture, path: &str, status: u16, says: &str) {

@@ -3,9 +3,9 @@
 use mqtt::QoS;
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::client::With;
+use super::eventually;
+use super::fixture::Fixture;
 
 #[test]
 fn a_client_is_followed_from_connect_to_the_end_of_its_connection() {

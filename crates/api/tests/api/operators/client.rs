@@ -8,7 +8,7 @@ use mqtt::{
     ReasonCode, RetainHandling, Subscribe, SubscribeFiltersBuf, SubscriptionOptions, Version, decode, frame,
 };
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 pub struct Client {
     stream: TcpStream,

@@ -3,9 +3,9 @@
 use mqtt::{QoS, ReasonCode, Version};
 use serde_json::{Value, json};
 
-use crate::client::{Got, With};
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::client::{Got, With};
+use super::eventually;
+use super::fixture::Fixture;
 
 fn names(items: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = items.iter().map(|item| item["client_id"].as_str().unwrap()).collect();
@@ -197,7 +197,7 @@ pub fn percent_encoded(text: &str) -> String {
 #[test]
 fn an_unknown_client_is_not_found() {
     let fixture = Fixture::start();
-    let found = |answer: crate::http::Answer| {
+    let found = |answer: super::http::Answer| {
         let detail = answer.problem(404);
         assert!(detail.contains("`nobody`"), "{detail}");
     };

@@ -3,8 +3,8 @@
 use auth::RuleSet;
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::fixture::Fixture;
+use super::client::With;
+use super::fixture::Fixture;
 
 fn ask(fixture: &Fixture, question: Value) -> Value {
     fixture.post("/api/v1/rules/test", question).expect(200)

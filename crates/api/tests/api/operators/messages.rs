@@ -3,7 +3,7 @@
 use mqtt::QoS;
 use serde_json::{Value, json};
 
-use crate::fixture::Fixture;
+use super::fixture::Fixture;
 
 #[test]
 fn a_message_reaches_its_subscriber_at_each_qos() {

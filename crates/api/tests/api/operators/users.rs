@@ -3,8 +3,8 @@
 use mqtt::ReasonCode;
 use serde_json::{Value, json};
 
-use crate::client::{Got, With};
-use crate::fixture::Fixture;
+use super::client::{Got, With};
+use super::fixture::Fixture;
 
 const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::PATIENCE;
+use super::PATIENCE;
 
 #[derive(Clone)]
 pub struct Http {

@@ -3,9 +3,9 @@
 use mqtt::QoS;
 use serde_json::{Value, json};
 
-use crate::client::With;
-use crate::eventually;
-use crate::fixture::Fixture;
+use super::client::With;
+use super::eventually;
+use super::fixture::Fixture;
 
 fn rules(fixture: &Fixture) -> Vec<String> {
     fixture.all("/api/v1/rules", 2).iter().map(|rule| rule["rule"].as_str().unwrap().to_owned()).collect()
