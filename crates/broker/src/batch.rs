@@ -8,7 +8,7 @@ use session::{Dispatched, Toggles};
 
 use crate::access::AuthResult;
 use crate::admin::AdminCommand;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, WorkerId};
 use crate::message::Message;
 use crate::peers::Inbound;
 use crate::retained::{Page, Scan};
@@ -240,7 +240,7 @@ pub struct Resume {
     pub toggles: Toggles,
     /// QoS 2 messages that a previous connection dispatched during this run of the node: connected clients already have
     /// them.
-    pub dispatched: Vec<Dispatched>,
+    pub dispatched: Vec<Dispatched<ShardSet>>,
     /// Topic Filters whose retained messages are not all queued, and the progress of each.
     pub walks: Vec<(Box<str>, WalkProgress)>,
 }

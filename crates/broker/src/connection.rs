@@ -12,7 +12,7 @@ use crate::backlog::Waiting;
 use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
 use crate::full_queues::{FullTime, Source};
-use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
 use crate::node::{Node, OwnerKey};
 use crate::out::{Out, Pool};
@@ -173,7 +173,7 @@ pub(crate) struct Connecting {
 /// State of messages in both directions.
 #[derive(Default)]
 pub(crate) struct Flow {
-    pub inbound: Inbound,
+    pub inbound: Inbound<ShardSet>,
     pub aliases_in: InboundAliases,
     pub aliases_out: Option<OutboundAliases>,
     /// Deliveries of an ephemeral session. A delivery in flight keeps its message only when the message may have to go

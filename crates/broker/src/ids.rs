@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use mqtt::PacketId;
+pub use shard::{ShardId, ShardSet};
 
 /// One worker of a node: a reactor and the state it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,6 +12,11 @@ pub struct WorkerId(pub u16);
 impl WorkerId {
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    /// Returns the worker that hosts a shard on a node with this number of workers.
+    pub fn host_of(shard: ShardId, workers: u16) -> Self {
+        Self(shard.0 % workers)
     }
 }
 
@@ -27,21 +33,6 @@ impl ConnectionId {
     /// Opaque number for the state of durable sessions.
     pub(crate) fn as_u64(self) -> u64 {
         u64::from(self.slot) << 32 | u64::from(self.generation)
-    }
-}
-
-/// One part of the session store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardId(pub u16);
-
-impl ShardId {
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-
-    /// Returns the worker that hosts the shard on a node with this number of workers.
-    pub fn host(self, workers: u16) -> WorkerId {
-        WorkerId(self.0 % workers)
     }
 }
 

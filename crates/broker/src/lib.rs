@@ -44,7 +44,7 @@ mod worker;
 
 pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, WorkerCommand};
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
-pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, WorkerId};
+pub use ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};

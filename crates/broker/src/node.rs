@@ -18,7 +18,7 @@ use crate::batch::WorkerCommand;
 use crate::counters::Published;
 use crate::durability::Durability;
 use crate::full_queues::FullQueues;
-use crate::ids::{ShardId, Time, WorkerId};
+use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::quota::{Payers, Quotas};
 use crate::refusal_log::RefusalLog;
@@ -567,7 +567,7 @@ impl Node {
 
     /// The worker that hosts a shard of the session store.
     pub fn shard_host(&self, shard: ShardId) -> WorkerId {
-        shard.host(self.workers)
+        WorkerId::host_of(shard, self.workers)
     }
 
     /// Returns the number of refusals that were not logged if one more may be logged as a warning; `None` if not.
@@ -585,10 +585,9 @@ impl Node {
         if shard == retained::OWN_TOPICS { WorkerId(0) } else { self.shard_host(shard) }
     }
 
-    /// Shards that a worker hosts, as bits: those before `before`, or all without it.
-    pub(crate) fn retained_shards(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
-        let hosted = self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before));
-        hosted.fold(0, |shards, shard| shards | 1 << shard.0)
+    /// Set of the shards that a worker hosts: those before `before`, or all without it.
+    pub(crate) fn retained_shards(&self, worker: WorkerId, before: Option<ShardId>) -> ShardSet {
+        self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before)).collect()
     }
 
     /// Shards that a worker hosts.

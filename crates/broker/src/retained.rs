@@ -10,7 +10,7 @@ use std::ops::Bound;
 use mqtt::{Properties, TopicFilter, TopicName};
 
 use crate::admin::{RetainedInfo, RetainedMessage};
-use crate::ids::{ConnectionId, ShardId, Time, hash};
+use crate::ids::{ConnectionId, ShardId, ShardSet, Time, hash};
 use crate::message::Message;
 use crate::store::SHARDS;
 
@@ -27,8 +27,8 @@ pub struct Scan {
     pub connection: ConnectionId,
     /// Topic Filter without a share name.
     pub filter: Box<str>,
-    /// Shards that are skipped, as bits.
-    pub done: u16,
+    /// Shards that are skipped.
+    pub done: ShardSet,
     /// `next` of the previous page.
     pub from: Option<ScanPosition>,
     /// Maximum number of messages of a page.
@@ -108,7 +108,7 @@ pub fn shard_of(topic: &str) -> ShardId {
     if topic.starts_with(SYS) && !topic.starts_with(BRIDGES) {
         return OWN_TOPICS;
     }
-    ShardId((hash(topic.as_bytes()) % u32::from(SHARDS)) as u16)
+    ShardId::of_hash(hash(topic.as_bytes()))
 }
 
 /// First and last place that may have retained messages of a filter: shards, [`OWN_TOPICS`], or both.
@@ -130,13 +130,8 @@ pub fn shard_range(filter: &str) -> (ShardId, ShardId) {
     }
 }
 
-/// Returns whether a set of shards, as bits, contains this one. It never contains [`OWN_TOPICS`].
-pub fn is_in(shards: u16, shard: ShardId) -> bool {
-    shard.0 < SHARDS && shards >> shard.0 & 1 == 1
-}
-
-/// Id for the broker's own topics, which belong to no shard. They are created again after a start, and cause no search
-/// for retained messages elsewhere.
+/// Id for the broker's own topics, which belong to no shard and are in no [`ShardSet`]. They are created again after a
+/// start, and cause no search for retained messages elsewhere.
 pub const OWN_TOPICS: ShardId = ShardId(SHARDS);
 
 pub const SYS: &str = "$SYS/";

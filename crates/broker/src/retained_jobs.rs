@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::ids::ShardSet;
 use crate::retained::ScanPosition;
 use crate::route::Options;
 
@@ -14,8 +15,8 @@ pub(crate) struct RetainedJob {
     /// First worker that still has to be asked. It is the one that is being asked.
     pub worker: u16,
     pub last_worker: u16,
-    /// Shards that have no more messages, as bits.
-    pub done: u16,
+    /// Shards that have no more messages.
+    pub done: ShardSet,
     /// Position at which the worker continues.
     pub from: Option<ScanPosition>,
     /// Workers that have not yet confirmed that their messages from before the subscription are on their way.
@@ -131,7 +132,7 @@ mod tests {
             subscription_id: 0,
             worker: 0,
             last_worker: 1,
-            done: 0,
+            done: ShardSet::EMPTY,
             from: None,
             pending_flushes: 0,
             since: 0,

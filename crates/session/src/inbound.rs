@@ -10,9 +10,11 @@ use crate::Toggles;
 ///
 /// PUBACK and PUBREC are sent in the order of the PUBLISH packets [MQTT-4.6.0-2] [MQTT-4.6.0-3], each when everything
 /// it waits for has completed. So there is one queue for both.
+///
+/// `S` is the broker's set of shards. This crate only keeps such sets.
 #[derive(Debug, Default)]
-pub struct Inbound {
-    waiting: VecDeque<Waiting>,
+pub struct Inbound<S> {
+    waiting: VecDeque<Waiting<S>>,
     /// Sequence number of the first entry of `waiting`.
     first: u32,
     /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10]. First are those of previous connections
@@ -27,27 +29,27 @@ pub struct Inbound {
     /// Identity, one of two, of the next message with a QoS 2 identifier.
     pub toggles: Toggles,
     /// QoS 2 messages that a previous connection dispatched and the session does not remember: they are sent again.
-    dispatched: Vec<Dispatched>,
-    /// Shards that still remember identities of messages that were sent again, as bits.
-    pub lingering: u16,
+    dispatched: Vec<Dispatched<S>>,
+    /// Shards that still remember identities of messages that were sent again.
+    pub lingering: S,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct Waiting<S> {
     packet_id: PacketId,
     qos: QoS,
     /// Number of completions that have not arrived.
     outstanding: u32,
     reason: ReasonCode,
     keep: Keep,
-    shards: u16,
+    shards: S,
     may_be_partial: bool,
     losses: u32,
     /// PUBREL has arrived already.
     is_released: bool,
 }
 
-impl Waiting {
+impl<S> Waiting<S> {
     fn is_exchange(&self, packet_id: PacketId) -> bool {
         self.qos == QoS::ExactlyOnce && self.packet_id == packet_id
     }
@@ -67,10 +69,10 @@ pub enum Keep {
 
 /// A QoS 2 message that was dispatched and whose identifier the session may not remember.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dispatched {
+pub struct Dispatched<S> {
     pub packet_id: PacketId,
-    /// Shards that have it, as bits.
-    pub shards: u16,
+    /// Shards that have it.
+    pub shards: S,
     /// Number of losses of other nodes at the time of the dispatch. A node that has lost messages later may have lost
     /// this one.
     pub losses: u32,
@@ -105,14 +107,14 @@ pub enum Released {
 
 /// An acknowledgement that may be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Completion {
+pub struct Completion<S> {
     pub packet_id: PacketId,
     pub qos: QoS,
     pub reason: ReasonCode,
     /// State of remembering the identifier.
     pub keep: Keep,
-    /// Shards that have the message and know its identity, as bits.
-    pub shards: u16,
+    /// Shards that have the message and know its identity.
+    pub shards: S,
     /// Set by [`Inbound::mark_last_partial`].
     pub may_be_partial: bool,
     /// Number of losses, as in [`Dispatched`].
@@ -121,7 +123,7 @@ pub struct Completion {
     pub is_released: bool,
 }
 
-impl Inbound {
+impl<S: Copy + Default + PartialEq> Inbound<S> {
     /// Number of publishes that count against the announced Receive Maximum [MQTT-3.3.4-7].
     pub fn inflight(&self) -> usize {
         self.unacknowledged as usize + self.received.len() - self.restored
@@ -138,7 +140,10 @@ impl Inbound {
 
     /// Returns whether it contains nothing that later packets depend on.
     pub fn is_forgettable(&self) -> bool {
-        self.is_empty() && self.toggles.is_empty() && self.dispatched.is_empty() && self.lingering == 0
+        self.is_empty()
+            && self.toggles.is_empty()
+            && self.dispatched.is_empty()
+            && self.lingering == S::default()
     }
 
     /// Sequence number for completions of the next publish.
@@ -189,24 +194,24 @@ impl Inbound {
     }
 
     /// Restores messages that a previous connection dispatched, as returned by [`Self::unfinished`].
-    pub fn restore_dispatched(&mut self, dispatched: Vec<Dispatched>) {
+    pub fn restore_dispatched(&mut self, dispatched: Vec<Dispatched<S>>) {
         self.dispatched = dispatched;
     }
 
     /// Message with this identifier that a previous connection dispatched.
-    pub fn dispatched(&self, packet_id: PacketId) -> Option<&Dispatched> {
+    pub fn dispatched(&self, packet_id: PacketId) -> Option<&Dispatched<S>> {
         self.dispatched.iter().find(|dispatched| dispatched.packet_id == packet_id)
     }
 
-    /// Removes a message that a previous connection dispatched. Returns the shards that have it, as bits; `None` when
-    /// there is none.
-    pub fn take_dispatched(&mut self, packet_id: PacketId) -> Option<u16> {
+    /// Removes a message that a previous connection dispatched. Returns the shards that have it; `None` when there is
+    /// none.
+    pub fn take_dispatched(&mut self, packet_id: PacketId) -> Option<S> {
         let at = self.dispatched.iter().position(|dispatched| dispatched.packet_id == packet_id)?;
         Some(self.dispatched.swap_remove(at).shards)
     }
 
     /// Records that an acknowledgement is not sent, because the connection ends before.
-    pub fn leave_unfinished(&mut self, done: &Completion) {
+    pub fn leave_unfinished(&mut self, done: &Completion<S>) {
         if done.keep != Keep::Never {
             let Completion { packet_id, shards, losses, .. } = *done;
             self.dispatched.push(Dispatched { packet_id, shards, losses });
@@ -214,7 +219,7 @@ impl Inbound {
     }
 
     /// QoS 2 messages that were dispatched and not acknowledged, for the next connection.
-    pub fn unfinished(&self) -> impl Iterator<Item = Dispatched> {
+    pub fn unfinished(&self) -> impl Iterator<Item = Dispatched<S>> {
         let here = self.waiting.iter().filter(|waiting| waiting.keep != Keep::Never);
         let here =
             here.map(|&Waiting { packet_id, shards, losses, .. }| Dispatched { packet_id, shards, losses });
@@ -223,14 +228,14 @@ impl Inbound {
 
     /// Records that a PUBLISH was dispatched. It waits for `outstanding` completions and for earlier publishes.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
-        let dispatched = Dispatched { packet_id, shards: 0, losses: 0 };
+        let dispatched = Dispatched { packet_id, shards: S::default(), losses: 0 };
         self.push_waiting(dispatched, qos, outstanding, reason, Keep::Never);
     }
 
     /// Records a QoS 2 message of a session that outlives the connection, like [`Self::wait`].
     pub fn wait_and_keep(
         &mut self,
-        dispatched: Dispatched,
+        dispatched: Dispatched<S>,
         outstanding: u32,
         reason: ReasonCode,
         keep: Keep,
@@ -241,7 +246,7 @@ impl Inbound {
 
     fn push_waiting(
         &mut self,
-        Dispatched { packet_id, shards, losses }: Dispatched,
+        Dispatched { packet_id, shards, losses }: Dispatched<S>,
         qos: QoS,
         outstanding: u32,
         reason: ReasonCode,
@@ -268,7 +273,7 @@ impl Inbound {
         }
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: Waiting<S>) {
         self.unacknowledged += u32::from(waiting.qos == QoS::AtLeastOnce);
         self.waiting.push_back(waiting);
     }
@@ -292,7 +297,7 @@ impl Inbound {
     }
 
     /// The next acknowledgement that may be sent.
-    pub fn poll(&mut self) -> Option<Completion> {
+    pub fn poll(&mut self) -> Option<Completion<S>> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
         let Waiting { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released, .. } =
             self.waiting.pop_front()?;
@@ -335,6 +340,8 @@ impl Inbound {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Inbound = super::Inbound<u16>;
 
     fn id(value: u16) -> PacketId {
         PacketId::new(value).expect("not 0")

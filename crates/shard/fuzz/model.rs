@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, Subscription, TopicFilter, TopicName};
-use shard::{Acknowledgement, Limits, NEVER, Phase, QueueFull};
+use shard::{Acknowledgement, Limits, NEVER, Phase, QueueFull, ShardSet};
 
 #[derive(Default)]
 pub struct Model {
@@ -28,7 +28,7 @@ pub struct Session {
     pub ends: u64,
     pub will: Option<Will>,
     pub subscriptions: BTreeMap<String, (u8, u32)>,
-    pub walks: BTreeMap<String, (u16, &'static str)>,
+    pub walks: BTreeMap<String, (ShardSet, &'static str)>,
     pub entries: Vec<Entry>,
     pub next: u64,
     pub received: Vec<u16>,

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity, Limits,
-    MessageView, NEVER, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, WalkStep, Will, WillFate,
-    fnv64,
+    MessageView, NEVER, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, ShardId, ShardSet, WalkStep,
+    Will, WillFate, fnv64,
 };
 
 use crate::model::{self, Message, Model};
@@ -340,8 +340,9 @@ impl<'a> Run<'a> {
         let (session, ..) = self.owner(client);
         let fine = self.is_there(client, session);
         let (filter, after) = (self.bytes.of(&FILTERS), self.bytes.of(&TOPICS));
-        let done = u16::from(self.bytes.next());
-        let step = match done % 4 {
+        let byte = self.bytes.next();
+        let done: ShardSet = (0..8).filter(|shard| byte >> shard & 1 == 1).map(ShardId).collect();
+        let step = match byte % 4 {
             0 => WalkStep::Begin,
             1 => WalkStep::BeginIfNew,
             2 => WalkStep::At { done, after },
@@ -357,7 +358,7 @@ impl<'a> Run<'a> {
                 return;
             }
             WalkStep::BeginIfNew if session.subscriptions.contains_key(filter) => return,
-            WalkStep::Begin | WalkStep::BeginIfNew => (0, ""),
+            WalkStep::Begin | WalkStep::BeginIfNew => (ShardSet::EMPTY, ""),
             WalkStep::At { done, after } => (done, after),
         };
         if session.walks.len() < maximum || session.walks.contains_key(filter) {

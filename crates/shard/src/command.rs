@@ -9,6 +9,7 @@ use mqtt::{PacketId, QoS};
 use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
+use crate::shard_set::ShardSet;
 
 pub(crate) use decode::{Decoded, decode};
 pub use encode::RECORD_MAX;
@@ -193,9 +194,9 @@ pub enum WalkStep<'a> {
     /// Like `Begin`, unless the session has the subscription already. Comes before the [`Command::Subscribe`] in
     /// its batch.
     BeginIfNew,
-    /// All messages of the shards whose bits are set in `done` are queued. Of one more shard, those up to topic
+    /// All messages of the shards in `done` are queued. Of one more shard, those up to topic
     /// `after` are; "" when there is no such shard. Comes before the messages in their batch.
-    At { done: u16, after: &'a str },
+    At { done: ShardSet, after: &'a str },
     /// All messages are queued.
     End,
 }

@@ -5,6 +5,24 @@ use std::hash::Hasher as _;
 
 use fnv::FnvHasher;
 
+/// One part of the durable state of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+/// Number of shards of a node.
+pub const SHARDS: u16 = 16;
+
+impl ShardId {
+    /// Returns the shard of a hash: hashes belong to [`BUCKETS`], and buckets to shards.
+    pub fn of_hash(hash: u32) -> Self {
+        Self((hash % u32::from(BUCKETS)) as u16 % SHARDS)
+    }
+
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// Id of a durable session of one shard: a counter, and in the low bits the slot of the session. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionUid(u64);

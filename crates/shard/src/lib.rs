@@ -29,6 +29,7 @@ mod route;
 mod session;
 mod sessions;
 mod shard;
+mod shard_set;
 mod subscriptions;
 mod wire;
 
@@ -42,7 +43,7 @@ pub use entry::Phase;
 pub use error::{ApplyError, Malformed, RestoreError};
 pub use ids::{
     BUCKETS, INDEX_MAX, Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, PartId, REST,
-    RETAINED_FIRST, SESSIONS_MAX, SessionUid, client_bucket, fnv64, retained_bucket,
+    RETAINED_FIRST, SESSIONS_MAX, SHARDS, SessionUid, ShardId, client_bucket, fnv64, retained_bucket,
 };
 pub use limits::{Limits, QueueFull};
 pub use message::{Expired, MessageView, NEVER};
@@ -56,3 +57,4 @@ pub use shard::{
     CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, Found, Orphan, SessionView, Shard, TICK_MAX,
     packet_id,
 };
+pub use shard_set::ShardSet;

@@ -7,6 +7,7 @@ use crate::ids::SessionUid;
 use crate::inbound::Inbound;
 use crate::message::NEVER;
 use crate::queue::Queue;
+use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 
 /// State of a session.
@@ -53,8 +54,8 @@ pub(crate) struct Extra {
 /// Progress of queueing the retained messages of a subscription.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walk {
-    /// Bits of the shards whose messages are all queued.
-    pub done: u16,
+    /// Shards whose messages are all queued.
+    pub done: ShardSet,
     /// Topic up to which messages of one more shard are queued; empty when there is no such shard.
     pub after: Box<str>,
 }

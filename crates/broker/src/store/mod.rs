@@ -19,6 +19,7 @@ use std::sync::Arc;
 use crate::shapes::ShapeReservations;
 use mqtt::{PacketId, QoS, ReasonCode, Subscription};
 use session::Dispatched;
+pub use shard::SHARDS;
 use shard::SessionUid;
 
 pub use host::ShardOutput;
@@ -27,7 +28,7 @@ pub use log::{Condition, Incarnation, Purpose, Store, StoreEvent, StoreLog, Want
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, hash};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, hash};
 use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::{Members, NodeIndex};
@@ -227,12 +228,11 @@ pub enum Request {
         key: u32,
         by: ShardId,
     },
-    /// Reports that a due Will was dispatched. So many completions will arrive, among others from these shards, as
-    /// bits.
+    /// Reports that a due Will was dispatched. So many completions will arrive, among others from these shards.
     WillDispatched {
         key: u32,
         outstanding: u32,
-        shards: u16,
+        shards: ShardSet,
     },
     /// Reports that all members that had to accept a message have it.
     Accepted {
@@ -388,10 +388,10 @@ pub struct Release {
     /// from a connection that was closed before it received any.
     ///
     /// [`Resume`]: crate::batch::Resume
-    pub dispatched: Option<Vec<Dispatched>>,
-    /// Shards that may remember other messages of the session by their identities, as bits. They are notified when the
+    pub dispatched: Option<Vec<Dispatched<ShardSet>>>,
+    /// Shards that may remember other messages of the session by their identities. They are notified when the
     /// session ends.
-    pub known_to: u16,
+    pub known_to: ShardSet,
 }
 
 /// Identity of a message that its publisher may send again, on another connection or after a crash.
@@ -444,13 +444,6 @@ impl From<Identity> for shard::Identity {
     }
 }
 
-/// The shards whose bits are set.
-pub(crate) fn shards_of(bits: u16) -> impl Iterator<Item = ShardId> {
-    (0..SHARDS).filter(move |shard| bits & 1 << shard != 0).map(ShardId)
-}
-
-const _: () = assert!(SHARDS <= 16, "a u16 has a bit for each");
-
 /// One message for one durable session.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
@@ -486,8 +479,8 @@ pub struct EnqueueForPage {
 /// Progress of a walk over retained messages, whichever workers host the shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalkProgress {
-    /// Shards that have no more, as bits.
-    pub done: u16,
+    /// Shards that have no more.
+    pub done: ShardSet,
     /// Topic after which the walk continues in another shard.
     pub after: Option<Box<str>>,
 }
@@ -522,13 +515,13 @@ impl GroupName {
     /// The shard that owns the group.
     pub fn shard(&self) -> ShardId {
         let hash = hash(self.share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
-        ShardId((hash % u32::from(SHARDS)) as u16)
+        ShardId::of_hash(hash)
     }
 }
 
 /// The shard that owns a Client Identifier: identifiers hash to fixed buckets, buckets belong to shards.
 pub fn client_shard(client_hash: u32) -> ShardId {
-    ShardId((client_hash % BUCKETS % u32::from(SHARDS)) as u16)
+    ShardId::of_hash(client_hash)
 }
 
 /// Id of a session in the broker.
@@ -541,11 +534,6 @@ pub(crate) fn session_id(shard: ShardId, uid: SessionUid) -> SessionId {
 pub(crate) fn session_uid(id: SessionId) -> SessionUid {
     SessionUid::from_u64(u64::from(id.generation) << 32 | u64::from(id.slot))
 }
-
-/// Number of buckets that Client Identifiers hash to.
-pub const BUCKETS: u32 = 4096;
-/// Number of shards of a node.
-pub const SHARDS: u16 = 16;
 
 /// A member of a shared group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

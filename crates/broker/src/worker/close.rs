@@ -7,7 +7,7 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 
 use super::{Worker, report};
 use crate::connection::Phase;
-use crate::ids::{ConnectionId, Time, fold};
+use crate::ids::{ConnectionId, ShardSet, Time, fold};
 use crate::message::Message;
 use crate::quota::Resource;
 use crate::route::RouteKind;
@@ -146,7 +146,7 @@ impl Worker {
         for text in subscriptions.into_filters() {
             self.remove_subscription(id, session.is_some(), &text);
         }
-        let known_to = flow.as_ref().map_or(0, |flow| flow.inbound.lingering);
+        let known_to = flow.as_ref().map_or(ShardSet::EMPTY, |flow| flow.inbound.lingering);
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
         if let Some(flow) = flow {

@@ -14,7 +14,7 @@ use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
-use crate::ids::{ConnectionId, Time, client_key};
+use crate::ids::{ConnectionId, ShardSet, Time, client_key};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::Identity;
 use crate::wheel::TimerKind;
@@ -202,7 +202,7 @@ impl Worker {
         slot: u32,
         received: Vec<u16>,
         toggles: Toggles,
-        mut dispatched: Vec<Dispatched>,
+        mut dispatched: Vec<Dispatched<ShardSet>>,
     ) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(session) = connection.session else { return };
@@ -210,7 +210,7 @@ impl Worker {
             return;
         }
         // Messages that the shard remembers are not dispatched again.
-        let remembered = |dispatched: &mut Dispatched| received.contains(&dispatched.packet_id.get());
+        let remembered = |dispatched: &mut Dispatched<_>| received.contains(&dispatched.packet_id.get());
         let remembered: Vec<_> = dispatched.extract_if(.., remembered).collect();
         let of = |packet_id| Identity::of_publish(session, packet_id, toggles.get(packet_id));
         let remembered: Vec<_> = remembered.iter().map(|it| (of(it.packet_id), it.shards)).collect();

@@ -7,7 +7,7 @@ use super::Worker;
 use super::peers::{ForwardPurpose, deletion};
 use super::retained::Awaiting;
 use crate::batch::{FlushWaiter, Token, WorkerCommand};
-use crate::ids::{ConnectionId, ShardId, WorkerId};
+use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::peers::{Copies, FrameExtras, NodeIndex, PropagatedCopy};
 use crate::retained::Scan;
@@ -95,7 +95,9 @@ impl Worker {
     /// has arrived.
     pub(super) fn copy_retained(&mut self, to: NodeIndex, which: Copies, from: Option<(ShardId, Box<str>)>) {
         let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
-        let done = from.as_ref().map_or(0, |(shard, _)| self.node.retained_shards(self.id, Some(*shard)));
+        let done = from
+            .as_ref()
+            .map_or(ShardSet::EMPTY, |(shard, _)| self.node.retained_shards(self.id, Some(*shard)));
         let page = self.retained_page(Scan { connection, filter: "#".into(), done, from, limit: usize::MAX });
         let is_wanted = |message: &&Message| self.is_copied(which, message.view().publisher_key);
         let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();

@@ -8,13 +8,13 @@ use routing::Reader;
 use super::Worker;
 use super::deliver::EncodeOnce;
 use crate::batch::{BatchDelivery, Body, Target, Token};
-use crate::ids::{ConnectionId, WorkerId};
+use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::message::{MessageView, Shared};
 use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
-use crate::store::{Identity, Request, shards_of};
+use crate::store::{Identity, Request};
 
 /// Maximum size of a message that is copied for each worker. Larger messages are shared.
 const INLINE_MAX: usize = 8 * 1024;
@@ -82,8 +82,8 @@ pub(super) struct Dispatched {
     /// Number of completions that will come for the token.
     pub outstanding: u32,
     pub matched: bool,
-    /// Shards that got the identity of the message, as bits.
-    pub shards: u16,
+    /// Shards that got the identity of the message.
+    pub shards: ShardSet,
     /// True if the store gives some of the completions, on this node or another.
     pub stored: bool,
     /// Reason Code if no receiver has the message, because the log accepts none.
@@ -151,7 +151,7 @@ impl Worker {
         let mut local = std::mem::take(&mut self.scratch.targets);
         local.clear();
         let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
-        let (mut for_sessions, mut for_groups) = (0_u16, 0_u16);
+        let (mut for_sessions, mut for_groups) = (ShardSet::EMPTY, ShardSet::EMPTY);
         let mut forwarded = 0;
         let is_kept = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
         let stamp = match publishing.origin.stamp() {
@@ -180,13 +180,17 @@ impl Worker {
                 }
                 RouteKind::Shard => {
                     rest = &rest[1..];
-                    for_sessions |= if view.qos > QoS::AtMostOnce { 1 << first.index } else { 0 };
+                    if view.qos > QoS::AtMostOnce {
+                        for_sessions.insert(ShardId(first.index));
+                    }
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
                     self.dispatcher.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
                     // The node that forwarded the message has chosen the members.
-                    for_groups |= if is_forwarded { 0 } else { 1 << first.index };
+                    if !is_forwarded {
+                        for_groups.insert(ShardId(first.index));
+                    }
                 }
                 RouteKind::Node => {
                     let same = same_receiver(rest);
@@ -212,22 +216,21 @@ impl Worker {
         }
         self.scratch.routes = routes;
         let shards = for_sessions | for_groups;
-        if for_groups != 0 {
-            let stored = for_groups.count_ones() + for_sessions.count_ones();
+        if !for_groups.is_empty() {
+            let stored = for_groups.len() + for_sessions.len();
             let others = !local.is_empty() || is_kept;
             result.may_be_partial = stored + result.outstanding + forwarded + u32::from(others) > 1;
         }
-        let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
+        let is_alone = forwarded == 1 && result.outstanding == 0 && shards.is_empty() && local.is_empty();
         if is_alone && !view.retain && publishing.origin != Origin::HereAgain {
             self.peers.forwarded_alone();
         }
         result.outstanding += forwarded;
-        for shard in shards_of(shards) {
-            let bit = 1 << shard.0;
+        for shard in shards.iter() {
             let append = Request::Append {
                 message: shared.message(),
-                sessions: for_sessions & bit != 0,
-                groups: for_groups & bit != 0,
+                sessions: for_sessions.contains(shard),
+                groups: for_groups.contains(shard),
                 identity: publishing.identity,
                 refusal,
                 token,
@@ -235,7 +238,7 @@ impl Worker {
             self.outbox.request(shard, append);
             result.outstanding += u32::from(token.is_some());
         }
-        result.shards = if publishing.identity.is_some() { shards } else { 0 };
+        result.shards = if publishing.identity.is_some() { shards } else { ShardSet::EMPTY };
         if !local.is_empty() && self.deliver_all(&local, &mut shared, token) {
             result.outstanding += 1;
         }
@@ -249,7 +252,7 @@ impl Worker {
             result.outstanding += outstanding;
             result.stored |= outstanding > 0;
         }
-        result.stored |= shards != 0;
+        result.stored |= !shards.is_empty();
         result
     }
 

@@ -31,7 +31,7 @@ impl Outbox {
 
     /// Queues a request for the worker that hosts a shard.
     pub fn request(&mut self, shard: ShardId, request: Request) {
-        let host = shard.host(self.batches.len() as u16);
+        let host = WorkerId::host_of(shard, self.batches.len() as u16);
         self.post(host, WorkerCommand::Request(shard, request));
     }
 

@@ -212,7 +212,7 @@ impl Worker {
         job.done |= self.node.retained_shards(WorkerId(job.worker), next.as_ref().map(|(shard, _)| *shard));
         let is_last = next.is_none() && job.worker >= job.last_worker;
         job.worker += u16::from(next.is_none());
-        job.from = next.or(job.from.take()).filter(|(shard, _)| !retained::is_in(job.done, *shard));
+        job.from = next.or(job.from.take()).filter(|(shard, _)| !job.done.contains(*shard));
         let after = job.from.as_ref().map(|(_, after)| after.clone()).filter(|after| !after.is_empty());
         let progress = (!is_last).then_some(WalkProgress { done: job.done, after });
         let filter = job.filter.clone();

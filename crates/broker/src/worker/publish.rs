@@ -12,12 +12,12 @@ use crate::access::Rates;
 use crate::batch::Token;
 use crate::connection::{Connection, Flow, RetainRoom};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, SessionId, Time};
+use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
 use crate::message::MessageView;
 use crate::mount::mounted;
 use crate::retained;
 use crate::settings::PublishDenied;
-use crate::store::{Identity, Request, shards_of};
+use crate::store::{Identity, Request};
 
 /// Time in milliseconds after which a publisher is retried if the node lacks memory or cannot reach other nodes.
 pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
@@ -55,7 +55,7 @@ impl Worker {
         let receive_max = usize::from(self.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
         // A known QoS 2 message needs only an answer.
-        let known = |inbound: &Inbound| {
+        let known = |inbound: &Inbound<ShardSet>| {
             publish.qos == QoS::ExactlyOnce && publish.packet_id.is_some_and(|id| inbound.has_received(id))
         };
         if publish.qos > QoS::AtMostOnce
@@ -318,8 +318,8 @@ impl Worker {
             let earlier = inbound.take_dispatched(packet_id);
             // The message of the earlier connection may still be on its way. It must not count as a new message when it
             // arrives.
-            inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
-            let shards = if earlier.is_none() { shards } else { 0 };
+            inbound.lingering |= earlier.map_or(ShardSet::EMPTY, |earlier| earlier | shards);
+            let shards = if earlier.is_none() { shards } else { ShardSet::EMPTY };
             let dispatched = session::Dispatched { packet_id, shards, losses };
             inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
             if may_be_partial {
@@ -329,8 +329,8 @@ impl Worker {
     }
 
     /// Lets shards forget the identity of a message that is not sent again.
-    pub(super) fn forget_identity(&mut self, identity: Identity, shards: u16) {
-        for shard in shards_of(shards) {
+    pub(super) fn forget_identity(&mut self, identity: Identity, shards: ShardSet) {
+        for shard in shards.iter() {
             self.outbox.request(shard, Request::ForgetIdentity { identity });
         }
     }

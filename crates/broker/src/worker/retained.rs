@@ -92,8 +92,7 @@ impl Worker {
         let (mut budget, mut messages) = (PageBudget::of_messages(limit), Vec::new());
         let (first, last) = retained::shard_range(&filter);
         let mut next = None;
-        for shard_id in self.retained_here(first..=last).filter(|shard_id| !retained::is_in(done, *shard_id))
-        {
+        for shard_id in self.retained_here(first..=last).filter(|shard_id| !done.contains(*shard_id)) {
             if budget.is_spent() {
                 next = Some((shard_id, Box::default()));
                 break;

@@ -13,7 +13,7 @@ use crate::access::{Action, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, Token};
 use crate::connection::{Connection, Phase};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, Time};
+use crate::ids::{ConnectionId, ShardSet, Time};
 use crate::message::{Message, MessageView};
 use crate::mount::mounted;
 use crate::node::Node;
@@ -100,7 +100,9 @@ impl Worker {
             .is_some_and(|owner| !owner.may_still_publish(&self.node, self.clock.now(), &message))
         {
             self.counters.wills_denied += 1;
-            return self.outbox.request(shard, Request::WillDispatched { key, outstanding: 0, shards: 0 });
+            return self
+                .outbox
+                .request(shard, Request::WillDispatched { key, outstanding: 0, shards: ShardSet::EMPTY });
         }
         let view = message.view().arrived(self.clock.now());
         let name = TopicName::parse(view.topic);

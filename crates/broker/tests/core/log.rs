@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use broker::{Condition, Message, Node, Purpose, ShardId, StoreEvent, StoreLog, Wanted};
+use broker::{Condition, Message, Node, Purpose, SHARDS, ShardId, StoreEvent, StoreLog, Wanted};
 
 /// Batches that shards have appended.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Log {
     pub fn killed(&self, hash_key: [u8; 16]) -> (Arc<Log>, Vec<shard::Shard>) {
         let State { mut batches, durable, .. } = std::mem::take(&mut *self.state());
         batches.retain(|(shard, index), _| durable.get(shard).is_some_and(|last| index <= last));
-        let mut shards: Vec<_> = (0..16).map(|id| shard::Shard::new(id, hash_key)).collect();
+        let mut shards: Vec<_> = (0..SHARDS).map(|id| shard::Shard::new(id, hash_key)).collect();
         for ((shard, index), batch) in &batches {
             let applied = shards[usize::from(*shard)].apply(*index, batch, &mut Vec::new());
             applied.expect("what was written is read");

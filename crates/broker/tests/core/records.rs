@@ -6,7 +6,8 @@ use std::time::Duration;
 use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{
-    Batch, Condition, Incarnation, Node, ShardId, Store, StoreLog, Time, Wanted, Worker, WorkerCommand,
+    Batch, Condition, Incarnation, Node, SHARDS, ShardId, Store, StoreLog, Time, Wanted, Worker,
+    WorkerCommand,
 };
 use mqtt::{QoS, Version, decode, frame};
 use shard::Command;
@@ -287,6 +288,3 @@ fn the_effects_of_one_turn_without_a_log_are_bounded() {
     assert_eq!(broker.received(publisher), [puback(1), puback(2)]);
     assert!(broker.worker.next_timeout() > broker.now, "nothing is left");
 }
-
-/// Number of shards of a node.
-const SHARDS: u16 = 16;

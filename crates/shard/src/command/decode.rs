@@ -8,6 +8,7 @@ use crate::error::{Malformed, malformed};
 use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
+use crate::shard_set::ShardSet;
 use crate::wire::Reader;
 
 /// A command of a batch, and the offset of its message in the batch.
@@ -165,11 +166,11 @@ impl<'a> Body<'a> {
 
     fn walk(&mut self) -> Result<Command<'a>, Malformed> {
         let session = self.session()?;
-        let (kind, done) = (self.reader.u8()?, self.reader.u16()?);
+        let (kind, done) = (self.reader.u8()?, ShardSet::decode(&mut self.reader)?);
         let (filter, after) = (self.reader.text()?, self.reader.text()?);
         let step = match kind {
             2 => WalkStep::At { done, after },
-            _ if (done, after) != (0, "") => return malformed("step of a walk"),
+            _ if (done, after) != (ShardSet::EMPTY, "") => return malformed("step of a walk"),
             0 => WalkStep::Begin,
             1 => WalkStep::BeginIfNew,
             3 => WalkStep::End,

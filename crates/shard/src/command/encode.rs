@@ -6,6 +6,7 @@
 use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
 use crate::message::MessageView;
+use crate::shard_set::ShardSet;
 use crate::wire::Writer;
 
 /// Kinds of commands. A number is never reused for another kind.
@@ -146,14 +147,14 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
         }
         Command::Walk { session, filter, step } => {
             let (kind, done, after) = match *step {
-                WalkStep::Begin => (0, 0, ""),
-                WalkStep::BeginIfNew => (1, 0, ""),
+                WalkStep::Begin => (0, ShardSet::EMPTY, ""),
+                WalkStep::BeginIfNew => (1, ShardSet::EMPTY, ""),
                 WalkStep::At { done, after } => (2, done, after),
-                WalkStep::End => (3, 0, ""),
+                WalkStep::End => (3, ShardSet::EMPTY, ""),
             };
             out.u64(session.as_u64());
             out.u8(kind);
-            out.u16(done);
+            done.encode(out);
             out.text(filter);
             out.text(after);
         }

@@ -127,7 +127,7 @@ fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
 fn encode_walks(session: &Session, out: &mut Vec<u8>) {
     out.u32(session.walks().count() as u32);
     for (filter, walk) in session.walks() {
-        out.u16(walk.done);
+        walk.done.encode(out);
         out.text(filter);
         out.text(&walk.after);
     }

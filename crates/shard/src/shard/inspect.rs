@@ -17,6 +17,7 @@ use crate::queue::{PACKET_IDS, Queue};
 use crate::retained::RetainedPage;
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::shard_set::ShardSet;
 
 /// A session in its present state.
 #[derive(Clone, Copy)]
@@ -221,9 +222,9 @@ impl<'a> SessionView<'a> {
         self.session.subscriptions.len()
     }
 
-    /// Returns the Topic Filters whose retained messages are not all queued. Each has the bits of the shards that
-    /// are done, and for one more shard the topic up to which messages are queued, or "".
-    pub fn walks(self) -> impl Iterator<Item = (&'a str, u16, &'a str)> {
+    /// Returns the Topic Filters whose retained messages are not all queued. Each has the shards that are done,
+    /// and for one more shard the topic up to which messages are queued, or "".
+    pub fn walks(self) -> impl Iterator<Item = (&'a str, ShardSet, &'a str)> {
         self.session.walks().map(|(filter, walk)| (filter, walk.done, &*walk.after))
     }
 

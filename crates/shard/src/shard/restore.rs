@@ -21,6 +21,7 @@ use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
 use crate::shard::encode::{VERSION, WITH_WALKS};
+use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
 
@@ -146,7 +147,7 @@ impl Shard {
         self.decode_queue(&mut session, reader)?;
         if with_walks {
             for _ in 0..reader.u32()? {
-                let done = reader.u16()?;
+                let done = ShardSet::decode(reader)?;
                 let (filter, after) = (reader.text()?, reader.text()?.into());
                 session.set_walk(filter, Walk { done, after }, usize::MAX);
             }

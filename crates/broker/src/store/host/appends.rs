@@ -10,7 +10,7 @@ use shard::SessionUid;
 use super::HashMap;
 use super::live::Live;
 use crate::batch::Token;
-use crate::ids::{ConnectionId, Time};
+use crate::ids::{ConnectionId, ShardSet, Time};
 use crate::message::Message;
 use crate::store::Identity;
 
@@ -52,12 +52,12 @@ pub(super) enum Waiter {
     /// A Will that was due, and the shards that know its identity.
     Will {
         id: u64,
-        shards: u16,
+        shards: ShardSet,
     },
     /// A message that a member of a shared group left unfinished, and the shards that know its identity.
     Orphan {
         id: u64,
-        shards: u16,
+        shards: ShardSet,
     },
     /// No receiver any more: the message was acknowledged before it was on disk. The number is its size in bytes.
     Unsynced(u64),

@@ -8,7 +8,7 @@ use super::live::{Bodies, Live};
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{SessionDelivery, SubscriptionIds, Token};
-use crate::ids::{ConnectionId, SessionId, Time};
+use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::replica::{Read, ReadResult};
@@ -230,7 +230,7 @@ impl ShardHost {
                 (Purpose::Orphan { id }, ReadResult::Found(message)) => {
                     self.redeliver_orphan(id, message, out)
                 }
-                (Purpose::Orphan { id }, ReadResult::Lost) => self.orphan_done(now, id, 0),
+                (Purpose::Orphan { id }, ReadResult::Lost) => self.orphan_done(now, id, ShardSet::EMPTY),
                 (Purpose::Orphan { .. }, ReadResult::NotNeeded) => {}
                 (Purpose::QueuePageRead { ticket, at, .. }, result) => {
                     let message = if let ReadResult::Found(message) = result { Some(message) } else { None };
@@ -270,7 +270,7 @@ impl ShardHost {
     fn redeliver_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
         let Some(orphan) = self.replica.state().orphan(id) else { return };
         let Some(name) = GroupName::parse(orphan.group) else { return };
-        let key = self.appends.insert(super::Waiter::Orphan { id, shards: 0 });
+        let key = self.appends.insert(super::Waiter::Orphan { id, shards: ShardSet::EMPTY });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
         out.requests

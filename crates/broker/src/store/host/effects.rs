@@ -6,7 +6,7 @@ use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
-use crate::store::{Completion, Request, shards_of};
+use crate::store::{Completion, Request};
 
 impl ShardHost {
     pub(super) fn effect(
@@ -126,7 +126,7 @@ impl ShardHost {
             Continuation::Clock { sweep } => self.ticked(now, &answer, sweep),
             Continuation::Forget { identity, shards } => {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });
-                out.requests.extend(shards_of(shards).map(forget));
+                out.requests.extend(shards.iter().map(forget));
             }
             Continuation::Delete(token, charge) => {
                 self.charged.retained(charge);
@@ -164,9 +164,9 @@ impl ShardHost {
         }
         let dispatched = self.published.dispatched.remove(&uid).unwrap_or_default();
         let known = self.published.known_to.remove(&uid).unwrap_or_default();
-        let known = dispatched.iter().fold(known, |bits, dispatched| bits | dispatched.shards);
+        let known = dispatched.iter().fold(known, |known, dispatched| known | dispatched.shards);
         let origin = self.session_id(uid).origin();
-        for shard in shards_of(known) {
+        for shard in known.iter() {
             out.requests.push((shard, Request::ForgetOrigin { origin }));
         }
     }

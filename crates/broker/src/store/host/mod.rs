@@ -59,7 +59,7 @@ use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
-use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::ids::{ConnectionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
 use crate::node::NodeLoad;
 use crate::peers::NodeIndex;
@@ -143,9 +143,9 @@ pub struct Held {
 /// QoS 2 messages of the shard's sessions that other shards may know.
 struct Published {
     /// Messages that previous connections of a session dispatched in this incarnation.
-    dispatched: HashMap<SessionUid, Vec<Dispatched>>,
-    /// Shards that may know messages of a session by their identities, as bits.
-    known_to: HashMap<SessionUid, u16>,
+    dispatched: HashMap<SessionUid, Vec<Dispatched<ShardSet>>>,
+    /// Shards that may know messages of a session by their identities.
+    known_to: HashMap<SessionUid, ShardSet>,
 }
 
 impl ShardOutput {

@@ -12,16 +12,17 @@ use shard::Command;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::batch::Token;
-use crate::ids::{ShardId, Time};
+use crate::ids::{ShardId, ShardSet, Time};
 use crate::store::log::{Purpose, Wanted};
-use crate::store::{Identity, Request, SHARDS};
+use crate::store::{Identity, Request};
 
 /// Orphans of the previous incarnation.
 pub(super) struct OrphanSearch {
     orphans: Arc<[u64]>,
-    /// Orphans that are queued, and the shards that have them, as bits.
-    known: BTreeMap<u64, u16>,
-    unanswered: u16,
+    /// Orphans that are queued, and the shards that have them.
+    known: BTreeMap<u64, ShardSet>,
+    /// Shards that have not answered.
+    unanswered: ShardSet,
 }
 
 impl Waiter {
@@ -43,9 +44,10 @@ impl ShardHost {
             return;
         }
         let asker = self.id;
-        let ask = |shard| (ShardId(shard), Request::FindOrphans { asker, orphans: orphans.clone() });
-        out.requests.extend((0..SHARDS).map(ask));
-        self.orphan_search = Some(OrphanSearch { orphans, known: BTreeMap::new(), unanswered: SHARDS });
+        let unanswered = ShardSet::full();
+        let ask = |shard| (shard, Request::FindOrphans { asker, orphans: orphans.clone() });
+        out.requests.extend(unanswered.iter().map(ask));
+        self.orphan_search = Some(OrphanSearch { orphans, known: BTreeMap::new(), unanswered });
     }
 
     pub(super) fn find_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
@@ -57,10 +59,10 @@ impl ShardHost {
     pub(super) fn orphans_known(&mut self, now: Time, by: ShardId, orphans: &[u64]) {
         let Some(orphan_search) = &mut self.orphan_search else { return };
         for id in orphans {
-            *orphan_search.known.entry(*id).or_default() |= 1 << by.0;
+            orphan_search.known.entry(*id).or_default().insert(by);
         }
-        orphan_search.unanswered -= 1;
-        if orphan_search.unanswered > 0 {
+        orphan_search.unanswered.remove(by);
+        if !orphan_search.unanswered.is_empty() {
             return;
         }
         let Some(OrphanSearch { orphans, known, .. }) = self.orphan_search.take() else { return };
@@ -84,14 +86,14 @@ impl ShardHost {
     pub(super) fn accepted_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
         let Some(append) = self.appends.get_mut(key) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
-            *shards |= 1 << by.0;
+            shards.insert(by);
         } else if let Some((shard, key)) = append.waiter.asker() {
             out.requests.push((shard, Request::AcceptedBy { key, by }));
         }
     }
 
     /// Records that an orphan is queued. Its identity is forgotten only when that is durable.
-    pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: u16) {
+    pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: ShardSet) {
         let identity = Identity::of_orphan(self.id, id);
         self.propose(now, &Command::OrphanDone { id }, Continuation::Forget { identity, shards });
     }

@@ -15,7 +15,7 @@ use super::live::Live;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{Claimed, Resume};
-use crate::ids::Time;
+use crate::ids::{ShardSet, Time};
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
@@ -187,7 +187,7 @@ impl ShardHost {
         let pending = claim_state.pending.take();
         if let Some(uid) = claim_state.session.take() {
             claim_state.underway += 1;
-            if release.known_to != 0 {
+            if !release.known_to.is_empty() {
                 *self.published.known_to.entry(uid).or_default() |= release.known_to;
             }
             if let Some(dispatched) = &release.dispatched {
@@ -246,7 +246,7 @@ impl ShardHost {
     }
 }
 
-fn walk_of((filter, done, after): (&str, u16, &str)) -> (Box<str>, WalkProgress) {
+fn walk_of((filter, done, after): (&str, ShardSet, &str)) -> (Box<str>, WalkProgress) {
     (filter.into(), WalkProgress { done, after: (!after.is_empty()).then(|| after.into()) })
 }
 

@@ -9,14 +9,14 @@ use shard::{Command, SessionUid};
 use super::payers::RetainedCharge;
 use super::{Claim, ShardHost, ShardOutput};
 use crate::batch::Token;
-use crate::ids::{ConnectionId, GroupId, Ticket, Time};
+use crate::ids::{ConnectionId, GroupId, ShardSet, Ticket, Time};
 use crate::message::Message;
 use crate::route::Options;
 use crate::shapes::ShapeReservations;
 use crate::store::replica::{self, Committed, ReplicaEvent, Urgency};
 use crate::store::{Acknowledgement, Identity};
 
-/// Number of effects of one batch before other shards have their turn, without a log. A worker has up to 16 shards.
+/// Number of effects of one batch before other shards have their turn, without a log. A worker may have all shards.
 const EFFECTS_AT_ONCE: usize = 512;
 /// Number of lists whose memory is kept, and the maximum commands of each.
 const SPARES: usize = 2;
@@ -94,7 +94,7 @@ pub(super) enum Continuation {
     /// A Will or an orphan is queued. Afterwards nothing sends it again, and these shards may forget its identity.
     Forget {
         identity: Identity,
-        shards: u16,
+        shards: ShardSet,
     },
     /// An operator deletes a retained message.
     Delete(Token, RetainedCharge),

@@ -7,7 +7,7 @@ use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
-use crate::ids::{ConnectionId, SessionId, Ticket, Time};
+use crate::ids::{ConnectionId, SessionId, ShardSet, Ticket, Time};
 use crate::node::OwnerKey;
 use crate::route::{Options, Route, RouteKind};
 use crate::shapes::{self, ShapeReservations};
@@ -181,7 +181,7 @@ impl ShardHost {
                 self.charge_known_session(uid);
                 self.update_groups(uid, out);
                 if self.replica.state().session(uid).is_some_and(|session| session.has_received()) {
-                    self.published.known_to.insert(uid, u16::MAX);
+                    self.published.known_to.insert(uid, ShardSet::full());
                 }
             }
             index = next;

@@ -7,7 +7,7 @@ use shard::{Command, Mutation, SessionUid, mutated};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
-use crate::ids::Time;
+use crate::ids::{ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::Condition;
 use crate::store::{DueWill, Identity};
@@ -73,7 +73,7 @@ impl ShardHost {
         let Ok(will) = shard::MessageView::decode(will) else { return };
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
-        let key = self.appends.insert(Waiter::Will { id, shards: 0 });
+        let key = self.appends.insert(Waiter::Will { id, shards: ShardSet::EMPTY });
         self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.
         let owner = self.wills.of_due.get(&id).cloned().or(owner.map(Arc::new));
@@ -86,7 +86,7 @@ impl ShardHost {
         now: Time,
         key: u32,
         outstanding: u32,
-        known_to: u16,
+        known_to: ShardSet,
         out: &mut ShardOutput,
     ) {
         let Some(append) = self.appends.get_mut(key) else { return };
@@ -98,7 +98,7 @@ impl ShardHost {
     }
 
     /// Records that all receivers of a Will have it. Its identity is forgotten only when that is durable.
-    pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
+    pub(super) fn will_done(&mut self, now: Time, id: u64, shards: ShardSet) {
         self.wills.of_due.remove(&id);
         let identity = Identity::of_will(self.id, id);
         let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
