@@ -2,7 +2,7 @@
 //! broker.
 //!
 //! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read first. **Invariant:** a connection never leaves its
-//! reactor, and a reactor blocks only in its poll.
+//! reactor, one thread at a time runs a reactor, and it blocks only in its poll.
 
 mod connection_counts;
 mod layer;
@@ -11,6 +11,7 @@ mod listener_layers;
 mod mailbox;
 mod node;
 mod reactor;
+mod reactor_threads;
 pub mod settings;
 mod stream;
 

@@ -64,6 +64,8 @@ struct Shared {
 /// Receiving side, owned by the reactor.
 pub(crate) struct Inbox {
     receiver: Receiver<ReactorCommand>,
+    /// First command, if it has been looked at.
+    first: Option<ReactorCommand>,
     shared: Arc<Shared>,
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
     // tidy: allow(unbounded-channel): batches are bounded by weight, the rest by the number of connections.
     let (sender, receiver) = channel();
     let shared = Arc::new(Shared { waker, sleeping: AtomicBool::new(false), weight: AtomicUsize::new(0) });
-    (Mailbox { sender, shared: shared.clone() }, Inbox { receiver, shared })
+    (Mailbox { sender, shared: shared.clone() }, Inbox { receiver, first: None, shared })
 }
 
 impl Mailbox {
@@ -84,13 +86,18 @@ impl Mailbox {
             self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
             return;
         }
-        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the command, or this thread sees it
+        // Paired with the fence before a reactor sleeps: either the sleeper sees the command, or this thread sees it
         // sleeping.
         fence(Ordering::SeqCst);
-        if self.shared.sleeping.load(Ordering::Relaxed)
-            && self.shared.sleeping.swap(false, Ordering::AcqRel)
-            && let Err(error) = self.shared.waker.wake()
+        if self.shared.sleeping.load(Ordering::Relaxed) && self.shared.sleeping.swap(false, Ordering::AcqRel)
         {
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread that runs the reactor.
+    pub fn wake(&self) {
+        if let Err(error) = self.shared.waker.wake() {
             tracing::error!(%error, "cannot wake a reactor");
         }
     }
@@ -102,21 +109,39 @@ impl Mailbox {
 }
 
 impl Inbox {
-    pub fn next(&self) -> Option<ReactorCommand> {
-        let command = self.receiver.try_recv().ok()?;
+    pub fn next(&mut self) -> Option<ReactorCommand> {
+        let command = self.first.take().or_else(|| self.receiver.try_recv().ok())?;
         self.shared.weight.fetch_sub(command.weight(), Ordering::Relaxed);
         Some(command)
     }
 
-    /// Runs `poll` with the reactor marked as asleep. When a command is queued, `poll` must not wait, and the command
-    /// is returned.
-    pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<ReactorCommand>> {
+    /// Returns whether a command is queued.
+    pub fn has_next(&mut self) -> bool {
+        if self.first.is_none() {
+            self.first = self.receiver.try_recv().ok();
+        }
+        self.first.is_some()
+    }
+
+    /// Marks the reactor as asleep: from now on a sender wakes it. Before its thread sleeps, [`Self::has_next`] must
+    /// say that no command is queued. A fence must come between the two; it is paired with the one in
+    /// [`Mailbox::send`], so that either the sleeper sees the command, or the sender sees it sleeping.
+    pub fn mark_asleep(&self) {
         self.shared.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let command = self.next();
-        // Sockets are polled even while commands keep arriving, because other reactors may send without end.
-        let result = poll(command.is_none());
+    }
+
+    pub fn mark_awake(&self) {
         self.shared.sleeping.store(false, Ordering::Relaxed);
-        result.map(|()| command)
+    }
+
+    /// Runs `poll` with the reactor marked as asleep. When a command is queued, `poll` must not wait.
+    pub fn sleep(&mut self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<()> {
+        self.mark_asleep();
+        fence(Ordering::SeqCst);
+        // Sockets are polled even while commands keep arriving, because other reactors may send without end.
+        let is_empty = !self.has_next();
+        let result = poll(is_empty);
+        self.mark_awake();
+        result
     }
 }

@@ -20,6 +20,7 @@ use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::listener_layers::{ListenerLayers, ListenerLayersError};
 use crate::mailbox::{Mailbox, ReactorCommand, mailbox};
 use crate::reactor::{Reactor, WAKER};
+use crate::reactor_threads::reactor_threads;
 use crate::settings::{self, EdgeSettings};
 
 /// Parts of a node.
@@ -199,7 +200,7 @@ impl std::error::Error for StartError {
     }
 }
 
-/// Binds the listeners and starts one reactor for each worker.
+/// Binds the listeners, and starts one reactor for each worker and as many threads.
 pub fn start(options: Options) -> Result<Node, StartError> {
     let Options { edge, broker, access, version, store, peers, descriptors_reserved } = options;
     let workers = match edge.workers {
@@ -248,16 +249,19 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     // All workers exist before the first thread starts: a reactor accepts connections as soon as it runs.
     let workers = shared.build_workers();
-    for (index, ((poll, inbox), worker)) in polls.into_iter().zip(inboxes).zip(workers).enumerate() {
+    let reactors = polls.into_iter().zip(inboxes).zip(workers).enumerate();
+    let reactors = reactors.map(|(index, ((poll, inbox), worker))| {
         let listeners = std::mem::take(&mut listeners[index]);
-        let (mailboxes, connection_counts) = (mailboxes.clone(), connection_counts.clone());
-        let began = shared.began();
-        let handshakes = edge.handshakes_per_turn as usize;
-        let run = move || {
-            let reactor = Reactor::new(worker, poll, inbox, mailboxes, listeners, (clock, began));
-            reactor.limited_to(connection_counts, connections_max, handshakes).run()
-        };
-        match critical::spawn(format!("reactor-{index}"), run) {
+        let began = (clock, shared.began());
+        Reactor::new(worker, poll, inbox, mailboxes.clone(), listeners, began).limited_to(
+            connection_counts.clone(),
+            connections_max,
+            edge.handshakes_per_turn as usize,
+        )
+    });
+    let threads = reactor_threads(reactors.collect(), mailboxes.clone()).map_err(StartError::Poll)?;
+    for (index, thread) in threads.into_iter().enumerate() {
+        match critical::spawn(format!("reactor-{index}"), || thread.run()) {
             Ok(thread) => node.threads.push(thread),
             Err(error) => {
                 node.stop(Duration::ZERO);

@@ -10,6 +10,7 @@ mod read_until;
 mod write;
 
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -68,6 +69,10 @@ pub struct Reactor {
     now: Time,
     /// Start of the current turn; `None` while the reactor sleeps.
     turn_begun: Option<Instant>,
+    /// Time for which turns have run since it was last taken.
+    awake: Duration,
+    /// The last poll may have left events.
+    may_have_events: bool,
     figures: ReactorFigures,
     figures_due: Time,
     stopping: Option<Stopping>,
@@ -93,6 +98,34 @@ struct Peer {
 // A socket of `mio` is larger in debug builds.
 const _: () =
     assert!(cfg!(debug_assertions) || size_of::<Option<Peer>>() <= 64, "there is one for each connection");
+
+/// Sleep of a reactor between two turns.
+#[derive(Clone, Copy)]
+pub(crate) struct Rest {
+    /// End of the last turn.
+    pub since: Instant,
+    /// Maximum time until the next turn; `None` is no limit.
+    pub timeout: Option<Duration>,
+}
+
+impl Rest {
+    /// Returns whether the next turn begins at once.
+    pub fn is_busy(self) -> bool {
+        self.timeout.is_some_and(|timeout| timeout.is_zero())
+    }
+
+    /// Latest time of the next turn.
+    pub fn until(self) -> Option<Instant> {
+        self.timeout.map(|timeout| self.since + timeout)
+    }
+}
+
+/// Result of a turn.
+pub(crate) enum Turn {
+    Rests(Rest),
+    /// The reactor has stopped. It runs no more turns.
+    Ended(Stopped),
+}
 
 #[derive(Clone, Copy, Default)]
 struct PeerMarks {
@@ -129,7 +162,8 @@ struct Accepting {
 
 pub(crate) const WAKER: Token = Token(usize::MAX);
 const LISTENERS: usize = usize::MAX / 2;
-const EVENTS: usize = 1024;
+/// Maximum number of events of one poll.
+pub(crate) const EVENTS: usize = 1024;
 const SCRATCH: usize = 64 * 1024;
 /// Number of commands that end a turn.
 const COMMANDS_PER_TURN: usize = 64;
@@ -184,6 +218,8 @@ impl Reactor {
             began,
             now: began,
             turn_begun: None,
+            awake: Duration::ZERO,
+            may_have_events: false,
             figures: ReactorFigures::default(),
             figures_due: Time::default(),
             stopping: None,
@@ -250,9 +286,8 @@ impl Reactor {
         &self.worker
     }
 
-    /// Runs until the reactor is asked to stop.
-    pub(crate) fn run(mut self) -> Stopped {
-        let mut events = Events::with_capacity(EVENTS);
+    /// Starts to poll the listeners. The first turn may begin at once.
+    pub(crate) fn begin(&mut self) -> Rest {
         for (at, listener) in self.listeners.iter_mut().enumerate() {
             let token = Token(LISTENERS + at);
             let registered = match &mut listener.socket {
@@ -267,35 +302,107 @@ impl Reactor {
                 tracing::error!(%error, listener = listener.shared.name, "cannot poll a listener");
             }
         }
-        loop {
-            self.wait(&mut events);
-            for event in &events {
-                match event.token() {
-                    WAKER => {}
-                    Token(at) if at >= LISTENERS => {
-                        if let Some(accepting) = self.accepting.get_mut(at - LISTENERS) {
-                            accepting.pending = true;
-                        }
-                    }
-                    Token(slot) => self.event(slot as u32, event),
-                }
+        self.rest()
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        usize::from(self.index)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// File descriptor that is readable when the reactor's sockets have events or another thread has woken it.
+    pub(crate) fn poll_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+
+    pub(crate) fn inbox(&mut self) -> &mut Inbox {
+        &mut self.inbox
+    }
+
+    /// Returns the time for which turns have run since the last call.
+    pub(crate) fn take_awake(&mut self) -> Duration {
+        std::mem::take(&mut self.awake)
+    }
+
+    /// Sleeps until something happens or the time of `rest` is over, and runs a turn.
+    pub(crate) fn sleep_and_turn(&mut self, rest: Rest, events: &mut Events) -> Turn {
+        self.reads.polls(self.now);
+        let poll = &mut self.poll;
+        let result = if rest.is_busy() {
+            poll_through(poll, events, rest.timeout)
+        } else {
+            let timeout = rest.timeout;
+            self.inbox
+                .sleep(|wait| poll_through(poll, events, if wait { timeout } else { Some(Duration::ZERO) }))
+        };
+        if let Err(error) = result {
+            complain_about_poll(&error);
+        }
+        self.run_turn(rest, Some(events))
+    }
+
+    /// Runs a turn with the events that sockets have at `now`.
+    pub(crate) fn poll_and_turn(&mut self, rest: Rest, now: Instant, events: &mut Events) -> Turn {
+        self.reads.polls(self.at(now));
+        if let Err(error) = poll_through(&mut self.poll, events, Some(Duration::ZERO)) {
+            complain_about_poll(&error);
+        }
+        self.run_turn(rest, Some(events))
+    }
+
+    /// Runs a turn without a look at the sockets.
+    pub(crate) fn turn_for_mail(&mut self, rest: Rest) -> Turn {
+        self.run_turn(rest, None)
+    }
+
+    fn run_turn(&mut self, rest: Rest, events: Option<&mut Events>) -> Turn {
+        self.worker.unpark();
+        let begun = Instant::now();
+        self.turn_begun = Some(begun);
+        let waited_since = self.now;
+        self.now = self.at(begun);
+        let expected = rest.timeout.unwrap_or(Duration::MAX);
+        self.reads.waited(self.now, self.now.since(waited_since), expected);
+        self.assess_load();
+        self.take_mails();
+        if let Some(events) = events {
+            self.handle_events(events);
+        }
+        self.accept_all();
+        self.read_ready();
+        self.note_reading();
+        self.finish_turn();
+        if let Some(Stopping { by, drain_by }) = self.stopping {
+            if self.now >= drain_by {
+                self.end_draining();
             }
-            events.clear();
-            self.accept_all();
-            self.read_ready();
-            self.note_reading();
-            self.finish_turn();
-            if let Some(Stopping { by, drain_by }) = self.stopping {
-                if self.now >= drain_by {
-                    self.end_draining();
-                }
-                if (self.worker.connections() == 0 && self.all_are_empty()) || self.now >= by {
-                    self.stopped.forced += self.worker.connections();
-                    self.handle_remaining_commands();
-                    return self.stopped;
-                }
+            if (self.worker.connections() == 0 && self.all_are_empty()) || self.now >= by {
+                self.stopped.forced += self.worker.connections();
+                self.handle_remaining_commands();
+                return Turn::Ended(self.stopped);
             }
         }
+        Turn::Rests(self.rest())
+    }
+
+    fn handle_events(&mut self, events: &mut Events) {
+        for event in &*events {
+            match event.token() {
+                WAKER => {}
+                Token(at) if at >= LISTENERS => {
+                    if let Some(accepting) = self.accepting.get_mut(at - LISTENERS) {
+                        accepting.pending = true;
+                    }
+                }
+                Token(slot) => self.event(slot as u32, event),
+            }
+        }
+        // A full list may not be all.
+        self.may_have_events = events.iter().count() >= EVENTS;
+        events.clear();
     }
 
     /// Returns whether no reactor of the node has a connection. Until then, another reactor may have work for the
@@ -315,62 +422,36 @@ impl Reactor {
         self.finish_turn();
     }
 
-    /// Sleeps until something happens, and handles commands.
-    fn wait(&mut self, events: &mut Events) {
-        self.end_of_turn();
+    /// Ends a turn. Returns how long the reactor may sleep.
+    fn rest(&mut self) -> Rest {
+        let since = self.end_of_turn();
         let has_input = !self.ready.is_empty() || !self.woken.is_empty();
         let reading = has_input && !self.is_overloaded();
         let accepting = |accepting: &Accepting| accepting.pending && accepting.not_before <= self.now;
         let working = self.worker.has_work() || self.worker.is_behind();
-        let busy = reading || working || self.accepting.iter().any(accepting);
-        let mut timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
-        if has_input && !reading {
+        let busy = reading || working || self.may_have_events || self.accepting.iter().any(accepting);
+        if busy {
+            return Rest { since, timeout: Some(Duration::ZERO) };
+        }
+        self.worker.park();
+        let mut timeout = self.timeout();
+        if has_input {
             // Another reactor has to catch up first, and it does not notify this one when it has.
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
-        self.reads.polls(self.now);
-        let command = if busy {
-            self.poll_sockets(events, timeout);
-            self.inbox.next()
-        } else {
-            self.worker.park();
-            let poll = &mut self.poll;
-            let slept = self
-                .inbox
-                .sleep(|wait| poll_through(poll, events, if wait { timeout } else { Some(Duration::ZERO) }));
-            self.worker.unpark();
-            slept.unwrap_or_else(|error| {
-                complain_about_poll(&error);
-                None
-            })
-        };
-        let begun = Instant::now();
-        self.turn_begun = Some(begun);
-        let waited_since = self.now;
-        self.now = self.at(begun);
-        self.reads.waited(self.now, self.now.since(waited_since), timeout.unwrap_or(Duration::MAX));
-        self.assess_load();
-        self.take_mails(command);
+        Rest { since, timeout }
     }
 
-    /// Handles commands, `first` before all others, until the mailbox is empty or the turn has had enough.
-    fn take_mails(&mut self, first: Option<ReactorCommand>) {
-        let mut command = first.or_else(|| self.inbox.next());
+    /// Handles commands until the mailbox is empty or the turn has had enough.
+    fn take_mails(&mut self) {
         let (mut count, mut weight) = (0, 0);
-        while let Some(next) = command {
+        while count < COMMANDS_PER_TURN
+            && weight < COMMAND_BYTES_PER_TURN
+            && let Some(command) = self.inbox.next()
+        {
             count += 1;
-            weight += next.weight();
-            self.handle_command(next);
-            if count >= COMMANDS_PER_TURN || weight >= COMMAND_BYTES_PER_TURN {
-                return;
-            }
-            command = self.inbox.next();
-        }
-    }
-
-    fn poll_sockets(&mut self, events: &mut Events, timeout: Option<Duration>) {
-        if let Err(error) = poll_through(&mut self.poll, events, timeout) {
-            complain_about_poll(&error);
+            weight += command.weight();
+            self.handle_command(command);
         }
     }
 
@@ -413,12 +494,13 @@ impl Reactor {
         self.began.after(instant.saturating_duration_since(self.clock))
     }
 
-    /// Reads the clock, and counts the time of the turn.
-    fn end_of_turn(&mut self) {
+    /// Reads the clock, and counts the time of the turn. Returns the time.
+    fn end_of_turn(&mut self) -> Instant {
         let now = Instant::now();
         self.now = self.at(now);
         if let Some(begun) = self.turn_begun.take() {
             let took = now.saturating_duration_since(begun);
+            self.awake += took;
             self.figures.turn(took);
             self.worker.turn_took(self.now, took);
             self.reads.waited(self.now, took, Duration::ZERO);
@@ -431,6 +513,7 @@ impl Reactor {
             self.figures.mailbox_bytes = self.mailboxes[usize::from(self.index)].weight() as u64;
             self.worker.published().refresh_reactor(&self.figures);
         }
+        now
     }
 
     fn handle_command(&mut self, command: ReactorCommand) {
@@ -520,7 +603,11 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Polls again at once when a signal ended the wait. A process that was stopped then reads what arrived meanwhile
 /// before timers fire.
-fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+pub(crate) fn poll_through(
+    poll: &mut Poll,
+    events: &mut Events,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
     let mut result = poll.poll(events, timeout);
     while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
         result = poll.poll(events, Some(Duration::ZERO));
@@ -528,7 +615,7 @@ fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>)
     result
 }
 
-fn complain_about_poll(error: &io::Error) {
+pub(crate) fn complain_about_poll(error: &io::Error) {
     tracing::error!(%error, "polling failed");
 }
 
@@ -551,7 +638,7 @@ mod tests {
             for _ in 0..200 {
                 reactor.mailboxes[0].send(ReactorCommand::Batch { batch: Batch::default(), weight });
             }
-            reactor.take_mails(None);
+            reactor.take_mails();
             assert_eq!(reactor.mailboxes[0].weight(), left * weight);
         }
     }
