@@ -81,6 +81,8 @@ METRICS = {
     "meridian_reactor_busy_seconds_total": (COUNTER, {"reactor": ANY}),
     "meridian_reactor_turn_seconds": (HISTOGRAM, {"reactor": ANY}),
     "meridian_reactor_mailbox_bytes": (GAUGE, {"reactor": ANY}),
+    "meridian_reactor_thread": (GAUGE, {"reactor": ANY}),
+    "meridian_reactor_moves_total": (COUNTER, {"reactor": ANY}),
     "meridian_reactor_connections": (GAUGE, {"reactor": ANY}),
     "meridian_accept_errors_total": (COUNTER, {"reason": {"descriptors", "limit", "other"}}),
     "meridian_overload_level": (GAUGE, {"reactor": ANY}),

@@ -322,6 +322,12 @@ impl Reactor {
         &mut self.inbox
     }
 
+    /// Records that a thread has taken over the reactor.
+    pub(crate) fn moved_to(&mut self, thread: usize) {
+        self.figures.thread = thread as u16;
+        self.figures.moves += 1;
+    }
+
     /// Returns the time for which turns have run since the last call.
     pub(crate) fn take_awake(&mut self) -> Duration {
         std::mem::take(&mut self.awake)

@@ -20,17 +20,17 @@ use crate::mailbox::Mailbox;
 use crate::node::Stopped;
 use crate::reactor::{EVENTS, Reactor, Rest, Turn, complain_about_poll, poll_through};
 
-/// Time over which the load of a thread is measured.
+/// Time over which it is measured whether a thread is busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// Percentage of a period in which a busy thread is not asleep.
+/// Percentage of a period in which turns run on a busy thread.
 const BUSY: u32 = 80;
 /// Consecutive busy periods after which a thread gives reactors away. A single one may be one long turn.
 const BUSY_PERIODS: u32 = 2;
+/// Time over which it is measured whether a thread has little to do.
+const CALM_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum sum of the percentages of two threads that become one. It is far below [`BUSY`], so that they are not
 /// divided again at once.
 const CALM: u32 = 40;
-/// Time for which a thread is calm before it gives its reactors to another.
-const CALM_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of turns that reactors of one thread run for each other before their sockets are polled again.
 const MAIL_ROUNDS: usize = 4;
 /// Interval at which a reactor is polled whose poll cannot be polled.
@@ -40,7 +40,7 @@ const UNREGISTERED: Duration = Duration::from_millis(1);
 struct Shared {
     /// Thread that runs each reactor. Only the holder of `moving` changes it.
     runs: Vec<AtomicU16>,
-    /// Load of each thread in its last period, in percent.
+    /// Load of each thread in its last calm period, in percent.
     loads: Vec<AtomicU32>,
     transfers: Vec<Sender<Transfer>>,
     mailboxes: Vec<Mailbox>,
@@ -65,10 +65,17 @@ pub(crate) struct ReactorThread {
     poll: Poll,
     ready: Events,
     events: Events,
-    period_begun: Instant,
+    period: Period,
+    calm_period: Period,
     busy_periods: u32,
-    calm_since: Option<Instant>,
     stopped: Stopped,
+}
+
+/// Time over which the load of a thread is measured.
+struct Period {
+    begun: Instant,
+    /// Time of it in which turns ran.
+    awake: Duration,
 }
 
 struct Running {
@@ -112,9 +119,9 @@ pub(crate) fn reactor_threads(
             poll: Poll::new()?,
             ready: Events::with_capacity(count),
             events: Events::with_capacity(EVENTS),
-            period_begun: Instant::now(),
+            period: Period::begin(),
+            calm_period: Period::begin(),
             busy_periods: 0,
-            calm_since: None,
             stopped: Stopped::default(),
         });
     }
@@ -135,7 +142,8 @@ impl ReactorThread {
                 self.transfers.try_recv().ok()
             };
             match transfer {
-                Some(Transfer::Run(reactor)) => {
+                Some(Transfer::Run(mut reactor)) => {
+                    reactor.moved_to(self.index);
                     self.take(reactor, Rest { since: Instant::now(), timeout: Some(Duration::ZERO) });
                     continue;
                 }
@@ -248,40 +256,36 @@ impl ReactorThread {
         for one in &mut self.running {
             one.reactor.take_awake();
         }
-        self.period_begun = Instant::now();
+        self.period = Period::begin();
+        self.calm_period = Period::begin();
         self.busy_periods = 0;
-        self.calm_since = None;
     }
 
-    /// Measures the load at the end of a period, and moves reactors if it is high or low.
+    /// Measures the load, and moves reactors if it is high or low.
     fn balance(&mut self) {
         let Some(now) = self.running.iter().map(|one| one.rest.since).max() else { return };
-        let elapsed = now.saturating_duration_since(self.period_begun);
-        if elapsed < PERIOD || self.shared.transfers.len() == 1 {
+        if self.shared.transfers.len() == 1 || now.saturating_duration_since(self.period.begun) < PERIOD {
             return;
         }
-        self.period_begun = now;
-        let mut awake = Duration::ZERO;
         for one in &mut self.running {
             one.awake = one.reactor.take_awake();
-            awake += one.awake;
+            self.period.awake += one.awake;
         }
-        let load = (awake.as_micros() * 100 / elapsed.as_micros().max(1)) as u32;
-        self.shared.loads[self.index].store(load, Ordering::Relaxed);
+        self.calm_period.awake += self.period.awake;
+        let is_busy = self.period.end(now) >= BUSY;
+        self.busy_periods = if is_busy { self.busy_periods + 1 } else { 0 };
+        let is_calm_period_over = now.saturating_duration_since(self.calm_period.begun) >= CALM_PERIOD;
+        let load = is_calm_period_over.then(|| self.calm_period.end(now));
+        if let Some(load) = load {
+            self.shared.loads[self.index].store(load, Ordering::Relaxed);
+        }
         if self.running.iter().any(|one| one.reactor.is_stopping()) {
             return;
         }
-        self.busy_periods = if load >= BUSY { self.busy_periods + 1 } else { 0 };
-        if load > CALM {
-            self.calm_since = None;
-        }
         if self.busy_periods >= BUSY_PERIODS && self.running.len() > 1 {
             self.divide();
-        } else if load <= CALM {
-            let since = *self.calm_since.get_or_insert(now);
-            if now.saturating_duration_since(since) >= CALM_TIME {
-                self.join(load);
-            }
+        } else if let Some(load) = load {
+            self.join(load);
         }
     }
 
@@ -334,6 +338,20 @@ impl Shared {
     /// Returns a reactor that a thread runs. The answer is valid while `moving` is held.
     fn reactor_of(&self, thread: usize) -> Option<usize> {
         self.runs.iter().position(|runs| usize::from(runs.load(Ordering::Relaxed)) == thread)
+    }
+}
+
+impl Period {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), awake: Duration::ZERO }
+    }
+
+    /// Ends the period and begins the next one. Returns the load, in percent.
+    fn end(&mut self, now: Instant) -> u32 {
+        let elapsed = now.saturating_duration_since(self.begun);
+        let load = self.awake.as_micros() * 100 / elapsed.as_micros().max(1);
+        *self = Self { begun: now, awake: Duration::ZERO };
+        load as u32
     }
 }
 
@@ -393,4 +411,23 @@ fn lighter_half(mut loads: Vec<(usize, Duration)>) -> Vec<usize> {
         }
     }
     half
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reactors_are_divided_into_parts_of_about_the_same_load() {
+        let half = |loads: &[u64]| {
+            let loads = loads.iter().enumerate().map(|(at, ms)| (at, Duration::from_millis(*ms)));
+            lighter_half(loads.collect())
+        };
+        assert_eq!(half(&[5, 3]), [1]);
+        assert_eq!(half(&[0, 0]), [1]);
+        assert_eq!(half(&[3, 5, 2]), [0, 2]);
+        assert_eq!(half(&[1, 1, 1, 1, 9]), [0, 1, 2, 3]);
+        assert_eq!(half(&[4, 4, 4, 4]), [1, 2]);
+        assert_eq!(half(&[7]), [0_usize; 0]);
+    }
 }

@@ -187,6 +187,10 @@ fn reactors(text: &mut Text, figures: &Figures) {
         "Size of the commands in the reactor's mailbox.",
         |worker| worker.reactor.mailbox_bytes as f64,
     );
+    let help = "Number of the thread that runs the reactor. Reactors of one number share a thread.";
+    each("meridian_reactor_thread", Kind::Gauge, help, |worker| f64::from(worker.reactor.thread));
+    let help = "Times that another thread took over the reactor because of its load.";
+    each("meridian_reactor_moves_total", Kind::Counter, help, |worker| worker.reactor.moves as f64);
     let help = "Overload level of the reactor: 0 refuses nothing, 3 refuses most.";
     each("meridian_overload_level", Kind::Gauge, help, |worker| f64::from(worker.overload));
     each("meridian_reactor_connections", Kind::Gauge, "Clients of the reactor.", |worker| {

@@ -266,6 +266,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_reactor_turn_seconds_bucket", &["le", "reactor"]),
     ("meridian_reactor_turn_seconds_sum", &["reactor"]),
     ("meridian_reactor_mailbox_bytes", &["reactor"]),
+    ("meridian_reactor_thread", &["reactor"]),
+    ("meridian_reactor_moves_total", &["reactor"]),
     ("meridian_reactor_connections", &["reactor"]),
     ("meridian_accept_errors_total", &["reason"]),
     ("meridian_overload_level", &["reactor"]),

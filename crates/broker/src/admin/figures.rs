@@ -61,6 +61,10 @@ pub struct ReactorFigures {
     pub turn_us: [u64; TURN_BUCKETS],
     /// Weight of the commands in the mailbox, in bytes.
     pub mailbox_bytes: u64,
+    /// Number of the thread that runs the reactor.
+    pub thread: u16,
+    /// Times that another thread has taken over the reactor.
+    pub moves: u64,
     pub accept_errors: AcceptErrors,
     pub door: AcceptFigures,
 }

@@ -10,6 +10,7 @@ mod listening;
 mod many_clients;
 mod pressure;
 mod stopping;
+mod threads;
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
