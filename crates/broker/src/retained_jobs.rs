@@ -90,12 +90,12 @@ impl RetainedJobs {
     /// Marks the jobs that have not begun as begun with this ticket. The first of them waits for this number of
     /// confirmations, and the others come after it.
     pub fn begin(&mut self, ticket: u32, flushes: u16) {
-        let new = self.by_number.values_mut().rev().take_while(|job| job.since == 0);
-        let first = new.map(|job| {
+        let mut first = None;
+        for job in self.by_number.values_mut().rev().take_while(|job| job.since == 0) {
             job.since = ticket;
-            job
-        });
-        if let Some(first) = first.last() {
+            first = Some(job);
+        }
+        if let Some(first) = first {
             first.pending_flushes = flushes;
         }
     }
