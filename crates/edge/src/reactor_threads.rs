@@ -1,8 +1,8 @@
 //! Threads that run the reactors of a node ([ADR 23](../../../docs/adr/0023-threads-by-load.md)).
 //!
-//! A node has as many threads as reactors, and as many of them work as the load needs. While the load is low, one thread
-//! runs all reactors, so that a message from one reactor to another wakes no thread. A busy thread gives some of its
-//! reactors to a thread without any. A thread with little to do gives its reactors to another.
+//! A node has as many threads as reactors, and as many of them work as the load needs. While the load is low, one
+//! thread runs all reactors, so that a message from one reactor to another wakes no thread. A busy thread gives some of
+//! its reactors to a thread without any. A thread with little to do gives its reactors to another.
 //!
 //! A reactor belongs to one thread at a time, and changes its thread between two turns. No thread waits for another.
 
@@ -36,7 +36,7 @@ const MAIL_ROUNDS: usize = 4;
 /// Interval at which a reactor is polled whose poll cannot be polled.
 const UNREGISTERED: Duration = Duration::from_millis(1);
 
-/// What the threads of a node know of each other.
+/// State that the threads of a node share.
 struct Shared {
     /// Thread that runs each reactor. Only the holder of `moving` changes it.
     runs: Vec<AtomicU16>,

@@ -47,7 +47,7 @@ fn threads(node: &Node) -> BTreeSet<u16> {
     node.0.admin().figures().workers.iter().map(|worker| worker.reactor.thread).collect()
 }
 
-/// At first one thread runs all reactors. Under load others take some of them, and later one thread has all again. No
+/// One thread runs all reactors at first. Under load others take some of them, and later one thread has all again. No
 /// message is lost or overtaken meanwhile.
 #[test]
 fn reactors_move_to_other_threads_under_load_and_back() {
