@@ -391,12 +391,16 @@ impl ClusterRouter {
         if let Some((core, position)) = in_region.and_then(|wanted| self.attachment.ask_about_region(wanted))
         {
             let message = PeerMessage::Settle { position, in_region: true };
-            self.send_message(now, core, Lane::ROUTES, &message);
+            if !self.send_message(now, core, Lane::ROUTES, &message) {
+                self.attachment.ask_again();
+            }
         }
         if let Some(position) = self.subacks.ask_to_settle() {
             let message = PeerMessage::Settle { position, in_region: false };
             for id in self.peers.reachable_cores() {
-                self.send_message(now, id, Lane::ROUTES, &message);
+                if !self.send_message(now, id, Lane::ROUTES, &message) {
+                    self.subacks.ask_again();
+                }
             }
         }
     }
