@@ -13,7 +13,7 @@ use crate::names::{Names, NamesTail};
 use crate::retired::{Bin, Garbage};
 use crate::shapes::{ShapeCounts, Shapes};
 use crate::slot::{Children, Exact, Node};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::table::Table;
 use crate::unindexed::UnindexedFilters;
 use crate::units::Units;
@@ -59,6 +59,8 @@ pub struct Index<D: Destination> {
     pub(crate) unindexed: UnindexedFilters,
     filters: AtomicUsize,
     pairs: AtomicUsize,
+    /// Number of changes of the routes.
+    version: AtomicU64,
     writer: Mutex<Writer>,
 }
 
@@ -108,6 +110,7 @@ impl<D: Destination> Index<D> {
             unindexed: UnindexedFilters::default(),
             filters: AtomicUsize::new(0),
             pairs: AtomicUsize::new(0),
+            version: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 retired: RetiredList::new(),
                 waiting: 0,
@@ -124,6 +127,7 @@ impl<D: Destination> Index<D> {
     pub fn insert(&self, filter: TopicFilter<'_>, destination: D) -> Result<Inserted, IndexFull> {
         let mut lock = self.lock();
         let inserted = self.change(&mut lock, filter).insert(destination)?;
+        self.version.fetch_add(1, Ordering::Release);
         match inserted {
             Inserted::New => {
                 self.filters.fetch_add(1, Ordering::Relaxed);
@@ -142,6 +146,7 @@ impl<D: Destination> Index<D> {
     pub fn remove(&self, filter: TopicFilter<'_>, key: D::Key) -> Removed {
         let mut lock = self.lock();
         let removed = self.change(&mut lock, filter).remove(key);
+        self.version.fetch_add(1, Ordering::Release);
         match removed {
             Removed::Last => {
                 self.filters.fetch_sub(1, Ordering::Relaxed);
@@ -154,6 +159,13 @@ impl<D: Destination> Index<D> {
         }
         self.collect_if_many(&mut lock);
         removed
+    }
+
+    /// Version of the routes: another one after each change. While it stays the same, a topic has the same
+    /// destinations. A change takes effect before the version does, and the version before `insert` and `remove`
+    /// return. So the version must be read before [`Reader::matches`](crate::Reader::matches) is called.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Reserves an unusual shape for a filter that is about to be inserted, within [`IndexLimits::shapes_max`] and

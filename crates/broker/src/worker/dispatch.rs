@@ -7,6 +7,7 @@ use routing::Reader;
 
 use super::Worker;
 use super::deliver::EncodeOnce;
+use super::match_cache::MatchCache;
 use crate::batch::{BatchDelivery, Body, Target, Token};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::message::{MessageView, Shared};
@@ -95,6 +96,7 @@ pub(super) struct Dispatched {
 /// Index of the routes as this worker reads it, and what its dispatches add up to.
 pub(super) struct Dispatcher {
     pub reader: Reader<Route>,
+    cache: MatchCache,
     /// Number of the last dispatched message.
     serial: u64,
     /// Approximate number of deliveries that messages dispatched on this worker have caused.
@@ -105,7 +107,7 @@ pub(super) struct Dispatcher {
 
 impl Dispatcher {
     pub fn new(reader: Reader<Route>) -> Self {
-        Self { reader, serial: 0, fan_out: 0, refused_by_log: 0 }
+        Self { reader, cache: MatchCache::default(), serial: 0, fan_out: 0, refused_by_log: 0 }
     }
 }
 
@@ -133,7 +135,8 @@ impl Worker {
         }
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
-        let mut rest = routes_of(&self.dispatcher.reader, name, &mut routes);
+        let Dispatcher { reader, cache, .. } = &mut self.dispatcher;
+        let mut rest = cache.routes(reader, name, &mut routes);
         self.dispatcher.fan_out += rest.len() as u64;
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
@@ -381,7 +384,11 @@ impl Worker {
 }
 
 /// Returns all routes of a topic. The routes of one receiver are adjacent.
-fn routes_of<'r>(reader: &Reader<Route>, name: TopicName<'_>, routes: &'r mut Vec<Route>) -> &'r [Route] {
+pub(super) fn find_routes<'r>(
+    reader: &Reader<Route>,
+    name: TopicName<'_>,
+    routes: &'r mut Vec<Route>,
+) -> &'r [Route] {
     if reader.matches(name, routes) > 1 {
         routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
         // A shard gets a message once, however many of its filters match.
