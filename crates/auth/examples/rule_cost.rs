@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use access::{Action, Identity};
 use auth::RuleSet;
-use broker::access::{Action, Identity};
 use mqtt::QoS;
 
 const DECISIONS: u32 = 1_000_000;

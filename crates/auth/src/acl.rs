@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use broker::access::Action;
+use access::Action;
 
 use crate::error::{Fault, FileError};
 use crate::rule::{Fit, RuleFilter};

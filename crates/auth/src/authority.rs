@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use access::{Action, Identity, Permission, RetryAuthorize};
 use arc_swap::ArcSwapOption;
-use broker::access::{Action, Identity, Permission, RetryAuthorize};
 
 use crate::opinion::Opinion;
 use crate::rules::RuleSet;
@@ -27,7 +27,7 @@ pub use sources::Sources;
 
 /// Source of authorisation that may have to ask another server. Called on reactors: it never blocks.
 pub trait Source: fmt::Debug + Send + Sync {
-    /// Returns the opinion about a topic, which is given as for [`broker::access::Access::authorize`].
+    /// Returns the opinion about a topic, which is given as for [`access::Access::authorize`].
     /// [`Action::Receive`] is always answered at once.
     fn opinion(
         &self,

@@ -1,6 +1,6 @@
 //! Link of the chain that authenticates by client certificate, and the names in a certificate.
 
-use broker::access::{Admission, ClientCertificate, Credentials};
+use access::{Admission, ClientCertificate, Credentials};
 use mqtt::ReasonCode;
 use settings::choices;
 

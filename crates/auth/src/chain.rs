@@ -12,7 +12,7 @@ pub(crate) mod run;
 use std::sync::Arc;
 use std::time::Instant;
 
-use broker::access::Credentials;
+use access::Credentials;
 
 pub(crate) use deadlines::Deadlines;
 pub use figures::LinkFigures;

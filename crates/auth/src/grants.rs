@@ -5,7 +5,7 @@
 //! first entry that applies to a topic. Topics to which no entry applies are left to the other sources of
 //! authorisation.
 
-use broker::access::{Action, Grants, Identity};
+use access::{Action, Grants, Identity};
 use mqtt::QoS;
 use serde_json::{Map, Value};
 

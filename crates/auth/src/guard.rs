@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
-use arc_swap::ArcSwap;
-use broker::access::{
+use access::{
     Access, Action, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission, RetryAuthorize, Step,
 };
+use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
 
 use crate::authority::Authority;

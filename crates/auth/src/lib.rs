@@ -1,7 +1,7 @@
 //! Access control: decides who may connect and what they may do, with password files, access rules, bans, and the
 //! threads that hash passwords.
 //!
-//! [`Guard`] answers the broker's requests ([`broker::access::Access`]); read it first. It reads mosquitto's password
+//! [`Guard`] answers the broker's requests ([`access::Access`]); read it first. It reads mosquitto's password
 //! files (`$7$`) and ACL files as they are. `scram` is the one enhanced authentication. The node's start decides which
 //! addresses may be open without access control, not this crate.
 //!

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use broker::access::{Admission, ClientCertificate, Credentials, Mechanism};
+use access::{Admission, ClientCertificate, Credentials, Mechanism};
 use mqtt::ReasonCode;
 use zeroize::Zeroize;
 
@@ -64,7 +64,7 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// Returns a number that grows when a [`Validity`](broker::access::Validity) of this link has ended.
+    /// Returns a number that grows when a [`Validity`](access::Validity) of this link has ended.
     fn revocations(&self) -> u64 {
         0
     }

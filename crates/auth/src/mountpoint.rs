@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use broker::access::{Credentials, Principal};
+use access::{Credentials, Principal};
 use settings::{Invalid, Raw, Value};
 
 /// Text with placeholders for the names of a client. Checked when it is read.

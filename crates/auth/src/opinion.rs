@@ -7,7 +7,7 @@ pub enum Opinion {
     Deny,
     /// No rule of the source applies: the next source is asked.
     None,
-    /// The answer is pending. The source has taken a [`RetryAuthorize`](broker::access::RetryAuthorize), and drops it
+    /// The answer is pending. The source has taken a [`RetryAuthorize`](access::RetryAuthorize), and drops it
     /// when the answer is known.
     Later,
     /// The source failed: access is refused (fail closed), or the next source is asked if the operator has configured

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use access::Credentials;
 use arc_swap::ArcSwap;
-use broker::access::Credentials;
 
 use self::settings::Protection as Settings;
 use crate::bans::Bans;

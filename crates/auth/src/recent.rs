@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::access::Admission;
+use access::Admission;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 

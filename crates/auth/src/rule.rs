@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use broker::access::Identity;
+use access::Identity;
 use mqtt::{TopicError, TopicFilter};
 
 use crate::acl::Subject;

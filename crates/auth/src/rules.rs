@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use broker::access::{Action, Grants, Identity};
+use access::{Action, Grants, Identity};
 
 use crate::error::{Fault, FileError};
 

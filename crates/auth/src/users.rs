@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
+use access::Admission;
 use base64ct::{Base64, Encoding};
-use broker::access::Admission;
 use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Revision, Stored, Table};
 
 mod error;

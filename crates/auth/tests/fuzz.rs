@@ -5,9 +5,9 @@ mod tokens;
 
 use std::sync::{Arc, LazyLock};
 
+use access::{Action, Credentials, Identity, Step};
 use auth::settings::Jwt;
 use auth::{JwtLink, Link, Outcome, RuleSet};
-use broker::access::{Action, Credentials, Identity, Step};
 use mqtt::QoS;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

@@ -9,7 +9,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod access;
 pub mod admin;
 mod backlog;
 mod batch;
@@ -42,6 +41,7 @@ mod wheel;
 mod will;
 mod worker;
 
+pub use ::access;
 pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, WorkerCommand};
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};

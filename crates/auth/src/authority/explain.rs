@@ -1,6 +1,6 @@
 //! Explanations of decisions.
 
-use broker::access::{Action, Identity, RetryAuthorize};
+use access::{Action, Identity, RetryAuthorize};
 
 use super::{Authority, Decider, NoMatch, SourceName, Sources, decision_of_identity, is_sys_read};
 use crate::acl::Why;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use broker::access::{Action, Identity};
+use access::{Action, Identity};
 
 use super::names::{NoMatch, SourceName, SourceNames};
 use crate::acl::{Acl, Decision, Subject, SubscribeRule, Why};

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use broker::access::{Grants, Principal};
+use access::{Grants, Principal};
 use mqtt::QoS;
 
 use super::*;

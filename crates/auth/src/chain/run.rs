@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use broker::access::{AuthReply, AuthResult, Credentials};
+use access::{AuthReply, AuthResult, Credentials};
 use mqtt::ReasonCode;
 
 use super::Member;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use broker::access::{Action, Identity};
+use access::{Action, Identity};
 
 use super::Guard;
 use crate::authority::{DecisionFigures, Explanation, Source};

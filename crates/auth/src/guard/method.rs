@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use broker::access::{Credentials, Mechanism, Step};
+use access::{Credentials, Mechanism, Step};
 use mqtt::ReasonCode;
 
 use super::shared::Shared;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::access::Credentials;
+use access::Credentials;
 use settings::{Invalid, Raw, Value};
 
 use crate::authority::Sources;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use access::{Admission, Credentials, Mechanism, Step};
 use base64ct::{Base64, Encoding};
-use broker::access::{Admission, Credentials, Mechanism, Step};
 use mqtt::ReasonCode;
 
 use super::Shared;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
+use access::{Action, Admission, AuthResult, Credentials, Grants, Identity, Principal};
 use arc_swap::ArcSwap;
-use broker::access::{Action, Admission, AuthResult, Credentials, Grants, Identity, Principal};
 use mqtt::ReasonCode;
 
 use super::figures::Counters;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use broker::access::{Admission, Grants, Principal};
+use access::{Admission, Grants, Principal};
 use serde_json::{Map, Value};
 
 use super::refusal::Refusal;

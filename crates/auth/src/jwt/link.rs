@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use access::{Admission, Credentials, Mechanism};
 use arc_swap::ArcSwap;
-use broker::access::{Admission, Credentials, Mechanism};
 
 use super::algorithm::Algorithm;
 use super::claims::{Bearer, ClaimRules};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::access::{Credentials, Mechanism, Step};
+use access::{Credentials, Mechanism, Step};
 use mqtt::ReasonCode;
 
 use super::claims::Bearer;

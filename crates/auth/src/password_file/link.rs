@@ -1,6 +1,6 @@
 //! Password file as a link of the chain.
 
-use broker::access::{Admission, Credentials};
+use access::{Admission, Credentials};
 use mqtt::ReasonCode;
 
 use super::{Candidate, PasswordFile};

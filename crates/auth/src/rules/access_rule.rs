@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use broker::access::{Action, ClientCertificate, Identity};
+use access::{Action, ClientCertificate, Identity};
 use mqtt::QoS;
 
 use super::glob::Glob;

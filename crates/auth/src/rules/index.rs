@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use broker::access::{Action, Identity};
+use access::{Action, Identity};
 
 use super::access_rule::AccessRule;
 

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use broker::access::{ClientCertificate, Principal};
+use access::{ClientCertificate, Principal};
 use mqtt::QoS;
 use proptest::prelude::*;
 

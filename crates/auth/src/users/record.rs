@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use broker::access::Rates;
+use access::Rates;
 use configstore::{Change, Stored};
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-use broker::access::{Action, Credentials, Identity, Rates, Validity};
+use access::{Action, Credentials, Identity, Rates, Validity};
 use configstore::{Applied, View};
 use mqtt::{QoS, ReasonCode};
 

@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use access::{Admission, Grants, Principal, Validity};
 use arc_swap::ArcSwap;
-use broker::access::{Admission, Grants, Principal, Validity};
 use configstore::{Applied, Revision, View};
 
 use super::UserRecord;

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use access::{Action, Identity, RetryAuthorize};
 use arc_swap::ArcSwap;
-use broker::access::{Action, Identity, RetryAuthorize};
 
 use crate::opinion::Opinion;
 use crate::web::answers::{Answers, JoinResult, Lookup, QuestionKey};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use access::Credentials;
 use arc_swap::ArcSwap;
-use broker::access::Credentials;
 use mqtt::ReasonCode;
 
 use crate::link::{Attempt, CacheKey, Link, Outcome};

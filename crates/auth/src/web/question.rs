@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use access::{Action, ClientCertificate, Credentials, Identity};
 use base64ct::{Base64, Encoding};
-use broker::access::{Action, ClientCertificate, Credentials, Identity};
 
 /// Everything that a request may contain. Not `Debug`: it has the password.
 #[derive(Clone, Copy)]

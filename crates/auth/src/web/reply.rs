@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use broker::access::{Admission, Grants, Principal, Rates};
+use access::{Admission, Grants, Principal, Rates};
 use mqtt::ReasonCode;
 use serde::Deserialize;
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn an_answer_may_contain_rules() {
-        use broker::access::{Action, Identity};
+        use access::{Action, Identity};
         let admission = admitted(
             r#"{"result":"allow","acl":[{"permission":"allow","action":"publish","topic":"up/${clientid}"}]}"#,
         );

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::access::{Action, Identity, RetryAuthorize};
+use access::{Action, Identity, RetryAuthorize};
 
 use crate::authority::Source;
 use crate::opinion::Opinion;

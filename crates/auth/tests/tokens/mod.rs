@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use access::Admission;
 use auth::settings::Jwt;
 use auth::{Attempt, JwtLink, Link, Outcome};
 use base64ct::{Base64UrlUnpadded, Encoding};
-use broker::access::Admission;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use ring::{hmac, rand};

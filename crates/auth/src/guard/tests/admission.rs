@@ -1,6 +1,6 @@
 //! Checks that apply to every admitted client: bans by its final name, mountpoints, certificates, listeners, flapping.
 
-use broker::access::{Admission, ClientCertificate, Principal};
+use access::{Admission, ClientCertificate, Principal};
 use settings::{Raw, Value as _};
 
 use super::*;

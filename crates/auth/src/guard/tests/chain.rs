@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
-use broker::access::{Admission, ClientCertificate, Principal};
+use access::{Admission, ClientCertificate, Principal};
 
 use super::*;
 use crate::link::{Attempt, CacheKey, Decoy, Outcome, Threads};

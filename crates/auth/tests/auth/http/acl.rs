@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use access::{Action, Identity, RetryAuthorize};
 use auth::settings::HttpAclSettings;
 use auth::{Circuit, HttpAcl, Opinion};
-use broker::access::{Action, Identity, RetryAuthorize};
 use mqtt::QoS;
 use serde_json::json;
 
@@ -235,9 +235,9 @@ fn waiting_clients_are_woken_when_the_source_is_dropped() {
 /// delivered.
 #[test]
 fn messages_of_a_granted_subscription_are_delivered() {
+    use access::{Access, Permission};
     use auth::settings::Auth;
     use auth::{Guard, HttpServices};
-    use broker::access::{Access, Permission};
 
     let server =
         Server::start(

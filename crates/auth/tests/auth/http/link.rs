@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use access::Admission;
 use auth::settings::{HttpAuthSettings, HttpMethod};
 use auth::{Attempt, Circuit, HttpLink, Link, Outcome};
-use broker::access::Admission;
 use mqtt::ReasonCode;
 use serde_json::json;
 

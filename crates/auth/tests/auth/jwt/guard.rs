@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use access::{Access, Credentials, Step};
 use auth::settings::{Auth, ChainNames, LinkName, Protection};
 use auth::{Guard, LinkFigures};
-use broker::access::{Access, Credentials, Step};
 use mqtt::ReasonCode;
 use serde_json::json;
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use access::{Action, Identity, Step};
 use auth::settings::{Jwt, SecretEncoding, TokenField};
 use auth::{Attempt, JwtError, JwtLink, Link, Outcome};
-use broker::access::{Action, Identity, Step};
 use mqtt::{QoS, ReasonCode};
 use serde_json::json;
 

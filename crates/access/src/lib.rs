@@ -1,5 +1,7 @@
 //! Authentication and authorisation: the questions that the broker asks. Crate `auth` answers them.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
