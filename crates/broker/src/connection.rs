@@ -485,6 +485,7 @@ impl Flow {
             && self.overflow.is_empty()
             && self.ready.is_empty()
             && self.retained.is_empty()
+            && !self.page_asked
             && self.acknowledging.is_empty()
             && self.blocked.is_none()
     }

@@ -23,6 +23,8 @@ pub(crate) struct RetainedJob {
     pub pending_flushes: u16,
     /// Value of [`Flow::steps`](crate::connection::Flow::steps) at the subscription; 0 until the job has begun.
     pub since: u32,
+    /// Number of the worker's request for confirmations.
+    pub ticket: u32,
 }
 
 /// Jobs in the order of their subscriptions, at most one for each Topic Filter. A SUBSCRIBE that replaces a
@@ -87,12 +89,12 @@ impl RetainedJobs {
         }
     }
 
-    /// Marks the jobs that have not begun as begun with this ticket. The first of them waits for this number of
-    /// confirmations, and the others come after it.
-    pub fn begin(&mut self, ticket: u32, flushes: u16) {
+    /// Marks the jobs that have not begun as begun. The first of them waits for this number of confirmations with this
+    /// ticket, and the others come after it.
+    pub fn begin(&mut self, since: u32, ticket: u32, flushes: u16) {
         let mut first = None;
         for job in self.by_number.values_mut().rev().take_while(|job| job.since == 0) {
-            job.since = ticket;
+            (job.since, job.ticket) = (since, ticket);
             first = Some(job);
         }
         if let Some(first) = first {
@@ -102,7 +104,7 @@ impl RetainedJobs {
 
     /// Records a confirmation for the jobs with this ticket. Returns whether one waited for it.
     pub fn flushed(&mut self, ticket: u32) -> bool {
-        let is_waiting = |job: &&mut RetainedJob| job.since == ticket && job.pending_flushes > 0;
+        let is_waiting = |job: &&mut RetainedJob| job.ticket == ticket && job.pending_flushes > 0;
         let job = self.by_number.values_mut().find(is_waiting);
         job.map(|job| job.pending_flushes -= 1).is_some()
     }
@@ -112,7 +114,7 @@ impl RetainedJobs {
         // The next job of the same SUBSCRIBE waits for the remaining confirmations.
         if removed.pending_flushes > 0
             && let Some((_, next)) = self.by_number.range_mut(number..).next()
-            && next.since == removed.since
+            && next.ticket == removed.ticket
         {
             next.pending_flushes = removed.pending_flushes;
         }
@@ -136,6 +138,7 @@ mod tests {
             from: None,
             pending_flushes: 0,
             since: 0,
+            ticket: 0,
         }
     }
 
@@ -188,17 +191,29 @@ mod tests {
     #[test]
     fn the_next_job_of_a_subscribe_inherits_the_confirmations_of_a_removed_one() {
         let mut jobs = with(&["a", "b"]);
-        jobs.begin(7, 2);
+        jobs.begin(1, 7, 2);
         jobs.push(job("c"), false);
-        jobs.begin(8, 2);
+        jobs.begin(2, 8, 2);
         assert!(jobs.flushed(7));
         jobs.replace("a", false);
         let first = jobs.first_mut().expect("b");
-        assert_eq!((&*first.filter, first.since, first.pending_flushes), ("b", 7, 1));
+        assert_eq!((&*first.filter, first.ticket, first.pending_flushes), ("b", 7, 1));
         assert!(
             jobs.flushed(7) && !jobs.flushed(7) && jobs.flushed(8) && jobs.flushed(8) && !jobs.flushed(8)
         );
         jobs.replace("b", false);
         assert_eq!(jobs.first_mut().map(|job| job.pending_flushes), Some(0));
+    }
+
+    #[test]
+    fn confirmations_for_a_replaced_job_do_not_count_for_the_next_one() {
+        let mut jobs = with(&["a"]);
+        jobs.begin(1, 7, 2);
+        jobs.replace("a", false);
+        jobs.push(job("a"), false);
+        jobs.push(job("b"), false);
+        jobs.begin(1, 8, 2);
+        assert!(!jobs.flushed(7));
+        assert!(jobs.flushed(8) && jobs.flushed(8) && !jobs.flushed(8));
     }
 }

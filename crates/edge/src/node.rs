@@ -259,15 +259,12 @@ pub fn start(options: Options) -> Result<Node, StartError> {
             edge.handshakes_per_turn as usize,
         )
     });
-    let threads = reactor_threads(reactors.collect(), mailboxes.clone()).map_err(StartError::Poll)?;
-    for (index, thread) in threads.into_iter().enumerate() {
-        match critical::spawn(format!("reactor-{index}"), || thread.run()) {
-            Ok(thread) => node.threads.push(thread),
-            Err(error) => {
-                node.stop(Duration::ZERO);
-                return Err(StartError::Thread(error));
-            }
-        }
+    // The first thread has all reactors. It starts last, so that all others are there to take some of them. If a thread
+    // cannot start, no reactor runs, and the others wait until the process ends.
+    let threads = reactor_threads(reactors.collect(), mailboxes.clone());
+    for (index, thread) in threads.into_iter().enumerate().rev() {
+        let started = critical::spawn(format!("reactor-{index}"), || thread.run());
+        node.threads.push(started.map_err(StartError::Thread)?);
     }
     Ok(node)
 }

@@ -336,11 +336,12 @@ impl Reactor {
     /// Sleeps until something happens or the time of `rest` is over, and runs a turn.
     pub(crate) fn sleep_and_turn(&mut self, rest: Rest, events: &mut Events) -> Turn {
         self.reads.polls(self.now);
+        // The rest may have begun on a thread with other reactors.
+        let timeout = rest.until().map(|until| until.saturating_duration_since(Instant::now()));
         let poll = &mut self.poll;
         let result = if rest.is_busy() {
             poll_through(poll, events, rest.timeout)
         } else {
-            let timeout = rest.timeout;
             self.inbox
                 .sleep(|wait| poll_through(poll, events, if wait { timeout } else { Some(Duration::ZERO) }))
         };
@@ -374,12 +375,15 @@ impl Reactor {
         self.reads.waited(self.now, self.now.since(waited_since), expected);
         self.assess_load();
         self.take_mails();
+        let has_polled = events.is_some();
         if let Some(events) = events {
             self.handle_events(events);
         }
         self.accept_all();
         self.read_ready();
-        self.note_reading();
+        if has_polled {
+            self.note_reading();
+        }
         self.finish_turn();
         if let Some(Stopping { by, drain_by }) = self.stopping {
             if self.now >= drain_by {
@@ -485,7 +489,8 @@ impl Reactor {
         let polls_needed = self.peers.len() / EVENTS;
         // An overloaded reactor reads nothing, so the silence of clients is not their fault.
         if !self.is_overloaded()
-            && let Some(until) = self.reads.has_read(self.ready.is_empty(), polls_needed)
+            && let Some(until) =
+                self.reads.has_read(self.ready.is_empty() && !self.may_have_events, polls_needed)
         {
             self.read_until = until;
             self.worker.has_read_until(until);
@@ -609,11 +614,7 @@ const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Polls again at once when a signal ended the wait. A process that was stopped then reads what arrived meanwhile
 /// before timers fire.
-pub(crate) fn poll_through(
-    poll: &mut Poll,
-    events: &mut Events,
-    timeout: Option<Duration>,
-) -> io::Result<()> {
+fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
     let mut result = poll.poll(events, timeout);
     while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
         result = poll.poll(events, Some(Duration::ZERO));

@@ -8,17 +8,17 @@
 
 use std::cmp::Reverse;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use mio::Events;
 
 use crate::mailbox::Mailbox;
 use crate::node::Stopped;
-use crate::reactor::{EVENTS, Reactor, Rest, Turn, complain_about_poll, poll_through};
+use crate::reactor::{EVENTS, Reactor, Rest, Turn, complain_about_poll};
 
 /// Time over which it is measured whether a thread is busy.
 const PERIOD: Duration = Duration::from_millis(10);
@@ -28,13 +28,13 @@ const BUSY: u32 = 80;
 const BUSY_PERIODS: u32 = 2;
 /// Time over which it is measured whether a thread has little to do.
 const CALM_PERIOD: Duration = Duration::from_secs(1);
-/// Maximum sum of the percentages of two threads that become one. It is far below [`BUSY`], so that they are not
-/// divided again at once.
-const CALM: u32 = 40;
+/// Maximum sum of the percentages of two threads that become one. It is below [`BUSY`], so that they are not divided
+/// again at once.
+const CALM: u32 = 60;
 /// Maximum number of turns that reactors of one thread run for each other before their sockets are polled again.
 const MAIL_ROUNDS: usize = 4;
-/// Interval at which a reactor is polled whose poll cannot be polled.
-const UNREGISTERED: Duration = Duration::from_millis(1);
+/// Load of a thread that takes part in a move, until it is measured again.
+const UNKNOWN: u32 = 100;
 
 /// State that the threads of a node share.
 struct Shared {
@@ -61,9 +61,8 @@ pub(crate) struct ReactorThread {
     shared: Arc<Shared>,
     transfers: Receiver<Transfer>,
     running: Vec<Running>,
-    /// Polls the polls of several reactors. A single reactor is polled directly.
-    poll: Poll,
-    ready: Events,
+    /// Polls of the reactors, in the order of `running`. A single reactor is polled directly.
+    polls: Vec<libc::pollfd>,
     events: Events,
     period: Period,
     calm_period: Period,
@@ -81,23 +80,15 @@ struct Period {
 struct Running {
     reactor: Box<Reactor>,
     rest: Rest,
-    /// The poll of the reactor has events.
-    is_ready: bool,
-    /// The thread's poll includes the poll of the reactor.
-    is_registered: bool,
+    /// The thread has just taken it over.
+    is_new: bool,
     has_ended: bool,
     /// Time for which its turns ran in the last period.
     awake: Duration,
 }
 
 /// Makes the threads of a node. The first one runs all reactors until it is busy.
-///
-/// # Errors
-/// The system cannot make another poll.
-pub(crate) fn reactor_threads(
-    reactors: Vec<Reactor>,
-    mailboxes: Vec<Mailbox>,
-) -> io::Result<Vec<ReactorThread>> {
+pub(crate) fn reactor_threads(reactors: Vec<Reactor>, mailboxes: Vec<Mailbox>) -> Vec<ReactorThread> {
     let count = reactors.len();
     // tidy: allow(unbounded-channel): a message is a reactor or the end, so their number is bounded.
     let (transfers, received): (Vec<_>, Vec<_>) = (0..count).map(|_| channel()).unzip();
@@ -116,8 +107,7 @@ pub(crate) fn reactor_threads(
             shared: shared.clone(),
             transfers,
             running: Vec::new(),
-            poll: Poll::new()?,
-            ready: Events::with_capacity(count),
+            polls: Vec::new(),
             events: Events::with_capacity(EVENTS),
             period: Period::begin(),
             calm_period: Period::begin(),
@@ -129,7 +119,7 @@ pub(crate) fn reactor_threads(
         let rest = reactor.begin();
         threads[0].take(Box::new(reactor), rest);
     }
-    Ok(threads)
+    threads
 }
 
 impl ReactorThread {
@@ -167,19 +157,13 @@ impl ReactorThread {
     /// Sleeps until some of several reactors have something to do, and runs a turn of these.
     fn turn_of_several(&mut self) {
         let timeout = self.sleep_time();
-        if let Err(error) = poll_through(&mut self.poll, &mut self.ready, timeout) {
+        if let Err(error) = poll_all(&mut self.polls, timeout) {
             complain_about_poll(&error);
         }
-        for event in &self.ready {
-            if let Some(one) = self.running.iter_mut().find(|one| one.reactor.index() == event.token().0) {
-                one.is_ready = true;
-            }
-        }
-        self.ready.clear();
         let now = Instant::now();
-        for one in &mut self.running {
+        for (one, polled) in self.running.iter_mut().zip(&self.polls) {
             one.reactor.inbox().mark_awake();
-            let is_ready = std::mem::take(&mut one.is_ready) || !one.is_registered;
+            let is_ready = std::mem::take(&mut one.is_new) || polled.revents != 0;
             if is_ready || one.is_due(now) || one.reactor.inbox().has_next() {
                 let turn = one.reactor.poll_and_turn(one.rest, now, &mut self.events);
                 one.finish(turn, &mut self.stopped);
@@ -211,32 +195,19 @@ impl ReactorThread {
         if self.running.iter_mut().any(|one| one.reactor.inbox().has_next()) {
             return Some(Duration::ZERO);
         }
-        let last = self.running.iter().map(|one| one.rest.since).max()?;
-        let until = self.running.iter().filter_map(Running::until).min()?;
-        Some(until.saturating_duration_since(last))
+        let until = self.running.iter().filter_map(|one| one.rest.until()).min()?;
+        Some(until.saturating_duration_since(Instant::now()))
     }
 
     fn take(&mut self, reactor: Box<Reactor>, rest: Rest) {
-        self.running.push(Running {
-            reactor,
-            rest,
-            is_ready: true,
-            is_registered: false,
-            has_ended: false,
-            awake: Duration::ZERO,
-        });
-        if self.running.len() > 1 {
-            self.running.iter_mut().filter(|one| !one.is_registered).for_each(|one| one.register(&self.poll));
-        }
+        self.polls.push(readable(reactor.poll_fd()));
+        self.running.push(Running { reactor, rest, is_new: true, has_ended: false, awake: Duration::ZERO });
         self.restart_period();
     }
 
     fn remove(&mut self, at: usize) -> Box<Reactor> {
-        let mut removed = self.running.swap_remove(at);
-        removed.deregister(&self.poll);
-        if let [last] = &mut self.running[..] {
-            last.deregister(&self.poll);
-        }
+        let removed = self.running.swap_remove(at);
+        self.polls.swap_remove(at);
         self.restart_period();
         removed.reactor
     }
@@ -301,6 +272,9 @@ impl ReactorThread {
         for reactor in lighter_half(loads) {
             self.give(reactor, idle);
         }
+        for thread in [self.index, idle] {
+            shared.loads[thread].store(UNKNOWN, Ordering::Relaxed);
+        }
     }
 
     /// Gives all reactors to another thread if both have little to do.
@@ -316,6 +290,7 @@ impl ReactorThread {
             self.give(reactor, to);
         }
         shared.loads[self.index].store(0, Ordering::Relaxed);
+        shared.loads[to].fetch_add(load, Ordering::Relaxed);
         shared.mailboxes[awake].wake();
     }
 
@@ -356,32 +331,8 @@ impl Period {
 }
 
 impl Running {
-    fn register(&mut self, poll: &Poll) {
-        let (fd, token) = (self.reactor.poll_fd(), Token(self.reactor.index()));
-        match poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE) {
-            Ok(()) => self.is_registered = true,
-            Err(error) => {
-                tracing::error!(%error, reactor = token.0, "cannot poll a reactor together with others")
-            }
-        }
-    }
-
-    fn deregister(&mut self, poll: &Poll) {
-        if std::mem::take(&mut self.is_registered)
-            && let Err(error) = poll.registry().deregister(&mut SourceFd(&self.reactor.poll_fd()))
-        {
-            tracing::error!(%error, "cannot end the poll of a reactor");
-        }
-    }
-
-    /// Latest time of the next turn.
-    fn until(&self) -> Option<Instant> {
-        let unregistered = (!self.is_registered).then(|| self.rest.since + UNREGISTERED);
-        self.rest.until().into_iter().chain(unregistered).min()
-    }
-
     fn is_due(&self, now: Instant) -> bool {
-        self.until().is_some_and(|until| until <= now)
+        self.rest.until().is_some_and(|until| until <= now)
     }
 
     fn finish(&mut self, turn: Turn, stopped: &mut Stopped) {
@@ -393,6 +344,31 @@ impl Running {
                 self.has_ended = true;
             }
         }
+    }
+}
+
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Waits until one of the polls has events; `None` is no limit. A poll of polls would cost the kernel a walk over all
+/// their sockets with each move of a reactor.
+fn poll_all(polls: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    let mut timeout_ms =
+        timeout.map_or(-1, |timeout| i32::try_from(timeout.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX));
+    loop {
+        // SAFETY: the pointer and the length are those of one slice of valid entries, borrowed for the whole call.
+        let result = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            polls.iter_mut().for_each(|poll| poll.revents = 0);
+            return Err(error);
+        }
+        // A process that was stopped reads what arrived meanwhile before timers fire.
+        timeout_ms = 0;
     }
 }
 

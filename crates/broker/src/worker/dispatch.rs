@@ -327,7 +327,7 @@ impl Worker {
     pub(super) fn announce_retained(&self, topic: &str) {
         let shard = retained::shard_of(topic);
         let used = &self.node.published[self.node.retained_host(shard).index()].retained_used;
-        if shard != retained::OWN_TOPICS && !used.load(Ordering::Relaxed) {
+        if shard != retained::OWN_TOPICS && !used.load(Ordering::Acquire) {
             used.store(true, Ordering::Release);
             fence(Ordering::SeqCst); // Paired with the fence in `first_used`.
         }

@@ -16,12 +16,13 @@ pub(super) struct Outbox {
     spare: Batch,
     /// Parties to notify once the batches of this turn are sent.
     flush_waiters: Vec<FlushWaiter>,
+    last_ticket: u32,
 }
 
 impl Outbox {
     pub fn new(own: WorkerId, workers: u16) -> Self {
         let batches = (0..workers).map(|_| Batch::default()).collect();
-        Self { own, batches, spare: Batch::default(), flush_waiters: Vec::new() }
+        Self { own, batches, spare: Batch::default(), flush_waiters: Vec::new(), last_ticket: 0 }
     }
 
     /// Queues a command for a worker until the end of the turn.
@@ -43,6 +44,12 @@ impl Outbox {
     /// Queues a completion for the own worker. The publisher may be in the middle of an operation.
     pub fn complete_here(&mut self, token: Token, reason: ReasonCode) {
         self.complete(self.own, token, reason);
+    }
+
+    /// Number for a request for confirmations. None of the last 2^32 requests of this worker has it.
+    pub fn flush_ticket(&mut self) -> u32 {
+        self.last_ticket = self.last_ticket.wrapping_add(1);
+        self.last_ticket
     }
 
     /// Adds a party to notify once the batches of this turn are sent.

@@ -54,6 +54,7 @@ impl Worker {
             from: progress.after.map(|after| (retained::shard_of(&after), after)),
             pending_flushes: 0,
             since: 0,
+            ticket: 0,
         };
         let flow = connection.flow();
         flow.retained.push(job, flow.page_asked);
@@ -69,8 +70,9 @@ impl Worker {
         let id = connection.id;
         let flow = connection.flow();
         flow.steps += 1;
-        let ticket = flow.steps;
-        flow.retained.begin(ticket, others);
+        // Confirmations of an earlier request may still be on their way, also of jobs that were replaced.
+        let ticket = self.outbox.flush_ticket();
+        flow.retained.begin(flow.steps, ticket, others);
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
             self.outbox.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
