@@ -650,8 +650,9 @@ impl Worker {
         let flow = connection.flow();
         if !flow.retained.is_empty() {
             for delivery in [&first].into_iter().chain(&more) {
-                // Messages of a page of retained messages have RETAIN set.
-                if let SessionDelivery::Publish { retain: false, message, .. } = delivery
+                // Messages of a page of retained messages have RETAIN set. A message that was sent before is not newer
+                // than the pages to come.
+                if let SessionDelivery::Publish { retain: false, dup: false, message, .. } = delivery
                     && message.view().retain
                 {
                     flow.overtake(message.view().topic);

@@ -491,6 +491,43 @@ fn a_second_subscribe_brings_all_retained_messages_also_after_a_reconnect() {
     );
 }
 
+/// [MQTT-3.3.1-9]: a message that is sent again after a reconnect is no newer one than the retained message of its topic,
+/// which the last SUBSCRIBE still has to bring.
+#[test]
+fn a_message_that_is_sent_again_replaces_no_retained_one() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 20,
+        |net| {
+            retain(net, 200, AtLeastOnce);
+            let connecting = || durable(V5, "c").receive_max(5);
+            let client = net.connect(1, connecting());
+            net.send(client, subscribe(1).to("r/#", AtLeastOnce));
+            take_all(net, None, client);
+            let publisher = net.connect(0, v5("publisher"));
+            net.send(publisher, message("r/new", 200).retain().qos1(1));
+            assert_eq!(net.received(client).len(), 1, "the message, which is not acknowledged");
+            net.send(client, subscribe(2).to("r/#", AtLeastOnce));
+            net.lose(client);
+            let client = net.resume(2, connecting());
+            let mut retained = Vec::new();
+            loop {
+                let mut received = net.received(client);
+                received.retain(|sent| matches!(sent, Sent::Publish(_)));
+                if received.is_empty() {
+                    break;
+                }
+                for sent in received {
+                    let Sent::Publish(message) = sent else { continue };
+                    net.send_without_running(client, puback(message.packet_id.expect("QoS 1")));
+                    retained.extend(message.retain.then(|| message.payload.parse::<usize>().expect("a number")));
+                }
+                net.run();
+            }
+            assert!(retained.contains(&200), "{retained:?}");
+        },
+    );
+}
+
 /// [MQTT-3.10.4-2]: a subscription that has ended gets no more of them, also after a reconnect.
 #[test]
 fn the_end_of_a_subscription_ends_its_walk() {
