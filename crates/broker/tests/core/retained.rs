@@ -519,7 +519,8 @@ fn a_message_that_is_sent_again_replaces_no_retained_one() {
                 for sent in received {
                     let Sent::Publish(message) = sent else { continue };
                     net.send_without_running(client, puback(message.packet_id.expect("QoS 1")));
-                    retained.extend(message.retain.then(|| message.payload.parse::<usize>().expect("a number")));
+                    retained
+                        .extend(message.retain.then(|| message.payload.parse::<usize>().expect("a number")));
                 }
                 net.run();
             }
