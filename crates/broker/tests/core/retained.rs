@@ -491,8 +491,8 @@ fn a_second_subscribe_brings_all_retained_messages_also_after_a_reconnect() {
     );
 }
 
-/// [MQTT-3.3.1-9]: a message that is sent again after a reconnect is no newer one than the retained message of its topic,
-/// which the last SUBSCRIBE still has to bring.
+/// [MQTT-3.3.1-9]: a message that is sent again after a reconnect is no newer one than the retained message of its
+/// topic, which the last SUBSCRIBE still has to bring.
 #[test]
 fn a_message_that_is_sent_again_replaces_no_retained_one() {
     everywhere_with(
