@@ -1,5 +1,4 @@
-//! Event loop of one thread: passes events of sockets, other threads and the clock to its worker, and the worker's
-//! output back.
+//! Event loop of a worker: passes events of sockets, other threads and the clock to it, and its output back.
 
 mod accept;
 mod half_open;
@@ -29,7 +28,7 @@ use half_open::HalfOpenConnections;
 use heavy_senders::HeavySenders;
 use read_until::ReadUntil;
 
-/// Sockets of one thread and its worker of the broker.
+/// Sockets and the worker of the broker that serves them. One thread at a time runs it.
 pub struct Reactor {
     worker: Worker,
     index: u16,
@@ -336,12 +335,12 @@ impl Reactor {
     /// Sleeps until something happens or the time of `rest` is over, and runs a turn.
     pub(crate) fn sleep_and_turn(&mut self, rest: Rest, events: &mut Events) -> Turn {
         self.reads.polls(self.now);
-        // The rest may have begun on a thread with other reactors.
-        let timeout = rest.until().map(|until| until.saturating_duration_since(Instant::now()));
         let poll = &mut self.poll;
         let result = if rest.is_busy() {
             poll_through(poll, events, rest.timeout)
         } else {
+            // The rest may have begun on a thread with other reactors.
+            let timeout = rest.until().map(|until| until.saturating_duration_since(Instant::now()));
             self.inbox
                 .sleep(|wait| poll_through(poll, events, if wait { timeout } else { Some(Duration::ZERO) }))
         };
