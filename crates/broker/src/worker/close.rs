@@ -143,9 +143,7 @@ impl Worker {
             self.counters.clients_disconnected += 1;
         }
         self.counters.subscriptions_removed += if session.is_none() { subscriptions.len() as u64 } else { 0 };
-        for text in subscriptions.into_filters() {
-            self.remove_subscription(id, session.is_some(), &text);
-        }
+        subscriptions.for_each_filter(|text| self.remove_subscription(id, session.is_some(), text));
         let known_to = flow.as_ref().map_or(ShardSet::EMPTY, |flow| flow.inbound.lingering);
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
