@@ -6,10 +6,14 @@ use std::ops::Range;
 
 use crate::message::Message;
 
-/// Bytes to be written. Small packets are in a vector that is lent from the worker's pool. Payloads of large messages
-/// that several connections receive are inserted between them by reference.
+/// Bytes to be written. An idle connection has none, and no buffers for them.
 #[derive(Debug, Default)]
-pub struct Out {
+pub struct Out(Option<Box<Buffers>>);
+
+/// Bytes to be written. Small packets are in a vector. Payloads of large messages that several connections receive are
+/// inserted between them by reference. All of it is lent from the worker's pool.
+#[derive(Debug, Default)]
+struct Buffers {
     bytes: Vec<u8>,
     written: usize,
     /// Payloads between parts of `bytes`, in order; `None` while there is none.
@@ -25,7 +29,7 @@ struct SharedPayloads {
 
 #[derive(Debug)]
 struct SharedPayload {
-    /// Index in `Out::bytes` before which the payload is inserted.
+    /// Index in `Buffers::bytes` before which the payload is inserted.
     at: usize,
     message: Message,
     /// Part of the message that is still to be written.
@@ -35,6 +39,66 @@ struct SharedPayload {
 impl Out {
     /// First bytes to be written, up to the end or to the boundary of a shared payload.
     pub fn pending(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |buffers| buffers.pending())
+    }
+
+    /// Appends the bytes to `slices`, beginning with those of [`Self::pending`], as far as there is room. Appends
+    /// nothing when all bytes are in one slice.
+    pub fn pending_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.0.as_ref().map_or(0, |buffers| buffers.pending_slices(slices))
+    }
+
+    /// Moves up to `max` of the first bytes to the end of `to`, for layers that transform them.
+    pub fn take(&mut self, max: usize, to: &mut Vec<u8>) {
+        let mut left = max;
+        while left > 0 && !self.is_empty() {
+            let pending = self.pending();
+            let count = pending.len().min(left);
+            to.extend_from_slice(&pending[..count]);
+            self.advance(count);
+            left -= count;
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |buffers| buffers.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Removes the first `count` bytes, which were written.
+    pub fn advance(&mut self, count: usize) {
+        debug_assert!(count <= self.len());
+        if let Some(buffers) = &mut self.0 {
+            buffers.advance(count);
+        }
+    }
+
+    /// Buffer to which packets are appended.
+    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
+        &mut self.0.get_or_insert_with(|| pool.take()).bytes
+    }
+
+    /// Appends the last `len` bytes of a message by reference.
+    pub(crate) fn append_shared(&mut self, message: Message, len: usize) {
+        self.0.get_or_insert_default().append_shared(message, len);
+    }
+
+    pub(crate) fn return_buffer(&mut self, pool: &mut Pool) {
+        if let Some(buffers) = self.0.take_if(|buffers| buffers.len() == 0) {
+            pool.put(buffers);
+        }
+    }
+
+    pub(crate) fn discard(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Buffers {
+    fn pending(&self) -> &[u8] {
         match self.shared.as_ref().and_then(|shared| shared.payloads.front()) {
             None => &self.bytes[self.written..],
             Some(payload) if payload.at > self.written => &self.bytes[self.written..payload.at],
@@ -42,9 +106,7 @@ impl Out {
         }
     }
 
-    /// Appends the bytes to `slices`, beginning with those of [`Self::pending`], as far as there is room. Appends
-    /// nothing when all bytes are in one slice.
-    pub fn pending_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    fn pending_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let Some(shared) = &self.shared else { return 0 };
         let (mut count, mut from) = (0, self.written);
         let mut add = |bytes: &'a [u8]| {
@@ -66,28 +128,11 @@ impl Out {
         count
     }
 
-    /// Moves up to `max` of the first bytes to the end of `to`, for layers that transform them.
-    pub fn take(&mut self, max: usize, to: &mut Vec<u8>) {
-        let mut left = max;
-        while left > 0 && !self.is_empty() {
-            let pending = self.pending();
-            let count = pending.len().min(left);
-            to.extend_from_slice(&pending[..count]);
-            self.advance(count);
-            left -= count;
-        }
-    }
-
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.bytes.len() - self.written + self.shared.as_ref().map_or(0, |shared| shared.len)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Removes the first `count` bytes, which were written.
-    pub fn advance(&mut self, mut count: usize) {
+    fn advance(&mut self, mut count: usize) {
         while let Some(shared) = self.shared.as_mut()
             && let Some(payload) = shared.payloads.front_mut()
         {
@@ -108,7 +153,7 @@ impl Out {
         }
         self.written += count;
         debug_assert!(self.written <= self.bytes.len());
-        if self.is_empty() {
+        if self.len() == 0 {
             self.bytes.clear();
             self.written = 0;
         } else if self.written >= COMPACT_AT && self.written * 2 >= self.bytes.len() {
@@ -121,32 +166,11 @@ impl Out {
         }
     }
 
-    /// Buffer to which packets are appended.
-    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
-        if self.bytes.capacity() == 0 {
-            self.bytes = pool.take_buffer();
-        }
-        &mut self.bytes
-    }
-
-    /// Appends the last `len` bytes of a message by reference.
-    pub(crate) fn append_shared(&mut self, message: Message, len: usize) {
+    fn append_shared(&mut self, message: Message, len: usize) {
         let shared = self.shared.get_or_insert_default();
         let end = message.size();
         shared.len += len;
         shared.payloads.push_back(SharedPayload { at: self.bytes.len(), message, rest: end - len..end });
-    }
-
-    pub(crate) fn return_buffer(&mut self, pool: &mut Pool) {
-        if self.is_empty() && self.bytes.capacity() > 0 {
-            let bytes = std::mem::take(&mut self.bytes);
-            self.written = 0;
-            pool.put(bytes);
-        }
-    }
-
-    pub(crate) fn discard(&mut self) {
-        *self = Self::default();
     }
 }
 
@@ -159,7 +183,8 @@ const COMPACT_AT: usize = 64 * 1024;
 /// Empty output buffers of one worker, lent to connections while they have something to send.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    buffers: Vec<Vec<u8>>,
+    #[expect(clippy::vec_box, reason = "a connection has one of these boxes")]
+    buffers: Vec<Box<Buffers>>,
     bytes: usize,
 }
 
@@ -171,17 +196,17 @@ const POOL_BUFFERS: usize = 4096;
 const POOLED_BYTES: usize = 256 * 1024;
 
 impl Pool {
-    fn take_buffer(&mut self) -> Vec<u8> {
-        let buffer = self.buffers.pop().unwrap_or_default();
-        self.bytes -= buffer.capacity();
-        buffer
+    fn take(&mut self) -> Box<Buffers> {
+        let buffers = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffers.bytes.capacity();
+        buffers
     }
 
-    fn put(&mut self, buffer: Vec<u8>) {
-        let bytes = buffer.capacity();
+    fn put(&mut self, buffers: Box<Buffers>) {
+        let bytes = buffers.bytes.capacity();
         if bytes <= POOLED_BYTES && self.bytes + bytes <= POOL_BYTES && self.buffers.len() < POOL_BUFFERS {
             self.bytes += bytes;
-            self.buffers.push(buffer);
+            self.buffers.push(buffers);
         }
     }
 
