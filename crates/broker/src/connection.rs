@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
@@ -69,7 +70,7 @@ pub(crate) struct Connection {
     pub extra: Option<Box<Extra>>,
 }
 
-const _: () = assert!(size_of::<Connection>() <= 216, "a byte here is a megabyte per million connections");
+const _: () = assert!(size_of::<Connection>() <= 176, "a byte here is a megabyte per million connections");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -109,6 +110,8 @@ pub(crate) struct Marks {
     pub recheck: bool,
     /// True when the queue was full for too long recently: no publisher waits for it.
     pub drops: bool,
+    /// A timer for Keep Alive runs.
+    pub keep_alive_timed: bool,
 }
 
 #[derive(Default)]
@@ -503,6 +506,11 @@ impl Flow {
 }
 
 impl Connection {
+    /// Longest silence of the client before it is disconnected: 1.5 times Keep Alive [MQTT-3.1.2-22].
+    pub fn silence_max(&self) -> Duration {
+        Duration::from_millis(u64::from(self.keep_alive) * 1500)
+    }
+
     pub fn flow(&mut self) -> &mut Flow {
         self.flow.get_or_insert_with(Box::default)
     }

@@ -17,7 +17,7 @@ struct Slot<T> {
 const CHUNK: usize = 256;
 
 const _: () =
-    assert!(size_of::<Slot<crate::connection::Connection>>() <= 224, "there is one for each connection");
+    assert!(size_of::<Slot<crate::connection::Connection>>() <= 184, "there is one for each connection");
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {

@@ -14,7 +14,7 @@ use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
-use crate::ids::{ConnectionId, ShardSet, Time, client_key};
+use crate::ids::{ConnectionId, ShardSet, client_key};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::Identity;
 use crate::wheel::TimerKind;
@@ -156,9 +156,10 @@ impl Worker {
             connection.marks.drops =
                 full_queues.is_known(client, source, self.clock.now(), self.settings.queue.full_penalty);
         }
-        if connection.keep_alive > 0 {
-            let silence_max = u64::from(connection.keep_alive) * 1500;
-            let at = Time(self.clock.now().0 + silence_max);
+        // The timer for CONNECT still runs. When it fires, it becomes the timer for Keep Alive.
+        if connection.keep_alive > 0 && connection.silence_max() < self.settings.mqtt.connect_timeout {
+            connection.marks.keep_alive_timed = true;
+            let at = self.clock.now().after(connection.silence_max());
             self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);
         }
         if let Some(at) = connection.extra.as_ref().and_then(|extra| extra.expires) {

@@ -497,6 +497,8 @@ impl Worker {
                     }
                     self.counters.connect_timeouts += 1;
                     self.close_silently(slot);
+                } else if !std::mem::replace(&mut connection.marks.keep_alive_timed, true) {
+                    self.check_keep_alive(timer);
                 }
             }
             TimerKind::KeepAlive => self.check_keep_alive(timer),
@@ -519,11 +521,11 @@ impl Worker {
         if connection.phase != Phase::Open || connection.keep_alive == 0 {
             return;
         }
-        let silence_max = u64::from(connection.keep_alive) * 1500;
-        let mut due = Time(connection.last_packet.0 + silence_max);
+        let silence_max = connection.silence_max();
+        let mut due = connection.last_packet.after(silence_max);
         // While the node keeps the client waiting, the silence is the node's fault.
         if connection.marks.held || connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
-            due = due.max(Time(self.clock.now().0 + silence_max));
+            due = due.max(self.clock.now().after(silence_max));
         }
         if let Some(flow) = connection.flow.take_if(|flow| flow.is_forgettable()) {
             drop(flow);

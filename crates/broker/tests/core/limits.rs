@@ -37,6 +37,28 @@ fn silence_of_one_and_a_half_keep_alives_ends_the_connection() {
     });
 }
 
+/// A silence that is shorter than the time for CONNECT counts from the first packet on, and still after that time.
+#[test]
+fn a_keep_alive_shorter_than_the_connect_timeout_applies_at_once() {
+    everywhere_with(
+        |settings| settings.mqtt.connect_timeout = Duration::from_secs(10),
+        |net| {
+            let (soon, late) = (net.connect(0, v5("c").keep_alive(4)), net.connect(1, v5("d").keep_alive(4)));
+            net.pass(5_900);
+            net.send(late, Sent::PingReq);
+            assert_eq!(net.received(soon), []);
+            net.pass(300);
+            assert_eq!(net.received(soon), [disconnect(ReasonCode::KeepAliveTimeout), Sent::Closed]);
+            net.pass(5_400);
+            net.send(late, Sent::PingReq);
+            net.pass(5_900);
+            assert_eq!(net.received(late), [Sent::PingResp, Sent::PingResp]);
+            net.pass(300);
+            assert_eq!(net.received(late), [disconnect(ReasonCode::KeepAliveTimeout), Sent::Closed]);
+        },
+    );
+}
+
 /// An incomplete packet does not count.
 #[test]
 fn an_incomplete_packet_does_not_keep_a_connection_alive() {
