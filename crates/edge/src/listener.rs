@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub index: u16,
     pub connections: AtomicUsize,
     pub connections_max: usize,
+    /// Counts of the whole node.
+    pub connection_counts: Arc<ConnectionCounts>,
     /// Maximum number of new connections a second; 0 is no limit.
     pub connect_rate: u32,
     pub pace: Pace,
@@ -94,18 +97,14 @@ impl Drop for Listener {
 }
 
 /// Permit for one connection of its listener and of the node. Dropping it frees the permit.
-pub(crate) struct ConnectionPermit(Arc<Shared>, Arc<ConnectionCounts>);
+pub(crate) struct ConnectionPermit(Arc<Shared>);
 
 impl ConnectionPermit {
     /// Returns `None` when the listener or the node is at its limit.
-    pub fn take(
-        listener: &Arc<Shared>,
-        node: &Arc<ConnectionCounts>,
-        node_max: usize,
-    ) -> Option<ConnectionPermit> {
-        let permit = ConnectionPermit(listener.clone(), node.clone());
+    pub fn take(listener: &Arc<Shared>, node_max: usize) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(listener.clone());
         let on_listener = listener.connections.fetch_add(1, Ordering::Relaxed);
-        let on_node = node.connections.fetch_add(1, Ordering::Relaxed);
+        let on_node = listener.connection_counts.connections.fetch_add(1, Ordering::Relaxed);
         let room =
             on_node < node_max && (listener.connections_max == 0 || on_listener < listener.connections_max);
         room.then_some(permit)
@@ -119,7 +118,7 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
-        self.1.connections.fetch_sub(1, Ordering::Relaxed);
+        self.0.connection_counts.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -213,11 +212,28 @@ fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Resu
     // that vanished is noticed even with Keep Alive 0.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&KEEP_ALIVE)?;
+    defer_accept(&socket)?;
     socket.set_reuse_port(shared)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
 }
+
+/// Lets the system pass on a connection when its first bytes are there. They are read in the same turn, which saves a
+/// wake-up for each client. A client that sends nothing is passed on after [`DEFER_MAX_S`] seconds, and meanwhile takes
+/// no descriptor.
+fn defer_accept(socket: &Socket) -> io::Result<()> {
+    let (option, value) = (libc::TCP_DEFER_ACCEPT, DEFER_MAX_S);
+    // SAFETY: the pointer and the length are those of `value`, which lives for the whole call.
+    let result = unsafe {
+        let length = size_of_val(&value) as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, option, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// All clients of MQTT, TLS, WebSocket and the PROXY protocol send first.
+const DEFER_MAX_S: libc::c_int = 1;
 
 /// TCP keep-alive: probes every 20 seconds after a minute of silence. Three unanswered probes end the connection.
 const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()

@@ -25,7 +25,7 @@ pub(crate) enum ReactorCommand {
     Adopt {
         stream: Stream,
         peer: Option<SocketAddr>,
-        permit: Box<ConnectionPermit>,
+        permit: ConnectionPermit,
         half_open: HalfOpen,
     },
     /// Close all connections, for up to `within`, and end.

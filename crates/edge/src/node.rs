@@ -241,11 +241,11 @@ pub fn start(options: Options) -> Result<Node, StartError> {
         shared.join_cluster(peers, clock).map_err(StartError::Cluster)?;
     }
 
-    let (bound, mut listeners) = bind_all(&edge, workers)?;
+    let connection_counts = Arc::new(ConnectionCounts::default());
+    let (bound, mut listeners) = bind_all(&edge, workers, &connection_counts)?;
     shared.set_durability(edge.listeners.iter().map(|listener| listener.durability).collect());
     shared.set_suback(edge.listeners.iter().map(|listener| listener.suback).collect());
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
-    let connection_counts = Arc::new(ConnectionCounts::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     // All workers exist before the first thread starts: a reactor accepts connections as soon as it runs.
     let workers = shared.build_workers();
@@ -323,7 +323,11 @@ fn another(address: &str) -> String {
 
 type Listeners = Vec<Vec<Listener>>;
 
-fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listeners), StartError> {
+fn bind_all(
+    edge: &EdgeSettings,
+    workers: usize,
+    connection_counts: &Arc<ConnectionCounts>,
+) -> Result<(Vec<Bound>, Listeners), StartError> {
     let mut bound = Vec::new();
     let mut listeners: Listeners = (0..workers).map(|_| Vec::new()).collect();
     for (index, settings) in edge.listeners.iter().enumerate() {
@@ -341,6 +345,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             index: index as u16,
             connections: AtomicUsize::new(0),
             connections_max: settings.connections_max as usize,
+            connection_counts: connection_counts.clone(),
             connect_rate: settings.connect_rate,
             pace: Pace::default(),
             handshake_timeout: settings.handshake_timeout,

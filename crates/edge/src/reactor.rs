@@ -91,7 +91,7 @@ struct Peer {
     /// Length of the packet that `unprocessed` begins, as far as known.
     packet_len: u32,
     marks: PeerMarks,
-    _permit: Option<Box<ConnectionPermit>>,
+    _permit: Option<ConnectionPermit>,
 }
 
 // A socket of `mio` is larger in debug builds.
@@ -136,6 +136,10 @@ struct PeerMarks {
     read_closed: bool,
     /// The worker accepts no bytes until it wakes the connection.
     held: bool,
+    /// The connection was not read when it was ready, because it was held.
+    read_skipped: bool,
+    /// The poll also reports when the socket is writable.
+    polls_writable: bool,
     /// A write failed. Earlier bytes of the peer are still read, because they may contain a DISCONNECT.
     write_failed: bool,
     /// This side has closed its sending half, and reads until the peer closes too.
@@ -564,10 +568,11 @@ impl Reactor {
         self.reap_half_open();
         for _ in 0..FLUSH_ROUNDS {
             self.settle();
+            // The answers to kept packets leave in the same write, such as SUBACK with CONNACK.
+            self.offer_woken();
             // Batches leave first: when a client sees an answer, the effects are already on their way to other workers.
             self.send_batches();
             let more = self.flush();
-            self.offer_woken();
             if !more && !self.worker.has_work() {
                 break;
             }

@@ -17,12 +17,22 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Starts to poll whether there is something to read, edge-triggered. A new socket is always writable, and a report
+    /// of that would be one event for each connection.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Registered once, for both directions and edge-triggered, so that changes of interest cost no system call.
+        match self {
+            Stream::Tcp(stream) => registry.register(stream, token, Interest::READABLE),
+            Stream::Unix(stream) => registry.register(stream, token, Interest::READABLE),
+            Stream::Memory => Ok(()),
+        }
+    }
+
+    /// Polls from now on also whether the socket is writable. It stays so: each change of interest is a system call.
+    pub fn poll_writable(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
-            Stream::Tcp(stream) => registry.register(stream, token, interest),
-            Stream::Unix(stream) => registry.register(stream, token, interest),
+            Stream::Tcp(stream) => registry.reregister(stream, token, interest),
+            Stream::Unix(stream) => registry.reregister(stream, token, interest),
             Stream::Memory => Ok(()),
         }
     }

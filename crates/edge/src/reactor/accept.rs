@@ -101,15 +101,12 @@ impl Reactor {
 
     fn accepted(&mut self, at: usize, stream: Stream, peer: Option<SocketAddr>, per_address: u32) {
         let listener = &self.listeners[at];
-        let Some(permit) =
-            ConnectionPermit::take(&listener.shared, &self.connection_counts, self.connections_max)
-        else {
+        let Some(permit) = ConnectionPermit::take(&listener.shared, self.connections_max) else {
             let name = listener.shared.name.clone();
             self.figures.accept_errors.limit += 1;
             return self
                 .complain(&format!("connection refused: listener {name} or the node is at connections_max"));
         };
-        let permit = Box::new(permit);
         let mut half_open = self.connection_counts.enter();
         // A load balancer carries many clients. They are counted by address once its header names the client.
         if let Some(peer) = peer
@@ -142,7 +139,7 @@ impl Reactor {
         &mut self,
         mut stream: Stream,
         peer: Option<SocketAddr>,
-        permit: Box<ConnectionPermit>,
+        permit: ConnectionPermit,
         half_open: HalfOpen,
     ) {
         if self.stopping.is_some() {
@@ -168,6 +165,8 @@ impl Reactor {
         self.half_open_connections.enter(id.slot, half_open, through_by);
         let marks = PeerMarks { half_open: true, ..PeerMarks::default() };
         self.add_peer(id.slot, stream, layers, Some(permit), marks);
+        // The system passes on connections whose first bytes are there.
+        self.mark_ready(id.slot);
     }
 
     pub(super) fn add_peer(
@@ -175,7 +174,7 @@ impl Reactor {
         slot: u32,
         stream: Stream,
         layers: Option<Box<Layers>>,
-        permit: Option<Box<ConnectionPermit>>,
+        permit: Option<ConnectionPermit>,
         marks: PeerMarks,
     ) {
         let at = slot as usize;

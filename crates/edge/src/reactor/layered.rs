@@ -83,11 +83,16 @@ impl Reactor {
                 }
                 match peer.stream.write(layers.wire()) {
                     Ok(count) => {
-                        peer.marks.write_blocked = count < layers.wire().len();
+                        let is_partial = count < layers.wire().len();
                         layers.advance(count);
+                        if is_partial && peer.block_writes(self.poll.registry(), slot).is_err() {
+                            break true;
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        peer.marks.write_blocked = true
+                        if peer.block_writes(self.poll.registry(), slot).is_err() {
+                            break true;
+                        }
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(_) => break true,

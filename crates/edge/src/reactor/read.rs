@@ -75,6 +75,7 @@ impl Reactor {
     fn read(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.marks.held {
+            peer.marks.read_skipped = true;
             return;
         }
         if peer.marks.draining {
@@ -167,13 +168,15 @@ impl Reactor {
             if !std::mem::take(&mut peer.marks.held) {
                 continue;
             }
+            let was_skipped = std::mem::take(&mut peer.marks.read_skipped);
             let bytes = std::mem::take(&mut peer.unprocessed);
             if !bytes.is_empty() {
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);
             }
-            // Edges that arrived meanwhile were ignored.
-            self.mark_ready(slot);
+            if was_skipped {
+                self.mark_ready(slot);
+            }
         }
         self.woken = woken;
     }

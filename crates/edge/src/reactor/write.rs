@@ -3,8 +3,21 @@
 use std::io::{self, IoSlice};
 
 use broker::OUT_SLICES_MAX;
+use mio::{Registry, Token};
 
-use super::Reactor;
+use super::{Peer, Reactor};
+
+impl Peer {
+    /// Stops writing until the socket is writable. Most sockets always are, so the poll reports it from the first time
+    /// on.
+    pub(super) fn block_writes(&mut self, registry: &Registry, slot: u32) -> io::Result<()> {
+        self.marks.write_blocked = true;
+        if std::mem::replace(&mut self.marks.polls_writable, true) {
+            return Ok(());
+        }
+        self.stream.poll_writable(registry, Token(slot as usize))
+    }
+}
 
 impl Reactor {
     /// Writes the pending output of connections, and closes those that are done. Returns true when some output waits
@@ -54,12 +67,12 @@ impl Reactor {
                     Ok(count) => {
                         out.advance(count);
                         if count < offered {
-                            peer.marks.write_blocked = true;
+                            failed = peer.block_writes(self.poll.registry(), slot).is_err();
                             break;
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        peer.marks.write_blocked = true;
+                        failed = peer.block_writes(self.poll.registry(), slot).is_err();
                         break;
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -9,6 +9,7 @@ fn a_stopping_server_sends_disconnect() {
         let mut newer: Vec<Client> = (0..4).map(|n| b.connect(&format!("n{n}"))).collect();
         let mut older: Vec<Client> = (0..4).map(|n| b.connect_as(V3_1_1, &format!("o{n}"))).collect();
         let mut silent = b.open();
+        silent.send_bytes(b"\x10");
         for client in newer.iter_mut().chain(&mut older) {
             client.subscribe(&b.topic("t"), QOS_1);
         }

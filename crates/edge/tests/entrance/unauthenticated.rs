@@ -130,6 +130,24 @@ fn the_handshake_timeout_does_not_limit_connect() {
     );
 }
 
+/// The system passes on connections whose first bytes are there. Those without any follow a little later.
+#[test]
+fn connections_that_send_nothing_are_counted_and_closed() {
+    let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
+        broker.limits.unauthenticated_max = 20;
+        broker.mqtt.connect_timeout = Duration::from_millis(500);
+    };
+    everywhere_with(&Listener::default, settings, |node| {
+        let mut silent = slow(node, 60, b"");
+        let mut good = Client::connect(node.open(), "good");
+        echo(&mut good, &[1]);
+        for stream in &mut silent {
+            assert!(is_closed(stream));
+        }
+        door_until(node, |door| door.waits_half_open > 0);
+    });
+}
+
 /// Beyond the limit, connections wait in the backlog until others are closed.
 #[test]
 fn connections_wait_while_too_many_are_half_open() {

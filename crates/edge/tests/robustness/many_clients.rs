@@ -1,8 +1,10 @@
 //! Many simultaneous clients.
 
+use std::io::Read as _;
+
 use mqtt::QoS;
 
-use crate::client::{Client, Got, With, subscribe};
+use crate::client::{Client, Got, With, connect, subscribe};
 use crate::{Node, PATIENCE, with_1_and_3_workers};
 
 /// Two thousand clients connect, subscribe and leave, some in order and some not. Afterwards the node is as before.
@@ -41,6 +43,25 @@ fn the_node_recovers_after_a_burst_of_connections() {
         late.subscribe("storm/over", QoS::AtMostOnce);
         witness.publish("storm/over", b"calm");
         assert_eq!(late.next(), Got::Message { payload: b"calm".to_vec(), packet_id: None });
+        node.stop(PATIENCE);
+    });
+}
+
+/// A client that does not wait for CONNACK gets both answers in one piece.
+#[test]
+fn the_answers_to_packets_that_arrive_together_leave_together() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        for number in 0..20 {
+            let mut client = Client::open(node.address()).expect("a connection");
+            let mut packets = connect("", With::default());
+            packets.extend(subscribe(&format!("together/{number}"), QoS::AtLeastOnce));
+            client.send(&packets);
+            let mut answer = [0; 1024];
+            let len = client.stream.read(&mut answer).expect("an answer");
+            let connack = 2 + usize::from(answer[1]);
+            assert_eq!((answer[0], answer[connack]), (0x20, 0x90), "{:?}", &answer[..len]);
+        }
         node.stop(PATIENCE);
     });
 }
