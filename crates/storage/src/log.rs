@@ -4,12 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::entries::EntryLocation;
 use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
-use crate::state::{Shared, read_record};
+use crate::recovery::RecoveredEntry;
+use crate::segment::Pin;
+use crate::state::{Shared, Window, read_record};
 use crate::stats::{Stats, Tally};
 
 /// A handle that appends and reads. Cheap to clone; every handle refers to the same log.
@@ -64,23 +67,57 @@ impl Log {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read(&self, group: GroupId, index: u64) -> Result<Arc<[u8]>, Error> {
-        let not_found = Error::NotFound { group, index };
-        let (pin, location) = {
-            let state = self.shared.state();
-            let Some(location) = state.groups.get(&group).and_then(|g| g.entries.get(index)) else {
-                return Err(not_found);
-            };
-            let Some(segment) = state.segments.get(&location.segment) else { return Err(not_found) };
-            if location.offset >= segment.end() {
-                return Err(not_found);
-            }
-            (segment.pin(), location)
-        };
+        let (pin, location) = self.locate(group, index)?;
         let (header, payload) = read_record(&pin, location.offset)?;
         if header.kind != Kind::Entry || header.group != group || header.index != index {
             return Err(pin.corrupt(location.offset, format!("this is not entry {index} of {group}")));
         }
         Ok(payload)
+    }
+
+    /// Reads consecutive entries from `first` on, up to `last` and to `bytes_max` bytes of payloads, but at least one.
+    /// Blocks for the disk, so reactors must not call it. All of them are durable before the call, and none is
+    /// replaced during it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
+    pub fn read_range(
+        &self,
+        group: GroupId,
+        first: u64,
+        last: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<RecoveredEntry>, Error> {
+        let span = match (self.locate(group, first)?.1, self.locate(group, last)?.1) {
+            (first, last) if first.segment == last.segment => last.offset.saturating_sub(first.offset),
+            _ => u64::MAX,
+        };
+        let mut window = Window::for_span(span);
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for index in first..=last {
+            let (pin, location) = self.locate(group, index)?;
+            let (header, payload) = window.read(&pin, location.offset)?;
+            if header.kind != Kind::Entry || (header.group, header.index) != (group, index) {
+                return Err(pin.corrupt(location.offset, format!("this is not entry {index} of {group}")));
+            }
+            bytes += payload.len();
+            entries.push(RecoveredEntry { term: header.term, index, payload });
+            if bytes >= bytes_max {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Returns the location of an entry that can be read, and keeps its segment.
+    fn locate(&self, group: GroupId, index: u64) -> Result<(Pin, EntryLocation), Error> {
+        let state = self.shared.state();
+        let location = state.groups.get(&group).and_then(|known| known.entries.get(index));
+        let found = location.and_then(|location| Some((state.segments.get(&location.segment)?, location)));
+        match found {
+            Some((segment, location)) if location.offset < segment.end() => Ok((segment.pin(), location)),
+            _ => Err(Error::NotFound { group, index }),
+        }
     }
 
     /// Reports how many bytes of the group's entries are live: the bodies that it would have to write again. The

@@ -284,6 +284,11 @@ impl Window {
         Self::new(READ_ON)
     }
 
+    /// Window for records that begin within so many bytes of the first.
+    pub fn for_span(bytes: u64) -> Self {
+        Self::new(bytes.saturating_add(READ_AHEAD).min(READ_ON))
+    }
+
     fn new(ahead: u64) -> Self {
         Self { ahead, segment: None, at: 0, bytes: vec![] }
     }

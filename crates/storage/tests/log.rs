@@ -50,6 +50,31 @@ fn the_log_continues_over_many_segments_and_starts() {
 }
 
 #[test]
+fn a_range_of_entries_is_read_up_to_its_end_or_to_a_number_of_bytes() {
+    let (mut opened, _) = open_on(&FaultDisk::new(6));
+    let payload = |index: u64| vec![index as u8; (index * 37 % 700) as usize];
+    let group = GroupId(1);
+    opened.log.append((1..=100).flat_map(|index| [entry(1, index, &payload(index)), entry(2, index, b"x")]));
+    drain(&mut opened);
+    opened.log.append([entry(1, 101, b"queued")]);
+    let read = |first, last, bytes_max| {
+        let read = opened.log.read_range(group, first, last, bytes_max)?;
+        Ok::<_, Error>(
+            read.into_iter().map(|entry| (entry.index, entry.payload.to_vec())).collect::<Vec<_>>(),
+        )
+    };
+    let all =
+        |range: std::ops::RangeInclusive<u64>| range.map(|index| (index, payload(index))).collect::<Vec<_>>();
+    assert_eq!(read(1, 100, usize::MAX).expect("all are durable"), all(1..=100));
+    assert_eq!(read(7, 7, usize::MAX).expect("one entry"), all(7..=7));
+    assert_eq!(read(40, 60, 0).expect("at least one entry"), all(40..=40));
+    // Entries 10 and 11 have 370 and 407 bytes.
+    assert_eq!(read(10, 100, 371).expect("two entries"), all(10..=11));
+    assert!(matches!(read(100, 101, 1), Err(Error::NotFound { index: 101, .. })));
+    assert!(matches!(opened.log.read_range(GroupId(3), 1, 1, 1), Err(Error::NotFound { .. })));
+}
+
+#[test]
 fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
     let disk = FaultDisk::new(3);
     let (mut opened, _) = open_on(&disk);
