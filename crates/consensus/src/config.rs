@@ -7,6 +7,9 @@ pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Default of [`Config::election_timeout`].
 pub const ELECTION_TIMEOUT: Duration = Duration::from_millis(800);
 
+/// Default of [`Config::entry_cache_bytes`].
+const ENTRY_CACHE_BYTES: usize = 4 << 20;
+
 /// Time for which a link may stall without an election.
 const STALL: Duration = Duration::from_millis(1000);
 /// Maximum extra time between two heartbeats: `openraft` looks at its clock no more often.
@@ -37,6 +40,9 @@ pub struct Config {
     pub snapshot_after: u64,
     /// Number of entries before a snapshot that are kept for replicas that lag.
     pub keep_entries: u64,
+    /// Maximum size of the newest entries that are kept in memory. Older ones are read from the log. Entries that are
+    /// not durable stay in memory whatever their size.
+    pub entry_cache_bytes: usize,
     /// Maximum number of bytes of a snapshot from another replica.
     pub snapshot_bytes_max: u64,
     /// Maximum number of proposals and requests of other replicas that wait for an answer. Further proposals are
@@ -55,6 +61,7 @@ impl Config {
             election_timeout: ELECTION_TIMEOUT,
             snapshot_after: 5000,
             keep_entries: 1000,
+            entry_cache_bytes: ENTRY_CACHE_BYTES,
             snapshot_bytes_max: 1 << 30,
             waiting_max: 4096,
             seed,

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::machine::{Machine, Shared, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
-use crate::raft_log::{StorageGroups, Store, Unreadable};
+use crate::raft_log::{EntryRead, EntryReadResult, StorageGroups, Store, Unreadable};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::runtime::Runtime;
 use crate::serve::Server;
@@ -111,6 +111,8 @@ pub struct Replica {
     waiting: Arc<AtomicUsize>,
     /// Last entry of the snapshot that was requested.
     snapshot_requested: Option<u64>,
+    /// Last entry of the purge that was requested.
+    purge_requested: Option<u64>,
     counters: Counters,
 }
 
@@ -122,6 +124,10 @@ pub struct Counters {
     pub malformed: u64,
     /// Requests without an answer because too many waited.
     pub overrun: u64,
+    /// Reads of entries that were in memory.
+    pub cached_reads: u64,
+    /// Reads of entries from the log.
+    pub stored_reads: u64,
 }
 
 /// Reason why a replica cannot start.
@@ -154,7 +160,8 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
         election_timeout_max: millis(config.election_timeout) * 2,
         install_snapshot_timeout: 10_000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_after),
-        max_in_snapshot_log_to_keep: config.keep_entries,
+        // The replica purges the log itself: see `Replica::purge`.
+        max_in_snapshot_log_to_keep: u64::MAX,
         enable_pre_vote: Some(!mutated(Mutation::SkipPreVote)),
         // A leader sends entries before its own disk has them. If it lost some and continued to lead, it would send
         // others in their place.
@@ -214,7 +221,8 @@ impl Replica {
         recovered: &[RecoveredGroup],
         machine: Box<dyn StateMachine>,
     ) -> Result<Self, StartError> {
-        let store = Store::recover(log, storage_groups, recovered).map_err(StartError::Unreadable)?;
+        let store = Store::recover(log, storage_groups, recovered, config.entry_cache_bytes);
+        let store = store.map_err(StartError::Unreadable)?;
         let mut runtime = Runtime::new(now, config.seed);
         let network = Network::new(config.group, config.id, config.seed as u32);
         let (machine, state) = Machine::new(machine, store.clone());
@@ -224,6 +232,7 @@ impl Replica {
             true => StartError::UnsupportedVersion,
             false => StartError::Failed(error.to_string()),
         })?;
+        store.lock().started();
         runtime.run(now);
         let server = Arc::new(Server::new(store.clone(), config.snapshot_bytes_max));
         Ok(Self {
@@ -239,6 +248,7 @@ impl Replica {
             requests: 0,
             waiting: Arc::default(),
             snapshot_requested: None,
+            purge_requested: None,
             counters: Counters::default(),
         })
     }
@@ -252,7 +262,14 @@ impl Replica {
     }
 
     pub fn counters(&self) -> Counters {
-        self.counters
+        let reads = self.store.lock().read_counters();
+        Counters { cached_reads: reads.cached, stored_reads: reads.stored, ..self.counters }
+    }
+
+    /// Number of bytes of entries in memory: at most [`Config::entry_cache_bytes`], apart from entries that are not
+    /// durable.
+    pub fn cached_bytes(&self) -> usize {
+        self.store.lock().cached_bytes()
     }
 
     /// Handles a frame of another node's replica.
@@ -300,6 +317,21 @@ impl Replica {
         self.store.lock().vacate(vacate);
     }
 
+    /// Takes a request to read entries from the log. The owner runs it where a disk may be waited for, and passes its
+    /// result to [`Self::entries_read`].
+    pub fn poll_read(&mut self) -> Option<EntryRead> {
+        self.store.lock().poll_read()
+    }
+
+    /// Handles the result of a read. The replica stops if the entries cannot be read.
+    pub fn entries_read(&mut self, result: EntryReadResult) {
+        let read = self.store.lock().entries_read(result);
+        if let Err(Unreadable(why)) = read {
+            tracing::error!("consensus: entries cannot be read from the log, {why}; the replica stops");
+            self.fail(&why);
+        }
+    }
+
     /// Stops the replica after a failure of the log. The others notice its silence and elect another leader.
     pub fn fail(&mut self, why: &str) {
         self.store.lock().fail(why);
@@ -312,6 +344,7 @@ impl Replica {
 
     pub fn turn(&mut self, now: Time) {
         self.free_segments();
+        self.purge();
         self.runtime.run(now);
     }
 
@@ -498,6 +531,25 @@ impl Replica {
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().snapshot().await {
                 tracing::error!(%fatal, "consensus: snapshot failed; log segments are kept");
+            }
+        });
+    }
+
+    /// Purges entries that are in a snapshot: all but [`Config::keep_entries`], and those in segments to be freed.
+    fn purge(&mut self) {
+        let snapshot = self.raft.metrics().borrow_watched().snapshot.map(|last| last.index);
+        let Some(snapshot) = snapshot else { return };
+        let old = snapshot.checked_sub(self.config.keep_entries);
+        let wanted = self.store.lock().wanted_purge().filter(|wanted| *wanted <= snapshot);
+        let last = old.max(wanted);
+        if last <= self.purge_requested {
+            return;
+        }
+        self.purge_requested = last;
+        let (raft, last) = (self.raft.clone(), last.unwrap_or(0));
+        self.runtime.spawn(async move {
+            if let Err(fatal) = raft.trigger().purge_log(last).await {
+                tracing::error!(%fatal, "consensus: entries cannot be purged; log segments are kept");
             }
         });
     }

@@ -3,18 +3,29 @@
 //! An entry of the replica is an entry of the log's group, with an index that is one higher (those of the log begin at
 //! 1). A snapshot is a checkpoint: part 0 holds its metadata, the others hold its bytes. Votes have a group of their
 //! own, whose last entry counts.
+//!
+//! The newest entries are in memory. Older ones are read from the log when they are needed: [`EntryRead`].
+
+mod entry_cache;
+mod entry_read;
+mod terms;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use entry_cache::EntryCache;
+use entry_read::{EntryReads, Waiting};
+use futures_util::{Stream, stream};
 use openraft::storage::{LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
+use terms::Terms;
 use tokio::sync::oneshot;
 
+pub use self::entry_read::{EntryRead, EntryReadResult};
 use crate::mutation::{Mutation, mutated};
 use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
@@ -41,13 +52,25 @@ pub(crate) struct Store(Arc<Mutex<RaftLog>>);
 pub(crate) struct RaftLog {
     log: Log,
     storage_groups: StorageGroups,
-    /// Entries after `purged`.
-    entries: VecDeque<Entry>,
+    /// Newest entries. Includes all that are not durable yet.
+    cache: EntryCache,
+    /// Ids of the entries after `purged`.
+    terms: Terms,
     purged: Option<LogId>,
+    reads: EntryReads,
+    /// True while the replica starts: it may wait for the disk.
+    is_starting: bool,
+    /// Number of times that entries at the end of the log were removed.
+    truncations: u64,
+    counters: ReadCounters,
     hard: HardState,
     votes: Votes,
     /// Index in the log of the last entry that was appended, durable or not.
     written: u64,
+    /// Index in the log up to which entries are durable.
+    durable: u64,
+    /// Index in the log up to which entries may be in a segment that is free.
+    freed: u64,
     /// Callbacks for durable entries, in the order of the log.
     flushes: VecDeque<(u64, IoFlushed)>,
     /// Tasks that wait until all entries are durable.
@@ -59,6 +82,22 @@ pub(crate) struct RaftLog {
     /// Segments that wait for a checkpoint at this index of the log or later.
     vacates: Vec<(SegmentId, u64)>,
     failed: Option<String>,
+}
+
+/// Numbers of reads of entries since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadCounters {
+    /// Reads that the cache answered.
+    pub cached: u64,
+    /// Reads from the log.
+    pub stored: u64,
+}
+
+/// Answer to a request for entries.
+enum Lookup {
+    Found(Vec<Entry>),
+    /// The entries are read from the log.
+    Reads(oneshot::Receiver<Option<Vec<Entry>>>),
 }
 
 #[derive(Default)]
@@ -111,16 +150,24 @@ impl Store {
         log: Log,
         storage_groups: StorageGroups,
         recovered: &[RecoveredGroup],
+        cache_bytes: usize,
     ) -> Result<Self, Unreadable> {
         let find = |group| recovered.iter().find(|found| found.group == group);
         let mut raft_log = RaftLog {
             log,
             storage_groups,
-            entries: VecDeque::new(),
+            cache: EntryCache::new(0, cache_bytes),
+            terms: Terms::default(),
             purged: None,
+            reads: EntryReads::default(),
+            is_starting: true,
+            truncations: 0,
+            counters: ReadCounters::default(),
             hard: HardState::default(),
             votes: Votes::default(),
             written: 0,
+            durable: 0,
+            freed: 0,
             flushes: VecDeque::new(),
             flush_waiters: Vec::new(),
             deferred: VecDeque::new(),
@@ -213,6 +260,7 @@ impl RaftLog {
             let meta = meta.ok_or_else(|| Unreadable("the snapshot of a replica cannot be read".into()))?;
             let bytes: Vec<u8> = parts.values().flat_map(|part| part.iter().copied()).collect();
             self.purged = meta.last_log_id;
+            self.cache.purge(self.first());
             self.snapshot = Some((meta, bytes.into()));
             let parts = parts.len() as u32;
             self.checkpoint =
@@ -228,20 +276,36 @@ impl RaftLog {
                 // These entries are older than the snapshot, whose leader had other entries before it.
                 break;
             }
-            self.entries.push_back(entry);
+            self.durable = in_log(&entry.log_id);
+            self.add(entry);
+            self.evict();
         }
         Ok(())
     }
 
     pub fn last(&self) -> Option<LogId> {
-        self.entries.back().map(|entry| entry.log_id).or(self.purged)
+        self.terms.last().or(self.purged)
+    }
+
+    /// Index after the last entry.
+    fn next(&self) -> u64 {
+        self.last().map_or(0, |last| last.index + 1)
+    }
+
+    fn add(&mut self, entry: Entry) {
+        self.terms.push(entry.log_id);
+        self.cache.push(entry);
+    }
+
+    /// Removes entries from memory that can be read from the log.
+    fn evict(&mut self) {
+        self.cache.evict(self.freed..self.durable);
     }
 
     /// Returns whether the last entry of this leader's snapshot is here, too. Then all entries before it are.
     pub fn has_from(&self, leader: &Vote, last: Option<LogId>) -> bool {
         let Some(last) = last else { return true };
-        self.hard.vote.as_ref() == Some(leader)
-            && self.range(last.index..=last.index).any(|entry| entry.log_id == last)
+        self.hard.vote.as_ref() == Some(leader) && self.terms.get(last.index) == Some(last)
     }
 
     /// Index of the first entry.
@@ -264,9 +328,11 @@ impl RaftLog {
                 index: in_log(&entry.log_id),
                 payload: Arc::new(encode_entry(previous.as_ref(), &entry)),
             };
-            self.entries.push_back(entry);
+            self.durable = self.durable.min(entry.log_id.index);
+            self.add(entry);
             self.put(record);
         }
+        self.evict();
         match self.last() {
             Some(last) if !mutated(Mutation::FlushedBeforeDurable) => {
                 self.flushes.push_back((in_log(&last), flushed));
@@ -335,6 +401,8 @@ impl RaftLog {
             notify(&mut self.votes.waiting, self.votes.durable);
             return;
         }
+        self.durable = self.durable.max(index);
+        self.evict();
         while let Some((wanted, _)) = self.flushes.front()
             && *wanted <= index
         {
@@ -361,10 +429,27 @@ impl RaftLog {
         self.checkpoint.durable = self.checkpoint.durable.max(index);
         let durable = self.checkpoint.durable;
         notify(&mut self.checkpoint.waiting, durable);
-        answer(&self.log, self.storage_groups.entries, &mut self.vacates, durable);
+        self.free();
         for record in std::mem::take(&mut self.deferred) {
             self.put(record);
         }
+    }
+
+    /// Frees segments whose entries are in a durable checkpoint and do not have to be read again.
+    fn free(&mut self) {
+        let durable = self.checkpoint.durable;
+        // Entries from `first` on that are not in memory are read from the log.
+        let free = if self.first() < self.cache.first() { durable.min(self.first()) } else { durable };
+        let freed = self.vacates.iter().map(|(_, last)| *last).filter(|last| *last <= free).max();
+        self.freed = self.freed.max(freed.unwrap_or(0));
+        answer(&self.log, self.storage_groups.entries, &mut self.vacates, free);
+    }
+
+    /// Index of the last entry that has to be purged to free the requested segments.
+    pub fn wanted_purge(&self) -> Option<u64> {
+        let durable = self.checkpoint.durable;
+        let wanted = self.vacates.iter().map(|(_, last)| *last).filter(|last| *last <= durable).max()?;
+        wanted.checked_sub(1)
     }
 
     /// Handles the log's request to free a segment.
@@ -398,6 +483,7 @@ impl RaftLog {
         self.checkpoint.waiting.clear();
         self.flush_waiters.clear();
         self.deferred.clear();
+        self.reads.clear();
     }
 
     /// Reason why nothing becomes durable any more.
@@ -413,22 +499,91 @@ impl RaftLog {
         self.snapshot.as_ref().map(|(meta, bytes)| Snapshot { meta: meta.clone(), snapshot: bytes.clone() })
     }
 
-    fn range(&self, range: impl RangeBounds<u64>) -> impl Iterator<Item = &Entry> {
-        let first = self.first();
-        let begin = match range.start_bound() {
-            Bound::Included(index) => *index,
-            Bound::Excluded(index) => index + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(index) => index + 1,
-            Bound::Excluded(index) => *index,
-            Bound::Unbounded => u64::MAX,
-        };
-        let begin = begin.saturating_sub(first).min(self.entries.len() as u64) as usize;
-        let end = end.saturating_sub(first).min(self.entries.len() as u64) as usize;
-        self.entries.range(begin..end.max(begin))
+    /// Looks up the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not
+    /// in the log are left out.
+    fn look_up(&mut self, range: Range<u64>, payload_max: usize) -> io::Result<Lookup> {
+        let (start, end) = (range.start.max(self.first()), range.end.min(self.next()));
+        if start >= end {
+            return Ok(Lookup::Found(Vec::new()));
+        }
+        if start >= self.cache.first() {
+            self.counters.cached += 1;
+            return Ok(Lookup::Found(self.cache.range(start..end, payload_max).cloned().collect()));
+        }
+        if self.failed.is_some() {
+            return Err(self.failure());
+        }
+        self.counters.stored += 1;
+        let (reader, receiver) = oneshot::channel();
+        let waiting = Waiting { reader, first: start, truncations: self.truncations };
+        // The indexes of the log are one higher.
+        let indexes = (start + 1, end.min(self.cache.first()));
+        self.reads.add(self.storage_groups.entries, indexes, payload_max, waiting);
+        if self.is_starting
+            && let Some(read) = self.reads.poll()
+        {
+            let result = read.run(&self.log);
+            self.entries_read(result).map_err(|Unreadable(why)| io::Error::other(why))?;
+        }
+        Ok(Lookup::Reads(receiver))
     }
+
+    pub fn poll_read(&mut self) -> Option<EntryRead> {
+        self.reads.poll()
+    }
+
+    /// Handles the result of a read.
+    ///
+    /// # Errors
+    /// The entries cannot be read, or are not those that the log should have.
+    pub fn entries_read(&mut self, result: EntryReadResult) -> Result<(), Unreadable> {
+        let Some(Waiting { reader, first, truncations }) = self.reads.finish(result.number) else {
+            return Ok(());
+        };
+        if truncations != self.truncations || first < self.first() {
+            // Other entries may be at these indexes now, or none. The task may have stopped waiting.
+            let _ = reader.send(None);
+            return Ok(());
+        }
+        let mut entries = Vec::new();
+        for ((before, entry), index) in result.entries.map_err(Unreadable)?.into_iter().zip(first..) {
+            let previous = index.checked_sub(1).and_then(|before| self.terms.get(before)).or(self.purged);
+            if self.terms.get(index) != Some(entry.log_id) || before != previous {
+                return Err(Unreadable(format!("entry {} of a replica is another one", index + 1)));
+            }
+            entries.push(entry);
+        }
+        let _ = reader.send(Some(entries));
+        Ok(())
+    }
+
+    /// Ends the start: from now on reads of the log are made by the owner.
+    pub fn started(&mut self) {
+        self.is_starting = false;
+    }
+
+    pub fn read_counters(&self) -> ReadCounters {
+        self.counters
+    }
+
+    /// Number of bytes of entries in memory.
+    pub fn cached_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+}
+
+fn bounds(range: &impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(index) => index + 1,
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
 }
 
 fn notify(waiting: &mut Vec<(u64, oneshot::Sender<()>)>, durable: u64) {
@@ -446,25 +601,80 @@ fn answer(log: &Log, group: GroupId, vacates: &mut Vec<(SegmentId, u64)>, durabl
     }
 }
 
+impl Store {
+    /// Reads the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not in
+    /// the log are left out.
+    async fn read(&self, range: Range<u64>, payload_max: usize) -> io::Result<Vec<Entry>> {
+        loop {
+            let looked_up = self.lock().look_up(range.clone(), payload_max)?;
+            let receiver = match looked_up {
+                Lookup::Found(entries) => return Ok(entries),
+                Lookup::Reads(receiver) => receiver,
+            };
+            if let Some(entries) = receiver.await.map_err(|_| self.failure())? {
+                return Ok(entries);
+            }
+        }
+    }
+}
+
 impl RaftLogReader<Types> for Store {
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
     ) -> io::Result<Vec<Entry>> {
-        Ok(self.lock().range(range).cloned().collect())
+        let range = bounds(&range);
+        let mut truncations = self.lock().truncations;
+        let (mut entries, mut start) = (Vec::new(), range.start);
+        loop {
+            let mut some = self.read(start..range.end, BATCH_BYTES).await?;
+            let truncations_now = self.lock().truncations;
+            let follows = entries.is_empty() || some.first().is_none_or(|first| first.log_id.index == start);
+            if truncations_now != truncations || !follows {
+                // Entries were truncated or purged meanwhile. The result is the log at one time.
+                (truncations, start) = (truncations_now, range.start);
+                entries.clear();
+                continue;
+            }
+            let Some(last) = some.last() else { return Ok(entries) };
+            start = last.log_id.index + 1;
+            entries.append(&mut some);
+        }
     }
 
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        let raft_log = self.lock();
-        let mut bytes = 0;
-        let few = raft_log.range(start..end).take_while(|entry| {
-            let before = bytes;
-            if let openraft::EntryPayload::Normal(command) = &entry.payload {
-                bytes += command.0.len();
+    /// Reads a part of the range at a time, so that memory holds no more than that.
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let rest = (self.clone(), bounds(&range), VecDeque::new());
+        stream::try_unfold(rest, |(store, mut range, mut entries)| async move {
+            if range.is_empty() {
+                return Ok(None);
             }
-            before < BATCH_BYTES
-        });
-        Ok(few.cloned().collect())
+            if entries.is_empty() {
+                entries = store.read(range.clone(), BATCH_BYTES).await?.into();
+            }
+            let next = entries.pop_front().filter(|entry| entry.log_id.index == range.start);
+            let Some(entry) = next else {
+                return Err(io::Error::other(format!("entry {} is not in the log", range.start)));
+            };
+            range.start += 1;
+            Ok(Some((entry, (store, range, entries))))
+        })
+    }
+
+    /// Returns nothing if the first of the entries are purged: it must not return entries that do not follow.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        let mut entries = self.read(start..end, BATCH_BYTES).await?;
+        if entries.first().is_some_and(|first| first.log_id.index != start) {
+            entries.clear();
+        }
+        Ok(entries)
+    }
+
+    async fn get_key_log_ids(&mut self, range: RangeInclusive<LogId>) -> io::Result<Vec<LogId>> {
+        Ok(self.lock().terms.last_ids(&range))
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
@@ -528,19 +738,24 @@ impl RaftLogStorage<Types> for Store {
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         self.wait_durable().await?;
         let mut raft_log = self.lock();
-        let keep = last.map_or(0, |last| last.index + 1).saturating_sub(raft_log.first());
-        raft_log.entries.truncate(keep as usize);
+        let next = last.map_or(0, |last| last.index + 1).max(raft_log.first());
+        raft_log.terms.truncate(next);
+        raft_log.cache.truncate(next);
+        raft_log.truncations += 1;
         let end = raft_log.last().as_ref().map_or(0, in_log);
         raft_log.written = raft_log.written.min(end);
+        raft_log.durable = raft_log.durable.min(end);
         Ok(())
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         let mut raft_log = self.lock();
-        let gone = (upto.index + 1).saturating_sub(raft_log.first()).min(raft_log.entries.len() as u64);
-        raft_log.entries.drain(..gone as usize);
         if raft_log.purged < Some(upto) {
             raft_log.purged = Some(upto);
+            raft_log.terms.purge(upto.index + 1);
+            raft_log.cache.purge(upto.index + 1);
+            raft_log.evict();
+            raft_log.free();
         }
         Ok(())
     }

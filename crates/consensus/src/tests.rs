@@ -7,7 +7,7 @@ use link::{NodeId, Time};
 use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 use storage::fault::FaultDisk;
-use storage::{Commit, GroupId, LogListener, Options, Vacate, Writer};
+use storage::{Commit, ForEachEvent, GroupId, Log, LogEvent, LogListener, Options, Writer};
 
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message};
@@ -41,49 +41,47 @@ impl StateMachine for Counting {
     }
 }
 
-/// Events of the log: group and index, and whether the event is about a checkpoint.
+/// Events of the log that the replica has not handled yet.
 #[derive(Clone, Default)]
-pub(crate) struct EventRecorder(pub Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
+pub(crate) struct EventRecorder(pub Arc<Mutex<Vec<LogEvent>>>);
 
-impl LogListener for EventRecorder {
-    fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        sync::lock(&self.0).extend(groups.iter().map(|(group, index)| (*group, *index, false)));
+impl EventRecorder {
+    pub fn listener(&self) -> Box<dyn LogListener> {
+        let events = self.0.clone();
+        Box::new(ForEachEvent(move |event| sync::lock(&events).push(event)))
     }
-
-    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        sync::lock(&self.0).push((group, index, true));
-    }
-
-    fn vacate(&mut self, _: Vacate) {}
-
-    fn full(&mut self, _: storage::Shortage) {}
-
-    fn room(&mut self) {}
-
-    fn failed(&mut self, _: &storage::Error) {}
 }
 
 struct Lone {
     group: Group<Counting>,
     writer: Writer,
     recorder: EventRecorder,
+    log: Log,
+    /// Reason why reads of entries fail.
+    read_error: Option<&'static str>,
     now: u64,
     calls: u32,
 }
 
 impl Lone {
     fn new() -> Self {
+        Self::with(4 << 20)
+    }
+
+    fn with(entry_cache_bytes: usize) -> Self {
         let recorder = EventRecorder::default();
         let options = Options { segment_bytes: 64 << 10, entropy: Some([1; 48]), ..Options::default() };
         let disk = Arc::new(FaultDisk::new(1));
-        let opened =
-            storage::open(disk, options, Box::new(recorder.clone()), &mut |_| ()).expect("a new log");
-        let config = Config::new(GROUP, OWN, member(OWN), 1);
+        let opened = storage::open(disk, options, recorder.listener(), &mut |_| ()).expect("a new log");
+        let config = Config { entry_cache_bytes, ..Config::new(GROUP, OWN, member(OWN), 1) };
+        let log = opened.log.clone();
         let group = Group::start(Time(0), config, opened.log, STORAGE_GROUPS, &[], Counting::default());
         Self {
             group: group.expect("nothing is there yet"),
             writer: opened.writer,
             recorder,
+            log,
+            read_error: None,
             now: 0,
             calls: 0,
         }
@@ -100,13 +98,22 @@ impl Lone {
         for _ in 0..100 {
             self.now += 10_000;
             while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
-            for (group, index, is_checkpoint) in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
-                match is_checkpoint {
-                    true => self.group.checkpoint_durable(group, index),
-                    false => self.group.durable(group, index),
+            for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
+                match event {
+                    LogEvent::Durable(group, index) => self.group.durable(group, index),
+                    LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
+                    LogEvent::Vacate(vacate) => self.group.vacate(vacate),
+                    other => panic!("{other:?}"),
                 }
             }
             self.group.turn(Time(self.now));
+            while let Some(read) = self.group.poll_read() {
+                let result = match self.read_error {
+                    Some(why) => read.fail(why),
+                    None => read.run(&self.log),
+                };
+                self.group.entries_read(result);
+            }
         }
     }
 
@@ -187,4 +194,60 @@ fn a_leader_whose_log_has_failed_stops_leading() {
     (0..6).for_each(|_| lone.passes());
     let event = std::iter::from_fn(|| lone.group.poll_event()).find(|event| event.request == asked);
     assert!(event.is_some_and(|event| event.outcome.is_err()));
+}
+
+/// A follower with a small cache, whose leader is the test. It has these entries, and the leader has committed all of
+/// them up to `committed`.
+fn follows(lone: &mut Lone, count: u64, size: usize, committed: Option<u64>) {
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
+    let entry = |index| match index {
+        0 => Entry::new(wire::log_id(1, 0), Payload::Membership(membership())),
+        _ => Entry::new(wire::log_id(1, index), Payload::Normal(Command(vec![1; size]))),
+    };
+    for first in (0..count).step_by(50) {
+        let previous = first.checked_sub(1).map(|last| wire::log_id(1, last));
+        let entries = (first..(first + 50).min(count)).map(entry).collect();
+        lone.receives(Body::Append(Append { vote, previous, committed: None, entries }));
+        lone.passes();
+    }
+    let (previous, committed) =
+        (Some(wire::log_id(1, count - 1)), committed.map(|last| wire::log_id(1, last)));
+    lone.receives(Body::Append(Append { vote, previous, committed, entries: Vec::new() }));
+    lone.passes();
+}
+
+/// Entries that are committed late are no longer in memory, and are read back to be applied.
+#[test]
+fn memory_for_entries_is_bounded_and_older_ones_are_read_from_the_log() {
+    let mut lone = Lone::with(16 << 10);
+    follows(&mut lone, 400, 1_000, None);
+    let cached = lone.group.cached_bytes();
+    assert!(
+        (10_000..=16 << 10).contains(&cached),
+        "of 400 entries of 1,000 bytes, {cached} bytes are in memory"
+    );
+    assert_eq!(lone.group.state().0, 0);
+    follows(&mut lone, 400, 1_000, Some(399));
+    assert_eq!((lone.group.state().0, lone.group.status(Time(lone.now)).failure), (399, None));
+    let counters = lone.group.counters();
+    assert!(counters.stored_reads > 0 && counters.cached_reads > 0, "{counters:?}");
+    assert!(lone.group.cached_bytes() <= 16 << 10);
+}
+
+/// A replica that cannot read its log does not vote.
+#[test]
+fn a_replica_that_cannot_read_its_entries_stops_and_says_so() {
+    let mut lone = Lone::with(0);
+    follows(&mut lone, 100, 1_000, None);
+    lone.read_error = Some("bytes 5 to 9 are bad");
+    follows(&mut lone, 100, 1_000, Some(99));
+    let status = lone.group.status(Time(lone.now));
+    assert_eq!((status.role, status.failure.as_deref()), (Role::Stopped, Some("bytes 5 to 9 are bad")));
+    lone.answers();
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(9, OTHER), committed: false };
+    let last = Some(wire::log_id(8, 1_000));
+    lone.receives(Body::Vote { vote, last, is_pre_vote: false, is_transfer: true });
+    lone.passes();
+    let granted = |body: &Body| matches!(body, Body::Voted { granted: true, .. });
+    assert!(!lone.answers().iter().any(granted));
 }

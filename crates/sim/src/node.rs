@@ -263,6 +263,11 @@ impl Node {
         (self.log.log().clone(), self.log_events.clone(), std::mem::take(&mut self.meta))
     }
 
+    /// Log of the node.
+    pub fn storage_log(&self) -> &storage::Log {
+        self.log.log()
+    }
+
     /// Schedules a commit if the replica may have written. Its records have room where others have none.
     pub fn check_log_queue(&mut self, cx: &mut Context) {
         let records = self.log.log().queue_records();

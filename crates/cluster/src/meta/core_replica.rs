@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use consensus::{Change, Event, Group, Outcome, Progress, ReplicaId, RequestId, Role, Status};
+use consensus::{
+    Change, EntryRead, EntryReadResult, Event, Group, Outcome, Progress, ReplicaId, RequestId, Role, Status,
+};
 use link::{NodeId, Time};
 use storage::LogEvent;
 
@@ -102,6 +104,15 @@ impl CoreReplica {
             LogEvent::Full(_) | LogEvent::Room => {}
             LogEvent::Failed(_) => self.group.fail("the disk has failed"),
         }
+    }
+
+    /// Returns a request of the replica to read entries from the log.
+    pub fn poll_read(&mut self) -> Option<EntryRead> {
+        self.group.poll_read()
+    }
+
+    pub fn entries_read(&mut self, result: EntryReadResult) {
+        self.group.entries_read(result);
     }
 
     /// Handles a frame of another replica.

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use consensus::{Group, Outcome, ReplicaId, Status};
+use consensus::{EntryRead, EntryReadResult, Group, Outcome, ReplicaId, Status};
 use link::{NodeId, Time};
 use replog::Incarnation;
 use storage::LogEvent;
@@ -343,6 +343,18 @@ impl Meta {
         let Some(core) = &mut self.core else { return };
         core.handle_log_event(event);
         self.due = Time::default();
+    }
+
+    /// Returns a request of this core's replica to read entries from the log.
+    pub fn poll_read(&mut self) -> Option<EntryRead> {
+        self.core.as_mut()?.poll_read()
+    }
+
+    /// Handles the result of a read.
+    pub fn entries_read(&mut self, result: EntryReadResult) {
+        if let Some(core) = &mut self.core {
+            core.entries_read(result);
+        }
     }
 
     /// Notes that a node's link is up or down.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use broker::peers::{Copies, Wants};
 use bytes::Bytes;
 use configstore::{Position, RecordUpdate};
+use consensus::{EntryRead, EntryReadResult};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use replog::{Incarnation, WriterId};
@@ -179,6 +180,18 @@ impl ClusterRouter {
     pub fn handle_log_event(&mut self, event: LogEvent) {
         if let Some(meta) = self.membership.meta_mut() {
             meta.handle_log_event(event);
+        }
+    }
+
+    /// Returns a request of this node's replica to read entries from the node's log. The owner runs it where a disk may
+    /// be waited for, and passes the result on by [`RouterCommand::EntriesRead`](super::RouterCommand::EntriesRead).
+    pub fn poll_entry_read(&mut self) -> Option<EntryRead> {
+        self.membership.meta_mut()?.poll_read()
+    }
+
+    pub(super) fn entries_read(&mut self, result: EntryReadResult) {
+        if let Some(meta) = self.membership.meta_mut() {
+            meta.entries_read(result);
         }
     }
 

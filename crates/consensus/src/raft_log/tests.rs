@@ -1,5 +1,6 @@
-//! Tests of the data that a replica finds after a crash at any commit of the log. It finds what was reported as
-//! flushed, and only entries that follow each other.
+//! Tests of the data that a replica finds after a crash at any commit of the log: it finds what was reported as
+//! flushed, and only entries that follow each other. And tests of reads: the entries in memory and those in the log are
+//! one list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
@@ -7,58 +8,74 @@ use std::task::{Context, Poll, Waker};
 
 use openraft::entry::RaftEntry as _;
 use openraft::type_config::TypeConfigExt as _;
+use random::Random;
 use storage::fault::FaultDisk;
-use storage::{Commit, Options, Writer};
+use storage::{Commit, Keeper, Options, Writer};
 
 use super::*;
 use crate::raft_types::{Command, Membership, Payload, StoredMembership};
 use crate::tests::EventRecorder;
 use crate::{Member, ReplicaId};
+use storage::LogEvent;
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
 
 type TermAndIndex = (u64, u64);
 
-/// A store on a log that writes one record of each priority in a commit.
+/// A store on a log that writes one record of each priority in a commit. It keeps no durable entries in memory.
 struct Bench {
     disk: FaultDisk,
+    log: Log,
     writer: Writer,
+    keeper: Keeper,
     recorder: EventRecorder,
     store: Store,
 }
 
 impl Bench {
     fn new() -> Self {
-        let mut bench = Self::on(FaultDisk::new(1));
+        Self::with(64 << 10, 0)
+    }
+
+    fn with(segment_bytes: u64, cache_bytes: usize) -> Self {
+        let mut bench = Self::on(FaultDisk::new(1), segment_bytes, cache_bytes);
         bench.commit_all();
         bench
     }
 
-    fn on(disk: FaultDisk) -> Self {
+    fn on(disk: FaultDisk, segment_bytes: u64, cache_bytes: usize) -> Self {
         let options = Options {
-            segment_bytes: 64 << 10,
+            segment_bytes,
+            reserve_bytes: 2 * segment_bytes,
             commit_bytes_max: 1,
             low_bytes_per_commit: 1,
             entropy: Some([1; 48]),
             ..Options::default()
         };
         let recorder = EventRecorder::default();
-        let opened = storage::open(Arc::new(disk.clone()), options, Box::new(recorder.clone()), &mut |_| ())
+        let opened = storage::open(Arc::new(disk.clone()), options, recorder.listener(), &mut |_| ())
             .unwrap_or_else(|error| panic!("the log does not open: {error}"));
-        let store = Store::recover(opened.log, STORAGE_GROUPS, &opened.recovery.groups).expect("a replica's");
-        Self { disk, writer: opened.writer, recorder, store }
+        let log = opened.log.clone();
+        let store = Store::recover(opened.log, STORAGE_GROUPS, &opened.recovery.groups, cache_bytes)
+            .expect("a replica's");
+        Self { disk, log, writer: opened.writer, keeper: opened.keeper, recorder, store }
     }
 
     fn after_a_power_cut(self) -> Self {
-        Self::on(self.disk.crash())
+        Self::on(self.disk.crash(), 64 << 10, 0)
     }
 
     /// Makes one commit and notifies the store. Returns false if there was nothing to write.
     fn commit(&mut self) -> bool {
         let committed = self.writer.commit_once().expect("the disk works");
-        for (group, index, is_checkpoint) in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
+        for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
             let mut raft_log = self.store.lock();
-            if is_checkpoint { raft_log.checkpointed(group, index) } else { raft_log.durable(group, index) }
+            match event {
+                LogEvent::Durable(group, index) => raft_log.durable(group, index),
+                LogEvent::Checkpointed(group, index) => raft_log.checkpointed(group, index),
+                LogEvent::Vacate(vacate) => raft_log.vacate(vacate),
+                other => panic!("{other:?}"),
+            }
         }
         committed != Commit::Idle
     }
@@ -78,13 +95,30 @@ impl Bench {
 
     /// Last entry of the snapshot, and the entries after it.
     fn found(&self) -> (Option<TermAndIndex>, Vec<TermAndIndex>) {
-        let plain = |id: LogId| (term_of(&id), id.index);
-        let raft_log = self.store.lock();
-        (raft_log.purged.map(plain), raft_log.entries.iter().map(|entry| plain(entry.log_id)).collect())
+        let purged = self.store.lock().purged.map(|id| plain(&id));
+        let mut store = self.store.clone();
+        let found = match poll(pin!(store.try_get_log_entries(..))) {
+            Poll::Ready(entries) => entries.expect("the entries can be read"),
+            Poll::Pending => panic!("a replica that starts reads at once"),
+        };
+        (purged, found.iter().map(|entry| plain(&entry.log_id)).collect())
+    }
+
+    /// Runs the oldest read that waits. Returns false if there is none.
+    fn read_once(&mut self) -> bool {
+        let read = self.store.lock().poll_read();
+        let Some(read) = read else { return false };
+        let result = read.run(&self.log);
+        self.store.lock().entries_read(result).expect("the entries are there");
+        true
     }
 }
 
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+fn plain(id: &LogId) -> TermAndIndex {
+    (term_of(id), id.index)
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -168,4 +202,166 @@ fn entries_after_a_snapshot_are_kept_only_if_they_follow_it() {
         let entries = behind.into_iter().chain([(2, next)]).collect();
         assert_eq!(bench.after_a_power_cut().found(), (Some((term, 10)), entries));
     }
+}
+
+/// Entries of a test of reads: ids, and the payload that follows from them.
+#[derive(Default)]
+struct Model {
+    purged: Option<u64>,
+    /// Last entry of the snapshot.
+    snapshot: Option<u64>,
+    entries: Vec<Entry>,
+}
+
+impl Model {
+    fn next(&self) -> u64 {
+        self.first() + self.entries.len() as u64
+    }
+
+    fn first(&self) -> u64 {
+        self.purged.map_or(0, |purged| purged + 1)
+    }
+
+    fn range(&self, range: &Range<u64>) -> &[Entry] {
+        let at = |index: u64| index.clamp(self.first(), self.next()) - self.first();
+        let (begin, end) = (at(range.start) as usize, at(range.end) as usize);
+        &self.entries[begin..end.max(begin)]
+    }
+}
+
+/// A read in progress, and its range. It returns the first entries of the range only, if `is_limited`.
+struct PendingRead {
+    range: Range<u64>,
+    is_limited: bool,
+    future: Pin<Box<dyn Future<Output = io::Result<Vec<Entry>>>>>,
+}
+
+impl PendingRead {
+    fn new(store: &Store, range: Range<u64>, is_limited: bool) -> Self {
+        let (mut store, wanted) = (store.clone(), range.clone());
+        let future = Box::pin(async move {
+            match is_limited {
+                true => store.limited_get_log_entries(wanted.start, wanted.end).await,
+                false => store.try_get_log_entries(wanted).await,
+            }
+        });
+        Self { range, is_limited, future }
+    }
+
+    /// Checks the read against the entries of the log now, if it has ended.
+    fn has_ended(&mut self, model: &Model) -> bool {
+        let Poll::Ready(found) = poll(self.future.as_mut()) else { return false };
+        let found = found.expect("the log can be read");
+        let expected = model.range(&self.range);
+        if self.is_limited {
+            let is_purged = self.range.start < model.first();
+            assert!(expected.starts_with(&found), "{:?}", self.range);
+            assert_eq!(found.is_empty(), is_purged || expected.is_empty(), "{:?}", self.range);
+        } else {
+            // Entries that were purged during the read may be there.
+            let purged = found.iter().take_while(|entry| entry.log_id.index < model.first()).count();
+            assert_eq!(&found[purged..], expected, "{:?}", self.range);
+            assert!(found.is_sorted_by(|one, next| one.log_id.index + 1 == next.log_id.index));
+        }
+        true
+    }
+}
+
+fn append(bench: &mut Bench, model: &mut Model, term: u64, count: u64) {
+    let entry =
+        |index| Entry::new(log_id(term, index), Payload::Normal(Command(vec![(term + index) as u8; 150])));
+    let (sender, _) = Types::oneshot();
+    let entries: Vec<Entry> = (model.next()..model.next() + count).map(entry).collect();
+    let appended = poll(pin!(bench.store.append(entries.clone(), IoFlushed::signal(sender))));
+    assert!(matches!(appended, Poll::Ready(Ok(()))));
+    model.entries.extend(entries);
+}
+
+/// Appends, truncates, purges and reads in a random order, on a log that frees segments. What is read is what a list
+/// has, whether it is in memory, on the disk, or on its way there. So is what is found after a power cut.
+#[test]
+fn entries_in_memory_and_in_the_log_are_one_list() {
+    let mut figures = (0, 0, 0, 0);
+    for seed in 0..120 {
+        let mut random = Random::new(seed);
+        let (segment_bytes, cache_bytes) =
+            (*random.pick(&[8 << 10, 64 << 10]), *random.pick(&[0, 700, 5_000]));
+        let mut bench = Bench::with(segment_bytes, cache_bytes);
+        bench.store.lock().started();
+        let (mut model, mut term, mut reads) = (Model::default(), 1, Vec::<PendingRead>::new());
+        for _ in 0..250 {
+            match random.below(12) {
+                0..=3 => {
+                    append(&mut bench, &mut model, term, 1 + random.below(6) as u64);
+                }
+                4 if random.percent(30) => {
+                    // Entries in a snapshot are committed.
+                    let least = model.snapshot.map_or(0, |last| last + 1);
+                    let next = least + random.below_u64(model.next() - least + 1);
+                    let mut store = bench.store.clone();
+                    let last = next.checked_sub(1).and_then(|last| bench.store.lock().terms.get(last));
+                    let last = last.or(bench.store.lock().purged);
+                    let mut truncated = pin!(store.truncate_after(last));
+                    while poll(truncated.as_mut()).is_pending() {
+                        assert!(bench.commit(), "it waits for pending writes");
+                    }
+                    model.entries.truncate((next - model.first()) as usize);
+                    term += 1;
+                }
+                5 if random.percent(30) && !model.entries.is_empty() => {
+                    let last = model.entries[random.below(model.entries.len())].log_id;
+                    model.snapshot = model.snapshot.max(Some(last.index));
+                    let saved = bench.store.clone();
+                    let mut saved = pin!(saved.save_snapshot(snapshot_up_to(last), vec![7; 10].into()));
+                    while poll(saved.as_mut()).is_pending() {
+                        assert!(bench.commit());
+                    }
+                    let last = last.index.saturating_sub(random.below(20) as u64);
+                    let last = bench.store.lock().wanted_purge().max(Some(last));
+                    let last = last.and_then(|last| bench.store.lock().terms.get(last));
+                    if let Some(last) = last {
+                        assert!(matches!(poll(pin!(bench.store.purge(last))), Poll::Ready(Ok(()))));
+                        model.entries.drain(..(last.index + 1 - model.first()) as usize);
+                        model.purged = Some(last.index);
+                    }
+                }
+                6..=8 => {
+                    let start =
+                        model.first().saturating_sub(2) + random.below(model.entries.len() + 4) as u64;
+                    let range = start..start + random.below(30) as u64;
+                    reads.push(PendingRead::new(&bench.store, range, random.percent(50)));
+                }
+                9 => {
+                    bench.read_once();
+                }
+                _ => {
+                    bench.commit();
+                    bench.keeper.keep();
+                }
+            }
+            reads.retain_mut(|read| !read.has_ended(&model));
+            let raft_log = bench.store.lock();
+            // More than the maximum is kept only of what is not in the log, or has to leave it.
+            let can_evict = (raft_log.freed..raft_log.durable).contains(&raft_log.cache.first());
+            assert!(raft_log.cache.bytes() <= cache_bytes || !can_evict);
+        }
+        while bench.read_once() {
+            reads.retain_mut(|read| !read.has_ended(&model));
+        }
+        assert!(reads.is_empty(), "all reads have ended");
+        let counters = bench.store.lock().read_counters();
+        figures.0 += counters.cached;
+        figures.1 += counters.stored;
+        figures.2 += u64::from(term > 1);
+        figures.3 += bench.log.stats().freed;
+        // Entries that were truncated are in the log until others replace them.
+        append(&mut bench, &mut model, term, 1);
+        bench.commit_all();
+        let (snapshot, entries) = bench.after_a_power_cut().found();
+        let snapshot = snapshot.map_or(0, |(_, index)| index + 1);
+        let left = model.range(&(snapshot..u64::MAX)).iter().map(|entry| plain(&entry.log_id));
+        assert_eq!(entries, left.collect::<Vec<_>>(), "seed {seed}");
+    }
+    let (cached, stored, truncated, freed) = figures;
+    assert!(cached > 1_000 && stored > 1_000 && truncated > 50 && freed > 50, "{figures:?}");
 }

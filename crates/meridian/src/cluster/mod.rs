@@ -40,7 +40,7 @@ use self::record_copies::RecordCopies;
 use self::shutdown::Shutdown;
 use crate::config::Config;
 use crate::signals;
-use crate::store::MetaLog;
+use crate::store::{MetaLog, ReadQueue};
 
 /// Minimum length of the secret in bytes: a shorter one could be guessed.
 const SECRET_MIN: usize = 16;
@@ -80,12 +80,15 @@ struct PreparedMeta {
     seed: u64,
 }
 
+type MetaLogAccess = (Arc<LogNotifier>, ReadQueue);
+
 impl PreparedMeta {
-    /// Starts the meta group. Returns the listener of the log, which is connected once the commands have a receiver.
-    fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<Arc<LogNotifier>>), String> {
+    /// Starts the meta group. Returns the listener of the log, which is connected once the commands have a receiver,
+    /// and the queue of reads of the log.
+    fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<MetaLogAccess>), String> {
         let own = config.own.clone();
-        let (group, notifier) = match self.log {
-            Some(MetaLog { log, notifier, recovered }) => {
+        let (group, access) = match self.log {
+            Some(MetaLog { log, notifier, recovered, reads }) => {
                 // Another log, or another copy of this one, is another replica: it does not know the promises of this
                 // one.
                 let identity = log.identity();
@@ -105,11 +108,11 @@ impl PreparedMeta {
                          empty one: either way it joins the group again"
                     ),
                 })?;
-                (Some(group), Some(notifier))
+                (Some(group), Some((notifier, reads)))
             }
             None => (None, None),
         };
-        Ok((Meta::new(now, own, config.incarnation, self.config, group), notifier))
+        Ok((Meta::new(now, own, config.incarnation, self.config, group), access))
     }
 }
 
@@ -376,13 +379,13 @@ impl Cluster {
         let config = cluster::Config { wall_ms: began, ..config };
         let meta = meta.map(|meta| meta.start(now, &config)).transpose()?;
         let mut router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed);
-        let mut meta_events = None;
-        if let Some((meta, notifier)) = meta {
+        let (mut meta_events, mut entry_reads) = (None, None);
+        if let Some((meta, access)) = meta {
             router.join_cluster(now, meta);
-            meta_events = notifier;
+            (meta_events, entry_reads) = access.unzip();
         }
         self.shared.lock_last_view().at = Some(Instant::now());
-        let served = RouterThread { router, shared: self.shared.clone(), viewed_at: None };
+        let served = RouterThread { router, shared: self.shared.clone(), entry_reads, viewed_at: None };
         let handle = transport::spawn(served, TransportConfig { clock, ..transport })
             .map_err(|error| error.to_string())?;
         for address in handle.addresses() {
@@ -545,7 +548,23 @@ impl Peers for Cluster {
 struct RouterThread {
     router: ClusterRouter,
     shared: Arc<Shared>,
+    /// Queue of reads of the Raft log, on a core.
+    entry_reads: Option<ReadQueue>,
     viewed_at: Option<Time>,
+}
+
+impl RouterThread {
+    fn queue_entry_reads(&mut self) {
+        // The first turn may come before the start has ended.
+        let (Some(reads), Some(sender)) = (&self.entry_reads, self.shared.sender.get()) else { return };
+        while let Some(read) = self.router.poll_entry_read() {
+            let sender = sender.clone();
+            reads.read_entries(read, move |result| {
+                // A thread that has ended needs no entries.
+                let _ = sender.send(RouterCommand::EntriesRead(result));
+            });
+        }
+    }
 }
 
 impl Handler for RouterThread {
@@ -564,6 +583,7 @@ impl Handler for RouterThread {
 
     fn turn(&mut self, now: Time) {
         self.router.turn(now);
+        self.queue_entry_reads();
         self.shared.peer_requests.poll(&mut self.router, self.shared.sender.get());
         self.shared.proposals.poll(&mut self.router);
         self.shared.record_copies.poll(now, &mut self.router);

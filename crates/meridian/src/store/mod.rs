@@ -21,6 +21,7 @@ use crate::storage::DIRECTORY;
 
 use self::clock::ClockFile;
 use self::operator::Operator;
+pub use self::readers::ReadQueue;
 use self::readers::Readers;
 use self::restoring::restore;
 
@@ -81,6 +82,7 @@ pub struct MetaLog {
     pub log: storage::Log,
     pub notifier: Arc<LogNotifier>,
     pub recovered: Vec<RecoveredGroup>,
+    pub reads: ReadQueue,
 }
 
 /// Interval of progress messages of a long start.
@@ -153,9 +155,10 @@ impl Store {
         let incarnation = shardlog::incarnation(&shards, noted.as_ref(), &now);
         let node = Duration::from_millis(incarnation.began.0);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
-        let (readers, read_by) = Readers::start(&opened.log, &notifier).map_err(|error| error.to_string())?;
-        let meta = MetaLog { log: opened.log.clone(), notifier: notifier.clone(), recovered: meta };
-        let log = ShardLog::new(opened.log, notifier, read_by);
+        let (readers, reads) = Readers::start(&opened.log, &notifier).map_err(|error| error.to_string())?;
+        let log = opened.log.clone();
+        let meta = MetaLog { log, notifier: notifier.clone(), recovered: meta, reads: reads.clone() };
+        let log = ShardLog::new(opened.log, notifier, move |request| reads.read_messages(request));
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);

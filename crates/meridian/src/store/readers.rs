@@ -1,9 +1,10 @@
-//! Threads that read queued messages back from disk.
+//! Threads that read queued messages and entries of the Raft log back from disk.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use consensus::{EntryRead, EntryReadResult};
 use shardlog::{LogNotifier, ReadRequest};
 use storage::Log;
 
@@ -11,21 +12,44 @@ use storage::Log;
 const READERS: usize = 2;
 
 pub struct Readers {
-    /// Queue of reads; `None` when the node stops.
-    reads: Arc<Mutex<Option<Sender<ReadRequest>>>>,
+    reads: ReadQueue,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Queue of reads; `None` when the node stops.
+#[derive(Clone)]
+pub struct ReadQueue(Arc<Mutex<Option<Sender<Read>>>>);
+
+enum Read {
+    Messages(ReadRequest),
+    Entries(EntryRead, Box<dyn FnOnce(EntryReadResult) + Send>),
+}
+
+impl ReadQueue {
+    pub fn read_messages(&self, request: ReadRequest) {
+        self.put(Read::Messages(request));
+    }
+
+    /// Queues a read of the Raft log. `callback` is called with its result on another thread.
+    pub fn read_entries(&self, read: EntryRead, callback: impl FnOnce(EntryReadResult) + Send + 'static) {
+        self.put(Read::Entries(read, Box::new(callback)));
+    }
+
+    fn put(&self, read: Read) {
+        if let Some(reads) = &*sync::lock(&self.0) {
+            // Without a reader the node is stopping.
+            let _ = reads.send(read);
+        }
+    }
+}
+
 impl Readers {
-    /// Starts the threads. Also returns the function that queues a read.
+    /// Starts the threads. Also returns their queue.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(
-        log: &Log,
-        notifier: &Arc<LogNotifier>,
-    ) -> std::io::Result<(Self, impl Fn(ReadRequest) + use<>)> {
-        // A session with a connection has one read under way, and so have a segment and a group.
+    pub fn start(log: &Log, notifier: &Arc<LogNotifier>) -> std::io::Result<(Self, ReadQueue)> {
+        // A session with a connection has one read under way, and so have a segment, a group, and another replica.
         // tidy: allow(unbounded-channel): the number of reads is bounded
         let (reads, asked) = channel();
         let asked = Arc::new(Mutex::new(asked));
@@ -34,19 +58,12 @@ impl Readers {
             critical::spawn(format!("log-reader-{number}"), move || read_all(&log, &notifier, &asked))
         });
         let threads = threads.collect::<Result<_, _>>()?;
-        let reads = Arc::new(Mutex::new(Some(reads)));
-        let ask = reads.clone();
-        let read_by = move |reading| {
-            if let Some(reads) = &*sync::lock(&ask) {
-                // Without a reader the node is stopping.
-                let _ = reads.send(reading);
-            }
-        };
-        Ok((Self { reads, threads }, read_by))
+        let reads = ReadQueue(Arc::new(Mutex::new(Some(reads))));
+        Ok((Self { reads: reads.clone(), threads }, reads))
     }
 
     pub fn stop(self) {
-        drop(sync::lock(&self.reads).take());
+        drop(sync::lock(&self.reads.0).take());
         for reader in self.threads {
             // A panic of the thread ends the process.
             let _ = reader.join();
@@ -54,10 +71,13 @@ impl Readers {
     }
 }
 
-fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<ReadRequest>>) {
+fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<Read>>) {
     loop {
         let next = sync::lock(asked).recv();
-        let Ok(reading) = next else { return };
-        reading.run(log, notifier);
+        let Ok(read) = next else { return };
+        match read {
+            Read::Messages(request) => request.run(log, notifier),
+            Read::Entries(read, callback) => callback(read.run(log)),
+        }
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cluster::meta::{Answer, Meta, MetaConfig, MetaState, ProposalId, RecordSyncConfig, State};
 use cluster::{ClusterRouter, Config, NodeInfo, Role, RouterCommand};
 use configstore::{RecordUpdate, Records, RecordsLimits};
-use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
+use consensus::{EntryRead, Group, LogGroup, ReplicaId, StartError, StorageGroups};
 use link::{
     Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, PeerStatus, Secret,
     Time,
@@ -22,7 +22,7 @@ use super::wan::{End, Wan};
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::node::{Node, Setup, StartFailure};
-use crate::schedule::{Event, MILLI, Micros};
+use crate::schedule::{Event, MILLI, Micros, SECOND};
 use random::Random;
 
 /// Mailbox of the cluster thread.
@@ -85,6 +85,8 @@ pub struct Process {
     /// Microseconds that its clock gains in 1,000.
     rate: u64,
     answers: Vec<(ProposalId, Result<Answer, String>)>,
+    /// Reads of the replica's entries, and the times at which they end.
+    entry_reads: Vec<(Micros, EntryRead)>,
 }
 
 /// A node that is cut off from all others.
@@ -224,6 +226,7 @@ impl Member {
             last_check_round: 0,
             rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
+            entry_reads: Vec::new(),
         };
         process.wake(cx, 0);
         self.process = Some(process);
@@ -276,6 +279,8 @@ fn meta(
         let id = log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
         let member = consensus::Member { node: NodeId::of_name(&own.name) };
         let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
+        // A small cache: most entries that others lack have to be read.
+        let of_group = consensus::Config { entry_cache_bytes: 2_000, ..of_group };
         let [entries, votes] = shardlog::META;
         let storage_groups = StorageGroups { entries, votes };
         // A short tail: a copy that lags soon needs all records.
@@ -324,7 +329,20 @@ impl Process {
         for command in self.mailbox.take() {
             self.router.handle_command(now, command);
         }
+        for (_, read) in self.entry_reads.extract_if(.., |(at, _)| *at <= cx.now()) {
+            let result = read.run(self.node.storage_log());
+            self.router.handle_command(now, RouterCommand::EntriesRead(result));
+        }
         self.router.turn(now);
+        while let Some(read) = self.router.poll_entry_read() {
+            let is_slow = cx.has_slow_reads && cx.random.percent(10);
+            let delay = if is_slow { cx.between(20 * MILLI, 2 * SECOND) } else { cx.between(50, 5 * MILLI) };
+            self.entry_reads.push((cx.now() + delay, read));
+            cx.report.cluster_entry_reads += 1;
+        }
+        if let Some(at) = self.entry_reads.iter().map(|(at, _)| *at).min() {
+            self.wake(cx, at - cx.now());
+        }
         while let Some(delivery) = self.router.poll_delivery() {
             assert!(copy.take(&delivery), "n{} got an update that does not fit its copy", self.number);
             match delivery {

@@ -20,6 +20,8 @@ pub enum Fault {
     Rot { host: usize },
     /// Fails the next sync.
     FailSync { host: usize },
+    /// Fails the next read of entries.
+    FailRead { host: usize },
     /// Limits the free space of the disk to `room` bytes, for a time. Another user of the log writes meanwhile, and may
     /// need all its segments.
     Full { host: usize, room: u64, time: Micros, holds: bool },
@@ -51,7 +53,7 @@ impl Fault {
         };
         let (group, voters) = (some(host, other), some(host, hosts));
         let (room, holds) = (random.draw() % 50_000, random.percent(50));
-        match random.below(124) {
+        match random.below(128) {
             0..=11 => Self::Kill { host },
             12..=21 => Self::Cut { host },
             22..=25 => Self::CutMany { hosts: group },
@@ -69,6 +71,7 @@ impl Fault {
             93..=99 => Self::Transfer { to: host },
             100..=107 => Self::Lie { host, time: time / 3 },
             108..=115 => Self::Rot { host },
+            116..=119 => Self::FailRead { host },
             _ => Self::Full { host, room, time, holds },
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use consensus::{Config, Group, LogGroup, Member, ReplicaId, StorageGroups};
+use consensus::{Config, EntryRead, Group, LogGroup, Member, ReplicaId, Role, StorageGroups};
 use link::{NodeId, Time};
 use storage::fault::FaultDisk;
 use storage::{ForEachEvent, GroupId, Keeper, Log, LogEvent, LogListener, Options, Writer};
@@ -45,6 +45,7 @@ pub struct ReplicaParameters {
     pub election_timeout: Duration,
     pub snapshot_after: u64,
     pub keep_entries: u64,
+    pub entry_cache_bytes: usize,
     pub segment_bytes: u64,
     pub low_bytes_per_commit: u64,
     pub sync_max: Micros,
@@ -81,9 +82,30 @@ pub struct Replica {
     pub turn_at: Micros,
     /// True if its disk has failed.
     pub has_failed: bool,
+    /// Reads of entries, and the times at which they end.
+    pub entry_reads: Vec<(Micros, EntryRead)>,
+    /// True if the next read of entries fails.
+    pub read_fails: bool,
 }
 
 impl Replica {
+    /// Ends reads of entries that are due.
+    pub fn end_entry_reads(&mut self, now: Micros, report: &mut Report) {
+        let due: Vec<_> = self.entry_reads.extract_if(.., |(at, _)| *at <= now).collect();
+        for (_, read) in due {
+            if !std::mem::take(&mut self.read_fails) {
+                self.group.entries_read(read.run(&self.log));
+                continue;
+            }
+            self.group.entries_read(read.fail("the disk fails to read"));
+            let status = self.group.status(Time(now));
+            let why = status.failure.as_deref();
+            assert!(status.role == Role::Stopped && why == Some("the disk fails to read"), "{status:?}");
+            self.has_failed = true;
+            report.quorum_check_unreadable += 1;
+        }
+    }
+
     /// Handles the events of the log.
     pub fn handle_log_events(&mut self, now: Micros, report: &mut Report) {
         let events = self.log_events.take();
@@ -186,6 +208,7 @@ impl Host {
             election_timeout: parameters.election_timeout,
             snapshot_after: parameters.snapshot_after,
             keep_entries: parameters.keep_entries,
+            entry_cache_bytes: parameters.entry_cache_bytes,
             ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
         };
         let neighbour = Neighbour::new(log.clone(), parameters.segment_bytes, &recovery.groups);
@@ -207,6 +230,8 @@ impl Host {
             paused_until: 0,
             turn_at: Micros::MAX,
             has_failed: false,
+            entry_reads: Vec::new(),
+            read_fails: false,
         });
         Ok(())
     }

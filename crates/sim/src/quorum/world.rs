@@ -129,6 +129,7 @@ impl Quorum {
             election_timeout: Duration::from_millis(election),
             snapshot_after: *random.pick(&[20, 100, 1000]),
             keep_entries: *random.pick(&[0, 5, 100]),
+            entry_cache_bytes: *random.pick(&[0, 1_000, 20_000]),
             segment_bytes: *random.pick(&[8 << 10, 32 << 10, 256 << 10]),
             low_bytes_per_commit: *random.pick(&[500, 1 << 20]),
             sync_max: *random.pick(&[100, 5 * MILLI, 30 * MILLI]),
@@ -304,6 +305,13 @@ impl Quorum {
             return self.turn_at(host, until);
         }
         replica.handle_log_events(now, &mut self.cx.report);
+        let had_failed = replica.has_failed;
+        replica.end_entry_reads(now, &mut self.cx.report);
+        if replica.has_failed && !had_failed {
+            // The replica stays stopped until its host restarts it.
+            let after = self.cx.between(SECOND, 5 * SECOND);
+            return self.kill(host, after);
+        }
         replica.group.turn(Time(now));
         let status = replica.group.status(Time(now));
         if status.role == Role::Leader {
@@ -331,8 +339,15 @@ impl Quorum {
         while let Some(event) = replica.group.poll_event() {
             events.push(event);
         }
+        while let Some(read) = replica.group.poll_read() {
+            let is_slow = self.cx.random.percent(5) && !self.is_calm;
+            let delay = self.cx.between(50, if is_slow { 2 * SECOND } else { 5 * MILLI });
+            replica.entry_reads.push((now + delay, read));
+            self.cx.report.quorum_entry_reads += 1;
+        }
         let last = replica.group.state().last();
-        let due = replica.group.timeout();
+        let read_due = replica.entry_reads.iter().map(|(at, _)| Time(*at)).min().unwrap_or(Time::NEVER);
+        let due = replica.group.timeout().min(read_due);
         if !replica.commits {
             replica.commits = true;
             let delay = self.cx.between(10, self.parameters.sync_max);
@@ -599,6 +614,12 @@ impl Quorum {
                 at.disk.change_plan(|plan| plan.sync_fails_at = sync_fails_at);
                 at.sync_fails = true;
                 self.cx.report.syncs_failed += 1;
+            }
+            Fault::FailRead { host } => {
+                if let Some(replica) = self.hosts[host].replica.as_mut().filter(|replica| !replica.has_failed)
+                {
+                    replica.read_fails = true;
+                }
             }
             Fault::Full { host, room, time, holds } => {
                 let at = &mut self.hosts[host];
