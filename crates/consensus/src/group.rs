@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::machine::{Machine, Shared, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
-use crate::raft_log::{EntryRead, EntryReadResult, StorageGroups, Store, Unreadable};
+use crate::raft_log::{LogRead, LogReadResult, StorageGroups, Store, Unreadable};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::runtime::Runtime;
 use crate::serve::Server;
@@ -224,7 +224,7 @@ impl Replica {
         let store = Store::recover(log, storage_groups, recovered, config.entry_cache_bytes);
         let store = store.map_err(StartError::Unreadable)?;
         let mut runtime = Runtime::new(now, config.seed);
-        let network = Network::new(config.group, config.id, config.seed as u32);
+        let network = Network::new(config.group, config.id, config.seed as u32, store.clone());
         let (machine, state) = Machine::new(machine, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
@@ -272,6 +272,11 @@ impl Replica {
         self.store.lock().cached_bytes()
     }
 
+    /// Number of bytes of the last snapshot in memory: none once it is durable.
+    pub fn snapshot_bytes(&self) -> usize {
+        self.store.lock().snapshot_bytes()
+    }
+
     /// Handles a frame of another node's replica.
     pub fn receive(&mut self, from: NodeId, frame: &[u8]) {
         let message = match wire::decode(frame) {
@@ -317,17 +322,17 @@ impl Replica {
         self.store.lock().vacate(vacate);
     }
 
-    /// Takes a request to read entries from the log. The owner runs it where a disk may be waited for, and passes its
-    /// result to [`Self::entries_read`].
-    pub fn poll_read(&mut self) -> Option<EntryRead> {
+    /// Takes a request to read entries or a part of a snapshot from the log. The owner runs it where a disk may be
+    /// waited for, and passes its result to [`Self::handle_read`].
+    pub fn poll_read(&mut self) -> Option<LogRead> {
         self.store.lock().poll_read()
     }
 
-    /// Handles the result of a read. The replica stops if the entries cannot be read.
-    pub fn entries_read(&mut self, result: EntryReadResult) {
-        let read = self.store.lock().entries_read(result);
+    /// Handles the result of a read. The replica stops if the log cannot be read.
+    pub fn handle_read(&mut self, result: LogReadResult) {
+        let read = self.store.lock().handle_read(result);
         if let Err(Unreadable(why)) = read {
-            tracing::error!("consensus: entries cannot be read from the log, {why}; the replica stops");
+            tracing::error!("consensus: the log cannot be read, {why}; the replica stops");
             self.fail(&why);
         }
     }

@@ -31,6 +31,6 @@ pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};
 pub use network::Transmit;
-pub use raft_log::{EntryRead, EntryReadResult, StorageGroups, Unreadable};
+pub use raft_log::{LogRead, LogReadResult, StorageGroups, Unreadable};
 pub use raft_types::{LogGroup, Member, ReplicaId};
 pub use status::{Progress, Role, Status};

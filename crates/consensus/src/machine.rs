@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 
-use crate::raft_log::Store;
+use crate::raft_log::{SnapshotData, Store};
 use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
 /// State machine that replicas feed with the same commands. It depends on nothing but the commands.
@@ -96,17 +96,17 @@ impl Machine {
 }
 
 impl RaftSnapshotBuilder<Types> for Builder {
-    type SnapshotData = Arc<[u8]>;
+    type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let (meta, bytes) = (self.meta.clone(), self.bytes.clone());
         self.store.save_snapshot(meta.clone(), bytes.clone()).await?;
-        Ok(Snapshot { meta, snapshot: bytes })
+        Ok(Snapshot { meta, snapshot: SnapshotData::Bytes(bytes) })
     }
 }
 
 impl RaftStateMachine<Types> for Machine {
-    type SnapshotData = Arc<[u8]>;
+    type SnapshotData = SnapshotData;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
@@ -150,7 +150,11 @@ impl RaftStateMachine<Types> for Machine {
         Builder { meta, bytes: state.machine.snapshot().into(), store: self.store.clone() }
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Arc<[u8]>) -> io::Result<()> {
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> io::Result<()> {
+        // A snapshot that is only in the log is this replica's own.
+        let SnapshotData::Bytes(snapshot) = snapshot else {
+            return Err(io::Error::other("the snapshot is installed already"));
+        };
         {
             let mut state = sync::lock(&self.state);
             state.machine.restore(&snapshot).map_err(|error| match error {

@@ -15,6 +15,7 @@ use openraft::raft::{
 use openraft::{AsyncRuntime, OptionalSend};
 use tokio::sync::oneshot;
 
+use crate::raft_log::{SnapshotData, SnapshotReader, Store};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::runtime::Runtime;
 use crate::wire::{Appended, Body, Message, encode};
@@ -42,9 +43,9 @@ pub(crate) struct Calls {
     regressed: VecDeque<ReplicaId>,
 }
 
-/// Network of one replica, shared by all tasks that `openraft` runs for it.
+/// Network of one replica, shared by all tasks that `openraft` runs for it, and the store that snapshots are read from.
 #[derive(Clone)]
-pub(crate) struct Network(Arc<Mutex<Calls>>);
+pub(crate) struct Network(Arc<Mutex<Calls>>, Store);
 
 /// Client for one other replica.
 pub(crate) struct Client {
@@ -65,7 +66,7 @@ impl Drop for Waiting<'_> {
 impl Network {
     /// Makes the network of a replica. Requests are numbered from `count` on, because answers to the previous
     /// incarnation may be on their way.
-    pub fn new(group: LogGroup, own: ReplicaId, count: u32) -> Self {
+    pub fn new(group: LogGroup, own: ReplicaId, count: u32, store: Store) -> Self {
         let calls = Calls {
             group,
             own,
@@ -75,7 +76,7 @@ impl Network {
             confirmed: BTreeMap::new(),
             regressed: VecDeque::new(),
         };
-        Self(Arc::new(Mutex::new(calls)))
+        Self(Arc::new(Mutex::new(calls)), store)
     }
 
     pub fn poll_regressed(&self) -> Option<ReplicaId> {
@@ -200,25 +201,23 @@ impl Client {
         snapshot: Snapshot,
         option: &RPCOption,
     ) -> Result<SnapshotResponse<Types>, RpcError> {
-        let Snapshot { meta, snapshot: bytes } = snapshot;
-        let size = bytes.len() as u64;
+        let Snapshot { meta, snapshot } = snapshot;
+        let size = snapshot.size();
+        let mut reader = SnapshotReader::new(self.network.1.clone(), snapshot);
         let mut at = 0;
         loop {
-            let end = (at + CHUNK).min(bytes.len());
-            let body = Body::Snapshot {
-                vote,
-                meta: meta.clone(),
-                size,
-                offset: at as u64,
-                bytes: bytes[at..end].to_vec(),
-            };
+            let bytes = reader.read(at, CHUNK).await;
+            let bytes =
+                bytes.map_err(|error| RPCError::Network(NetworkError::from_string(error.to_string())))?;
+            let end = at + bytes.len() as u64;
+            let body = Body::Snapshot { vote, meta: meta.clone(), size, offset: at, bytes };
             match self.call(body, option.soft_ttl()).await? {
                 Body::Received { vote: seen, .. } if seen > vote => return Ok(SnapshotResponse::new(seen)),
-                Body::Received { vote: seen, offset } if end == bytes.len() && offset == size => {
+                Body::Received { vote: seen, offset } if end == size && offset == size => {
                     return Ok(SnapshotResponse::new(seen));
                 }
                 // The replica may ask for the start again.
-                Body::Received { offset, .. } if offset <= size => at = offset as usize,
+                Body::Received { offset, .. } if offset <= size => at = offset,
                 other => return Err(unexpected(&other)),
             }
         }
@@ -226,7 +225,7 @@ impl Client {
 }
 
 impl RaftNetworkV2<Types> for Client {
-    type SnapshotData = Arc<[u8]>;
+    type SnapshotData = SnapshotData;
 
     async fn append_entries(
         &mut self,

@@ -4,10 +4,12 @@
 //! 1). A snapshot is a checkpoint: part 0 holds its metadata, the others hold its bytes. Votes have a group of their
 //! own, whose last entry counts.
 //!
-//! The newest entries are in memory. Older ones are read from the log when they are needed: [`EntryRead`].
+//! The newest entries are in memory. Older ones, and a snapshot that is durable, are read from the log when they are
+//! needed: [`LogRead`].
 
 mod entry_cache;
-mod entry_read;
+mod log_read;
+mod snapshot_data;
 mod terms;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,15 +19,16 @@ use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use entry_cache::EntryCache;
-use entry_read::{EntryReads, Waiting};
 use futures_util::{Stream, stream};
+use log_read::{Found, LogReads, Waiting};
 use openraft::storage::{LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
 use terms::Terms;
 use tokio::sync::oneshot;
 
-pub use self::entry_read::{EntryRead, EntryReadResult};
+pub use self::log_read::{LogRead, LogReadResult};
+pub(crate) use self::snapshot_data::{SnapshotData, SnapshotReader};
 use crate::mutation::{Mutation, mutated};
 use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
@@ -57,7 +60,7 @@ pub(crate) struct RaftLog {
     /// Ids of the entries after `purged`.
     terms: Terms,
     purged: Option<LogId>,
-    reads: EntryReads,
+    reads: LogReads,
     /// True while the replica starts: it may wait for the disk.
     is_starting: bool,
     /// Number of times that entries at the end of the log were removed.
@@ -78,7 +81,7 @@ pub(crate) struct RaftLog {
     /// Entries after a snapshot that is not durable yet. If they were written before it, they would leave a gap.
     deferred: VecDeque<Record>,
     checkpoint: Checkpoint,
-    snapshot: Option<(SnapshotMeta, Arc<[u8]>)>,
+    snapshot: Option<(SnapshotMeta, SnapshotData)>,
     /// Segments that wait for a checkpoint at this index of the log or later.
     vacates: Vec<(SegmentId, u64)>,
     failed: Option<String>,
@@ -159,7 +162,7 @@ impl Store {
             cache: EntryCache::new(0, cache_bytes),
             terms: Terms::default(),
             purged: None,
-            reads: EntryReads::default(),
+            reads: LogReads::default(),
             is_starting: true,
             truncations: 0,
             counters: ReadCounters::default(),
@@ -261,7 +264,7 @@ impl RaftLog {
             let bytes: Vec<u8> = parts.values().flat_map(|part| part.iter().copied()).collect();
             self.purged = meta.last_log_id;
             self.cache.purge(self.first());
-            self.snapshot = Some((meta, bytes.into()));
+            self.snapshot = Some((meta, SnapshotData::Bytes(bytes.into())));
             let parts = parts.len() as u32;
             self.checkpoint =
                 Checkpoint { written: checkpoint, durable: checkpoint, parts, waiting: Vec::new() };
@@ -387,7 +390,7 @@ impl RaftLog {
             self.log.append([Record::Done { group, checkpoint: index }]);
             self.checkpoint.written = index;
             self.checkpoint.parts = parts;
-            self.snapshot = Some((meta, bytes));
+            self.snapshot = Some((meta, SnapshotData::Bytes(bytes)));
         }
         self.checkpoint.waiting.push((index, sender));
         self.checkpoint_durable(self.checkpoint.durable);
@@ -429,9 +432,21 @@ impl RaftLog {
         self.checkpoint.durable = self.checkpoint.durable.max(index);
         let durable = self.checkpoint.durable;
         notify(&mut self.checkpoint.waiting, durable);
+        self.release_snapshot();
         self.free();
         for record in std::mem::take(&mut self.deferred) {
             self.put(record);
+        }
+    }
+
+    /// Removes the bytes of a durable snapshot from memory. A replica that starts needs them once.
+    fn release_snapshot(&mut self) {
+        let checkpoint = self.checkpoint.written;
+        if let Some((_, data)) = &mut self.snapshot
+            && self.checkpoint.durable >= checkpoint
+            && !self.is_starting
+        {
+            *data = SnapshotData::Stored { checkpoint, size: data.size() };
         }
     }
 
@@ -515,20 +530,20 @@ impl RaftLog {
         }
         self.counters.stored += 1;
         let (reader, receiver) = oneshot::channel();
-        let waiting = Waiting { reader, first: start, truncations: self.truncations };
+        let waiting = Waiting::Entries { reader, first: start, truncations: self.truncations };
         // The indexes of the log are one higher.
         let indexes = (start + 1, end.min(self.cache.first()));
-        self.reads.add(self.storage_groups.entries, indexes, payload_max, waiting);
+        self.reads.add_entries(self.storage_groups.entries, indexes, payload_max, waiting);
         if self.is_starting
             && let Some(read) = self.reads.poll()
         {
             let result = read.run(&self.log);
-            self.entries_read(result).map_err(|Unreadable(why)| io::Error::other(why))?;
+            self.handle_read(result).map_err(|Unreadable(why)| io::Error::other(why))?;
         }
         Ok(Lookup::Reads(receiver))
     }
 
-    pub fn poll_read(&mut self) -> Option<EntryRead> {
+    pub fn poll_read(&mut self) -> Option<LogRead> {
         self.reads.poll()
     }
 
@@ -536,17 +551,26 @@ impl RaftLog {
     ///
     /// # Errors
     /// The entries cannot be read, or are not those that the log should have.
-    pub fn entries_read(&mut self, result: EntryReadResult) -> Result<(), Unreadable> {
-        let Some(Waiting { reader, first, truncations }) = self.reads.finish(result.number) else {
-            return Ok(());
+    pub fn handle_read(&mut self, result: LogReadResult) -> Result<(), Unreadable> {
+        // The tasks may have stopped waiting.
+        let (reader, first, truncations) = match self.reads.finish(result.number) {
+            None => return Ok(()),
+            Some(Waiting::Part(reader)) => {
+                if let Found::Part(part) = result.found.map_err(Unreadable)? {
+                    let _ = reader.send(part);
+                }
+                return Ok(());
+            }
+            Some(Waiting::Entries { reader, first, truncations }) => (reader, first, truncations),
         };
         if truncations != self.truncations || first < self.first() {
-            // Other entries may be at these indexes now, or none. The task may have stopped waiting.
+            // Other entries may be at these indexes now, or none.
             let _ = reader.send(None);
             return Ok(());
         }
         let mut entries = Vec::new();
-        for ((before, entry), index) in result.entries.map_err(Unreadable)?.into_iter().zip(first..) {
+        let Found::Entries(found) = result.found.map_err(Unreadable)? else { return Ok(()) };
+        for ((before, entry), index) in found.into_iter().zip(first..) {
             let previous = index.checked_sub(1).and_then(|before| self.terms.get(before)).or(self.purged);
             if self.terms.get(index) != Some(entry.log_id) || before != previous {
                 return Err(Unreadable(format!("entry {} of a replica is another one", index + 1)));
@@ -560,6 +584,7 @@ impl RaftLog {
     /// Ends the start: from now on reads of the log are made by the owner.
     pub fn started(&mut self) {
         self.is_starting = false;
+        self.release_snapshot();
     }
 
     pub fn read_counters(&self) -> ReadCounters {
@@ -569,6 +594,14 @@ impl RaftLog {
     /// Number of bytes of entries in memory.
     pub fn cached_bytes(&self) -> usize {
         self.cache.bytes()
+    }
+
+    /// Number of bytes of the last snapshot in memory.
+    pub fn snapshot_bytes(&self) -> usize {
+        match &self.snapshot {
+            Some((_, SnapshotData::Bytes(bytes))) => bytes.len(),
+            Some((_, SnapshotData::Stored { .. })) | None => 0,
+        }
     }
 }
 
@@ -602,6 +635,22 @@ fn answer(log: &Log, group: GroupId, vacates: &mut Vec<(SegmentId, u64)>, durabl
 }
 
 impl Store {
+    /// Reads a part of a snapshot.
+    async fn read_part(&self, part: u32, checkpoint: u64) -> io::Result<Arc<[u8]>> {
+        let receiver = {
+            let mut raft_log = self.lock();
+            if raft_log.failed.is_some() {
+                return Err(raft_log.failure());
+            }
+            let (reader, receiver) = oneshot::channel();
+            let group = raft_log.storage_groups.entries;
+            raft_log.reads.add_part(group, part, checkpoint, Waiting::Part(reader));
+            receiver
+        };
+        let read = receiver.await.map_err(|_| self.failure())?;
+        read.ok_or_else(|| io::Error::other("another snapshot replaces this one, or a part of it is moved"))
+    }
+
     /// Reads the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not in
     /// the log are left out.
     async fn read(&self, range: Range<u64>, payload_max: usize) -> io::Result<Vec<Entry>> {

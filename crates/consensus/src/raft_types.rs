@@ -76,5 +76,5 @@ pub(crate) type Payload = openraft::EntryPayload<Command, ReplicaId, Member>;
 pub(crate) type Membership = openraft::Membership<ReplicaId, Member>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<Types>;
 pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<Types>;
-pub(crate) type Snapshot = openraft::type_config::alias::SnapshotOf<Types, std::sync::Arc<[u8]>>;
+pub(crate) type Snapshot = openraft::type_config::alias::SnapshotOf<Types, crate::raft_log::SnapshotData>;
 pub(crate) type IoFlushed = openraft::storage::IOFlushed<Types>;

@@ -9,7 +9,7 @@ use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use tokio::sync::RwLock;
 
 use crate::group::Raft;
-use crate::raft_log::Store;
+use crate::raft_log::{SnapshotData, Store};
 use crate::raft_types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
 use crate::wire::Body;
 
@@ -76,7 +76,8 @@ impl Server {
                     self.store.wait_durable().await.ok()?;
                     return Some(Body::Received { vote, offset: size });
                 }
-                let snapshot = Snapshot { meta: whole.meta, snapshot: whole.bytes.into() };
+                let snapshot =
+                    Snapshot { meta: whole.meta, snapshot: SnapshotData::Bytes(whole.bytes.into()) };
                 let mut installing = pin!(raft.install_full_snapshot(vote, snapshot));
                 let first = poll_fn(|cx| Poll::Ready(installing.as_mut().poll(cx))).await;
                 // `openraft` has the snapshot: later requests are handled after it, and need not wait until it is
@@ -93,7 +94,8 @@ impl Server {
         }
     }
 
-    /// Adds a piece. Returns the snapshot after the last piece, and otherwise the offset that is expected next.
+    /// Adds a piece. Returns the snapshot after the last piece, and otherwise the offset that is expected next. A
+    /// leader that begins again after an error continues from there.
     fn take(
         &self,
         from: ReplicaId,
@@ -104,13 +106,15 @@ impl Server {
         bytes: &[u8],
     ) -> Result<Incoming, u64> {
         let mut incoming = sync::lock(&self.incoming);
-        if offset == 0 && size <= self.bytes_max {
+        let is_known = incoming.as_ref().is_some_and(|known| {
+            (known.from, known.vote, known.size) == (from, vote, size) && known.meta == meta
+        });
+        if offset == 0 && size <= self.bytes_max && !is_known {
             *incoming = Some(Incoming { from, vote, meta: meta.clone(), size, bytes: Vec::new() });
-        }
-        let Some(known) = &mut *incoming else { return Err(0) };
-        if (known.from, known.vote, known.size) != (from, vote, size) || known.meta != meta {
+        } else if !is_known {
             return Err(0);
         }
+        let Some(known) = &mut *incoming else { return Err(0) };
         let length = known.bytes.len() as u64;
         if offset != length || length + bytes.len() as u64 > size {
             return Err(length);

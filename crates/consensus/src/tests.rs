@@ -57,7 +57,7 @@ struct Lone {
     writer: Writer,
     recorder: EventRecorder,
     log: Log,
-    /// Reason why reads of entries fail.
+    /// Reason why reads of the log fail.
     read_error: Option<&'static str>,
     now: u64,
     calls: u32,
@@ -112,7 +112,7 @@ impl Lone {
                     Some(why) => read.fail(why),
                     None => read.run(&self.log),
                 };
-                self.group.entries_read(result);
+                self.group.handle_read(result);
             }
         }
     }
@@ -250,4 +250,31 @@ fn a_replica_that_cannot_read_its_entries_stops_and_says_so() {
     lone.passes();
     let granted = |body: &Body| matches!(body, Body::Voted { granted: true, .. });
     assert!(!lone.answers().iter().any(granted));
+}
+
+/// A leader that had no answer to a piece sends the snapshot again. The replica answers what it has already.
+#[test]
+fn a_snapshot_goes_on_where_it_was_interrupted() {
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
+    let meta = |last| SnapshotMeta {
+        last_log_id: Some(wire::log_id(1, last)),
+        last_membership: StoredMembership::new(Some(wire::log_id(1, 0)), membership()),
+    };
+    let mut lone = Lone::new();
+    let mut sends = |last: u64, offset: u64, bytes: &[u8]| {
+        lone.receives(Body::Snapshot { vote, meta: meta(last), size: 8, offset, bytes: bytes.into() });
+        lone.passes();
+        let received = lone.answers().into_iter().find_map(|answer| match answer {
+            Body::Received { offset, .. } => Some(offset),
+            _ => None,
+        });
+        (received, lone.group.status(Time(lone.now)).snapshot, lone.group.state().0)
+    };
+    assert_eq!(sends(20, 0, &[1, 1, 1]), (Some(3), None, 0));
+    // Another snapshot begins at its start.
+    assert_eq!(sends(30, 3, &[9, 9]), (Some(0), None, 0));
+    assert_eq!(sends(30, 0, &[9, 0, 0, 0]), (Some(4), None, 0));
+    assert_eq!(sends(30, 0, &[9, 0, 0, 0]), (Some(4), None, 0));
+    assert_eq!(sends(30, 4, &[0, 0, 0, 0]), (Some(8), Some(30), 9));
+    assert_eq!(lone.group.snapshot_bytes(), 0, "it is durable");
 }

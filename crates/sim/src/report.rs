@@ -296,8 +296,8 @@ report! {
     /// Updates of copies of records with single changes, and with all records.
     cluster_records_incremental,
     cluster_records_full,
-    /// Reads of entries from the log by replicas of the meta group.
-    cluster_entry_reads,
+    /// Reads of the log by replicas of the meta group.
+    cluster_log_reads,
     /// Changes that were accepted and found on every node, and those that were refused and found on none.
     cluster_check_accepted,
     cluster_check_refused,
@@ -338,8 +338,8 @@ report! {
     quorum_one_way,
     quorum_connections_lost,
     quorum_frames_lost,
-    /// Reads of entries from the log, and replicas that stopped because such a read failed.
-    quorum_entry_reads,
+    /// Reads of the log by replicas, and replicas that stopped because such a read failed.
+    quorum_log_reads,
     quorum_check_unreadable,
     quorum_check_applied,
     quorum_check_read,

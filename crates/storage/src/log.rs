@@ -109,6 +109,34 @@ impl Log {
         Ok(entries)
     }
 
+    /// Reads a part of the group's last checkpoint, if that is `checkpoint` and the part was written for it. Blocks for
+    /// the disk, so reactors must not call it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with the index of the checkpoint: there is another checkpoint, or the part is being moved;
+    /// [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
+    pub fn read_part(&self, group: GroupId, part: u32, checkpoint: u64) -> Result<Arc<[u8]>, Error> {
+        let not_found = Error::NotFound { group, index: checkpoint };
+        let (pin, location) = {
+            let state = self.shared.state();
+            let part_index = state.groups.get(&group).map(|known| &known.part_index);
+            let live = part_index.filter(|index| index.checkpoint == Some(checkpoint));
+            let location = live.and_then(|index| index.get(part)).filter(|live| live.version == checkpoint);
+            let found = location.and_then(|found| Some((state.segments.get(&found.segment)?, found)));
+            match found {
+                Some((segment, found)) if found.offset < segment.end() => (segment.pin(), found),
+                _ => return Err(not_found),
+            }
+        };
+        let (header, payload) = read_record(&pin, location.offset)?;
+        let is = matches!(header.kind, Kind::Part | Kind::MovedPart)
+            && (header.group, header.part, header.index) == (group, part, checkpoint);
+        if !is {
+            return Err(pin.corrupt(location.offset, format!("this is not part {part} of {group}")));
+        }
+        Ok(payload)
+    }
+
     /// Returns the location of an entry that can be read, and keeps its segment.
     fn locate(&self, group: GroupId, index: u64) -> Result<(Pin, EntryLocation), Error> {
         let state = self.shared.state();

@@ -103,6 +103,11 @@ impl PartIndex {
         self.counted.is_none_or(|counted| counted == self.figures())
     }
 
+    /// Returns the live version of a part.
+    pub fn get(&self, part: u32) -> Option<PartLocation> {
+        self.live.get(&part).copied()
+    }
+
     pub fn live(&self) -> impl Iterator<Item = (u32, PartLocation)> + '_ {
         self.live.iter().map(|(part, location)| (*part, *location))
     }

@@ -75,6 +75,26 @@ fn a_range_of_entries_is_read_up_to_its_end_or_to_a_number_of_bytes() {
 }
 
 #[test]
+fn a_part_is_read_until_another_checkpoint_replaces_it() {
+    let (mut opened, _) = open_on(&FaultDisk::new(7));
+    let group = GroupId(1);
+    opened.log.append([entry(1, 1, b"x"), part(1, 3, 1, b"three"), part(1, 4, 1, b"four"), done(1, 1)]);
+    assert!(matches!(opened.log.read_part(group, 3, 1), Err(Error::NotFound { .. })));
+    drain(&mut opened);
+    assert_eq!(opened.log.read_part(group, 3, 1).expect("a part").as_ref(), b"three");
+    opened.log.append([entry(1, 2, b"x"), part(1, 3, 2, b"other")]);
+    drain(&mut opened);
+    assert_eq!(opened.log.read_part(group, 3, 1).expect("the last finished one").as_ref(), b"three");
+    opened.log.append([done(1, 2)]);
+    drain(&mut opened);
+    assert!(matches!(opened.log.read_part(group, 3, 1), Err(Error::NotFound { .. })));
+    assert_eq!(opened.log.read_part(group, 3, 2).expect("a part").as_ref(), b"other");
+    // A part that did not change is not of this checkpoint.
+    assert!(matches!(opened.log.read_part(group, 4, 2), Err(Error::NotFound { .. })));
+    assert!(matches!(opened.log.read_part(group, 9, 2), Err(Error::NotFound { .. })));
+}
+
+#[test]
 fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
     let disk = FaultDisk::new(3);
     let (mut opened, _) = open_on(&disk);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use consensus::{
-    Change, EntryRead, EntryReadResult, Event, Group, Outcome, Progress, ReplicaId, RequestId, Role, Status,
+    Change, Event, Group, LogRead, LogReadResult, Outcome, Progress, ReplicaId, RequestId, Role, Status,
 };
 use link::{NodeId, Time};
 use storage::LogEvent;
@@ -106,13 +106,13 @@ impl CoreReplica {
         }
     }
 
-    /// Returns a request of the replica to read entries from the log.
-    pub fn poll_read(&mut self) -> Option<EntryRead> {
+    /// Returns a request of the replica to read from the log.
+    pub fn poll_read(&mut self) -> Option<LogRead> {
         self.group.poll_read()
     }
 
-    pub fn entries_read(&mut self, result: EntryReadResult) {
-        self.group.entries_read(result);
+    pub fn handle_read(&mut self, result: LogReadResult) {
+        self.group.handle_read(result);
     }
 
     /// Handles a frame of another replica.

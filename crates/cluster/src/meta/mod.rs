@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use consensus::{EntryRead, EntryReadResult, Group, Outcome, ReplicaId, Status};
+use consensus::{Group, LogRead, LogReadResult, Outcome, ReplicaId, Status};
 use link::{NodeId, Time};
 use replog::Incarnation;
 use storage::LogEvent;
@@ -345,15 +345,15 @@ impl Meta {
         self.due = Time::default();
     }
 
-    /// Returns a request of this core's replica to read entries from the log.
-    pub fn poll_read(&mut self) -> Option<EntryRead> {
+    /// Returns a request of this core's replica to read from the log.
+    pub fn poll_read(&mut self) -> Option<LogRead> {
         self.core.as_mut()?.poll_read()
     }
 
     /// Handles the result of a read.
-    pub fn entries_read(&mut self, result: EntryReadResult) {
+    pub fn handle_read(&mut self, result: LogReadResult) {
         if let Some(core) = &mut self.core {
-            core.entries_read(result);
+            core.handle_read(result);
         }
     }
 

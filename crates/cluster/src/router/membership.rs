@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker::peers::{Copies, Wants};
 use bytes::Bytes;
 use configstore::{Position, RecordUpdate};
-use consensus::{EntryRead, EntryReadResult};
+use consensus::{LogRead, LogReadResult};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use replog::{Incarnation, WriterId};
@@ -183,15 +183,15 @@ impl ClusterRouter {
         }
     }
 
-    /// Returns a request of this node's replica to read entries from the node's log. The owner runs it where a disk may
-    /// be waited for, and passes the result on by [`RouterCommand::EntriesRead`](super::RouterCommand::EntriesRead).
-    pub fn poll_entry_read(&mut self) -> Option<EntryRead> {
+    /// Returns a request of this node's replica to read from the node's log. The owner runs it where a disk may
+    /// be waited for, and passes the result on by [`RouterCommand::LogRead`](super::RouterCommand::LogRead).
+    pub fn poll_log_read(&mut self) -> Option<LogRead> {
         self.membership.meta_mut()?.poll_read()
     }
 
-    pub(super) fn entries_read(&mut self, result: EntryReadResult) {
+    pub(super) fn handle_read(&mut self, result: LogReadResult) {
         if let Some(meta) = self.membership.meta_mut() {
-            meta.entries_read(result);
+            meta.handle_read(result);
         }
     }
 

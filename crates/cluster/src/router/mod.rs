@@ -17,7 +17,7 @@ use broker::Node;
 use broker::peers::{NodeIndex, Outbound};
 use bytes::Bytes;
 use configstore::Position as RecordsPosition;
-use consensus::EntryReadResult;
+use consensus::LogReadResult;
 use link::{Class, Event, Lane, Mesh, MeshEvent, NodeId, Time};
 use replog::{Replica, WriterId};
 use storage::LogEvent;
@@ -52,8 +52,8 @@ pub enum RouterCommand {
     Answer(Asker, Option<Bytes>),
     /// Event of the node's log for its replica of the meta group.
     Log(LogEvent),
-    /// Result of a read of [`ClusterRouter::poll_entry_read`].
-    EntriesRead(EntryReadResult),
+    /// Result of a read of [`ClusterRouter::poll_log_read`].
+    LogRead(LogReadResult),
     /// Operator's proposal: [`ClusterRouter::poll_proposal`] returns the outcome.
     Proposal(ProposalId, Command),
     /// Leave the cluster: [`ClusterRouter::poll_proposal`] reports the end of the membership.
@@ -203,7 +203,7 @@ impl ClusterRouter {
             RouterCommand::Ask(question) => self.ask(now, question),
             RouterCommand::Answer(to, answer) => self.answer(now, to, answer.as_deref()),
             RouterCommand::Log(news) => self.handle_log_event(news),
-            RouterCommand::EntriesRead(result) => self.entries_read(result),
+            RouterCommand::LogRead(result) => self.handle_read(result),
             RouterCommand::Proposal(id, command) => self.propose(now, id, &command),
             RouterCommand::Leave(id) => self.leave(now, id),
             RouterCommand::JoinAt(addresses) => self.join_at(now, addresses),

@@ -109,7 +109,7 @@ impl Bench {
         let read = self.store.lock().poll_read();
         let Some(read) = read else { return false };
         let result = read.run(&self.log);
-        self.store.lock().entries_read(result).expect("the entries are there");
+        self.store.lock().handle_read(result).expect("the entries are there");
         true
     }
 }
@@ -364,4 +364,48 @@ fn entries_in_memory_and_in_the_log_are_one_list() {
     }
     let (cached, stored, truncated, freed) = figures;
     assert!(cached > 1_000 && stored > 1_000 && truncated > 50 && freed > 50, "{figures:?}");
+}
+
+/// A snapshot leaves memory when it is durable. It is read back part by part until another
+/// snapshot replaces it.
+#[test]
+fn a_durable_snapshot_is_in_the_log_and_not_in_memory() {
+    let bytes: Vec<u8> = (0..5 * PART / 2).map(|at| (at / 1000) as u8).collect();
+    let mut bench = Bench::with(64 << 10, 0);
+    bench.store.lock().started();
+    let _ = bench.append(1, 0..=20);
+    let store = bench.store.clone();
+    let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(1, 10)), bytes.clone().into()));
+    assert!(poll(saved.as_mut()).is_pending());
+    assert_eq!(bench.store.lock().snapshot_bytes(), bytes.len(), "it is not durable");
+    while poll(saved.as_mut()).is_pending() {
+        assert!(bench.commit());
+    }
+    assert_eq!(bench.store.lock().snapshot_bytes(), 0);
+    let data = bench.store.lock().snapshot().expect("a snapshot").snapshot;
+    assert_eq!(data.size(), bytes.len() as u64);
+    let mut reader = SnapshotReader::new(bench.store.clone(), data);
+    let mut read = |bench: &mut Bench, offset: u64| {
+        let mut reads = pin!(reader.read(offset, 100_000));
+        loop {
+            match poll(reads.as_mut()) {
+                Poll::Ready(read) => return read,
+                Poll::Pending => assert!(bench.read_once()),
+            }
+        }
+    };
+    let mut found = Vec::new();
+    while found.len() < bytes.len() {
+        let piece = read(&mut bench, found.len() as u64).expect("the snapshot is there");
+        assert!((1..=100_000).contains(&piece.len()));
+        found.extend(piece);
+    }
+    assert!(found == bytes, "other bytes were read");
+    assert_eq!(read(&mut bench, bytes.len() as u64).expect("the end"), Vec::<u8>::new());
+    let store = bench.store.clone();
+    let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(1, 15)), vec![1; 10].into()));
+    while poll(saved.as_mut()).is_pending() {
+        assert!(bench.commit());
+    }
+    assert!(read(&mut bench, 0).is_err(), "another snapshot has replaced it");
 }

@@ -379,13 +379,13 @@ impl Cluster {
         let config = cluster::Config { wall_ms: began, ..config };
         let meta = meta.map(|meta| meta.start(now, &config)).transpose()?;
         let mut router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed);
-        let (mut meta_events, mut entry_reads) = (None, None);
+        let (mut meta_events, mut log_reads) = (None, None);
         if let Some((meta, access)) = meta {
             router.join_cluster(now, meta);
-            (meta_events, entry_reads) = access.unzip();
+            (meta_events, log_reads) = access.unzip();
         }
         self.shared.lock_last_view().at = Some(Instant::now());
-        let served = RouterThread { router, shared: self.shared.clone(), entry_reads, viewed_at: None };
+        let served = RouterThread { router, shared: self.shared.clone(), log_reads, viewed_at: None };
         let handle = transport::spawn(served, TransportConfig { clock, ..transport })
             .map_err(|error| error.to_string())?;
         for address in handle.addresses() {
@@ -549,19 +549,19 @@ struct RouterThread {
     router: ClusterRouter,
     shared: Arc<Shared>,
     /// Queue of reads of the Raft log, on a core.
-    entry_reads: Option<ReadQueue>,
+    log_reads: Option<ReadQueue>,
     viewed_at: Option<Time>,
 }
 
 impl RouterThread {
-    fn queue_entry_reads(&mut self) {
+    fn queue_log_reads(&mut self) {
         // The first turn may come before the start has ended.
-        let (Some(reads), Some(sender)) = (&self.entry_reads, self.shared.sender.get()) else { return };
-        while let Some(read) = self.router.poll_entry_read() {
+        let (Some(reads), Some(sender)) = (&self.log_reads, self.shared.sender.get()) else { return };
+        while let Some(read) = self.router.poll_log_read() {
             let sender = sender.clone();
-            reads.read_entries(read, move |result| {
+            reads.read_log(read, move |result| {
                 // A thread that has ended needs no entries.
-                let _ = sender.send(RouterCommand::EntriesRead(result));
+                let _ = sender.send(RouterCommand::LogRead(result));
             });
         }
     }
@@ -583,7 +583,7 @@ impl Handler for RouterThread {
 
     fn turn(&mut self, now: Time) {
         self.router.turn(now);
-        self.queue_entry_reads();
+        self.queue_log_reads();
         self.shared.peer_requests.poll(&mut self.router, self.shared.sender.get());
         self.shared.proposals.poll(&mut self.router);
         self.shared.record_copies.poll(now, &mut self.router);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cluster::meta::{Answer, Meta, MetaConfig, MetaState, ProposalId, RecordSyncConfig, State};
 use cluster::{ClusterRouter, Config, NodeInfo, Role, RouterCommand};
 use configstore::{RecordUpdate, Records, RecordsLimits};
-use consensus::{EntryRead, Group, LogGroup, ReplicaId, StartError, StorageGroups};
+use consensus::{Group, LogGroup, LogRead, ReplicaId, StartError, StorageGroups};
 use link::{
     Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, PeerStatus, Secret,
     Time,
@@ -85,8 +85,8 @@ pub struct Process {
     /// Microseconds that its clock gains in 1,000.
     rate: u64,
     answers: Vec<(ProposalId, Result<Answer, String>)>,
-    /// Reads of the replica's entries, and the times at which they end.
-    entry_reads: Vec<(Micros, EntryRead)>,
+    /// Reads of the replica's log, and the times at which they end.
+    log_reads: Vec<(Micros, LogRead)>,
 }
 
 /// A node that is cut off from all others.
@@ -226,7 +226,7 @@ impl Member {
             last_check_round: 0,
             rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
-            entry_reads: Vec::new(),
+            log_reads: Vec::new(),
         };
         process.wake(cx, 0);
         self.process = Some(process);
@@ -329,18 +329,18 @@ impl Process {
         for command in self.mailbox.take() {
             self.router.handle_command(now, command);
         }
-        for (_, read) in self.entry_reads.extract_if(.., |(at, _)| *at <= cx.now()) {
+        for (_, read) in self.log_reads.extract_if(.., |(at, _)| *at <= cx.now()) {
             let result = read.run(self.node.storage_log());
-            self.router.handle_command(now, RouterCommand::EntriesRead(result));
+            self.router.handle_command(now, RouterCommand::LogRead(result));
         }
         self.router.turn(now);
-        while let Some(read) = self.router.poll_entry_read() {
+        while let Some(read) = self.router.poll_log_read() {
             let is_slow = cx.has_slow_reads && cx.random.percent(10);
             let delay = if is_slow { cx.between(20 * MILLI, 2 * SECOND) } else { cx.between(50, 5 * MILLI) };
-            self.entry_reads.push((cx.now() + delay, read));
-            cx.report.cluster_entry_reads += 1;
+            self.log_reads.push((cx.now() + delay, read));
+            cx.report.cluster_log_reads += 1;
         }
-        if let Some(at) = self.entry_reads.iter().map(|(at, _)| *at).min() {
+        if let Some(at) = self.log_reads.iter().map(|(at, _)| *at).min() {
             self.wake(cx, at - cx.now());
         }
         while let Some(delivery) = self.router.poll_delivery() {

@@ -20,7 +20,7 @@ pub enum Fault {
     Rot { host: usize },
     /// Fails the next sync.
     FailSync { host: usize },
-    /// Fails the next read of entries.
+    /// Fails the next read of the log.
     FailRead { host: usize },
     /// Limits the free space of the disk to `room` bytes, for a time. Another user of the log writes meanwhile, and may
     /// need all its segments.

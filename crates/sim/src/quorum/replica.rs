@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use consensus::{Config, EntryRead, Group, LogGroup, Member, ReplicaId, Role, StorageGroups};
+use consensus::{Config, Group, LogGroup, LogRead, Member, ReplicaId, Role, StorageGroups};
 use link::{NodeId, Time};
 use storage::fault::FaultDisk;
 use storage::{ForEachEvent, GroupId, Keeper, Log, LogEvent, LogListener, Options, Writer};
@@ -82,22 +82,22 @@ pub struct Replica {
     pub turn_at: Micros,
     /// True if its disk has failed.
     pub has_failed: bool,
-    /// Reads of entries, and the times at which they end.
-    pub entry_reads: Vec<(Micros, EntryRead)>,
-    /// True if the next read of entries fails.
+    /// Reads of the log, and the times at which they end.
+    pub log_reads: Vec<(Micros, LogRead)>,
+    /// True if the next read of the log fails.
     pub read_fails: bool,
 }
 
 impl Replica {
-    /// Ends reads of entries that are due.
-    pub fn end_entry_reads(&mut self, now: Micros, report: &mut Report) {
-        let due: Vec<_> = self.entry_reads.extract_if(.., |(at, _)| *at <= now).collect();
+    /// Ends reads of the log that are due.
+    pub fn end_log_reads(&mut self, now: Micros, report: &mut Report) {
+        let due: Vec<_> = self.log_reads.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, read) in due {
             if !std::mem::take(&mut self.read_fails) {
-                self.group.entries_read(read.run(&self.log));
+                self.group.handle_read(read.run(&self.log));
                 continue;
             }
-            self.group.entries_read(read.fail("the disk fails to read"));
+            self.group.handle_read(read.fail("the disk fails to read"));
             let status = self.group.status(Time(now));
             let why = status.failure.as_deref();
             assert!(status.role == Role::Stopped && why == Some("the disk fails to read"), "{status:?}");
@@ -230,7 +230,7 @@ impl Host {
             paused_until: 0,
             turn_at: Micros::MAX,
             has_failed: false,
-            entry_reads: Vec::new(),
+            log_reads: Vec::new(),
             read_fails: false,
         });
         Ok(())

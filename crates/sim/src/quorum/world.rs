@@ -306,7 +306,7 @@ impl Quorum {
         }
         replica.handle_log_events(now, &mut self.cx.report);
         let had_failed = replica.has_failed;
-        replica.end_entry_reads(now, &mut self.cx.report);
+        replica.end_log_reads(now, &mut self.cx.report);
         if replica.has_failed && !had_failed {
             // The replica stays stopped until its host restarts it.
             let after = self.cx.between(SECOND, 5 * SECOND);
@@ -342,11 +342,11 @@ impl Quorum {
         while let Some(read) = replica.group.poll_read() {
             let is_slow = self.cx.random.percent(5) && !self.is_calm;
             let delay = self.cx.between(50, if is_slow { 2 * SECOND } else { 5 * MILLI });
-            replica.entry_reads.push((now + delay, read));
-            self.cx.report.quorum_entry_reads += 1;
+            replica.log_reads.push((now + delay, read));
+            self.cx.report.quorum_log_reads += 1;
         }
         let last = replica.group.state().last();
-        let read_due = replica.entry_reads.iter().map(|(at, _)| Time(*at)).min().unwrap_or(Time::NEVER);
+        let read_due = replica.log_reads.iter().map(|(at, _)| Time(*at)).min().unwrap_or(Time::NEVER);
         let due = replica.group.timeout().min(read_due);
         if !replica.commits {
             replica.commits = true;
