@@ -246,10 +246,17 @@ pub trait Access: Send + Sync + 'static {
         None
     }
 
-    /// Returns whether `authorize` can ever refuse. When false, `authorize` is not called.
+    /// Returns whether `authorize` can ever refuse. When false, `authorize` is not called. Changes only together with
+    /// [`Access::generation`].
     fn guards_topics(&self) -> bool;
 
-    /// Returns whether `authorize` can ever return `None`.
+    /// Returns whether `authorize` allows everything outside `$SYS` to clients without [`Grants`]. It is then not called
+    /// for them about other topics. Changes only together with [`Access::generation`].
+    fn allows_without_grants(&self) -> bool {
+        !self.guards_topics()
+    }
+
+    /// Returns whether `authorize` can ever return `None`. Changes only together with [`Access::generation`].
     fn may_answer_later(&self) -> bool {
         false
     }
@@ -265,8 +272,8 @@ pub trait Access: Send + Sync + 'static {
         later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission>;
 
-    /// Generation of the rules. It grows whenever the rules change; subscriptions and cached answers of earlier
-    /// generations are checked again.
+    /// Generation of the rules. It grows whenever the rules have changed; subscriptions and cached answers of earlier
+    /// generations are checked again. The broker asks for each message.
     fn generation(&self) -> u64;
 
     /// Reason to disconnect this client; `None` when it may stay. The broker asks when the client is admitted, and asks

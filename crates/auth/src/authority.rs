@@ -64,7 +64,8 @@ pub enum Decider {
     NoMatch,
 }
 
-/// Number of decisions of one decider, deliveries excluded. Answers that reactors remember are not counted again.
+/// Number of decisions of one decider, deliveries excluded. Answers that reactors remember are not counted again, and
+/// nothing is counted where there are no rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionFigures {
     /// `superuser`, `token`, the name of a source, or `no_match`.
@@ -120,6 +121,11 @@ impl Authority {
     /// Returns whether an answer other than "allowed" is possible for clients without their own rules.
     pub fn guards(&self, sources: &Sources) -> bool {
         sources.no_match().is_some() || self.has_source(sources)
+    }
+
+    /// Returns whether clients without their own rules may do everything outside `$SYS`: no source could refuse.
+    pub fn allows_without_grants(&self, sources: &Sources) -> bool {
+        sources.no_match() != Some(NoMatch::Deny) && !self.has_source(sources)
     }
 
     /// Returns whether an answer can be delayed.

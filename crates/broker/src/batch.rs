@@ -12,7 +12,7 @@ use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, WorkerId};
 use crate::message::Message;
 use crate::peers::Inbound;
 use crate::retained::{Page, Scan};
-use crate::route::Options;
+use crate::route::{Options, Route};
 use crate::store::{Completion, DueWill, Request, StoreEvent, WalkProgress};
 
 /// All commands and deliveries of one worker for another at the end of a turn. Its vectors are reused: a steady flow of
@@ -54,6 +54,14 @@ pub(crate) struct Target {
     pub subscription_id: u32,
     pub options: Options,
     pub continues: bool,
+}
+
+impl Target {
+    /// The target of a route to a connection.
+    pub fn of(route: &Route) -> Self {
+        let Route { slot, generation, subscription_id, options, .. } = *route;
+        Self { slot, generation, subscription_id, options, continues: false }
+    }
 }
 
 /// The request that waits for a completion.

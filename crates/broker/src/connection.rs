@@ -482,6 +482,15 @@ impl Flow {
         }
     }
 
+    /// Returns whether no message waits for the window, for room in the output or in the retained messages.
+    #[inline]
+    pub fn has_nothing_to_send(&self) -> bool {
+        self.deliveries.waiting() == 0
+            && self.overflow.is_empty()
+            && self.ready.is_empty()
+            && self.retained.is_empty()
+    }
+
     pub fn is_idle(&self) -> bool {
         self.inbound.is_empty()
             && self.deliveries.is_empty()
@@ -511,6 +520,7 @@ impl Connection {
         Duration::from_millis(u64::from(self.keep_alive) * 1500)
     }
 
+    #[inline]
     pub fn flow(&mut self) -> &mut Flow {
         self.flow.get_or_insert_with(Box::default)
     }

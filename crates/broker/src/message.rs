@@ -155,15 +155,19 @@ impl<'a> MessageView<'a> {
     /// Remaining Message Expiry Interval to pass on, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it has passed
     /// [MQTT-3.3.2-5].
     pub fn remaining_expiry(&self, now: Time) -> Result<Option<u32>, Expired> {
-        if self.expires == Time::NEVER {
-            return Ok(None);
-        }
-        if self.expires <= now {
-            return Err(Expired);
-        }
-        let seconds = self.expires.since(now).as_millis().div_ceil(1000);
-        Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
+        remaining_expiry(self.expires, now)
     }
+}
+
+fn remaining_expiry(expires: Time, now: Time) -> Result<Option<u32>, Expired> {
+    if expires == Time::NEVER {
+        return Ok(None);
+    }
+    if expires <= now {
+        return Err(Expired);
+    }
+    let seconds = expires.since(now).as_millis().div_ceil(1000);
+    Ok(Some(u32::try_from(seconds).unwrap_or(u32::MAX)))
 }
 
 /// The message's expiry interval has passed.
@@ -192,6 +196,12 @@ impl Message {
         MessageView::decode(&self.0)
     }
 
+    /// Returns the same as [`MessageView::remaining_expiry`], without decoding the rest.
+    pub fn remaining_expiry(&self, now: Time) -> Result<Option<u32>, Expired> {
+        let expires = self.0.first_chunk().map_or(Time::NEVER, |bytes| Time(u64::from_le_bytes(*bytes)));
+        remaining_expiry(expires, now)
+    }
+
     /// Encoded message; it ends with the payload.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -206,27 +216,32 @@ impl Message {
 /// Makes the shared copy of a message at the first request, and returns the same one later.
 pub struct Shared<'a> {
     pub view: MessageView<'a>,
-    message: Option<Message>,
+    /// The message of the view, if it is one.
+    source: Option<&'a Message>,
+    made: Option<Message>,
 }
 
 impl<'a> Shared<'a> {
     pub fn of(view: MessageView<'a>) -> Self {
-        Self { view, message: None }
+        Self { view, source: None, made: None }
     }
 
     /// Returns whether the shared copy exists already.
     pub fn is_shared(&self) -> bool {
-        self.message.is_some()
+        self.source.is_some() || self.made.is_some()
     }
 
     pub fn message(&mut self) -> Message {
-        self.message.get_or_insert_with(|| self.view.to_message()).clone()
+        match self.source {
+            Some(message) => message.clone(),
+            None => self.made.get_or_insert_with(|| self.view.to_message()).clone(),
+        }
     }
 }
 
 impl<'a> From<&'a Message> for Shared<'a> {
     fn from(message: &'a Message) -> Self {
-        Self { view: message.view(), message: Some(message.clone()) }
+        Self { view: message.view(), source: Some(message), made: None }
     }
 }
 
@@ -265,5 +280,9 @@ mod tests {
         assert_eq!(at(Time(10_000)).remaining_expiry(Time(0)), Ok(Some(10)));
         assert_eq!(at(Time(10_000)).remaining_expiry(Time(8_500)), Ok(Some(2)));
         assert_eq!(at(Time(10_000)).remaining_expiry(Time(10_000)), Err(Expired));
+        for expires in [Time::NEVER, Time(10_000), Time(8_500), Time(0)] {
+            let view = at(expires);
+            assert_eq!(view.to_message().remaining_expiry(Time(8_500)), view.remaining_expiry(Time(8_500)));
+        }
     }
 }

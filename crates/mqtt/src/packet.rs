@@ -8,6 +8,7 @@ pub(crate) mod connack;
 pub(crate) mod connect;
 pub(crate) mod disconnect;
 pub(crate) mod outgoing;
+pub(crate) mod plain;
 pub(crate) mod publish;
 pub(crate) mod reasons;
 pub(crate) mod suback;

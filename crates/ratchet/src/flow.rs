@@ -1,4 +1,5 @@
-//! The measured flows. Each flow runs in lock-step: a message is published when the previous one is completely handled.
+//! The measured flows. They run in lock-step: a message is published when the previous one is completely handled. In the
+//! flows named `batch`, [`BATCH`] messages take the place of one, as when clients are faster than the broker.
 
 use broker::ConnectionId;
 
@@ -15,6 +16,10 @@ pub const ALL: &[Flow] = &[
     Flow { name: "qos0", messages: 5_000, run: |messages| one_to_one(0, messages) },
     Flow { name: "qos1", messages: 5_000, run: |messages| one_to_one(1, messages) },
     Flow { name: "qos2", messages: 5_000, run: |messages| one_to_one(2, messages) },
+    Flow { name: "batch-qos0", messages: 20_000, run: |messages| batches(0, messages) },
+    Flow { name: "batch-qos1", messages: 20_000, run: |messages| batches(1, messages) },
+    Flow { name: "batch-qos2", messages: 20_000, run: |messages| batches(2, messages) },
+    Flow { name: "batch-fan-in", messages: 20_000, run: fan_in },
     Flow { name: "fan-out-100", messages: 500, run: fan_out },
     Flow { name: "connect-subscribe", messages: 1_000, run: connect_subscribe },
     Flow { name: "durable-qos1", messages: 5_000, run: durable },
@@ -25,6 +30,10 @@ const TOPIC: &str = "plant/7/temperature";
 const FILTER: &str = "plant/+/temperature";
 const PAYLOAD: usize = 256;
 const FAN_OUT: usize = 100;
+/// Number of messages that a publisher sends at once.
+const BATCH: u32 = 50;
+/// Number of publishers of one subscriber.
+const FAN_IN: u32 = 40;
 /// Number of messages that wait for an absent client when it reconnects.
 const WAITING: u32 = 100;
 
@@ -33,6 +42,48 @@ fn one_to_one(qos: u8, messages: u32) {
     let mut subscriber = Client::new(broker.connect("subscriber", true));
     broker.subscribe(subscriber.id, FILTER, qos);
     flow(&mut broker, &mut subscriber, qos, messages);
+}
+
+/// Runs a flow in which the publisher sends [`BATCH`] messages in one write.
+fn batches(qos: u8, messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", true));
+    broker.subscribe(subscriber.id, FILTER, qos);
+    let mut publisher = Client::new(broker.connect("publisher", true));
+    let mut publish = Publish::new(qos, TOPIC, PAYLOAD);
+    let mut batch = Vec::new();
+    for first in (0..messages).step_by(BATCH as usize) {
+        batch.clear();
+        (first..first + BATCH).for_each(|message| batch.extend_from_slice(publish.number(message)));
+        broker.send(publisher.id, &batch);
+        run_until_idle(&mut broker, &mut [&mut publisher, &mut subscriber]);
+    }
+    assert_eq!(subscriber.delivered, messages, "everything is delivered");
+    assert_eq!(publisher.acknowledged, if qos > 0 { messages } else { 0 }, "everything is acknowledged");
+}
+
+/// Runs a flow in which publishers together send more than the window of their subscriber, so most messages wait in
+/// its queue.
+fn fan_in(messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", true));
+    broker.subscribe(subscriber.id, FILTER, 1);
+    let mut publishers: Vec<_> = (0..FAN_IN)
+        .map(|number| broker.connect(&format!("publisher-{number}"), true))
+        .map(Client::new)
+        .collect();
+    let mut publish = Publish::new(1, TOPIC, PAYLOAD);
+    let mut batch = Vec::new();
+    for first in (0..messages).step_by((FAN_IN * BATCH) as usize) {
+        for (publisher, first) in publishers.iter().zip((first..).step_by(BATCH as usize)) {
+            batch.clear();
+            (first..first + BATCH).for_each(|message| batch.extend_from_slice(publish.number(message)));
+            broker.send(publisher.id, &batch);
+        }
+        let mut clients: Vec<_> = publishers.iter_mut().chain([&mut subscriber]).collect();
+        run_until_idle(&mut broker, &mut clients);
+    }
+    assert_eq!(subscriber.delivered, messages, "everything is delivered");
 }
 
 fn durable(messages: u32) {

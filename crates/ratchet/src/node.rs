@@ -3,12 +3,46 @@
 
 use std::sync::Arc;
 
-use broker::access::AllowAll;
+use broker::access::{
+    Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+};
 use broker::settings::Settings;
 use broker::{ConnectionId, Node, Time, Worker};
 
 const NOW: Time = Time(1_000);
 const TURNS_MAX: u32 = 64;
+
+/// Access control of a node that could have rules and has none. Such a node asks nothing about topics.
+struct NoRules;
+
+impl Access for NoRules {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        Some(AuthResult::Allow)
+    }
+
+    fn guards_topics(&self) -> bool {
+        true
+    }
+
+    fn allows_without_grants(&self) -> bool {
+        true
+    }
+
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        action: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> RetryAuthorize,
+    ) -> Option<Permission> {
+        assert!(matches!(action, Action::Subscribe { .. }), "asked about {action:?}");
+        Some(Permission { allowed: true, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        1
+    }
+}
 
 pub struct Broker {
     worker: Worker,
@@ -21,7 +55,7 @@ impl Broker {
     pub fn new() -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = std::time::Duration::ZERO;
-        let node = Node::new(settings, Arc::new(AllowAll), "ratchet".into(), 1, [7; 16]);
+        let node = Node::new(settings, Arc::new(NoRules), "ratchet".into(), 1, [7; 16]);
         let worker = node.build_workers().remove(0);
         Self { worker, dirty: Vec::new(), received: Vec::new(), used: 0 }
     }

@@ -253,7 +253,8 @@ impl<M> Deliveries<M> {
         // The distance from the first identifier to this one, around the circle of identifiers.
         let first = (self.first % PACKET_IDS as u64) as usize;
         let at = usize::from(id.get()) - 1;
-        self.open.get_mut((at + PACKET_IDS - first) % PACKET_IDS)
+        let distance = if at >= first { at - first } else { at + PACKET_IDS - first };
+        self.open.get_mut(distance)
     }
 
     fn finish(&mut self, id: PacketId, phase: Phase) -> AckOutcome<M> {

@@ -1,8 +1,10 @@
 //! The busiest clients and topics, found by sampling one of [`SAMPLE`] messages.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::time::Duration;
+
+use foldhash::fast::RandomState;
 
 use crate::ids::Time;
 use random::Random;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mqtt::{Ack, Packet, PacketId, QoS, ReasonCode, Version};
+use mqtt::{Ack, Packet, PacketId, PacketType, PlainPublish, QoS, ReasonCode, Version};
 use session::{AckOutcome, OutboundAliases, PubRecOutcome, TopicAlias};
 
 use super::Worker;
@@ -22,18 +22,15 @@ use crate::settings::Settings;
 use crate::store::{Acknowledgement, Completion, Enqueue, Request};
 use crate::wheel::{Timer, TimerKind};
 
-/// Generation of the access rules for a message that was not checked against them.
-const UNCHECKED: u64 = u64::MAX;
-
 /// Unsent bytes at which queues stop filling a connection's output: about as much as the kernel accepts at once.
 pub(super) const OUT_FULL: usize = 256 * 1024;
 
 /// Size up to which a message fits a packet of any version, including the bytes that the broker adds: Subscription
 /// Identifiers, and a long topic in place of a Topic Alias.
-const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
+pub(super) const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
 
 /// Size from which a payload is shared between receivers instead of copied for each.
-const SHARED_MIN: usize = 8 * 1024;
+pub(super) const SHARED_MIN: usize = 8 * 1024;
 
 /// Reason that a trace gives for a message that the access rules deny.
 const NOT_READABLE: &str = "the access rules do not allow the client to receive it";
@@ -67,7 +64,9 @@ impl Default for Scratch {
 
 /// A PUBLISH that is encoded once for many receivers. The encodings differ by version, QoS, RETAIN and the length of
 /// the mountpoint; the Packet Identifier is overwritten for each receiver.
-pub(super) struct EncodeOnce {
+pub(super) struct EncodeOnce<'p> {
+    /// The publisher's packet if it is plain. Receivers of the same form get its bytes.
+    published: Option<&'p PlainPublish<'p>>,
     /// True if there are enough receivers for this to save time.
     several: bool,
     buffer: Vec<u8>,
@@ -76,17 +75,37 @@ pub(super) struct EncodeOnce {
 
 type Form = (Version, QoS, bool, usize);
 
-impl EncodeOnce {
+impl<'p> EncodeOnce<'p> {
     pub fn for_receivers(count: usize) -> Self {
-        Self { several: count > 2, buffer: Vec::new(), known: Vec::new() }
+        Self { published: None, several: count > 2, buffer: Vec::new(), known: Vec::new() }
+    }
+
+    /// Starts with the packet of the publisher.
+    pub fn of_packet(published: &'p PlainPublish<'p>, receivers: usize) -> Self {
+        Self { published: Some(published), ..Self::for_receivers(receivers) }
+    }
+
+    pub fn is_for_several(&self) -> bool {
+        self.several
     }
 
     pub fn into_buffer(self) -> Vec<u8> {
         self.buffer
     }
 
-    fn append(&mut self, packet: &mqtt::Outgoing<'_>, version: Version, out: &mut Vec<u8>) {
+    /// Appends the packet of one receiver.
+    pub fn append(&mut self, packet: &mqtt::Outgoing<'_>, version: Version, out: &mut Vec<u8>) {
         let plain = packet.topic_alias.is_none() && packet.subscription_ids.is_empty();
+        if let Some(published) = self.published
+            && plain
+            && !packet.dup
+            && !packet.retain
+            // A receiver with a mountpoint knows the topic by a shorter name.
+            && packet.topic.len() == published.topic.len()
+            && published.has_form(version, packet.qos)
+        {
+            return published.copy_to(packet.packet_id, out);
+        }
         if !self.several || !plain {
             return packet.encode(version, out);
         }
@@ -136,13 +155,31 @@ pub(super) enum WhenFull {
 }
 
 /// Properties of a message that differ between receivers.
-struct DeliveryParams<'a> {
-    qos: QoS,
-    retain: bool,
-    dup: bool,
-    packet_id: Option<PacketId>,
-    ids: &'a [u32],
-    expiry: Option<u32>,
+pub(super) struct DeliveryParams<'a> {
+    pub qos: QoS,
+    pub retain: bool,
+    pub dup: bool,
+    pub packet_id: Option<PacketId>,
+    pub ids: &'a [u32],
+    pub expiry: Option<u32>,
+}
+
+impl<'a> DeliveryParams<'a> {
+    /// The packet for a receiver that knows the topic by this name.
+    pub fn packet(&self, view: &MessageView<'a>, topic: &'a str) -> mqtt::Outgoing<'a> {
+        mqtt::Outgoing {
+            dup: self.dup,
+            qos: self.qos,
+            retain: self.retain,
+            packet_id: self.packet_id,
+            topic,
+            topic_alias: None,
+            message_expiry: self.expiry,
+            subscription_ids: self.ids,
+            properties: view.properties,
+            payload: view.payload,
+        }
+    }
 }
 
 impl Worker {
@@ -154,10 +191,13 @@ impl Worker {
         target: &Target,
         ids: &[u32],
         shared: &mut Shared<'_>,
-        once: &mut EncodeOnce,
+        once: &mut EncodeOnce<'_>,
         token: Option<Token>,
         pending: &mut Option<u32>,
     ) {
+        if ids.is_empty() && self.deliver_plain(target, shared, once) {
+            return;
+        }
         let options = target.options;
         let view = shared.view;
         let retain = view.retain && options.retain_as_published(); // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
@@ -176,7 +216,7 @@ impl Worker {
         (slot, generation): (u32, u32),
         delivery: &Delivery<'_>,
         shared: &mut Shared<'_>,
-        once: &mut EncodeOnce,
+        once: &mut EncodeOnce<'_>,
         pending: &mut Option<u32>,
     ) {
         let Delivery { qos, retain, ids, group, full } = *delivery;
@@ -192,14 +232,10 @@ impl Worker {
             self.counters.dropped_expired += 1;
             return self.monitor.dropped(self.clock.now(), connection, &shared.view, "expired");
         };
-        let mut rules = UNCHECKED;
-        if self.node.access.guards_topics() {
-            // Read the generation first: rules that change during the check must not count as checked.
-            rules = self.node.access.generation();
-            if !connection.may_receive(&self.node, shared.view.topic) {
-                self.counters.dropped_not_readable += 1;
-                return self.monitor.dropped(self.clock.now(), connection, &shared.view, NOT_READABLE);
-            }
+        let rules = self.rules.current(&*self.node.access);
+        if rules.guards_topics && !connection.may_receive(&self.node, rules, shared.view.topic) {
+            self.counters.dropped_not_readable += 1;
+            return self.monitor.dropped(self.clock.now(), connection, &shared.view, NOT_READABLE);
         }
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
@@ -242,7 +278,7 @@ impl Worker {
             self.queues.hold(connection, size);
             let flow = connection.flow();
             if flow.deliveries.waiting() == 0 {
-                flow.waiting_rules = rules;
+                flow.waiting_rules = rules.generation;
                 flow.place_freed = self.clock.now();
                 flow.restart_wait(self.clock.now());
             }
@@ -296,7 +332,7 @@ impl Worker {
         slot: u32,
         shared: &mut Shared<'_>,
         params: &DeliveryParams<'_>,
-        once: &mut EncodeOnce,
+        once: &mut EncodeOnce<'_>,
     ) {
         let view = shared.view;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -305,18 +341,7 @@ impl Worker {
             return;
         };
         let version = connection.version;
-        let mut packet = mqtt::Outgoing {
-            dup: params.dup,
-            qos: params.qos,
-            retain: params.retain,
-            packet_id: params.packet_id,
-            topic,
-            topic_alias: None,
-            message_expiry: params.expiry,
-            subscription_ids: params.ids,
-            properties: view.properties,
-            payload: view.payload,
-        };
+        let mut packet = params.packet(&view, topic);
         let size_max = connection.packet_size_max;
         let bounded = size_max != u32::MAX || view.encoded_len() > FITS_ALWAYS;
         let is_oversized =
@@ -406,6 +431,10 @@ impl Worker {
     /// Sends waiting messages of a connection, as far as its window and output allow, and accepts messages of waiting
     /// publishers.
     pub(super) fn pump(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.flow.as_ref().is_none_or(|flow| flow.has_nothing_to_send()) {
+            return;
+        }
         self.pump_durable(slot);
         self.pump_ephemeral(slot);
         self.ask_for_page(slot);
@@ -420,7 +449,7 @@ impl Worker {
         {
             match delivery {
                 SessionDelivery::PubRel { packet_id } => {
-                    self.send_ack(slot, Packet::PubRel, packet_id, ReasonCode::Success);
+                    self.send_ack(slot, PacketType::PubRel, packet_id, ReasonCode::Success);
                 }
                 SessionDelivery::Publish { packet_id, qos, dup, retain, message, subscription_ids } => {
                     let mut shared = Shared::from(&message);
@@ -434,9 +463,8 @@ impl Worker {
                         continue;
                     }
                     // The rules may have changed since the message was queued or first sent.
-                    if self.node.access.guards_topics()
-                        && !connection.may_receive(&self.node, shared.view.topic)
-                    {
+                    let rules = self.rules.current(&*self.node.access);
+                    if rules.guards_topics && !connection.may_receive(&self.node, rules, shared.view.topic) {
                         self.counters.dropped_not_readable += 1;
                         if dup && qos == QoS::ExactlyOnce {
                             // The client may have received it. PUBREL follows, so that both sides release the Packet
@@ -472,11 +500,12 @@ impl Worker {
                 }
                 return;
             };
-            let expiry = next.message.view().remaining_expiry(self.clock.now());
+            let expiry = next.message.remaining_expiry(self.clock.now());
             // The rules may have changed since the message was queued.
-            if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
+            let rules = self.rules.current(&*self.node.access);
+            if flow.waiting_rules != rules.generation && rules.guards_topics {
                 let message = next.message.clone();
-                if !connection.may_receive(&self.node, message.view().topic) {
+                if !connection.may_receive(&self.node, rules, message.view().topic) {
                     self.queues.skip_waiting(connection, self.clock.now());
                     self.counters.dropped_not_readable += 1;
                     self.monitor.dropped(self.clock.now(), connection, &message.view(), NOT_READABLE);

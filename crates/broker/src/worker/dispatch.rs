@@ -96,7 +96,7 @@ pub(super) struct Dispatched {
 /// Index of the routes as this worker reads it, and what its dispatches add up to.
 pub(super) struct Dispatcher {
     pub reader: Reader<Route>,
-    cache: MatchCache,
+    pub cache: MatchCache,
     /// Number of the last dispatched message.
     serial: u64,
     /// Approximate number of deliveries that messages dispatched on this worker have caused.
@@ -108,6 +108,12 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub fn new(reader: Reader<Route>) -> Self {
         Self { reader, cache: MatchCache::default(), serial: 0, fan_out: 0, refused_by_log: 0 }
+    }
+
+    /// Begins the next message, with about this number of deliveries.
+    pub fn begin(&mut self, deliveries: usize) {
+        self.serial += 1;
+        self.fan_out += deliveries as u64;
     }
 }
 
@@ -289,7 +295,7 @@ impl Worker {
         pending.is_some()
     }
 
-    fn batch_targets(
+    pub(super) fn batch_targets(
         &mut self,
         worker: u16,
         routes: &[Route],
@@ -441,8 +447,7 @@ fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
             let first = &mut targets[first_target];
             first.options = first.options.merge(route.options);
         }
-        let Route { slot, generation, subscription_id, options, .. } = *route;
-        targets.push(Target { slot, generation, subscription_id, options, continues });
+        targets.push(Target { continues, ..Target::of(route) });
     }
     // A durable session gets QoS 1 and 2 messages from its shard.
     let by_store = |targets: &[Target]| {

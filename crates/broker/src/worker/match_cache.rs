@@ -7,14 +7,15 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use mqtt::TopicName;
+use mqtt::{TopicName, TopicNameBuf};
 use routing::Reader;
 
 use super::dispatch::find_routes;
-use crate::route::Route;
+use crate::route::{Route, RouteKind};
+use crate::settings::Mqtt;
 
 /// Number of topics. A power of two.
-const ENTRIES: usize = 1024;
+const PLACES: usize = 1024;
 /// Maximum number of bytes of a topic that is kept.
 const TOPIC_MAX: usize = 256;
 /// Maximum number of routes that are kept for a topic. With more, the deliveries cost much more than the match.
@@ -24,19 +25,63 @@ const ROUTES_MAX: usize = 16;
 /// repeated.
 #[derive(Default)]
 pub(super) struct MatchCache {
-    entries: Vec<Entry>,
+    places: Vec<Place>,
 }
 
-#[derive(Clone, Default)]
-struct Entry {
+#[derive(Default)]
+struct Place {
+    /// Hash of the topic that has the place.
     hash: u64,
-    /// Hash of the last topic that found the entry occupied by another. The next time it takes the entry, so topics
+    /// Hash of the last topic that found the place occupied by another. The next time it takes the place, so topics
     /// that come once displace none.
     candidate: u64,
+    topic: Option<Box<KnownTopic>>,
+}
+
+/// A Topic Name with its routes.
+pub(super) struct KnownTopic {
+    hash: u64,
     /// Version of the index that has these routes.
     version: u64,
-    topic: Box<str>,
+    topic: TopicNameBuf,
     routes: Vec<Route>,
+    /// Number of `/` in the topic.
+    separators: u16,
+    /// The topic does not begin with `$`, and its routes lead to connections of ephemeral sessions, one to each, without
+    /// No Local.
+    is_plain: bool,
+}
+
+impl KnownTopic {
+    fn new(hash: u64, name: TopicName<'_>) -> Self {
+        let separators = name.as_str().bytes().filter(|byte| *byte == b'/').count() as u16;
+        Self { hash, version: 0, topic: name.into(), routes: Vec::new(), separators, is_plain: false }
+    }
+
+    pub fn name(&self) -> TopicName<'_> {
+        self.topic.as_name()
+    }
+
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// Returns whether the topic has more levels or bytes than the settings allow.
+    pub fn is_beyond_limits(&self, mqtt: &Mqtt) -> bool {
+        self.name().as_str().len() > usize::from(mqtt.topic_len_max)
+            || self.separators >= mqtt.topic_levels_max
+    }
+
+    fn set_routes(&mut self, version: u64, routes: &[Route]) {
+        self.version = version;
+        self.routes.clear();
+        self.routes.extend_from_slice(routes);
+        let is_plain = |route: &Route| route.kind == RouteKind::Connection && !route.options.no_local();
+        let receiver = |route: &Route| (route.index, route.slot, route.generation);
+        self.is_plain = !self.name().starts_with_dollar()
+            && routes.iter().all(is_plain)
+            && routes.is_sorted_by(|a, b| receiver(a) < receiver(b));
+    }
 }
 
 impl MatchCache {
@@ -51,33 +96,62 @@ impl MatchCache {
         if topic.len() > TOPIC_MAX {
             return find_routes(reader, name, routes);
         }
-        if self.entries.is_empty() {
-            self.entries.resize(ENTRIES, Entry::default());
+        if self.places.is_empty() {
+            self.places.resize_with(PLACES, Place::default);
         }
-        let hash = FixedState::default().hash_one(topic.as_bytes()) | 1;
-        let entry = &mut self.entries[(hash >> 1) as usize % ENTRIES];
+        let hash = hash_of(topic.as_bytes());
+        let place = &mut self.places[place_of(hash)];
         // The version comes first: a change during the search makes the found routes invalid.
         let version = reader.index().version();
-        if entry.hash == hash && *entry.topic == *topic {
-            if entry.version == version {
-                routes.extend_from_slice(&entry.routes);
-                return routes;
-            }
-        } else if std::mem::replace(&mut entry.candidate, hash) != hash {
+        let known = place.topic.as_mut().filter(|known| known.hash == hash && known.name() == name);
+        if let Some(known) = &known
+            && known.version == version
+        {
+            routes.extend_from_slice(&known.routes);
+            return routes;
+        }
+        if known.is_none() && std::mem::replace(&mut place.candidate, hash) != hash {
             return find_routes(reader, name, routes);
         }
         let found = find_routes(reader, name, routes);
         if found.len() <= ROUTES_MAX {
-            if entry.hash != hash || *entry.topic != *topic {
-                entry.hash = hash;
-                entry.topic = topic.into();
+            if known.is_none() {
+                (place.hash, place.topic) = (hash, Some(Box::new(KnownTopic::new(hash, name))));
             }
-            entry.version = version;
-            entry.routes.clear();
-            entry.routes.extend_from_slice(found);
+            if let Some(known) = &mut place.topic {
+                known.set_routes(version, found);
+            }
         }
         found
     }
+
+    /// Takes out a plain topic with the routes of this version of the index. [`Self::put_back`] must follow.
+    pub fn take_plain(&mut self, topic: &[u8], version: u64) -> Option<Box<KnownTopic>> {
+        let hash = hash_of(topic);
+        let place = self.places.get_mut(place_of(hash))?;
+        if place.hash != hash {
+            return None;
+        }
+        let is_found = |known: &KnownTopic| {
+            known.is_plain && known.version == version && known.name().as_str().as_bytes() == topic
+        };
+        if place.topic.as_deref().is_some_and(is_found) { place.topic.take() } else { None }
+    }
+
+    pub fn put_back(&mut self, known: Box<KnownTopic>) {
+        if let Some(place) = self.places.get_mut(place_of(known.hash)) {
+            (place.hash, place.topic) = (known.hash, Some(known));
+        }
+    }
+}
+
+/// Hash of a topic, never 0.
+fn hash_of(topic: &[u8]) -> u64 {
+    FixedState::default().hash_one(topic) | 1
+}
+
+fn place_of(hash: u64) -> usize {
+    (hash >> 1) as usize % PLACES
 }
 
 #[cfg(test)]
@@ -107,7 +181,7 @@ mod tests {
         let reader = index.reader();
         let mut cache = MatchCache::default();
         let mut random = Random::new(1);
-        let mut hits = 0;
+        let (mut hits, mut plain) = (0, 0);
         for _ in 0..20_000 {
             let filter = *random.pick(&["a/b", "a/+", "#", "a/#", "+/b", "c"]);
             let filter = TopicFilter::parse(filter).expect("a Topic Filter");
@@ -121,13 +195,22 @@ mod tests {
             let topic = if random.percent(10) { "c" } else { &topic };
             let (mut found, mut expected) = (Vec::new(), Vec::new());
             let version = index.version();
-            hits += usize::from(cache.entries.iter().any(|it| *it.topic == *topic && it.version == version));
+            let known = |known: &KnownTopic| known.name().as_str() == topic && known.version == version;
+            hits += usize::from(cache.places.iter().any(|place| place.topic.as_deref().is_some_and(known)));
+            if let Some(known) = cache.take_plain(topic.as_bytes(), version) {
+                plain += 1;
+                assert_eq!(
+                    (known.name(), known.routes()),
+                    (name(topic), find_routes(&reader, name(topic), &mut Vec::new()))
+                );
+                cache.put_back(known);
+            }
             assert_eq!(
                 cache.routes(&reader, name(topic), &mut found),
                 find_routes(&reader, name(topic), &mut expected)
             );
         }
-        assert!(hits > 2_000, "{hits}");
+        assert!(hits > 2_000 && (100..hits).contains(&plain), "{hits} {plain}");
     }
 
     /// A topic is kept when it comes for the second time in sequence, so topics that come once displace no other.
@@ -138,7 +221,7 @@ mod tests {
         let mut cache = MatchCache::default();
         let mut publish = |topic: &str| {
             cache.routes(&reader, name(topic), &mut Vec::new());
-            cache.entries.iter().filter(|entry| !entry.topic.is_empty()).count()
+            cache.places.iter().filter(|place| place.topic.is_some()).count()
         };
         for number in 0..10_000 {
             assert_eq!(publish(&format!("once/{number}")), 0);

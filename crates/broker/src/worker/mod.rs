@@ -24,6 +24,7 @@ mod outbox;
 mod pages;
 mod peers;
 mod permission;
+mod plain;
 mod post;
 mod publish;
 mod queues;
@@ -74,6 +75,7 @@ use load::WorkerLoad;
 use monitor::Monitor;
 use outbox::Outbox;
 use peers::PeerTraffic;
+use permission::Rules;
 use queues::Queues;
 use ready::ReadyLists;
 use retained::WaitingScans;
@@ -108,6 +110,11 @@ pub struct Worker {
     load: WorkerLoad,
     housekeeping_due: Time,
     sys: sys::Sys,
+    rules: Rules,
+    /// Plain messages go the short way; false in tests that compare.
+    goes_short_way: bool,
+    #[cfg(test)]
+    plain_messages: u64,
     recheck: recheck::Recheck,
     review: review::Review,
 }
@@ -157,6 +164,10 @@ impl Worker {
             load: WorkerLoad::default(),
             housekeeping_due: Time::default(),
             sys: sys::Sys::new(id, interval),
+            rules: Rules::of(&*node.access),
+            goes_short_way: true,
+            #[cfg(test)]
+            plain_messages: 0,
             recheck: recheck::Recheck::default(),
             review: review::Review::default(),
             settings,

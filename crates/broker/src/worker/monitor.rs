@@ -44,6 +44,19 @@ impl Monitor {
         self.tracing = tracing;
     }
 
+    /// Returns whether an operator observes single messages.
+    #[inline]
+    pub fn is_observed(&self) -> bool {
+        self.is_traced() || self.watched.is_used()
+    }
+
+    /// Records a PUBLISH to a client while nobody observes single messages.
+    #[inline]
+    pub fn sent_unobserved(&mut self, client_id: &Arc<str>, size: usize) {
+        self.packets.sent(PacketType::Publish);
+        self.sampler.sent(client_id, size);
+    }
+
     /// Records a message that a client publishes. `size` is that of the packet.
     pub fn published(
         &mut self,
@@ -78,8 +91,7 @@ impl Monitor {
     /// Records a PUBLISH to a client. `size` is that of the packet.
     #[inline]
     pub fn sent(&mut self, now: Time, connection: &Connection, publish: &TracedPublish<'_>, size: usize) {
-        self.packets.sent(PacketType::Publish);
-        self.sampler.sent(&connection.client_id, size);
+        self.sent_unobserved(&connection.client_id, size);
         self.watched.sent(self.worker, publish.topic, publish.qos, publish.payload.len());
         if self.is_traced() {
             self.trace_publish(now, connection, Direction::Out, publish);

@@ -7,11 +7,50 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 use super::Worker;
 use super::admit::ASKS_MAX;
 use super::publish::is_reserved;
-use crate::access::{Action, Permission, RetryAuthorize};
+use crate::access::{Access, Action, Permission, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, WorkerCommand};
 use crate::connection::{Connection, Phase};
 use crate::ids::ConnectionId;
 use crate::node::Node;
+
+/// Access rules in force, as far as a worker knows them without asking.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// [`Access::generation`] before the other fields were read, so these may be newer and are never older.
+    pub generation: u64,
+    pub guards_topics: bool,
+    pub may_answer_later: bool,
+    allows_without_grants: bool,
+}
+
+impl Rules {
+    pub fn of(access: &dyn Access) -> Self {
+        Self {
+            generation: access.generation(),
+            guards_topics: access.guards_topics(),
+            may_answer_later: access.may_answer_later(),
+            allows_without_grants: access.allows_without_grants(),
+        }
+    }
+
+    /// Returns the rules in force, which are read again only if they have changed.
+    pub fn current(&mut self, access: &dyn Access) -> Self {
+        if access.generation() != self.generation {
+            *self = Self::of(access);
+        }
+        *self
+    }
+
+    /// Returns whether the client may do everything with a topic, without a question.
+    #[inline]
+    pub fn allow(&self, connection: &Connection, topic: &str) -> bool {
+        let has_grants = || {
+            let principal = connection.extra.as_ref().and_then(|extra| extra.principal.as_ref());
+            principal.is_some_and(|principal| principal.grants.is_some())
+        };
+        !self.guards_topics || self.allows_without_grants && !topic.starts_with('$') && !has_grants()
+    }
+}
 
 impl Connection {
     /// Asks access control for a permission of the client. `None` means that the answer is not known yet;
@@ -39,46 +78,62 @@ impl Connection {
     }
 
     /// Returns whether the rules let the client receive a topic. `topic` includes the mountpoint.
-    pub(super) fn may_receive(&self, node: &Node, topic: &str) -> bool {
-        self.unmounted(topic).is_some_and(|topic| self.is_permitted(node, Action::Receive, topic))
+    pub(super) fn may_receive(&self, node: &Node, rules: Rules, topic: &str) -> bool {
+        let permitted = |topic| rules.allow(self, topic) || self.is_permitted(node, Action::Receive, topic);
+        self.unmounted(topic).is_some_and(permitted)
     }
 
     /// Returns the remembered permission of a PUBLISH.
-    fn known_permission(&self, node: &Node, action: Action, topic: &str) -> Option<bool> {
-        self.flow.as_ref()?.permissions.get(node.access.generation(), action, topic)
+    fn known_permission(&self, rules: Rules, action: Action, topic: &str) -> Option<bool> {
+        self.flow.as_ref()?.permissions.get(rules.generation, action, topic)
     }
 
     /// Asks for the permission of a PUBLISH and remembers a lasting answer. `None` means that the answer is not known
     /// yet.
-    fn ask_and_remember(&mut self, node: &Arc<Node>, action: Action, topic: &str) -> Option<Permission> {
-        // Read the generation first: an answer of older rules must not be remembered as one of newer rules.
-        let generation = node.access.generation();
+    fn ask_and_remember(
+        &mut self,
+        node: &Arc<Node>,
+        rules: Rules,
+        action: Action,
+        topic: &str,
+    ) -> Option<Permission> {
         let permission = self.authorize(node, action, topic, AuthorizeSubject::Packet)?;
-        self.flow().permissions.remember(generation, action, topic, permission);
+        self.flow().permissions.remember(rules.generation, action, topic, permission);
         Some(permission)
     }
 
     /// Returns whether the client may publish to `topic`, which is without the mountpoint.
-    pub(super) fn may_publish(&mut self, node: &Arc<Node>, publish: &Publish<'_>, topic: &str) -> bool {
+    pub(super) fn may_publish(
+        &mut self,
+        node: &Arc<Node>,
+        rules: Rules,
+        publish: &Publish<'_>,
+        topic: &str,
+    ) -> bool {
         // This applies behind a mountpoint too, because a wildcard of the tenant would match the topic there.
         if is_reserved(topic, self.own_client_id()) || (self.marks.mounted && topic.starts_with('$')) {
             return false;
         }
-        if !node.access.guards_topics() {
+        if rules.allow(self, topic) {
             return true;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        if let Some(known) = self.known_permission(node, action, topic) {
+        if let Some(known) = self.known_permission(rules, action, topic) {
             return known;
         }
-        self.ask_and_remember(node, action, topic).is_some_and(|permission| permission.allowed)
+        self.ask_and_remember(node, rules, action, topic).is_some_and(|permission| permission.allowed)
     }
 }
 
 impl Worker {
+    /// Returns the access rules in force.
+    pub(super) fn rules(&mut self) -> Rules {
+        self.rules.current(&*self.node.access)
+    }
+
     /// Returns whether this PUBLISH has to wait for its permission. The PUBLISH has no effect before the permission is
     /// known.
-    pub(super) fn awaits_permission(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+    pub(super) fn awaits_permission(&mut self, slot: u32, rules: Rules, publish: &Publish<'_>) -> bool {
         let Some(connection) = self.connections.occupant(slot) else { return false };
         if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
             return true;
@@ -93,10 +148,10 @@ impl Worker {
             return false;
         }
         let action = Action::Publish { qos: publish.qos, retain: publish.retain };
-        if connection.known_permission(&self.node, action, topic).is_some() {
+        if connection.known_permission(rules, action, topic).is_some() {
             return false;
         }
-        let permission = connection.ask_and_remember(&self.node, action, topic);
+        let permission = connection.ask_and_remember(&self.node, rules, action, topic);
         self.await_answers(slot, u32::from(permission.is_none()))
     }
 

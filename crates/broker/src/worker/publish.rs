@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
+use mqtt::{PacketId, PacketType, Publish, QoS, ReasonCode, TopicName};
 use session::{DueIdentifier, Inbound, Keep, Received};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Origin, Publishing};
+use super::permission::Rules;
 use super::receive::Step;
 use crate::access::Rates;
 use crate::batch::Token;
@@ -24,7 +25,8 @@ pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
     pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {
-        if self.node.access.may_answer_later() && self.awaits_permission(slot, publish) {
+        let rules = self.rules();
+        if rules.may_answer_later && self.awaits_permission(slot, rules, publish) {
             return Step::Blocked;
         }
         if publish.retain && self.awaits_room(slot, publish, size) {
@@ -41,7 +43,7 @@ impl Worker {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.messages_received = connection.messages_received.wrapping_add(1);
         }
-        if let Err(reason) = self.publish(slot, publish, size) {
+        if let Err(reason) = self.publish(slot, rules, publish, size) {
             self.counters.protocol_errors += 1;
             self.close(slot, reason);
         }
@@ -50,7 +52,7 @@ impl Worker {
 
     /// Returns the time of the next attempt if this PUBLISH has to wait. [`Time::NEVER`] means that an acknowledgement
     /// starts the next attempt.
-    fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
+    pub(super) fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
         let limits = &self.settings.limits;
         let receive_max = usize::from(self.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
@@ -133,7 +135,13 @@ impl Worker {
         self.unblock(id.slot);
     }
 
-    fn publish(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Result<(), ReasonCode> {
+    fn publish(
+        &mut self,
+        slot: u32,
+        rules: Rules,
+        publish: &Publish<'_>,
+        size: usize,
+    ) -> Result<(), ReasonCode> {
         let mqtt = &self.settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if publish.qos as u8 > mqtt.qos_max {
@@ -176,7 +184,7 @@ impl Worker {
                 match connection.flow().inbound.receive(packet_id) {
                     Received::New => {}
                     Received::Repeated => {
-                        self.send_ack(slot, Packet::PubRec, packet_id, ReasonCode::Success);
+                        self.send_ack(slot, PacketType::PubRec, packet_id, ReasonCode::Success);
                         return Ok(());
                     }
                     Received::RepeatedEarly => return Ok(()),
@@ -190,7 +198,7 @@ impl Worker {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
             return Ok(());
         }
-        if !connection.may_publish(&self.node, publish, topic) {
+        if !connection.may_publish(&self.node, rules, publish, topic) {
             self.counters.publish_denied += 1;
             self.report_refusal(
                 slot,
@@ -337,13 +345,20 @@ impl Worker {
 
     /// Acknowledges a PUBLISH according to its QoS [MQTT3-3.3.4-1]. The acknowledgement is sent at once if this PUBLISH
     /// and all earlier ones are complete [MQTT-4.6.0-2].
-    fn await_completions(&mut self, slot: u32, publish: &Publish<'_>, outstanding: u32, reason: ReasonCode) {
+    pub(super) fn await_completions(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        outstanding: u32,
+        reason: ReasonCode,
+    ) {
         let (Some(connection), Some(packet_id)) = (self.connections.occupant(slot), publish.packet_id) else {
             return;
         };
         let inbound = &mut connection.flow().inbound;
         if outstanding == 0 && inbound.is_idle() && !(reason.is_error() && publish.qos == QoS::ExactlyOnce) {
-            let packet = if publish.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
+            let packet =
+                if publish.qos == QoS::ExactlyOnce { PacketType::PubRec } else { PacketType::PubAck };
             return self.send_ack(slot, packet, packet_id, reason);
         }
         inbound.wait(packet_id, publish.qos, outstanding, reason);
@@ -473,7 +488,7 @@ impl Worker {
                 }
                 self.forget_identity(identity, done.shards);
             }
-            let packet = if done.qos == QoS::ExactlyOnce { Packet::PubRec } else { Packet::PubAck };
+            let packet = if done.qos == QoS::ExactlyOnce { PacketType::PubRec } else { PacketType::PubAck };
             self.send_ack(slot, packet, done.packet_id, done.reason);
             if done.is_released {
                 self.release(slot, done.packet_id);
@@ -485,7 +500,11 @@ impl Worker {
 
 impl Connection {
     /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: a client that exceeds the server's Receive Maximum is disconnected.
-    fn check_receive_maximum(&self, publish: &Publish<'_>, receive_max: usize) -> Result<(), ReasonCode> {
+    pub(super) fn check_receive_maximum(
+        &self,
+        publish: &Publish<'_>,
+        receive_max: usize,
+    ) -> Result<(), ReasonCode> {
         let Some(flow) = &self.flow else { return Ok(()) };
         let exceeded = self.version.has_receive_maximum() && flow.inbound.inflight() >= receive_max;
         let repeated = publish.qos == QoS::ExactlyOnce
@@ -507,7 +526,7 @@ impl Connection {
 }
 
 /// Returns the Reason Code of a PUBLISH that succeeds.
-fn reason_of(matched: bool) -> ReasonCode {
+pub(super) fn reason_of(matched: bool) -> ReasonCode {
     if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
 }
 
@@ -525,8 +544,8 @@ pub(crate) fn is_own_topic(topic: &str) -> bool {
 /// Returns whether a topic is reserved for the broker. That applies to all topics below `$SYS` except one: a client,
 /// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
-    let bridge = topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
-    is_own_topic(topic) && bridge != Some(client_id)
+    let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
+    is_own_topic(topic) && bridge() != Some(client_id)
 }
 
 /// Returns whether a message was not kept because something is lacking, and not because it is forbidden.

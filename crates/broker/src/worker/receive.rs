@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use mqtt::{
-    Ack, DecodeError, Packet, PacketId, PacketType, PropertiesBuf, Property, QoS, ReasonCode, Version,
+    Ack, DecodeError, Packet, PacketId, PacketType, PropertiesBuf, Property, QoS, ReasonCode, SHORT_ACK_LEN,
+    Version,
 };
 use session::{AckOutcome, PubRecOutcome, Released};
 
@@ -140,7 +141,7 @@ impl Worker {
                     return Received { consumed, then: Then::Hold };
                 }
                 self.park_packet(slot, packet);
-            } else if self.packet(slot, packet) == Step::Blocked {
+            } else if !self.short_packet(slot, packet) && self.packet(slot, packet) == Step::Blocked {
                 self.park_packet(slot, packet);
             }
             consumed += length;
@@ -228,6 +229,33 @@ impl Worker {
         self.close_because(timer.slot, ReasonCode::ImplementationSpecificError, why);
     }
 
+    /// Handles a packet that needs no general decoder: a plain PUBLISH, or an acknowledgement of success. Returns false,
+    /// and has no effect, for any other packet.
+    fn short_packet(&mut self, slot: u32, bytes: &[u8]) -> bool {
+        let Some((packet_type, packet_id)) = mqtt::short_ack(bytes) else {
+            return self.publish_plain(slot, bytes);
+        };
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let version = connection.version;
+        if connection.phase != Phase::Open || self.monitor.is_traced() {
+            return false;
+        }
+        let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::EMPTY };
+        let handled = match packet_type {
+            PacketType::PubAck => self.pub_ack(slot, ack),
+            PacketType::PubRec => self.pub_rec(slot, ack),
+            PacketType::PubRel => {
+                self.pub_rel(slot, ack);
+                Ok(())
+            }
+            _ => self.pub_comp(slot, ack),
+        };
+        if let Err(reason) = handled {
+            self.refuse_packet(slot, version, Phase::Open, reason);
+        }
+        true
+    }
+
     fn packet(&mut self, slot: u32, bytes: &[u8]) -> Step {
         let Some(connection) = self.connections.occupant(slot) else { return Step::Done };
         let (version, phase) = (connection.version, connection.phase);
@@ -249,7 +277,7 @@ impl Worker {
             }
             Ok(Packet::Subscribe(subscribe))
                 if phase == Phase::Open
-                    && self.node.access.may_answer_later()
+                    && self.rules().may_answer_later
                     && self.awaits_permissions(slot, &subscribe) =>
             {
                 return Step::Blocked;
@@ -273,14 +301,19 @@ impl Worker {
             Ok(packet) => self.open_packet(slot, packet),
         };
         if let Err(reason) = result {
-            self.counters.protocol_errors += 1;
-            match phase {
-                // Before CONNACK the server cannot send DISCONNECT, so CONNACK carries the reason.
-                Phase::Exchanging => self.refuse_connect(slot, version, reason),
-                _ => self.close(slot, reason),
-            }
+            self.refuse_packet(slot, version, phase, reason);
         }
         Step::Done
+    }
+
+    /// Closes the connection of a packet that is a Protocol Error.
+    fn refuse_packet(&mut self, slot: u32, version: Version, phase: Phase, reason: ReasonCode) {
+        self.counters.protocol_errors += 1;
+        match phase {
+            // Before CONNACK the server cannot send DISCONNECT, so CONNACK carries the reason.
+            Phase::Exchanging => self.refuse_connect(slot, version, reason),
+            _ => self.close(slot, reason),
+        }
     }
 
     fn open_packet(&mut self, slot: u32, packet: Packet<'_>) -> Result<(), ReasonCode> {
@@ -349,7 +382,7 @@ impl Worker {
             PubRecOutcome::Unknown => ReasonCode::PacketIdentifierNotFound,
             PubRecOutcome::WrongKind => return Err(WRONG_KIND),
         };
-        self.send_ack(slot, Packet::PubRel, ack.packet_id, reason);
+        self.send_ack(slot, PacketType::PubRel, ack.packet_id, reason);
         Ok(())
     }
 
@@ -394,14 +427,14 @@ impl Worker {
                 self.outbox.request(session.shard, Request::Released { session, connection: id, packet_id });
             }
             (Released::Released, None) => {
-                self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::Success);
+                self.send_ack(slot, PacketType::PubComp, packet_id, ReasonCode::Success);
             }
             // PUBCOMP follows PUBREC. A client may send PUBREL too early [MQTT-4.3.3-3]. It looks like a client that
             // has just read the PUBREC of a PUBLISH without subscribers, so closing the connection would depend on
             // timing.
             (Released::Early, _) => {}
             (Released::Unknown, _) => {
-                self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::PacketIdentifierNotFound);
+                self.send_ack(slot, PacketType::PubComp, packet_id, ReasonCode::PacketIdentifierNotFound);
             }
         }
     }
@@ -423,15 +456,40 @@ impl Worker {
     pub(super) fn send_ack(
         &mut self,
         slot: u32,
-        packet: fn(Ack<'static>) -> Packet<'static>,
+        packet_type: PacketType,
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
+        if reason == ReasonCode::Success && !self.monitor.is_traced() {
+            return self.send_short_ack(slot, packet_type, packet_id);
+        }
         let ack = Ack { packet_id, reason, properties: mqtt::Properties::default() };
-        if reason.is_error() && self.send_refusal(slot, &packet(ack)) {
+        let packet = match packet_type {
+            PacketType::PubRec => Packet::PubRec(ack),
+            PacketType::PubRel => Packet::PubRel(ack),
+            PacketType::PubComp => Packet::PubComp(ack),
+            _ => Packet::PubAck(ack),
+        };
+        if reason.is_error() && self.send_refusal(slot, &packet) {
             return;
         }
-        self.send(slot, &packet(ack));
+        self.send(slot, &packet);
+    }
+
+    /// Sends an acknowledgement of success. It fits the Maximum Packet Size of every client but one whose maximum no
+    /// packet fits.
+    fn send_short_ack(&mut self, slot: u32, packet_type: PacketType, packet_id: PacketId) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.phase == Phase::Closing {
+            return;
+        }
+        if (connection.packet_size_max as usize) < SHORT_ACK_LEN {
+            return self.close(slot, ReasonCode::PacketTooLarge);
+        }
+        mqtt::put_short_ack(packet_type, packet_id, connection.out.buffer(&mut self.pool));
+        self.counters.bytes_sent += SHORT_ACK_LEN as u64;
+        self.monitor.packets.sent(packet_type);
+        self.ready.mark_dirty(connection);
     }
 
     /// Sends an acknowledgement that refuses a PUBLISH with a Reason String. The client must ask for such texts

@@ -23,6 +23,10 @@ impl WatchedTopics {
         self.matching = 0;
     }
 
+    pub fn is_used(&self) -> bool {
+        self.list.is_some()
+    }
+
     pub fn received(&mut self, worker: WorkerId, topic: &str, qos: QoS, bytes: usize) {
         self.each(topic, |watch| watch.received(worker.index(), qos, bytes));
     }

@@ -11,6 +11,33 @@ use crate::reader::Reader;
 use crate::reason_code::ReasonCode;
 use crate::version::Version;
 
+/// Returns type and Packet Identifier of an acknowledgement without Reason Code and properties, which means success in
+/// all versions. Returns `None` for any other packet. [`decode`](crate::decode()) gives the same answer with more
+/// instructions.
+#[inline]
+pub fn short_ack(packet: &[u8]) -> Option<(PacketType, PacketId)> {
+    let [first, 2, high, low] = *packet else { return None };
+    let packet_type = match first {
+        0x40 => PacketType::PubAck,
+        0x50 => PacketType::PubRec,
+        0x62 => PacketType::PubRel,
+        0x70 => PacketType::PubComp,
+        _ => return None,
+    };
+    Some((packet_type, PacketId::new(u16::from_be_bytes([high, low]))?))
+}
+
+/// Appends an acknowledgement, PUBACK to PUBCOMP, that means success in all versions.
+#[inline]
+pub fn put_short_ack(packet_type: PacketType, packet_id: PacketId, out: &mut Vec<u8>) {
+    debug_assert!((4..=7).contains(&(packet_type as u8)));
+    let [high, low] = packet_id.get().to_be_bytes();
+    out.extend_from_slice(&[packet_type.first_byte(), SHORT_ACK_LEN as u8 - 2, high, low]);
+}
+
+/// Length in bytes of what [`put_short_ack`] appends.
+pub const SHORT_ACK_LEN: usize = 4;
+
 /// A step of the delivery of a QoS 1 or 2 PUBLISH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {
@@ -48,6 +75,10 @@ impl<'a> Ack<'a> {
             Version::V3_1 | Version::V3_1_1 => Some(ReasonCode::Success),
         };
         let Some(reason) = reason else { return false };
+        if reason == ReasonCode::Success && (version != Version::V5 || self.properties.is_empty()) {
+            put_short_ack(packet_type, self.packet_id, out);
+            return true;
+        }
         let mut encoder = Encoder::new(out, packet_type.first_byte());
         encoder.packet_id(self.packet_id);
         if version == Version::V5 {
@@ -85,6 +116,34 @@ mod tests {
 
     fn ack(reason: ReasonCode) -> Ack<'static> {
         Ack { packet_id: PacketId::new(0x0102).expect("not 0"), reason, properties: Properties::EMPTY }
+    }
+
+    #[test]
+    fn short_acknowledgements_are_read_as_by_the_decoder() {
+        let mut read = 0;
+        for first in 0..=u8::MAX {
+            for rest in [&[2, 1, 2][..], &[2, 0, 0], &[3, 1, 2, 0], &[2, 1], &[0x82, 0, 1, 2]] {
+                let bytes = [&[first], rest].concat();
+                let Some((packet_type, packet_id)) = short_ack(&bytes) else { continue };
+                read += 1;
+                for version in Version::ALL {
+                    let decoded = crate::decode(version, &bytes).expect("an acknowledgement");
+                    assert_eq!(decoded.packet_type(), packet_type);
+                    let (Packet::PubAck(ack)
+                    | Packet::PubRec(ack)
+                    | Packet::PubRel(ack)
+                    | Packet::PubComp(ack)) = decoded
+                    else {
+                        panic!("{decoded:?}");
+                    };
+                    assert_eq!(
+                        ack,
+                        Ack { packet_id, reason: ReasonCode::Success, properties: Properties::EMPTY }
+                    );
+                }
+            }
+        }
+        assert_eq!(read, 4, "one for each type");
     }
 
     #[test]

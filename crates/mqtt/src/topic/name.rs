@@ -43,6 +43,23 @@ impl<'a> TopicName<'a> {
     }
 }
 
+/// A Topic Name that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopicNameBuf(Box<str>);
+
+impl TopicNameBuf {
+    #[inline]
+    pub fn as_name(&self) -> TopicName<'_> {
+        TopicName(&self.0)
+    }
+}
+
+impl From<TopicName<'_>> for TopicNameBuf {
+    fn from(name: TopicName<'_>) -> Self {
+        Self(name.as_str().into())
+    }
+}
+
 /// Returns a byte that no Topic Name may have: U+0000 if there is one, otherwise a wildcard if there is one.
 #[inline]
 pub(crate) fn forbidden(topic: &[u8]) -> Option<u8> {

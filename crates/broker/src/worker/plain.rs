@@ -1,0 +1,208 @@
+//! The short way of a plain message. Most messages are plain: nothing in the packet, in the settings or in the receivers
+//! asks for more than to copy the bytes and to count.
+//!
+//! A PUBLISH is plain if it has no DUP, RETAIN and properties, its topic was published before and leads to connections
+//! of ephemeral sessions only, no rule has to be asked, and its client has no mountpoint, rates or unusual state. A
+//! receiver is plain if it has no mountpoint, Topic Alias Maximum or Maximum Packet Size, and takes the message at once.
+//!
+//! **Invariant:** the short way changes nothing that anyone notices. Each of its functions does all of its work or
+//! nothing. If it does nothing, the caller goes the general way (`publish.rs`, `dispatch.rs`, `deliver.rs`), which
+//! handles every message.
+
+use mqtt::{PlainPublish, Publish, QoS};
+use session::Received;
+
+use super::Worker;
+use super::deliver::{DeliveryParams, EncodeOnce, FITS_ALWAYS, OUT_FULL, SHARED_MIN};
+use super::match_cache::KnownTopic;
+use super::publish::reason_of;
+use crate::batch::{Target, Token};
+use crate::connection::Phase;
+use crate::ids::Time;
+use crate::message::{MessageView, Shared};
+use crate::overload::Level;
+
+impl Worker {
+    /// Handles a packet if it is a plain PUBLISH. Returns false, and has no effect, if the packet has to go the general
+    /// way.
+    pub(super) fn publish_plain(&mut self, slot: u32, packet: &[u8]) -> bool {
+        if self.monitor.is_observed() || !self.goes_short_way {
+            return false;
+        }
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let marks = connection.marks;
+        if connection.phase != Phase::Open || marks.mounted || marks.paced {
+            return false;
+        }
+        let Some(plain) = PlainPublish::read(connection.version, packet) else { return false };
+        // The version comes first, as for every use of the cache.
+        let version = self.dispatcher.reader.index().version();
+        let Some(known) = self.dispatcher.cache.take_plain(plain.topic, version) else { return false };
+        let publish = plain.named(known.name());
+        let is_accepted = self.accept_plain(slot, &known, &publish, packet.len());
+        if is_accepted {
+            self.dispatch_plain(slot, &known, &plain, &publish);
+        }
+        self.dispatcher.cache.put_back(known);
+        is_accepted
+    }
+
+    /// Accepts a plain PUBLISH and counts it. Returns false, and has no effect, if the general way has to decide.
+    fn accept_plain(&mut self, slot: u32, known: &KnownTopic, publish: &Publish<'_>, size: usize) -> bool {
+        let rules = self.rules();
+        let (mqtt, limits) = (&self.settings.mqtt, &self.settings.limits);
+        if known.is_beyond_limits(mqtt)
+            || publish.qos as u8 > mqtt.qos_max
+            || limits.messages_per_second > 0
+            || limits.bytes_per_second.bytes() > 0
+            || rules.may_answer_later
+        {
+            return false;
+        }
+        let receive_max = usize::from(mqtt.receive_max);
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if !rules.allow(connection, known.name().as_str()) {
+            return false;
+        }
+        if publish.qos > QoS::AtMostOnce {
+            if connection.check_receive_maximum(publish, receive_max).is_err()
+                || self.must_wait(slot, publish, size).is_some()
+            {
+                return false;
+            }
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if publish.qos == QoS::ExactlyOnce {
+            let Some(packet_id) = publish.packet_id else { return false };
+            if connection.session.is_some() || connection.flow().inbound.has_received(packet_id) {
+                return false;
+            }
+            let received = connection.flow().inbound.receive(packet_id);
+            debug_assert_eq!(received, Received::New);
+        }
+        self.counters.count_received(publish.qos);
+        connection.messages_received = connection.messages_received.wrapping_add(1);
+        self.monitor.sampler.received(&connection.client_id, known.name().as_str(), size);
+        true
+    }
+
+    /// Delivers an accepted plain message to its receivers and acknowledges it.
+    fn dispatch_plain(
+        &mut self,
+        slot: u32,
+        known: &KnownTopic,
+        plain: &PlainPublish<'_>,
+        publish: &Publish<'_>,
+    ) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let listener = self.node.listener_durability(connection.listener);
+        let view = MessageView {
+            topic: publish.topic,
+            properties: &[],
+            payload: publish.payload,
+            qos: publish.qos,
+            retain: false,
+            expires: Time::NEVER,
+            received: self.clock.now(),
+            publisher: Some(connection.id),
+            publisher_key: connection.client_key,
+            durability: self.settings.durability_of(known.name(), listener),
+        };
+        let token = (publish.qos > QoS::AtMostOnce).then(|| {
+            let sequence = connection.flow().inbound.next_sequence();
+            Token::Publish { connection: connection.id, sequence }
+        });
+        let mut shared = Shared::of(view);
+        let routes = known.routes();
+        self.dispatcher.begin(routes.len());
+        #[cfg(test)]
+        {
+            self.plain_messages += 1;
+        }
+        // Routes of one worker are adjacent, and each leads to another connection.
+        let local = routes.iter().filter(|route| route.index == self.id.0).count();
+        let mut once = EncodeOnce::of_packet(plain, local);
+        let mut pending = None;
+        let mut outstanding = 0;
+        for route in routes {
+            if route.index == self.id.0 {
+                let ids = [route.subscription_id];
+                let ids = if route.subscription_id == 0 { &[][..] } else { &ids };
+                self.deliver(&Target::of(route), ids, &mut shared, &mut once, token, &mut pending);
+            } else {
+                let route = std::slice::from_ref(route);
+                outstanding += self.batch_targets(route[0].index, route, &mut shared, token);
+            }
+        }
+        outstanding += u32::from(pending.is_some());
+        self.await_completions(slot, publish, outstanding, reason_of(!routes.is_empty()));
+    }
+
+    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. Returns false, and has no effect,
+    /// if the general way has to decide.
+    pub(super) fn deliver_plain(
+        &mut self,
+        target: &Target,
+        shared: &Shared<'_>,
+        once: &mut EncodeOnce<'_>,
+    ) -> bool {
+        let view = &shared.view;
+        if view.retain
+            || view.expires != Time::NEVER
+            || view.encoded_len() > FITS_ALWAYS
+            || !self.goes_short_way
+        {
+            return false;
+        }
+        if view.payload.len() >= SHARED_MIN && (once.is_for_several() || shared.is_shared()) {
+            return false;
+        }
+        let rules = self.rules.current(&*self.node.access);
+        let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return true };
+        if connection.phase != Phase::Open
+            || connection.marks.mounted
+            || connection.alias_max > 0
+            || connection.packet_size_max != u32::MAX
+            || !rules.allow(connection, view.topic)
+            || self.monitor.is_observed()
+        {
+            return false;
+        }
+        let qos = view.qos.min(target.options.qos());
+        let mut packet_id = None;
+        if qos == QoS::AtMostOnce {
+            let unsent = connection.out.len();
+            if unsent > 0
+                && (self.load.level() >= Level::High
+                    || unsent as u64 > self.settings.queue.unsent_bytes_max.bytes())
+            {
+                return false;
+            }
+        } else {
+            let (room, window) = (connection.out.len() < OUT_FULL, connection.window);
+            let flow = connection.flow();
+            let is_first = flow.deliveries.waiting() == 0 && flow.overflow.is_empty();
+            if !(room && is_first && flow.deliveries.window_open(window)) {
+                return false;
+            }
+            packet_id = Some(flow.deliveries.open(qos, None));
+        }
+        let params = DeliveryParams { qos, retain: false, dup: false, packet_id, ids: &[], expiry: None };
+        let before = connection.out.len();
+        let version = connection.version;
+        once.append(&params.packet(view, view.topic), version, connection.out.buffer(&mut self.pool));
+        let size = connection.out.len() - before;
+        connection.messages_sent = connection.messages_sent.wrapping_add(1);
+        if let Some(packet_id) = packet_id {
+            connection.watch_delivery(packet_id, view);
+        }
+        self.counters.bytes_sent += size as u64;
+        self.counters.count_sent(qos);
+        self.monitor.sent_unobserved(&connection.client_id, size);
+        self.ready.mark_dirty(connection);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
