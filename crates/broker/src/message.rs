@@ -83,10 +83,12 @@ impl<'a> MessageView<'a> {
 
     /// Reads the output of [`Self::encode`]. The bytes are this process's own, so a fault in them is a bug.
     pub fn decode(bytes: &'a [u8]) -> Self {
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let (header, rest) = bytes.split_first_chunk::<HEADER>().expect("it begins with the fixed part");
+        let u32_at =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        let flags = bytes[18];
+        let flags = header[18];
         let qos = match flags & 3 {
             0 => QoS::AtMostOnce,
             1 => QoS::AtLeastOnce,
@@ -97,7 +99,7 @@ impl<'a> MessageView<'a> {
             slot: u32_at(8),
             generation: u32_at(12),
         });
-        let (topic, rest) = bytes[HEADER..].split_at(usize::from(u16_at(24)));
+        let (topic, rest) = rest.split_at(usize::from(u16_at(24)));
         let (properties, rest) = rest.split_at(u32_at(28) as usize);
         let payload = &rest[..u32_at(32) as usize];
         let topic = std::str::from_utf8(topic).expect("encoded from a str");

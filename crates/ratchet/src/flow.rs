@@ -19,6 +19,8 @@ pub const ALL: &[Flow] = &[
     Flow { name: "batch-qos0", messages: 20_000, run: |messages| batches(0, messages) },
     Flow { name: "batch-qos1", messages: 20_000, run: |messages| batches(1, messages) },
     Flow { name: "batch-qos2", messages: 20_000, run: |messages| batches(2, messages) },
+    Flow { name: "batch-10-topics", messages: 20_000, run: |messages| topics(10, messages) },
+    Flow { name: "batch-25000-topics", messages: 20_000, run: |messages| topics(25_000, messages) },
     Flow { name: "batch-fan-in", messages: 20_000, run: fan_in },
     Flow { name: "fan-out-100", messages: 500, run: fan_out },
     Flow { name: "connect-subscribe", messages: 1_000, run: connect_subscribe },
@@ -33,7 +35,7 @@ const FAN_OUT: usize = 100;
 /// Number of messages that a publisher sends at once.
 const BATCH: u32 = 50;
 /// Number of publishers of one subscriber.
-const FAN_IN: u32 = 40;
+const FAN_IN: u32 = 80;
 /// Number of messages that wait for an absent client when it reconnects.
 const WAITING: u32 = 100;
 
@@ -60,6 +62,26 @@ fn batches(qos: u8, messages: u32) {
     }
     assert_eq!(subscriber.delivered, messages, "everything is delivered");
     assert_eq!(publisher.acknowledged, if qos > 0 { messages } else { 0 }, "everything is acknowledged");
+}
+
+/// Runs a flow of batches in which the publisher goes through `count` topics again and again, at QoS 1.
+fn topics(count: u32, messages: u32) {
+    let mut broker = Broker::new();
+    let mut subscriber = Client::new(broker.connect("subscriber", true));
+    broker.subscribe(subscriber.id, FILTER, 1);
+    let mut publisher = Client::new(broker.connect("publisher", true));
+    let topic = |number: u32| Publish::new(1, &format!("plant/{number}/temperature"), PAYLOAD);
+    let mut publishes: Vec<_> = (0..count).map(topic).collect();
+    let mut batch = Vec::new();
+    for first in (0..messages).step_by(BATCH as usize) {
+        batch.clear();
+        for message in first..first + BATCH {
+            batch.extend_from_slice(publishes[(message % count) as usize].number(message));
+        }
+        broker.send(publisher.id, &batch);
+        run_until_idle(&mut broker, &mut [&mut publisher, &mut subscriber]);
+    }
+    assert_eq!(subscriber.delivered, messages, "everything is delivered");
 }
 
 /// Runs a flow in which publishers together send more than the window of their subscriber, so most messages wait in

@@ -483,24 +483,29 @@ impl Worker {
     }
 
     fn pump_ephemeral(&mut self, slot: u32) {
+        loop {
+            self.send_waiting(slot);
+            // The queue may have lacked memory even for the first message of the overflow.
+            let sends = |it: &Connection| it.phase == Phase::Open && it.out.len() < OUT_FULL;
+            if !self.connections.occupant_ref(slot).is_some_and(sends) || !self.drain_overflow(slot) {
+                return;
+            }
+        }
+    }
+
+    /// Sends messages from the queue of an ephemeral session, as far as its window and output allow.
+    fn send_waiting(&mut self, slot: u32) {
         while let Some(connection) = self.connections.occupant(slot)
             && connection.phase == Phase::Open
             && connection.out.len() < OUT_FULL
         {
             let window = connection.window;
             let Some(flow) = connection.flow.as_mut() else { return };
-            let Some(next) = flow.deliveries.next_waiting() else {
-                // The queue may have lacked memory even for the first message.
-                if flow.overflow.is_empty() {
-                    return;
-                }
-                self.drain_overflow(slot);
-                if self.has_waiting(slot) {
-                    continue;
-                }
-                return;
-            };
+            let Some(next) = flow.deliveries.next_waiting() else { return };
             let expiry = next.message.remaining_expiry(self.clock.now());
+            if expiry.is_ok() && !flow.deliveries.window_open(window) {
+                return;
+            }
             // The rules may have changed since the message was queued.
             let rules = self.rules.current(&*self.node.access);
             if flow.waiting_rules != rules.generation && rules.guards_topics {
@@ -509,7 +514,6 @@ impl Worker {
                     self.queues.skip_waiting(connection, self.clock.now());
                     self.counters.dropped_not_readable += 1;
                     self.monitor.dropped(self.clock.now(), connection, &message.view(), NOT_READABLE);
-                    self.drain_overflow(slot);
                     continue;
                 }
             }
@@ -548,17 +552,13 @@ impl Worker {
                     );
                 }
             }
-            self.drain_overflow(slot);
         }
     }
 
-    fn has_waiting(&self, slot: u32) -> bool {
-        let flow = self.connections.occupant_ref(slot).and_then(|connection| connection.flow.as_deref());
-        flow.is_some_and(|flow| flow.deliveries.waiting() > 0)
-    }
-
-    /// Moves messages from the overflow to free queue slots and notifies their publishers.
-    fn drain_overflow(&mut self, slot: u32) {
+    /// Moves messages from the overflow to free queue slots and notifies their publishers. Returns false if none could
+    /// be moved.
+    fn drain_overflow(&mut self, slot: u32) -> bool {
+        let mut moves = false;
         while let Some(connection) = self.connections.occupant(slot)
             && connection.flow.as_ref().is_some_and(|flow| !flow.overflow.is_empty())
             && connection.has_queue_room(self.node.load.queue_share(&self.settings), &self.settings.queue)
@@ -573,7 +573,9 @@ impl Worker {
             if let Some(pending) = pending {
                 self.receiver_done(pending);
             }
+            moves = true;
         }
+        moves
     }
 
     /// Notes that one of the receivers of a waiting message has a queue slot or is disconnected.

@@ -278,6 +278,11 @@ impl Worker {
         let mut ids = std::mem::take(&mut self.scratch.ids);
         let mut rest = targets;
         while let Some((first, after)) = rest.split_first() {
+            if first.subscription_id == 0 && after.first().is_none_or(|next| !next.continues) {
+                rest = after;
+                self.deliver(first, &[], shared, &mut once, token, &mut pending);
+                continue;
+            }
             let more = after.iter().take_while(|target| target.continues).count();
             ids.clear();
             ids.extend(

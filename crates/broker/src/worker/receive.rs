@@ -141,7 +141,9 @@ impl Worker {
                     return Received { consumed, then: Then::Hold };
                 }
                 self.park_packet(slot, packet);
-            } else if !self.short_packet(slot, packet) && self.packet(slot, packet) == Step::Blocked {
+            } else if !self.short_packet(slot, packet, &rest[length..])
+                && self.packet(slot, packet) == Step::Blocked
+            {
                 self.park_packet(slot, packet);
             }
             consumed += length;
@@ -230,25 +232,30 @@ impl Worker {
     }
 
     /// Handles a packet that needs no general decoder: a plain PUBLISH, or an acknowledgement of success. Returns false,
-    /// and has no effect, for any other packet.
-    fn short_packet(&mut self, slot: u32, bytes: &[u8]) -> bool {
+    /// and has no effect, for any other packet. `after` are the bytes that follow it.
+    fn short_packet(&mut self, slot: u32, bytes: &[u8], after: &[u8]) -> bool {
         let Some((packet_type, packet_id)) = mqtt::short_ack(bytes) else {
             return self.publish_plain(slot, bytes);
         };
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         let version = connection.version;
-        if connection.phase != Phase::Open || self.monitor.is_traced() {
+        if connection.phase != Phase::Open || self.monitor.is_traced() || !self.goes_short_way {
             return false;
         }
         let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::EMPTY };
+        // Of a run of acknowledgements the last one fills the window.
+        let is_last = || {
+            let next = after.first_chunk::<SHORT_ACK_LEN>().and_then(|next| mqtt::short_ack(next));
+            next.is_none_or(|(next, _)| next != packet_type)
+        };
         let handled = match packet_type {
-            PacketType::PubAck => self.pub_ack(slot, ack),
+            PacketType::PubAck => self.pub_ack(slot, ack, is_last()),
             PacketType::PubRec => self.pub_rec(slot, ack),
             PacketType::PubRel => {
                 self.pub_rel(slot, ack);
                 Ok(())
             }
-            _ => self.pub_comp(slot, ack),
+            _ => self.pub_comp(slot, ack, is_last()),
         };
         if let Err(reason) = handled {
             self.refuse_packet(slot, version, Phase::Open, reason);
@@ -318,10 +325,10 @@ impl Worker {
 
     fn open_packet(&mut self, slot: u32, packet: Packet<'_>) -> Result<(), ReasonCode> {
         match packet {
-            Packet::PubAck(ack) => return self.pub_ack(slot, ack),
+            Packet::PubAck(ack) => return self.pub_ack(slot, ack, true),
             Packet::PubRec(ack) => return self.pub_rec(slot, ack),
             Packet::PubRel(ack) => self.pub_rel(slot, ack),
-            Packet::PubComp(ack) => return self.pub_comp(slot, ack),
+            Packet::PubComp(ack) => return self.pub_comp(slot, ack, true),
             Packet::Subscribe(subscribe) => return self.subscribe(slot, &subscribe),
             Packet::Unsubscribe(unsubscribe) => return self.unsubscribe(slot, &unsubscribe),
             Packet::PingReq => self.send(slot, &Packet::PingResp), // [MQTT-3.12.4-1]
@@ -338,7 +345,8 @@ impl Worker {
         Ok(())
     }
 
-    fn pub_ack(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
+    /// Handles PUBACK. `fills`: messages that wait for the window are sent now.
+    fn pub_ack(&mut self, slot: u32, ack: Ack<'_>, fills: bool) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
@@ -352,7 +360,9 @@ impl Worker {
                 AckOutcome::Finished(None) | AckOutcome::Unknown => {}
                 AckOutcome::WrongKind => return Err(WRONG_KIND),
             }
-            self.pump(slot);
+            if fills {
+                self.pump(slot);
+            }
         }
         Ok(())
     }
@@ -386,7 +396,8 @@ impl Worker {
         Ok(())
     }
 
-    fn pub_comp(&mut self, slot: u32, ack: Ack<'_>) -> Result<(), ReasonCode> {
+    /// Handles PUBCOMP. `fills`: messages that wait for the window are sent now.
+    fn pub_comp(&mut self, slot: u32, ack: Ack<'_>, fills: bool) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if connection.session.is_some() {
@@ -398,7 +409,9 @@ impl Worker {
                 AckOutcome::Finished(_) | AckOutcome::Unknown => {}
                 AckOutcome::WrongKind => return Err(WRONG_KIND),
             }
-            self.pump(slot);
+            if fills {
+                self.pump(slot);
+            }
         }
         Ok(())
     }
