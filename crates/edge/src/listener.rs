@@ -212,7 +212,9 @@ fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Resu
     // that vanished is noticed even with Keep Alive 0.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&KEEP_ALIVE)?;
-    defer_accept(&socket)?;
+    if let Err(error) = defer_accept(&socket) {
+        tracing::debug!(%address, %error, "connections are accepted before their first bytes arrive");
+    }
     socket.set_reuse_port(shared)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
