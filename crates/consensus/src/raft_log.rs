@@ -72,8 +72,6 @@ pub(crate) struct RaftLog {
     written: u64,
     /// Index in the log up to which entries are durable.
     durable: u64,
-    /// Index in the log up to which entries may be in a segment that is free.
-    freed: u64,
     /// Callbacks for durable entries, in the order of the log.
     flushes: VecDeque<(u64, IoFlushed)>,
     /// Tasks that wait until all entries are durable.
@@ -170,7 +168,6 @@ impl Store {
             votes: Votes::default(),
             written: 0,
             durable: 0,
-            freed: 0,
             flushes: VecDeque::new(),
             flush_waiters: Vec::new(),
             deferred: VecDeque::new(),
@@ -302,7 +299,7 @@ impl RaftLog {
 
     /// Removes entries from memory that can be read from the log.
     fn evict(&mut self) {
-        self.cache.evict(self.freed..self.durable);
+        self.cache.evict(self.durable);
     }
 
     /// Returns whether the last entry of this leader's snapshot is here, too. Then all entries before it are.
@@ -450,13 +447,10 @@ impl RaftLog {
         }
     }
 
-    /// Frees segments whose entries are in a durable checkpoint and do not have to be read again.
+    /// Frees segments whose entries are in a durable checkpoint and are purged. Others may have to be read from the log:
+    /// those in memory, too, once they are evicted.
     fn free(&mut self) {
-        let durable = self.checkpoint.durable;
-        // Entries from `first` on that are not in memory are read from the log.
-        let free = if self.first() < self.cache.first() { durable.min(self.first()) } else { durable };
-        let freed = self.vacates.iter().map(|(_, last)| *last).filter(|last| *last <= free).max();
-        self.freed = self.freed.max(freed.unwrap_or(0));
+        let free = self.checkpoint.durable.min(self.first());
         answer(&self.log, self.storage_groups.entries, &mut self.vacates, free);
     }
 

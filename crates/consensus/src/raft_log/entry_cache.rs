@@ -81,9 +81,9 @@ impl EntryCache {
         self.next = self.next.max(first);
     }
 
-    /// Removes the oldest entries until the rest is small enough. Keeps entries outside of `removable`.
-    pub fn evict(&mut self, removable: Range<u64>) {
-        while self.bytes > self.bytes_max && removable.contains(&self.first()) && self.pop_front() {}
+    /// Removes the oldest entries until the rest is small enough. Keeps entries from `end` on.
+    pub fn evict(&mut self, end: u64) {
+        while self.bytes > self.bytes_max && self.first() < end && self.pop_front() {}
     }
 
     fn pop_front(&mut self) -> bool {
