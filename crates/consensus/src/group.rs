@@ -9,7 +9,7 @@ use std::time::Duration;
 use link::{NodeId, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, LinearizableReadError, RaftError};
-use openraft::{AsyncRuntime, ChangeMembers, Precondition, SnapshotPolicy};
+use openraft::{AsyncRuntime, ChangeMembers, Precondition, ServerState, SnapshotPolicy};
 use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
@@ -113,6 +113,8 @@ pub struct Replica {
     snapshot_requested: Option<u64>,
     /// Last entry of the purge that was requested.
     purge_requested: Option<u64>,
+    /// True if this replica led at the last turn.
+    has_led: bool,
     counters: Counters,
 }
 
@@ -249,6 +251,7 @@ impl Replica {
             waiting: Arc::default(),
             snapshot_requested: None,
             purge_requested: None,
+            has_led: false,
             counters: Counters::default(),
         })
     }
@@ -542,16 +545,24 @@ impl Replica {
 
     /// Purges entries that are in a snapshot: all but [`Config::keep_entries`], and those in segments to be freed.
     fn purge(&mut self) {
-        let snapshot = self.raft.metrics().borrow_watched().snapshot.map(|last| last.index);
-        let Some(snapshot) = snapshot else { return };
+        let (snapshot, purged, leads) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let Some(snapshot) = &metrics.snapshot else { return };
+            let purged = metrics.purged.map(|last| last.index);
+            (snapshot.index, purged, metrics.state == ServerState::Leader)
+        };
         let old = snapshot.checked_sub(self.config.keep_entries);
         let wanted = self.store.lock().wanted_purge().filter(|wanted| *wanted <= snapshot);
-        let last = old.max(wanted);
-        if last <= self.purge_requested {
-            return;
+        let mut last = old.max(wanted);
+        if std::mem::replace(&mut self.has_led, leads) && !leads && purged < self.purge_requested {
+            // `openraft` does not repeat a purge that it postponed as a leader, and ignores a request for the same one.
+            // It purges nothing after the snapshot.
+            last = last.max(self.purge_requested.map(|requested| requested + 1));
         }
-        self.purge_requested = last;
-        let (raft, last) = (self.raft.clone(), last.unwrap_or(0));
+        let Some(last) = last.filter(|last| Some(*last) > self.purge_requested) else { return };
+        self.purge_requested = Some(last.min(snapshot));
+        let raft = self.raft.clone();
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().purge_log(last).await {
                 tracing::error!(%fatal, "consensus: entries cannot be purged; log segments are kept");

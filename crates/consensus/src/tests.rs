@@ -69,11 +69,19 @@ impl Lone {
     }
 
     fn with(entry_cache_bytes: usize) -> Self {
+        Self::on(Config { entry_cache_bytes, ..Config::new(GROUP, OWN, member(OWN), 1) })
+    }
+
+    /// A replica that makes a snapshot each 20 entries and keeps none of them.
+    fn with_snapshots() -> Self {
+        Self::on(Config { snapshot_after: 20, keep_entries: 0, ..Config::new(GROUP, OWN, member(OWN), 1) })
+    }
+
+    fn on(config: Config) -> Self {
         let recorder = EventRecorder::default();
         let options = Options { segment_bytes: 64 << 10, entropy: Some([1; 48]), ..Options::default() };
         let disk = Arc::new(FaultDisk::new(1));
         let opened = storage::open(disk, options, recorder.listener(), &mut |_| ()).expect("a new log");
-        let config = Config { entry_cache_bytes, ..Config::new(GROUP, OWN, member(OWN), 1) };
         let log = opened.log.clone();
         let group = Group::start(Time(0), config, opened.log, STORAGE_GROUPS, &[], Counting::default());
         Self {
@@ -95,31 +103,49 @@ impl Lone {
 
     /// Runs one second, in 100 turns.
     fn passes(&mut self) {
-        for _ in 0..100 {
-            self.now += 10_000;
-            while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
-            for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
-                match event {
-                    LogEvent::Durable(group, index) => self.group.durable(group, index),
-                    LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
-                    LogEvent::Vacate(vacate) => self.group.vacate(vacate),
-                    other => panic!("{other:?}"),
-                }
+        (0..100).for_each(|_| self.turns_once());
+    }
+
+    /// Writes what waits, and makes a turn.
+    fn turns_once(&mut self) {
+        while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
+        self.turns_without_the_disk();
+    }
+
+    fn turns_without_the_disk(&mut self) {
+        self.now += 10_000;
+        for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
+            match event {
+                LogEvent::Durable(group, index) => self.group.durable(group, index),
+                LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
+                LogEvent::Vacate(vacate) => self.group.vacate(vacate),
+                other => panic!("{other:?}"),
             }
-            self.group.turn(Time(self.now));
-            while let Some(read) = self.group.poll_read() {
-                let result = match self.read_error {
-                    Some(why) => read.fail(why),
-                    None => read.run(&self.log),
-                };
-                self.group.handle_read(result);
-            }
+        }
+        self.group.turn(Time(self.now));
+        while let Some(read) = self.group.poll_read() {
+            let result = match self.read_error {
+                Some(why) => read.fail(why),
+                None => read.run(&self.log),
+            };
+            self.group.handle_read(result);
         }
     }
 
     fn answers(&mut self) -> Vec<Body> {
+        self.sent().into_iter().map(|(_, body)| body).collect()
+    }
+
+    /// Messages that the replica sends, with the numbers of their calls.
+    fn sent(&mut self) -> Vec<(u32, Body)> {
         let frames = std::iter::from_fn(|| self.group.poll_transmit());
-        frames.filter_map(|transmit| wire::decode(&transmit.frame)).map(|message| message.body).collect()
+        let messages = frames.filter_map(|transmit| wire::decode(&transmit.frame));
+        messages.map(|message| (message.call, message.body)).collect()
+    }
+
+    fn answers_call(&mut self, call: u32, body: Body) {
+        let message = Message { group: GROUP, to: OWN, from: OTHER, call, body };
+        self.group.receive(node(OTHER), &wire::encode(&message));
     }
 }
 
@@ -277,4 +303,40 @@ fn a_snapshot_goes_on_where_it_was_interrupted() {
     assert_eq!(sends(30, 0, &[9, 0, 0, 0]), (Some(4), None, 0));
     assert_eq!(sends(30, 4, &[0, 0, 0, 0]), (Some(8), Some(30), 9));
     assert_eq!(lone.group.snapshot_bytes(), 0, "it is durable");
+}
+
+/// The leader does not purge entries that it may be sending. When another replica leads, it sends none.
+#[test]
+fn a_purge_that_a_leader_postponed_is_made_when_another_replica_leads() {
+    let mut lone = Lone::with_snapshots();
+    let patience = std::time::Duration::from_secs(5);
+    lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+    (0..5).for_each(|_| lone.passes());
+    lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
+    (0..20).for_each(|_| lone.turns_once());
+    // The learner has all entries so far, and does not answer any more.
+    let mut answered = 0;
+    while answered < 5 {
+        for (call, body) in lone.sent() {
+            if let Body::Append(_) = body {
+                lone.answers_call(call, Body::Appended(crate::wire::Appended::All));
+                answered += 1;
+            }
+        }
+        lone.turns_once();
+    }
+    (0..30).for_each(|_| {
+        lone.group.propose(vec![1; 1_000], patience);
+    });
+    (0..10).for_each(|_| lone.turns_once());
+    let status = lone.group.status(Time(lone.now));
+    assert!(status.role == Role::Leader && status.snapshot >= Some(20), "{status:?}");
+    assert!(lone.group.cached_bytes() > 30_000, "the learner may need them");
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(9, OTHER), committed: true };
+    lone.receives(Body::Append(Append { vote, previous: None, committed: None, entries: Vec::new() }));
+    (0..10).for_each(|_| lone.turns_once());
+    let status = lone.group.status(Time(lone.now));
+    assert!(status.role != Role::Leader && status.failure.is_none(), "{status:?}");
+    let cached = lone.group.cached_bytes();
+    assert!(cached < 15_000, "{cached} bytes are in memory");
 }
