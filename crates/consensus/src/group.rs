@@ -109,8 +109,8 @@ pub struct Replica {
     events: Arc<Mutex<VecDeque<Event>>>,
     requests: u64,
     waiting: Arc<AtomicUsize>,
-    /// Last entry of the snapshot that was requested.
-    snapshot_requested: Option<u64>,
+    /// Last request of a snapshot.
+    snapshot_request: SnapshotRequest,
     /// Last entry of the purge that was requested.
     purge_requested: Option<u64>,
     /// True if this replica led at the last turn.
@@ -249,7 +249,7 @@ impl Replica {
             events: Arc::default(),
             requests: 0,
             waiting: Arc::default(),
-            snapshot_requested: None,
+            snapshot_request: SnapshotRequest::default(),
             purge_requested: None,
             has_led: false,
             counters: Counters::default(),
@@ -531,10 +531,14 @@ impl Replica {
     fn free_segments(&mut self) {
         let Some(wanted) = self.store.lock().wanted_snapshot() else { return };
         let applied = sync::lock(&self.state).applied.map(|applied| applied.index);
-        if applied < Some(wanted) || self.snapshot_requested >= applied {
+        let previous = self.raft.metrics().borrow_watched().snapshot.map(|last| last.index);
+        let request = SnapshotRequest { last: applied, previous };
+        // `openraft` ignores the request while it makes another snapshot.
+        let is_done = self.snapshot_request.last >= applied && self.snapshot_request.previous == previous;
+        if applied < Some(wanted) || is_done {
             return;
         }
-        self.snapshot_requested = applied;
+        self.snapshot_request = request;
         let raft = self.raft.clone();
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().snapshot().await {
@@ -569,6 +573,15 @@ impl Replica {
             }
         });
     }
+}
+
+/// Request of a snapshot, by which the replica knows whether to request another one.
+#[derive(Default)]
+struct SnapshotRequest {
+    /// Last entry of the requested snapshot.
+    last: Option<u64>,
+    /// Last entry of the snapshot before it.
+    previous: Option<u64>,
 }
 
 fn undecided(error: ClientWriteError<Types>) -> Undecided {

@@ -7,7 +7,9 @@ use link::{NodeId, Time};
 use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 use storage::fault::FaultDisk;
-use storage::{Commit, ForEachEvent, GroupId, Log, LogEvent, LogListener, Options, Writer};
+use storage::{
+    Commit, ForEachEvent, GroupId, Log, LogEvent, LogListener, Options, SegmentId, Vacate, Writer,
+};
 
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message};
@@ -339,4 +341,26 @@ fn a_purge_that_a_leader_postponed_is_made_when_another_replica_leads() {
     assert!(status.role != Role::Leader && status.failure.is_none(), "{status:?}");
     let cached = lone.group.cached_bytes();
     assert!(cached < 15_000, "{cached} bytes are in memory");
+}
+
+/// `openraft` makes one snapshot at a time, and ignores other requests meanwhile. A group whose entries all are applied
+/// has no other reason to ask again.
+#[test]
+fn a_segment_is_freed_although_a_snapshot_was_being_made_when_the_log_asked_for_it() {
+    let mut lone = Lone::with_snapshots();
+    follows(&mut lone, 40, 100, None);
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
+    let previous = Some(wire::log_id(1, 39));
+    let commits = |lone: &mut Lone, last: u64| {
+        let committed = Some(wire::log_id(1, last));
+        lone.receives(Body::Append(Append { vote, previous, committed, entries: Vec::new() }));
+        (0..5).for_each(|_| lone.turns_without_the_disk());
+    };
+    commits(&mut lone, 25);
+    commits(&mut lone, 39);
+    assert_eq!((lone.group.state().0, lone.group.status(Time(lone.now)).snapshot), (39, None));
+    lone.group.vacate(Vacate { group: STORAGE_GROUPS.entries, segment: SegmentId(1), first: 1, last: 35 });
+    (0..5).for_each(|_| lone.turns_without_the_disk());
+    (0..20).for_each(|_| lone.turns_once());
+    assert_eq!(lone.group.status(Time(lone.now)).snapshot, Some(39));
 }
