@@ -447,10 +447,12 @@ impl RaftLog {
         }
     }
 
-    /// Frees segments whose entries are in a durable checkpoint and are purged. Others may have to be read from the log:
-    /// those in memory, too, once they are evicted.
+    /// Frees segments whose entries are in a durable checkpoint and are purged. Other entries may have to be read from
+    /// the log: those in memory, too, once they are evicted. A replica that has failed reads and purges nothing any
+    /// more.
     fn free(&mut self) {
-        let free = self.checkpoint.durable.min(self.first());
+        let durable = self.checkpoint.durable;
+        let free = if self.failed.is_none() { durable.min(self.first()) } else { durable };
         answer(&self.log, self.storage_groups.entries, &mut self.vacates, free);
     }
 
@@ -482,7 +484,7 @@ impl RaftLog {
         (wanted > self.checkpoint.written).then(|| wanted - 1)
     }
 
-    /// Handles a failed write: nothing becomes durable any more.
+    /// Handles a failed write or read: the replica writes and reads nothing any more.
     pub fn fail(&mut self, why: &str) {
         self.failed = Some(why.to_owned());
         for (_, flushed) in std::mem::take(&mut self.flushes) {
@@ -493,6 +495,7 @@ impl RaftLog {
         self.flush_waiters.clear();
         self.deferred.clear();
         self.reads.clear();
+        self.free();
     }
 
     /// Reason why nothing becomes durable any more.

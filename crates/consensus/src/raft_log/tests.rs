@@ -366,6 +366,37 @@ fn entries_in_memory_and_in_the_log_are_one_list() {
     assert!(cached > 1_000 && stored > 1_000 && truncated > 50 && freed > 50, "{figures:?}");
 }
 
+/// A replica that has failed purges nothing any more. It does not keep the segments of the node.
+#[test]
+fn a_failed_replica_frees_the_segments_that_its_snapshot_covers() {
+    let mut bench = Bench::with(8 << 10, 0);
+    let mut model = Model::default();
+    for _ in 0..20 {
+        append(&mut bench, &mut model, 1, 20);
+        bench.commit_all();
+    }
+    let store = bench.store.clone();
+    let last = model.entries[300].log_id;
+    let mut saved = pin!(store.save_snapshot(snapshot_up_to(last), vec![7; 10].into()));
+    while poll(saved.as_mut()).is_pending() {
+        assert!(bench.commit());
+    }
+    let work = |bench: &mut Bench| {
+        for _ in 0..20 {
+            bench.keeper.keep();
+            bench.commit_all();
+        }
+    };
+    work(&mut bench);
+    assert_eq!(bench.log.stats().freed, 0, "entries in them may have to be read");
+    bench.store.lock().fail("bytes 5 to 9 are bad");
+    work(&mut bench);
+    let freed = bench.log.stats().freed;
+    assert!(freed > 0);
+    let (snapshot, entries) = bench.after_a_power_cut().found();
+    assert_eq!((snapshot, entries.len()), (Some((1, 300)), 99), "{freed} segments are free");
+}
+
 /// A snapshot leaves memory when it is durable. It is read back part by part until another
 /// snapshot replaces it.
 #[test]
