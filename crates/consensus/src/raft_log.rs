@@ -213,6 +213,9 @@ impl Store {
     pub async fn wait_durable(&self) -> io::Result<()> {
         let settled = {
             let mut raft_log = self.lock();
+            if raft_log.failed.is_some() {
+                return Err(raft_log.failure());
+            }
             let (sender, receiver) = oneshot::channel();
             if raft_log.flushes.is_empty() {
                 let _ = sender.send(());

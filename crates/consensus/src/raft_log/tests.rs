@@ -397,6 +397,17 @@ fn a_failed_replica_frees_the_segments_that_its_snapshot_covers() {
     assert_eq!((snapshot, entries.len()), (Some((1, 300)), 99), "{freed} segments are free");
 }
 
+/// Entries that were to be durable are not after a failure.
+#[test]
+fn a_failed_replica_waits_for_no_entry_to_become_durable() {
+    let mut bench = Bench::new();
+    let _ = bench.append(1, 0..=5);
+    bench.store.lock().fail("the disk has failed");
+    let store = bench.store.clone();
+    let waited = poll(pin!(store.wait_durable()));
+    assert!(matches!(waited, Poll::Ready(Err(_))), "{waited:?}");
+}
+
 /// A snapshot leaves memory when it is durable. It is read back part by part until another
 /// snapshot replaces it.
 #[test]
