@@ -15,6 +15,9 @@ use crate::segment::Pin;
 use crate::state::{Shared, Window, read_record};
 use crate::stats::{Stats, Tally};
 
+/// Number of reads of the disk after which a read of a range ends.
+const RANGE_READS_MAX: u32 = 32;
+
 /// A handle that appends and reads. Cheap to clone; every handle refers to the same log.
 #[derive(Clone)]
 pub struct Log {
@@ -76,8 +79,8 @@ impl Log {
     }
 
     /// Reads consecutive entries from `first` on, up to `last` and to `bytes_max` bytes of payloads, but at least one.
-    /// Blocks for the disk, so reactors must not call it. All of them are durable before the call, and none is
-    /// replaced during it.
+    /// Returns fewer if they are so far from each other that they need many reads of the disk. Blocks for the disk, so
+    /// reactors must not call it. All of them are durable before the call, and none is replaced during it.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
@@ -88,21 +91,26 @@ impl Log {
         last: u64,
         bytes_max: usize,
     ) -> Result<Vec<RecoveredEntry>, Error> {
-        let span = match (self.locate(group, first)?.1, self.locate(group, last)?.1) {
-            (first, last) if first.segment == last.segment => last.offset.saturating_sub(first.offset),
-            _ => u64::MAX,
-        };
-        let mut window = Window::for_span(span);
+        self.locate(group, last)?;
+        let mut window = Window::for_many();
         let (mut entries, mut bytes) = (Vec::new(), 0);
+        let mut expected_to = None;
         for index in first..=last {
             let (pin, location) = self.locate(group, index)?;
+            if Some(index) > expected_to {
+                // The entries up to here are in one segment.
+                let end = self.run_end(group, index).min(last);
+                let end_offset = self.locate(group, end)?.1.offset;
+                window.expect(end - index, end_offset.saturating_sub(location.offset));
+                expected_to = Some(end);
+            }
             let (header, payload) = window.read(&pin, location.offset)?;
             if header.kind != Kind::Entry || (header.group, header.index) != (group, index) {
                 return Err(pin.corrupt(location.offset, format!("this is not entry {index} of {group}")));
             }
             bytes += payload.len();
             entries.push(RecoveredEntry { term: header.term, index, payload });
-            if bytes >= bytes_max {
+            if bytes >= bytes_max || window.reads >= RANGE_READS_MAX {
                 break;
             }
         }
@@ -135,6 +143,12 @@ impl Log {
             return Err(pin.corrupt(location.offset, format!("this is not part {part} of {group}")));
         }
         Ok(payload)
+    }
+
+    /// Returns the last index of the entries that follow an entry in its segment.
+    fn run_end(&self, group: GroupId, index: u64) -> u64 {
+        let state = self.shared.state();
+        state.groups.get(&group).map_or(index, |known| known.entries.run_end(index))
     }
 
     /// Returns the location of an entry that can be read, and keeps its segment.

@@ -272,6 +272,8 @@ pub(crate) struct Window {
     segment: Option<SegmentId>,
     at: u64,
     bytes: Vec<u8>,
+    /// Number of reads of the disk.
+    pub reads: u32,
 }
 
 /// Bytes read at once; most records are smaller.
@@ -284,13 +286,15 @@ impl Window {
         Self::new(READ_ON)
     }
 
-    /// Window for records that begin within so many bytes of the first.
-    pub fn for_span(bytes: u64) -> Self {
-        Self::new(bytes.saturating_add(READ_AHEAD).min(READ_ON))
+    /// Prepares for so many records, which begin within so many bytes of the first. Those that are far from each other
+    /// are read one by one, because most of the bytes between them are of other groups.
+    pub fn expect(&mut self, records: u64, bytes: u64) {
+        let is_dense = bytes / records.max(1) <= READ_AHEAD;
+        self.ahead = if is_dense { bytes.saturating_add(READ_AHEAD).min(READ_ON) } else { READ_AHEAD };
     }
 
     fn new(ahead: u64) -> Self {
-        Self { ahead, segment: None, at: 0, bytes: vec![] }
+        Self { ahead, segment: None, at: 0, bytes: vec![], reads: 0 }
     }
 
     /// Returns the bytes at the offset, without a check.
@@ -310,6 +314,7 @@ impl Window {
                 _ => Error::io(&segment.path, "read")(error),
             })?;
             (self.segment, self.at) = (Some(segment.id), offset);
+            self.reads += 1;
         }
         let from = (offset - self.at) as usize;
         Ok(&self.bytes[from..from + length])

@@ -74,6 +74,27 @@ fn a_range_of_entries_is_read_up_to_its_end_or_to_a_number_of_bytes() {
     assert!(matches!(opened.log.read_range(GroupId(3), 1, 1, 1), Err(Error::NotFound { .. })));
 }
 
+/// A caller that reads the rest again does not keep the disk from others for long.
+#[test]
+fn a_read_of_entries_that_are_far_from_each_other_ends_early() {
+    let disk = FaultDisk::new(6);
+    let (mut opened, _) =
+        support::try_open(&disk, &Options { segment_bytes: 8 << 20, ..options() }).expect("open");
+    let other = vec![7; 40 << 10];
+    for index in 1..=100 {
+        opened.log.append([entry(1, index, b"x"), entry(2, index, &other)]);
+        drain(&mut opened);
+    }
+    let (mut next, mut reads) = (1, 0);
+    while next <= 100 {
+        let read = opened.log.read_range(GroupId(1), next, 100, 1 << 20).expect("all are durable");
+        assert!((1..=32).contains(&read.len()), "{} entries", read.len());
+        assert_eq!(read[0].index, next);
+        (next, reads) = (next + read.len() as u64, reads + 1);
+    }
+    assert_eq!((next, reads), (101, 4));
+}
+
 #[test]
 fn a_part_is_read_until_another_checkpoint_replaces_it() {
     let (mut opened, _) = open_on(&FaultDisk::new(7));
