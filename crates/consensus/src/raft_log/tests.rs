@@ -366,6 +366,38 @@ fn entries_in_memory_and_in_the_log_are_one_list() {
     assert!(cached > 1_000 && stored > 1_000 && truncated > 50 && freed > 50, "{figures:?}");
 }
 
+/// Entries of a segment that is free are not in the log: they could not leave memory.
+#[test]
+fn memory_is_bounded_when_segments_are_freed_whose_entries_are_all_in_memory() {
+    let cache_bytes = 64 << 10;
+    let mut bench = Bench::with(8 << 10, cache_bytes);
+    bench.store.lock().started();
+    let mut model = Model::default();
+    append(&mut bench, &mut model, 1, 100);
+    let store = bench.store.clone();
+    let mut saved = pin!(store.save_snapshot(snapshot_up_to(model.entries[90].log_id), vec![7; 10].into()));
+    while poll(saved.as_mut()).is_pending() {
+        assert!(bench.commit());
+    }
+    assert_eq!(bench.store.lock().cache.first(), 0, "all entries are in memory");
+    for _ in 0..50 {
+        bench.keeper.keep();
+        bench.commit_all();
+        append(&mut bench, &mut model, 1, 20);
+        bench.commit_all();
+        assert!(bench.store.lock().cached_bytes() <= cache_bytes);
+    }
+    assert_eq!(bench.log.stats().freed, 0, "entries in the segments may have to be read");
+    let wanted = bench.store.lock().wanted_purge().expect("segments that are to be freed");
+    let purged = bench.store.purge(model.entries[wanted as usize].log_id);
+    assert!(matches!(poll(pin!(purged)), Poll::Ready(Ok(()))));
+    for _ in 0..20 {
+        bench.keeper.keep();
+        bench.commit_all();
+    }
+    assert!(bench.log.stats().freed > 0);
+}
+
 /// A replica that has failed purges nothing any more. It does not keep the segments of the node.
 #[test]
 fn a_failed_replica_frees_the_segments_that_its_snapshot_covers() {
