@@ -133,6 +133,10 @@ fn command_line(args: &Args, kinds: &[Kind]) -> String {
     let names: Vec<String> = kinds.iter().map(Kind::to_string).collect();
     let mut line = format!("cargo xtask compare --seconds {} --rounds {}", args.seconds, args.rounds);
     line += &format!(" --brokers {}", names.join(","));
+    // Its directory says nothing to readers of the page.
+    if let Some(name) = args.brokers_file.as_deref().and_then(std::path::Path::file_name) {
+        line += &format!(" --brokers-file {}", name.to_string_lossy());
+    }
     if args.all {
         line += " --all";
     }
@@ -177,11 +181,14 @@ mod tests {
 
     #[test]
     fn the_page_shows_the_command_that_reproduces_it() {
-        let args = args("compare --all --rounds 5 --brokers meridian,nats --connections 1000");
+        let args = args(
+            "compare --all --rounds 5 --brokers meridian,nats --brokers-file /here/mine.toml --connections 1000",
+        );
         let kinds = [Kind::Meridian, Kind::Mosquitto];
         assert_eq!(
             command_line(&args, &kinds),
-            "cargo xtask compare --seconds 1 --rounds 5 --brokers meridian,mosquitto --all --connections 1000"
+            "cargo xtask compare --seconds 1 --rounds 5 --brokers meridian,mosquitto --brokers-file mine.toml --all \
+             --connections 1000"
         );
     }
 
