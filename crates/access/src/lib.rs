@@ -250,8 +250,8 @@ pub trait Access: Send + Sync + 'static {
     /// [`Access::generation`].
     fn guards_topics(&self) -> bool;
 
-    /// Returns whether `authorize` allows everything outside `$SYS` to clients without [`Grants`]. It is then not called
-    /// for them about other topics. Changes only together with [`Access::generation`].
+    /// Returns whether `authorize` allows everything outside `$SYS` to clients without [`Grants`]. It is then not
+    /// called when they publish and receive other topics. Changes only together with [`Access::generation`].
     fn allows_without_grants(&self) -> bool {
         !self.guards_topics()
     }

@@ -64,8 +64,8 @@ pub enum Decider {
     NoMatch,
 }
 
-/// Number of decisions of one decider, deliveries excluded. Answers that reactors remember are not counted again, and
-/// nothing is counted where there are no rules.
+/// Number of decisions of one decider, deliveries excluded. Answers that reactors remember are not counted again.
+/// Messages are not counted where no source could refuse them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionFigures {
     /// `superuser`, `token`, the name of a source, or `no_match`.

@@ -110,7 +110,7 @@ pub(crate) struct Marks {
     pub recheck: bool,
     /// True when the queue was full for too long recently: no publisher waits for it.
     pub drops: bool,
-    /// A timer for Keep Alive runs.
+    /// The timer for CONNECT does no more for Keep Alive: another one runs, or none is needed.
     pub keep_alive_timed: bool,
 }
 
@@ -183,7 +183,7 @@ pub(crate) struct Flow {
     /// to another member.
     pub deliveries: Deliveries<Enqueue>,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting
-    /// messages.
+    /// messages, or [`UNCHECKED`].
     pub waiting_rules: u64,
     /// Bytes of the messages that wait, and of those in flight that are kept for another member of their group.
     pub held_bytes: usize,
@@ -308,6 +308,9 @@ pub(crate) struct Probe {
     /// Time before which the delivery is not reported again.
     pub report_after: Time,
 }
+
+/// Generation of no rules: each message is checked when it is sent.
+pub(crate) const UNCHECKED: u64 = u64::MAX;
 
 /// Bytes in queues that a user or a mountpoint may have, as a multiple of those of one client.
 const SHARES_OF_PAYER: u64 = 3;

@@ -222,8 +222,8 @@ fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Resu
 }
 
 /// Lets the system pass on a connection when its first bytes are there. They are read in the same turn, which saves a
-/// wake-up for each client. A client that sends nothing is passed on after [`DEFER_MAX_S`] seconds, and meanwhile takes
-/// no descriptor.
+/// wake-up for each client. A client that sends nothing is passed on after [`DEFER_MAX_S`] seconds, if it answers
+/// another SYN-ACK of the system. Meanwhile it takes no descriptor.
 fn defer_accept(socket: &Socket) -> io::Result<()> {
     let (option, value) = (libc::TCP_DEFER_ACCEPT, DEFER_MAX_S);
     // SAFETY: the pointer and the length are those of `value`, which lives for the whole call.

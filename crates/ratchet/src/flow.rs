@@ -1,5 +1,5 @@
-//! The measured flows. They run in lock-step: a message is published when the previous one is completely handled. In the
-//! flows named `batch`, [`BATCH`] messages take the place of one, as when clients are faster than the broker.
+//! The measured flows. They run in lock-step: a message is published when the previous one is completely handled. In
+//! the flows named `batch`, [`BATCH`] messages take the place of one, as when clients are faster than the broker.
 
 use broker::ConnectionId;
 

@@ -7,7 +7,7 @@ use mqtt::ReasonCode;
 use super::Worker;
 use super::wills::moved;
 use crate::access::{Admission, AuthResult, Principal, Validity};
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, Phase, UNCHECKED};
 use crate::ids::{ConnectionId, client_key, fold};
 use crate::quota::Resource;
 use crate::settings::{Quota, SessionOwner};
@@ -170,6 +170,8 @@ impl Worker {
         connection.take(principal, validity);
         if let Some(flow) = connection.flow.as_mut() {
             flow.permissions.forget();
+            // Messages that wait were allowed to the earlier principal.
+            flow.waiting_rules = UNCHECKED;
         }
         if let Some(at) = expires {
             self.wheel.arm(at, slot, id.generation, TimerKind::Expiry);

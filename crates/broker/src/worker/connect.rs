@@ -156,8 +156,8 @@ impl Worker {
             connection.marks.drops =
                 full_queues.is_known(client, source, self.clock.now(), self.settings.queue.full_penalty);
         }
-        // The timer for CONNECT still runs. When it fires, it becomes the timer for Keep Alive.
-        if connection.keep_alive > 0 && connection.silence_max() < self.settings.mqtt.connect_timeout {
+        // The timer for CONNECT still runs. If it fires early enough, it becomes the timer for Keep Alive.
+        if connection.keep_alive > 0 && connection.silence_max() < self.connect_timeout_max {
             connection.marks.keep_alive_timed = true;
             let at = self.clock.now().after(connection.silence_max());
             self.wheel.arm(at, id.slot, id.generation, TimerKind::KeepAlive);

@@ -485,9 +485,10 @@ impl Worker {
     fn pump_ephemeral(&mut self, slot: u32) {
         loop {
             self.send_waiting(slot);
-            // The queue may have lacked memory even for the first message of the overflow.
-            let sends = |it: &Connection| it.phase == Phase::Open && it.out.len() < OUT_FULL;
-            if !self.connections.occupant_ref(slot).is_some_and(sends) || !self.drain_overflow(slot) {
+            let Some(connection) = self.connections.occupant_ref(slot) else { return };
+            let (is_open, room) = (connection.phase == Phase::Open, connection.out.len() < OUT_FULL);
+            // What was sent left places for waiting publishers. Without room in the output, they only fill the queue.
+            if !is_open || !self.drain_overflow(slot) || !room {
                 return;
             }
         }

@@ -47,8 +47,8 @@ pub(super) struct KnownTopic {
     routes: Vec<Route>,
     /// Number of `/` in the topic.
     separators: u16,
-    /// The topic does not begin with `$`, and its routes lead to connections of ephemeral sessions, one to each, without
-    /// No Local.
+    /// The topic does not begin with `$`, and its routes lead to connections of ephemeral sessions, one to each,
+    /// without No Local.
     is_plain: bool,
 }
 

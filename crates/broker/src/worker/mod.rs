@@ -111,6 +111,8 @@ pub struct Worker {
     housekeeping_due: Time,
     sys: sys::Sys,
     rules: Rules,
+    /// Longest time for which a timer for CONNECT was armed.
+    connect_timeout_max: Duration,
     /// Plain messages go the short way; false in tests that compare.
     goes_short_way: bool,
     #[cfg(test)]
@@ -165,6 +167,7 @@ impl Worker {
             housekeeping_due: Time::default(),
             sys: sys::Sys::new(id, interval),
             rules: Rules::of(&*node.access),
+            connect_timeout_max: Duration::ZERO,
             goes_short_way: true,
             #[cfg(test)]
             plain_messages: 0,
@@ -255,7 +258,9 @@ impl Worker {
         };
         let placed = self.connections.insert(connection);
         debug_assert_eq!(placed, (slot, generation));
-        self.wheel.arm(now.after(self.settings.mqtt.connect_timeout), slot, generation, TimerKind::Connect);
+        let timeout = self.settings.mqtt.connect_timeout;
+        self.connect_timeout_max = self.connect_timeout_max.max(timeout);
+        self.wheel.arm(now.after(timeout), slot, generation, TimerKind::Connect);
         self.counters.connections_opened += 1;
         id
     }

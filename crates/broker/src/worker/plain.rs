@@ -1,9 +1,10 @@
-//! The short way of a plain message. Most messages are plain: nothing in the packet, in the settings or in the receivers
-//! asks for more than to copy the bytes and to count.
+//! The short way of a plain message. Most messages are plain: nothing in the packet, in the settings or in the
+//! receivers asks for more than to copy the bytes and to count.
 //!
 //! A PUBLISH is plain if it has no DUP, RETAIN and properties, its topic was published before and leads to connections
 //! of ephemeral sessions only, no rule has to be asked, and its client has no mountpoint, rates or unusual state. A
-//! receiver is plain if it has no mountpoint, Topic Alias Maximum or Maximum Packet Size, and takes the message at once.
+//! receiver is plain if it has no mountpoint, Topic Alias Maximum, Maximum Packet Size or Subscription Identifier, and
+//! takes the message at once.
 //!
 //! **Invariant:** the short way changes nothing that anyone notices. Each of its functions does all of its work or
 //! nothing. If it does nothing, the caller goes the general way (`publish.rs`, `dispatch.rs`, `deliver.rs`), which
@@ -138,8 +139,8 @@ impl Worker {
         self.await_completions(slot, publish, outstanding, reason_of(!routes.is_empty()));
     }
 
-    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. Returns false, and has no effect,
-    /// if the general way has to decide.
+    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. Returns false, and has no
+    /// effect, if the general way has to decide.
     pub(super) fn deliver_plain(
         &mut self,
         target: &Target,

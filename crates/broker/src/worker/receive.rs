@@ -231,8 +231,8 @@ impl Worker {
         self.close_because(timer.slot, ReasonCode::ImplementationSpecificError, why);
     }
 
-    /// Handles a packet that needs no general decoder: a plain PUBLISH, or an acknowledgement of success. Returns false,
-    /// and has no effect, for any other packet. `after` are the bytes that follow it.
+    /// Handles a packet that needs no general decoder: a plain PUBLISH, or an acknowledgement of success. Returns
+    /// false, and has no effect, for any other packet. `after` are the bytes that follow it.
     fn short_packet(&mut self, slot: u32, bytes: &[u8], after: &[u8]) -> bool {
         let Some((packet_type, packet_id)) = mqtt::short_ack(bytes) else {
             return self.publish_plain(slot, bytes);

@@ -1,4 +1,4 @@
-//! Compares the short way with the general way: the same clients do the same on two nodes, of which one sends everything
+//! Compares the short way with the general way: the same clients do the same on two nodes. One of them sends everything
 //! the general way. Every byte and every counter is the same.
 
 use std::sync::Arc;
