@@ -26,6 +26,11 @@ impl Mechanism for Echo {
                 let username = Some("mallory".into());
                 Step::Success(None, Box::new(Admission { username, ..Admission::default() }))
             }
+            Some(b"with fewer rights") => {
+                let attributes = vec![("rights".into(), "few".into())];
+                let principal = Some(Arc::new(Principal { attributes, ..Principal::default() }));
+                Step::Success(None, Box::new(Admission { principal, ..Admission::default() }))
+            }
             Some(b"as a tenant") => {
                 let principal = Principal { mountpoint: Some("t/".into()), ..Principal::default() };
                 let principal = Some(Arc::new(principal));
@@ -48,17 +53,18 @@ impl Access for EchoAccess {
     }
 
     fn guards_topics(&self) -> bool {
-        false
+        true
     }
 
     fn authorize(
         &self,
-        _: Identity<'_>,
+        identity: Identity<'_>,
         _: Action,
-        _: &str,
+        topic: &str,
         _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
-        Some(Permission { allowed: true, lasting: true })
+        let has_few = identity.principal.is_some_and(|principal| !principal.attributes.is_empty());
+        Some(Permission { allowed: !(has_few && topic == "secret"), lasting: true })
     }
 
     fn generation(&self) -> u64 {
@@ -76,11 +82,16 @@ const NOW: Time = Time(1_000);
 
 impl Client {
     fn connect(method: &str) -> Self {
+        Self::connect_with(method, None)
+    }
+
+    fn connect_with(method: &str, receive_max: Option<u16>) -> Self {
         let node = Node::new(Settings::default(), Arc::new(EchoAccess), "test".into(), 1, [5; 16]);
         let mut worker = node.build_workers().remove(0);
         let slot = worker.open(NOW, None).slot;
         let mut client = Self { worker, slot };
-        let properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);
+        let mut properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(method)]);
+        receive_max.into_iter().for_each(|max| assert!(properties.push(Property::ReceiveMaximum(max))));
         client.send(&Packet::Connect(Connect {
             version: Version::V5,
             bridge: false,
@@ -98,8 +109,26 @@ impl Client {
     fn send(&mut self, packet: &Packet<'_>) {
         let mut bytes = Vec::new();
         assert!(packet.encode(Version::V5, &mut bytes));
-        self.worker.receive(NOW, self.slot, &bytes);
+        self.send_bytes(&bytes);
+    }
+
+    fn send_bytes(&mut self, bytes: &[u8]) {
+        self.worker.receive(NOW, self.slot, bytes);
         self.worker.settle(NOW);
+    }
+
+    /// First bytes of the packets that the client was sent.
+    fn take(&mut self) -> Vec<u8> {
+        let out = self.worker.output(self.slot).expect("the connection exists");
+        let bytes = out.pending().to_vec();
+        out.advance(bytes.len());
+        self.worker.written(NOW, self.slot);
+        let (mut at, mut first) = (0, Vec::new());
+        while let Ok(Some(length)) = frame(&bytes[at..], u32::MAX) {
+            first.push(bytes[at]);
+            at += length;
+        }
+        first
     }
 
     fn auth(&mut self, reason: ReasonCode, method: &str, data: Option<&[u8]>) {
@@ -130,7 +159,11 @@ impl Client {
     }
 
     fn accepted() -> Self {
-        let mut client = Self::connect("ECHO");
+        Self::accepted_with(None)
+    }
+
+    fn accepted_with(receive_max: Option<u16>) -> Self {
+        let mut client = Self::connect_with("ECHO", receive_max);
         client.received();
         client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
         assert_eq!(client.received().0, "ConnAck");
@@ -199,6 +232,28 @@ fn a_client_authenticates_again_while_connected() {
     client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
     assert_eq!(client.received(), said("Auth", ReasonCode::Success, Some(b"welcome")));
     assert!(!client.worker.is_closing(client.slot));
+}
+
+/// Messages that wait for a client were allowed to its earlier rights. It gets none that the new ones do not allow.
+#[test]
+fn messages_that_wait_are_checked_again_after_a_re_authentication() {
+    for renews in [false, true] {
+        let mut client = Client::accepted_with(Some(1));
+        client.send_bytes(b"\x82\x0C\0\x01\0\0\x06secret\x01");
+        client.take();
+        for id in 1..=3 {
+            client.send_bytes(&[b"\x32\x0B\0\x06secret\0".as_slice(), &[id], b"\0"].concat());
+        }
+        client.take();
+        if renews {
+            client.auth(ReasonCode::ReAuthenticate, "ECHO", None);
+            client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"with fewer rights"));
+            client.take();
+        }
+        client.send_bytes(b"\x40\x02\0\x01");
+        let is_sent = client.take().iter().any(|first| first >> 4 == 3);
+        assert_eq!(is_sent, !renews, "the second message");
+    }
 }
 
 /// A connection with a limited admission lasts as long as its last authentication says.
