@@ -65,12 +65,11 @@ impl Worker {
         if !rules.allow(connection, known.name().as_str()) {
             return false;
         }
-        if publish.qos > QoS::AtMostOnce {
-            if connection.check_receive_maximum(publish, receive_max).is_err()
-                || self.must_wait(slot, publish, size).is_some()
-            {
-                return false;
-            }
+        if publish.qos > QoS::AtMostOnce
+            && (connection.check_receive_maximum(publish, receive_max).is_err()
+                || self.must_wait(slot, publish, size).is_some())
+        {
+            return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
         if publish.qos == QoS::ExactlyOnce {
