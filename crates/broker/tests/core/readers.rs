@@ -289,6 +289,30 @@ fn qos_1_waits_in_the_queue_of_a_reader_that_does_not_read() {
     }
 }
 
+/// A message that leaves the queue for the output frees its slot, also when it fills the output.
+#[test]
+fn a_slot_that_the_output_frees_goes_to_a_waiting_publisher() {
+    everywhere_with(
+        |settings| settings.queue.messages_max = 2,
+        |net| {
+            let reader = net.connect(0, v5("reader"));
+            net.subscribe(reader, "t", AtLeastOnce);
+            net.stop_reading(reader);
+            let publisher = net.connect(1, v5("p"));
+            let large = "x".repeat(100_000);
+            for id in 1..=7 {
+                net.send(publisher, message("t", &large).qos1(id));
+            }
+            // Three messages fill the output and two the queue.
+            assert_eq!(acknowledged(net, publisher).len(), 5);
+            for id in [6, 7] {
+                net.read(reader, 100_100);
+                assert_eq!(acknowledged(net, publisher), [puback(id)]);
+            }
+        },
+    );
+}
+
 /// The broker stops reading from a client that does not read, so that its answers do not accumulate.
 #[test]
 fn a_client_that_reads_no_answers_is_not_read_from() {
