@@ -106,8 +106,9 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub fn new(reader: Reader<Route>) -> Self {
-        Self { reader, cache: MatchCache::default(), serial: 0, fan_out: 0, refused_by_log: 0 }
+    /// Makes a dispatcher. `secret` is unknown to clients.
+    pub fn new(reader: Reader<Route>, secret: u64) -> Self {
+        Self { reader, cache: MatchCache::new(secret), serial: 0, fan_out: 0, refused_by_log: 0 }
     }
 
     /// Begins the next message, with about this number of deliveries.

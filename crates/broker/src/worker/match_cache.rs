@@ -25,6 +25,8 @@ const ROUTES_MAX: usize = 16;
 /// repeated.
 #[derive(Default)]
 pub(super) struct MatchCache {
+    /// Hash function with a secret of the node: clients cannot choose topics for the places of others.
+    hasher: FixedState,
     places: Vec<Place>,
 }
 
@@ -85,6 +87,10 @@ impl KnownTopic {
 }
 
 impl MatchCache {
+    pub fn new(secret: u64) -> Self {
+        Self { hasher: FixedState::with_seed(secret), places: Vec::new() }
+    }
+
     /// Returns all routes of a topic, as [`find_routes`] does.
     pub fn routes<'r>(
         &mut self,
@@ -99,7 +105,7 @@ impl MatchCache {
         if self.places.is_empty() {
             self.places.resize_with(PLACES, Place::default);
         }
-        let hash = hash_of(topic.as_bytes());
+        let hash = self.hash_of(topic.as_bytes());
         let place = &mut self.places[place_of(hash)];
         // The version comes first: a change during the search makes the found routes invalid.
         let version = reader.index().version();
@@ -127,7 +133,7 @@ impl MatchCache {
 
     /// Takes out a plain topic with the routes of this version of the index. [`Self::put_back`] must follow.
     pub fn take_plain(&mut self, topic: &[u8], version: u64) -> Option<Box<KnownTopic>> {
-        let hash = hash_of(topic);
+        let hash = self.hash_of(topic);
         let place = self.places.get_mut(place_of(hash))?;
         if place.hash != hash {
             return None;
@@ -143,11 +149,11 @@ impl MatchCache {
             (place.hash, place.topic) = (known.hash, Some(known));
         }
     }
-}
 
-/// Hash of a topic, never 0.
-fn hash_of(topic: &[u8]) -> u64 {
-    FixedState::default().hash_one(topic) | 1
+    /// Hash of a topic, never 0.
+    fn hash_of(&self, topic: &[u8]) -> u64 {
+        self.hasher.hash_one(topic) | 1
+    }
 }
 
 fn place_of(hash: u64) -> usize {

@@ -146,7 +146,7 @@ impl Worker {
             id,
             clock: Clock::new(node.began()),
             connections: Slots::default(),
-            dispatcher: Dispatcher::new(node.routes.reader()),
+            dispatcher: Dispatcher::new(node.routes.reader(), node.secret(TOPICS_SECRET)),
             outbox: Outbox::new(id, node.workers),
             peers: PeerTraffic::new(id),
             copies: RetainedCopies::default(),
@@ -591,5 +591,7 @@ impl Worker {
 const JUDGED_LATE: Duration = Duration::from_millis(1500);
 /// Time for which a worker with [`Mutation::ServeBeforeRecall`] serves clients before it recalls its sessions.
 const LATE: Duration = Duration::from_millis(500);
+/// Number of the secret for the cache of topics. Those of the shards are greater.
+const TOPICS_SECRET: u64 = u64::MAX - (1 << 16);
 /// Maximum number of rounds of a worker's batches for itself in one turn. More would delay the sockets.
 pub const SETTLE_ROUNDS: usize = 8;
