@@ -11,6 +11,8 @@ use crate::{Node, PATIENCE};
 
 const PAIRS: usize = 12;
 const WORKERS: usize = 3;
+/// Messages of a flood that are sent with one call, so that they cost the node much more than their client.
+const FLOOD_MESSAGES: usize = 4_000;
 
 /// A publisher and a subscriber of one topic.
 struct Pair {
@@ -54,8 +56,19 @@ fn reactors_move_to_other_threads_under_load_and_back() {
     let node = Node::start(WORKERS);
     let mut pairs: Vec<Pair> = (0..PAIRS).map(|number| Pair::new(&node, number)).collect();
     assert_eq!(threads(&node).len(), 1);
+    let floods: Vec<Client> = (0..WORKERS).map(|number| node.client(&format!("flood {number}"))).collect();
     let is_loaded = AtomicBool::new(true);
     std::thread::scope(|scope| {
+        for mut client in floods {
+            let messages = publish("flood", b"", None).repeat(FLOOD_MESSAGES);
+            let is_loaded = &is_loaded;
+            scope.spawn(move || {
+                while is_loaded.load(Ordering::Relaxed) {
+                    client.send(&messages);
+                }
+                client.ping();
+            });
+        }
         for pair in &mut pairs {
             scope.spawn(|| {
                 while is_loaded.load(Ordering::Relaxed) {
