@@ -21,7 +21,15 @@ pub const ALL: &[Flow] = &[
     Flow { name: "batch-qos2", messages: 20_000, run: |messages| batches(2, messages) },
     Flow { name: "batch-10-topics", messages: 20_000, run: |messages| topics(10, messages) },
     Flow { name: "batch-25000-topics", messages: 20_000, run: |messages| topics(25_000, messages) },
-    Flow { name: "batch-fan-in", messages: 20_000, run: fan_in },
+    Flow {
+        name: "batch-rules",
+        messages: 20_000,
+        run: |messages| one_publisher(Broker::with_rules(), 1, messages),
+    },
+    Flow { name: "batch-fan-in", messages: 20_000, run: |messages| fan_in(1, messages) },
+    Flow { name: "batch-fan-in-2-workers", messages: 20_000, run: |messages| fan_in(2, messages) },
+    Flow { name: "batch-shared", messages: 20_000, run: |messages| shared(1, messages) },
+    Flow { name: "batch-shared-2-workers", messages: 20_000, run: |messages| shared(2, messages) },
     Flow { name: "fan-out-100", messages: 500, run: fan_out },
     Flow { name: "connect-subscribe", messages: 1_000, run: connect_subscribe },
     Flow { name: "durable-qos1", messages: 5_000, run: durable },
@@ -36,6 +44,8 @@ const FAN_OUT: usize = 100;
 const BATCH: u32 = 50;
 /// Number of publishers of one subscriber.
 const FAN_IN: u32 = 80;
+/// Number of members of a shared group, and of its publishers.
+const GROUP: u32 = 10;
 /// Number of messages that wait for an absent client when it reconnects.
 const WAITING: u32 = 100;
 
@@ -48,7 +58,10 @@ fn one_to_one(qos: u8, messages: u32) {
 
 /// Runs a flow in which the publisher sends [`BATCH`] messages in one write.
 fn batches(qos: u8, messages: u32) {
-    let mut broker = Broker::new();
+    one_publisher(Broker::new(), qos, messages);
+}
+
+fn one_publisher(mut broker: Broker, qos: u8, messages: u32) {
     let mut subscriber = Client::new(broker.connect("subscriber", true));
     broker.subscribe(subscriber.id, FILTER, qos);
     let mut publisher = Client::new(broker.connect("publisher", true));
@@ -85,9 +98,9 @@ fn topics(count: u32, messages: u32) {
 }
 
 /// Runs a flow in which publishers together send more than the window of their subscriber, so most messages wait in
-/// its queue.
-fn fan_in(messages: u32) {
-    let mut broker = Broker::new();
+/// its queue, and most publishers wait for that.
+fn fan_in(workers: u16, messages: u32) {
+    let mut broker = Broker::of_workers(workers);
     let mut subscriber = Client::new(broker.connect("subscriber", true));
     broker.subscribe(subscriber.id, FILTER, 1);
     let mut publishers: Vec<_> = (0..FAN_IN)
@@ -106,6 +119,30 @@ fn fan_in(messages: u32) {
         run_until_idle(&mut broker, &mut clients);
     }
     assert_eq!(subscriber.delivered, messages, "everything is delivered");
+}
+
+/// Runs a flow in which [`GROUP`] publishers send to a shared group of as many members, at QoS 1.
+fn shared(workers: u16, messages: u32) {
+    let mut broker = Broker::of_workers(workers);
+    let connect = |broker: &mut Broker, kind: &str, number: u32| {
+        Client::new(broker.connect(&format!("{kind}-{number}"), true))
+    };
+    let mut members: Vec<_> = (0..GROUP).map(|number| connect(&mut broker, "member", number)).collect();
+    members.iter().for_each(|member| broker.subscribe(member.id, "$share/group/plant/+/temperature", 1));
+    let mut publishers: Vec<_> = (0..GROUP).map(|number| connect(&mut broker, "publisher", number)).collect();
+    let mut publish = Publish::new(1, TOPIC, PAYLOAD);
+    let mut batch = Vec::new();
+    for first in (0..messages).step_by((GROUP * BATCH) as usize) {
+        for (publisher, first) in publishers.iter().zip((first..messages).step_by(BATCH as usize)) {
+            batch.clear();
+            (first..first + BATCH).for_each(|message| batch.extend_from_slice(publish.number(message)));
+            broker.send(publisher.id, &batch);
+        }
+        let mut clients: Vec<_> = publishers.iter_mut().chain(&mut members).collect();
+        run_until_idle(&mut broker, &mut clients);
+    }
+    let delivered: u32 = members.iter().map(|member| member.delivered).sum();
+    assert_eq!(delivered, messages, "everything is delivered");
 }
 
 fn durable(messages: u32) {

@@ -1,4 +1,4 @@
-//! A worker and its clients in one thread. The packets are MQTT 3.1.1 and are built by hand, so that nearly all counted
+//! Workers and their clients in one thread. The packets are MQTT 3.1.1 and are built by hand, so that nearly all counted
 //! instructions belong to the broker.
 
 use std::sync::Arc;
@@ -7,15 +7,17 @@ use broker::access::{
     Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
 };
 use broker::settings::Settings;
-use broker::{ConnectionId, Node, Time, Worker};
+use broker::{Batch, ConnectionId, Node, Time, Worker, WorkerId};
 
 const NOW: Time = Time(1_000);
 const TURNS_MAX: u32 = 64;
 
-/// Access control of a node that could have rules and has none. Such a node asks nothing about topics.
-struct NoRules;
+/// Access control of a node without rules, or of one with rules that allow these clients everything.
+struct Rules {
+    are_some: bool,
+}
 
-impl Access for NoRules {
+impl Access for Rules {
     fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
         Some(AuthResult::Allow)
     }
@@ -25,7 +27,7 @@ impl Access for NoRules {
     }
 
     fn allows_without_grants(&self) -> bool {
-        true
+        !self.are_some
     }
 
     fn authorize(
@@ -35,7 +37,8 @@ impl Access for NoRules {
         _: &str,
         _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
-        assert!(matches!(action, Action::Subscribe { .. }), "asked about {action:?}");
+        // A node without rules asks nothing about topics.
+        assert!(self.are_some || matches!(action, Action::Subscribe { .. }), "asked about {action:?}");
         Some(Permission { allowed: true, lasting: true })
     }
 
@@ -45,24 +48,49 @@ impl Access for NoRules {
 }
 
 pub struct Broker {
-    worker: Worker,
+    workers: Vec<Worker>,
+    /// Number of connections that were opened. They go to the workers in turn.
+    opened: usize,
+    batch: Batch,
     dirty: Vec<u32>,
-    received: Vec<(u32, Vec<u8>)>,
+    /// Output of the last turns, with the connection that got it.
+    received: Vec<((WorkerId, u32), Vec<u8>)>,
     used: usize,
 }
 
 impl Broker {
     pub fn new() -> Self {
-        let mut settings = Settings::default();
-        settings.sys.interval = std::time::Duration::ZERO;
-        let node = Node::new(settings, Arc::new(NoRules), "ratchet".into(), 1, [7; 16]);
-        let worker = node.build_workers().remove(0);
-        Self { worker, dirty: Vec::new(), received: Vec::new(), used: 0 }
+        Self::of_workers(1)
     }
 
-    /// Sends bytes from a client to the worker.
+    pub fn of_workers(workers: u16) -> Self {
+        Self::build(workers, false)
+    }
+
+    /// Makes a broker that has to ask about every topic.
+    pub fn with_rules() -> Self {
+        Self::build(1, true)
+    }
+
+    fn build(workers: u16, has_rules: bool) -> Self {
+        let mut settings = Settings::default();
+        settings.sys.interval = std::time::Duration::ZERO;
+        let rules = Arc::new(Rules { are_some: has_rules });
+        let node = Node::new(settings, rules, "ratchet".into(), workers, [7; 16]);
+        Self {
+            workers: node.build_workers(),
+            opened: 0,
+            batch: Batch::default(),
+            dirty: Vec::new(),
+            received: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// Sends bytes from a client to its worker.
     pub fn send(&mut self, client: ConnectionId, bytes: &[u8]) {
-        let received = self.worker.receive(NOW, client.slot, bytes);
+        let worker = &mut self.workers[usize::from(client.worker.0)];
+        let received = worker.receive(NOW, client.slot, bytes);
         assert_eq!(received.consumed, bytes.len(), "the worker accepts all bytes");
     }
 
@@ -70,37 +98,63 @@ impl Broker {
     pub fn turn(&mut self) {
         self.used = 0;
         for _ in 0..TURNS_MAX {
-            self.worker.settle(NOW);
-            let mut dirty = std::mem::take(&mut self.dirty);
-            self.worker.take_dirty(&mut dirty);
-            for slot in dirty.drain(..) {
-                if self.used == self.received.len() {
-                    self.received.push((0, Vec::with_capacity(4096)));
-                }
-                let (whose, bytes) = &mut self.received[self.used];
-                let Some(out) = self.worker.output(slot) else { continue };
-                *whose = slot;
-                bytes.clear();
-                out.take(usize::MAX, bytes);
-                self.used += 1;
-                self.worker.written(NOW, slot);
+            let mut is_busy = false;
+            for at in 0..self.workers.len() {
+                self.workers[at].settle(NOW);
+                is_busy |= self.exchange(at);
+                self.write(at);
+                self.workers[at].end_turn();
+                is_busy |= self.workers[at].has_work();
             }
-            // The worker accepted every byte at once, so there are no kept bytes to offer again.
-            self.worker.take_woken(&mut dirty);
-            dirty.clear();
-            self.dirty = dirty;
-            self.worker.end_turn();
-            if !self.worker.has_work() {
+            if !is_busy {
                 return;
             }
         }
-        panic!("the worker still has work after {TURNS_MAX} turns");
+        panic!("the workers still have work after {TURNS_MAX} turns");
+    }
+
+    /// Gives the batches of a worker to the others. Returns whether there was one.
+    fn exchange(&mut self, from: usize) -> bool {
+        let mut any = false;
+        for to in (0..self.workers.len()).filter(|to| *to != from) {
+            let outgoing = self.workers[from].outgoing(WorkerId(to as u16));
+            if !outgoing.is_empty() {
+                any = true;
+                std::mem::swap(outgoing, &mut self.batch);
+                self.workers[to].take_batch(NOW, &mut self.batch);
+                self.batch.recycle(usize::MAX);
+            }
+        }
+        any
+    }
+
+    /// Writes the output of a worker.
+    fn write(&mut self, at: usize) {
+        let worker = &mut self.workers[at];
+        let mut dirty = std::mem::take(&mut self.dirty);
+        worker.take_dirty(&mut dirty);
+        for slot in dirty.drain(..) {
+            if self.used == self.received.len() {
+                self.received.push(((WorkerId(0), 0), Vec::with_capacity(4096)));
+            }
+            let (whose, bytes) = &mut self.received[self.used];
+            let Some(out) = worker.output(slot) else { continue };
+            *whose = (WorkerId(at as u16), slot);
+            bytes.clear();
+            out.take(usize::MAX, bytes);
+            self.used += 1;
+            worker.written(NOW, slot);
+        }
+        // The worker accepted every byte at once, so there are no kept bytes to offer again.
+        worker.take_woken(&mut dirty);
+        dirty.clear();
+        self.dirty = dirty;
     }
 
     /// Returns the bytes that the last turns sent to a client, in order.
     pub fn received(&self, client: ConnectionId) -> impl Iterator<Item = &[u8]> {
         let here = self.received[..self.used].iter();
-        here.filter(move |(slot, _)| *slot == client.slot).map(|(_, bytes)| &bytes[..])
+        here.filter(move |(whose, _)| *whose == (client.worker, client.slot)).map(|(_, bytes)| &bytes[..])
     }
 
     /// Returns the number of clients that got something in the last turns.
@@ -110,7 +164,9 @@ impl Broker {
 
     /// Sends CONNECT and checks CONNACK.
     pub fn connect(&mut self, name: &str, clean: bool) -> ConnectionId {
-        let client = self.worker.open(NOW, None);
+        let worker = self.opened % self.workers.len();
+        self.opened += 1;
+        let client = self.workers[worker].open(NOW, None);
         let mut body = b"\x00\x04MQTT\x04".to_vec();
         body.extend([if clean { 2 } else { 0 }, 0, 0]);
         text(&mut body, name);
@@ -136,7 +192,7 @@ impl Broker {
     pub fn disconnect(&mut self, client: ConnectionId) {
         self.send(client, &[0xE0, 0]);
         self.turn();
-        self.worker.vacate(client.slot);
+        self.workers[usize::from(client.worker.0)].vacate(client.slot);
         self.turn();
     }
 }
