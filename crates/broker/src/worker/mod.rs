@@ -116,7 +116,7 @@ pub struct Worker {
     /// Plain messages go the short way; false in tests that compare.
     goes_short_way: bool,
     #[cfg(test)]
-    plain_messages: u64,
+    short_ways: plain::Entered,
     recheck: recheck::Recheck,
     review: review::Review,
 }
@@ -170,7 +170,7 @@ impl Worker {
             connect_timeout_max: Duration::ZERO,
             goes_short_way: true,
             #[cfg(test)]
-            plain_messages: 0,
+            short_ways: plain::Entered::default(),
             recheck: recheck::Recheck::default(),
             review: review::Review::default(),
             settings,

@@ -77,13 +77,31 @@ impl Connection {
         permission.is_some_and(|permission| permission.allowed)
     }
 
-    /// Returns whether the rules let the client receive a topic. `topic` includes the mountpoint.
-    pub(super) fn may_receive(&self, node: &Node, rules: Rules, topic: &str) -> bool {
-        let permitted = |topic| rules.allow(self, topic) || self.is_permitted(node, Action::Receive, topic);
-        self.unmounted(topic).is_some_and(permitted)
+    /// Returns whether the rules let the client receive a topic, and remembers a lasting answer. `topic` includes the
+    /// mountpoint. A client without a flow gets none for that: a message to very many clients would take much memory.
+    pub(super) fn may_receive(&mut self, node: &Node, rules: Rules, topic: &str) -> bool {
+        let Some(topic) = self.unmounted(topic) else { return false };
+        if rules.allow(self, topic) {
+            return true;
+        }
+        if let Some(known) = self.known_permission(rules, Action::Receive, topic) {
+            return known;
+        }
+        let mut later = || RetryAuthorize::new(|| {});
+        let permission = node.access.authorize(self.identity(node), Action::Receive, topic, &mut later);
+        if let (Some(flow), Some(permission)) = (self.flow.as_deref_mut(), permission) {
+            flow.permissions.remember(rules.generation, Action::Receive, topic, permission);
+        }
+        permission.is_some_and(|permission| permission.allowed)
     }
 
-    /// Returns the remembered permission of a PUBLISH.
+    /// Returns whether the client is known to have a permission without a question. `topic` is without the mountpoint.
+    #[inline]
+    pub(super) fn has_known_permission(&self, rules: Rules, action: Action, topic: &str) -> bool {
+        rules.allow(self, topic) || self.known_permission(rules, action, topic) == Some(true)
+    }
+
+    /// Returns the remembered permission to publish or to receive a topic.
     fn known_permission(&self, rules: Rules, action: Action, topic: &str) -> Option<bool> {
         self.flow.as_ref()?.permissions.get(rules.generation, action, topic)
     }

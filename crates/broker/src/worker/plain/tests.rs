@@ -321,7 +321,7 @@ impl Pair {
 
 #[test]
 fn the_short_way_does_what_the_general_way_does() {
-    let (mut plain, mut all) = (0, 0);
+    let (mut plain, mut with_rules, mut all) = (0, 0, 0);
     for seed in 0..30 {
         let mut pair = Pair::new(seed);
         pair.compare();
@@ -329,10 +329,12 @@ fn the_short_way_does_what_the_general_way_does() {
             pair.step();
         }
         for worker in &pair.short.workers {
-            plain += worker.plain_messages;
+            plain += worker.short_ways.published;
+            with_rules += worker.short_ways.with_rules;
             let counters = &worker.counters;
             all += counters.received_qos0 + counters.received_qos1 + counters.received_qos2;
         }
     }
     assert!(plain > 1_000 && plain < all, "{plain} of {all} messages went the short way");
+    assert!(with_rules > 100 && with_rules < plain, "{with_rules} of them with rules");
 }
