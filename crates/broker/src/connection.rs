@@ -15,6 +15,7 @@ use crate::budget::Budget;
 use crate::full_queues::{FullTime, Source};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
+use crate::message_queue::MessageQueue;
 use crate::node::{Node, OwnerKey};
 use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
@@ -179,17 +180,17 @@ pub(crate) struct Flow {
     pub inbound: Inbound<ShardSet>,
     pub aliases_in: InboundAliases,
     pub aliases_out: Option<OutboundAliases>,
-    /// Deliveries of an ephemeral session. A delivery in flight keeps its message only when the message may have to go
-    /// to another member.
+    /// Deliveries in flight of an ephemeral session. One keeps its message only when the message may have to go to
+    /// another member.
     pub deliveries: Deliveries<Enqueue>,
+    /// Messages that wait for the window of an ephemeral session, and those that wait for a slot in its queue.
+    pub queue: MessageQueue,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting
     /// messages, or [`UNCHECKED`].
     pub waiting_rules: u64,
     /// Bytes of the messages that wait, and of those in flight that are kept for another member of their group.
     pub held_bytes: usize,
-    /// Messages that wait for a slot among `deliveries`. The publishers of most of them wait too.
-    pub overflow: VecDeque<Overflow>,
-    /// True while a timer runs for the oldest message in `overflow`.
+    /// True while a timer runs for the oldest message that waits for a slot.
     pub wait_timed: bool,
     /// Time at which a message last left the queue, or at which the first one was queued.
     pub place_freed: Time,
@@ -309,6 +310,16 @@ pub(crate) struct Probe {
     pub report_after: Time,
 }
 
+impl Probe {
+    /// Starts to observe a delivery to a client that connected in second `connected_at`.
+    pub fn begin(&mut self, packet_id: PacketId, view: &MessageView<'_>, connected_at: u32) {
+        self.packet_id = Some(packet_id);
+        self.since = view.received.max(Time(u64::from(connected_at) * 1000));
+        self.topic.clear();
+        self.topic.push_str(&view.topic[..view.topic.floor_char_boundary(PROBE_TOPIC)]);
+    }
+}
+
 /// Generation of no rules: each message is checked when it is sent.
 pub(crate) const UNCHECKED: u64 = u64::MAX;
 
@@ -317,14 +328,6 @@ const SHARES_OF_PAYER: u64 = 3;
 
 /// Bytes of a Topic Name that a probe keeps.
 const PROBE_TOPIC: usize = 256;
-
-#[derive(Debug)]
-pub(crate) struct Overflow {
-    pub entry: Enqueue,
-    /// Index of the record in the worker's `pending` that waits for the message, if its publisher waits.
-    pub pending: Option<u32>,
-    pub deadline: Time,
-}
 
 /// Maximum number of remembered topics while a connection receives retained messages.
 const OVERTAKEN_MAX: usize = 4096;
@@ -426,7 +429,7 @@ impl Flow {
         } else {
             // All messages that waited then have been sent: the client is slow, but it works.
             self.restart_wait(now);
-            self.was_full = !self.overflow.is_empty();
+            self.was_full = self.queue.overflowing() > 0;
         }
     }
 
@@ -443,7 +446,7 @@ impl Flow {
     /// Restarts the time in which the messages that wait now have to be sent.
     pub fn restart_wait(&mut self, now: Time) {
         self.waiting_since = now;
-        self.waiting_left = self.deliveries.waiting();
+        self.waiting_left = self.queue.queued();
         self.full.restarts(now);
     }
 
@@ -488,16 +491,13 @@ impl Flow {
     /// Returns whether no message waits for the window, for room in the output or in the retained messages.
     #[inline]
     pub fn has_nothing_to_send(&self) -> bool {
-        self.deliveries.waiting() == 0
-            && self.overflow.is_empty()
-            && self.ready.is_empty()
-            && self.retained.is_empty()
+        self.queue.is_empty() && self.ready.is_empty() && self.retained.is_empty()
     }
 
     pub fn is_idle(&self) -> bool {
         self.inbound.is_empty()
             && self.deliveries.is_empty()
-            && self.overflow.is_empty()
+            && self.queue.is_empty()
             && self.ready.is_empty()
             && self.retained.is_empty()
             && !self.page_asked
@@ -525,7 +525,11 @@ impl Connection {
 
     #[inline]
     pub fn flow(&mut self) -> &mut Flow {
-        self.flow.get_or_insert_with(Box::default)
+        #[cold]
+        fn begin() -> Box<Flow> {
+            Box::default()
+        }
+        self.flow.get_or_insert_with(begin)
     }
 
     pub fn extra(&mut self) -> &mut Extra {
@@ -563,7 +567,7 @@ impl Connection {
             return true;
         }
         let bytes_max = queue.bytes_max.bytes().min(share);
-        flow.deliveries.waiting() < queue.messages_max as usize
+        flow.queue.queued() < queue.messages_max as usize
             && (flow.held_bytes as u64) < bytes_max
             && self.extra.as_deref().is_none_or(|extra| {
                 extra.payers.most_used(Resource::QueuedBytes) < share.saturating_mul(SHARES_OF_PAYER)
@@ -611,24 +615,26 @@ impl Connection {
 
     /// Starts to observe this delivery, unless another one is being observed.
     pub fn watch_delivery(&mut self, packet_id: PacketId, view: &MessageView<'_>) {
-        let connected_at = Time(u64::from(self.connected_at) * 1000);
-        let Some(flow) = self.flow.as_deref_mut() else { return };
-        if flow.probe.packet_id.is_none() {
-            flow.probe.packet_id = Some(packet_id);
-            flow.probe.since = view.received.max(connected_at);
-            flow.probe.topic.clear();
-            flow.probe.topic.push_str(&view.topic[..view.topic.floor_char_boundary(PROBE_TOPIC)]);
+        let connected_at = self.connected_at;
+        if let Some(flow) = self.flow.as_deref_mut().filter(|flow| flow.probe.packet_id.is_none()) {
+            flow.probe.begin(packet_id, view, connected_at);
         }
+    }
+
+    /// Returns whether the client gets every plain message of QoS 1 and 2 as the same packet, except for the Packet
+    /// Identifier.
+    pub fn is_plain_receiver(&self) -> bool {
+        self.phase == Phase::Open
+            && !self.marks.mounted
+            && self.alias_max == 0
+            && self.packet_size_max == u32::MAX
     }
 
     /// Messages that wait in the queue of the client.
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
         let flow = self.flow.as_deref()?;
-        let messages = flow.deliveries.waiting() + flow.overflow.len();
-        let first =
-            flow.deliveries.next_waiting().or(flow.overflow.front().map(|overflow| &overflow.entry))?;
-        let oldest = now.since(first.message.view().received);
-        Some(Waiting { messages: messages as u64, oldest })
+        let oldest = now.since(flow.queue.oldest()?);
+        Some(Waiting { messages: flow.queue.len() as u64, oldest })
     }
 
     pub fn username(&self) -> Option<&str> {

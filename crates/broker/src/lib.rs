@@ -20,6 +20,7 @@ mod durability;
 mod full_queues;
 mod ids;
 mod message;
+mod message_queue;
 mod mount;
 mod node;
 mod out;

@@ -34,13 +34,30 @@ pub struct MessageView<'a> {
 #[derive(Clone, Debug)]
 pub struct Message(Arc<[u8]>);
 
-/// Fixed part of an encoded message, before topic, properties and payload.
+/// Length of the fixed part of an encoded message, before topic, properties and payload.
+pub(crate) const MESSAGE_HEADER: usize = HEADER;
 const HEADER: usize = 48;
 const RETAIN: u8 = 0b100;
 const HAS_PUBLISHER: u8 = 0b1000;
 const IN_MEMORY: u8 = 0b1_0000;
 
 impl<'a> MessageView<'a> {
+    /// Empty QoS 0 message of the node itself on a topic.
+    pub(crate) fn plain(topic: &'a str) -> Self {
+        Self {
+            topic,
+            properties: &[],
+            payload: &[],
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: Time::NEVER,
+            received: Time(0),
+            publisher: None,
+            publisher_key: 0,
+            durability: Durability::LocalDisk,
+        }
+    }
+
     /// Number of bytes that [`Self::encode`] appends.
     pub fn encoded_len(&self) -> usize {
         HEADER + self.topic.len() + self.properties.len() + self.payload.len()

@@ -1,4 +1,4 @@
-//! QoS 1 and QoS 2 deliveries to one client: numbers, the in-flight window, and the messages that wait for it.
+//! QoS 1 and QoS 2 deliveries to one client: numbers and the in-flight window.
 
 use std::collections::VecDeque;
 
@@ -10,24 +10,27 @@ use mqtt::{PacketId, QoS};
 /// again, nothing for one that ends with its connection.
 ///
 /// **Invariant:** `inflight` is the number of entries of `open` with `counted`, these are unfinished, and the first
-/// entry of `open` is unfinished.
+/// entry of `open` is unfinished. The entries with `is_kept` have a value in `kept`.
 #[derive(Debug)]
 pub struct Deliveries<M> {
-    open: VecDeque<Open<M>>,
+    open: VecDeque<Open>,
     /// Number of the first entry of `open`.
     first: u64,
     /// Number of the first entry that was not sent on the present connection.
     unsent: u64,
     inflight: u32,
-    waiting: VecDeque<(QoS, M)>,
+    /// What the owner keeps, with the numbers of the deliveries, in their order.
+    kept: VecDeque<(u64, M)>,
 }
 
+/// One delivery in flight. There may be very many, so it has only a few bytes.
 #[derive(Debug)]
-struct Open<M> {
+struct Open {
     phase: Phase,
     /// The PUBLISH was sent on the present connection and so counts against its Receive Maximum.
     counted: bool,
-    payload: Option<M>,
+    /// The owner keeps something for the delivery.
+    is_kept: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +76,7 @@ pub enum Resend<'a, M> {
 
 impl<M> Default for Deliveries<M> {
     fn default() -> Self {
-        Self { open: VecDeque::new(), first: 0, unsent: 0, inflight: 0, waiting: VecDeque::new() }
+        Self { open: VecDeque::new(), first: 0, unsent: 0, inflight: 0, kept: VecDeque::new() }
     }
 }
 
@@ -83,13 +86,8 @@ impl<M> Deliveries<M> {
         self.inflight as usize
     }
 
-    /// Number of deliveries that wait for the window.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.waiting.is_empty()
+        self.open.is_empty()
     }
 
     /// Returns whether a delivery may be opened now, with a window of `window` deliveries. Deliveries that have to be
@@ -100,52 +98,22 @@ impl<M> Deliveries<M> {
             && self.unsent == self.first + self.open.len() as u64
     }
 
-    /// Opens the next delivery at QoS 1 or 2. The window must be open and nothing may wait.
+    /// Opens the next delivery at QoS 1 or 2. The window must be open.
+    #[inline]
     pub fn open(&mut self, qos: QoS, payload: Option<M>) -> PacketId {
-        debug_assert!(self.waiting.is_empty());
-        self.open_next(qos, payload)
-    }
-
-    fn open_next(&mut self, qos: QoS, payload: Option<M>) -> PacketId {
         assert!(self.open.len() < PACKET_IDS, "all packet identifiers are in use");
         let phase = match qos {
             QoS::ExactlyOnce => Phase::AwaitPubRec,
             QoS::AtMostOnce | QoS::AtLeastOnce => Phase::AwaitPubAck,
         };
         let number = self.first + self.open.len() as u64;
-        self.open.push_back(Open { phase, counted: true, payload });
+        self.open.push_back(Open { phase, counted: true, is_kept: payload.is_some() });
+        if let Some(payload) = payload {
+            self.kept.push_back((number, payload));
+        }
         self.unsent = number + 1;
         self.inflight += 1;
         packet_id(number)
-    }
-
-    /// Appends a delivery to those that wait.
-    pub fn wait(&mut self, qos: QoS, payload: M) {
-        self.waiting.push_back((qos, payload));
-    }
-
-    /// The oldest delivery that waits.
-    pub fn next_waiting(&self) -> Option<&M> {
-        self.waiting.front().map(|(_, payload)| payload)
-    }
-
-    /// Removes the oldest waiting delivery without sending it: it expired, or the queue is full.
-    pub fn skip_waiting(&mut self) -> Option<M> {
-        self.waiting.pop_front().map(|(_, payload)| payload)
-    }
-
-    /// Opens the oldest waiting delivery when the window allows. Keeps the result of `keep` for sending it again later.
-    pub fn open_waiting(
-        &mut self,
-        window: u16,
-        keep: impl FnOnce(&M) -> Option<M>,
-    ) -> Option<(PacketId, QoS, M)> {
-        if !self.window_open(window) {
-            return None;
-        }
-        let (qos, payload) = self.waiting.pop_front()?;
-        let kept = keep(&payload);
-        Some((self.open_next(qos, kept), qos, payload))
     }
 
     /// Handles PUBACK: finishes a QoS 1 delivery.
@@ -166,10 +134,11 @@ impl<M> Deliveries<M> {
                 AckOutcome::WrongKind => PubRecOutcome::WrongKind,
             };
         }
-        match self.entry(id) {
+        let at = self.index(id);
+        match self.open.get_mut(at) {
             Some(entry) if entry.phase == Phase::AwaitPubRec => {
                 entry.phase = Phase::AwaitPubComp;
-                PubRecOutcome::Release(entry.payload.take())
+                PubRecOutcome::Release(self.take_kept(at))
             }
             Some(entry) if entry.phase == Phase::AwaitPubComp => PubRecOutcome::ReleaseAgain,
             Some(entry) if entry.phase == Phase::AwaitPubAck => PubRecOutcome::WrongKind,
@@ -196,11 +165,14 @@ impl<M> Deliveries<M> {
         if self.open[at].phase != Phase::AwaitPubComp && self.inflight >= u32::from(window) {
             return None;
         }
-        let packet_id = packet_id(self.unsent);
+        let number = self.unsent;
+        let packet_id = packet_id(number);
         self.unsent += 1;
         self.pass_finished();
         let entry = &mut self.open[at];
-        match (entry.phase, &entry.payload) {
+        let kept = self.kept.binary_search_by_key(&number, |(number, _)| *number);
+        let payload = kept.ok().map(|at| &self.kept[at].1);
+        match (entry.phase, payload) {
             (Phase::AwaitPubAck | Phase::AwaitPubRec, Some(payload)) => {
                 entry.counted = true;
                 self.inflight += 1;
@@ -214,28 +186,25 @@ impl<M> Deliveries<M> {
         }
     }
 
-    /// Dissolves the deliveries at the end of the session. Returns first the values of unfinished QoS 1 deliveries in
-    /// flight, then those of deliveries that were never sent. QoS 2 deliveries in flight are dropped: they may go to no
-    /// other client [MQTT-4.8.2-5].
+    /// Dissolves the deliveries at the end of the session. Returns the values of unfinished QoS 1 deliveries. QoS 2
+    /// deliveries in flight are dropped: they may go to no other client [MQTT-4.8.2-5].
     pub fn into_unfinished(self) -> impl Iterator<Item = M> {
-        let inflight = self.open.into_iter().filter(|entry| entry.phase == Phase::AwaitPubAck);
-        inflight.filter_map(|entry| entry.payload).chain(self.waiting.into_iter().map(|(_, payload)| payload))
+        let Self { open, first, kept, .. } = self;
+        let is_qos1 = move |number: u64| {
+            open.get((number - first) as usize).is_some_and(|entry| entry.phase == Phase::AwaitPubAck)
+        };
+        kept.into_iter().filter(move |(number, _)| is_qos1(*number)).map(|(_, payload)| payload)
     }
 
     /// Values that are kept for deliveries in flight.
     pub fn inflight_payloads(&self) -> impl Iterator<Item = &M> {
-        self.open.iter().filter_map(|entry| entry.payload.as_ref())
-    }
-
-    /// Values of deliveries that wait for the window, oldest first.
-    pub fn waiting_payloads(&self) -> impl Iterator<Item = &M> {
-        self.waiting.iter().map(|(_, payload)| payload)
+        self.kept.iter().map(|(_, payload)| payload)
     }
 
     /// Frees memory that an idle session does not need.
     pub fn shrink(&mut self) {
         self.open.shrink_to_fit();
-        self.waiting.shrink_to_fit();
+        self.kept.shrink_to_fit();
     }
 
     pub fn check_invariants(&self) {
@@ -247,28 +216,43 @@ impl<M> Deliveries<M> {
         assert!(self.open.len() <= PACKET_IDS);
         let unsent = self.open.get((self.unsent - self.first) as usize);
         assert!(unsent.is_none_or(|entry| entry.phase != Phase::Finished));
+        let kept = (self.first..).zip(&self.open).filter(|(_, entry)| entry.is_kept);
+        assert!(kept.map(|(number, _)| number).eq(self.kept.iter().map(|(number, _)| *number)));
     }
 
-    fn entry(&mut self, id: PacketId) -> Option<&mut Open<M>> {
+    /// Index in `open` of the delivery that has the identifier, if there is one.
+    #[inline]
+    fn index(&self, id: PacketId) -> usize {
         // The distance from the first identifier to this one, around the circle of identifiers.
         let first = (self.first % PACKET_IDS as u64) as usize;
         let at = usize::from(id.get()) - 1;
-        let distance = if at >= first { at - first } else { at + PACKET_IDS - first };
-        self.open.get_mut(distance)
+        if at >= first { at - first } else { at + PACKET_IDS - first }
     }
 
+    /// Removes what the owner keeps for an entry of `open`.
+    fn take_kept(&mut self, at: usize) -> Option<M> {
+        let number = self.first + at as u64;
+        if !std::mem::take(&mut self.open.get_mut(at)?.is_kept) {
+            return None;
+        }
+        let found = self.kept.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        self.kept.remove(found).map(|(_, payload)| payload)
+    }
+
+    #[inline]
     fn finish(&mut self, id: PacketId, phase: Phase) -> AckOutcome<M> {
-        let Some(entry) = self.entry(id).filter(|entry| entry.phase != Phase::Finished) else {
+        let at = self.index(id);
+        let Some(entry) = self.open.get_mut(at).filter(|entry| entry.phase != Phase::Finished) else {
             return AckOutcome::Unknown;
         };
         if entry.phase != phase {
             return AckOutcome::WrongKind;
         }
         entry.phase = Phase::Finished;
-        let payload = entry.payload.take();
         if std::mem::take(&mut entry.counted) {
             self.inflight -= 1;
         }
+        let payload = if entry.is_kept { self.take_kept(at) } else { None };
         while self.open.front().is_some_and(|entry| entry.phase == Phase::Finished) {
             self.open.pop_front();
             self.first += 1;
@@ -280,7 +264,7 @@ impl<M> Deliveries<M> {
 
     /// Removes finished deliveries at the beginning: they are not sent again, and nothing waits for them.
     fn pass_finished(&mut self) {
-        let finished = |entry: &Open<M>| entry.phase == Phase::Finished;
+        let finished = |entry: &Open| entry.phase == Phase::Finished;
         while self.open.get((self.unsent - self.first) as usize).is_some_and(finished) {
             self.unsent += 1;
         }
@@ -369,13 +353,36 @@ mod tests {
         deliveries.check_invariants();
     }
 
+    /// Deliveries for which the owner keeps something, and others, finish in any order.
+    #[test]
+    fn the_value_of_a_delivery_returns_with_its_acknowledgement() {
+        let mut deliveries = Deliveries::default();
+        for number in 1..=6 {
+            let kept = (number % 2 == 0).then_some(number);
+            let qos = if number % 3 == 0 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
+            assert_eq!(deliveries.open(qos, kept), id(number));
+            deliveries.check_invariants();
+        }
+        assert_eq!(deliveries.inflight_payloads().copied().collect::<Vec<_>>(), [2, 4, 6]);
+        assert_eq!(deliveries.pub_ack(id(4)), AckOutcome::Finished(Some(4)));
+        assert_eq!(deliveries.pub_ack(id(4)), AckOutcome::Unknown);
+        assert_eq!(deliveries.pub_rec(id(3), false), PubRecOutcome::Release(None));
+        assert_eq!(deliveries.pub_rec(id(6), true), PubRecOutcome::Refused(Some(6)));
+        assert_eq!(deliveries.pub_ack(id(1)), AckOutcome::Finished(None));
+        deliveries.check_invariants();
+        assert_eq!(deliveries.pub_ack(id(2)), AckOutcome::Finished(Some(2)));
+        assert_eq!(deliveries.pub_comp(id(3)), AckOutcome::Finished(None));
+        deliveries.check_invariants();
+        assert_eq!(deliveries.inflight_payloads().count(), 0);
+        assert_eq!(deliveries.inflight(), 1);
+    }
+
     /// [MQTT-4.8.2-5]: a QoS 2 message that was sent goes to no other client.
     #[test]
     fn unfinished_deliveries_do_not_include_qos_2_in_flight() {
         let mut deliveries = Deliveries::default();
         deliveries.open(QoS::AtLeastOnce, Some("a"));
         deliveries.open(QoS::ExactlyOnce, Some("b"));
-        deliveries.wait(QoS::ExactlyOnce, "c");
-        assert_eq!(deliveries.into_unfinished().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(deliveries.into_unfinished().collect::<Vec<_>>(), ["a"]);
     }
 }

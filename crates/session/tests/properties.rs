@@ -19,9 +19,6 @@ const CIRCLE: u64 = 65_535;
 #[derive(Clone, Debug)]
 enum Delivering {
     Open(QoS, u16),
-    Wait(QoS),
-    OpenWaiting(u16),
-    Skip,
     PubAck(u16),
     PubRec(u16, bool),
     PubComp(u16),
@@ -37,10 +34,7 @@ fn delivering() -> impl Strategy<Value = Delivering> {
     // Identifiers are those of the latest deliveries, or any.
     let id = || prop_oneof![9 => 1..12_u16, 1 => any::<u16>()];
     prop_oneof![
-        6 => (a_qos(), window()).prop_map(|(qos, window)| Open(qos, window)),
-        4 => a_qos().prop_map(Wait),
-        6 => window().prop_map(OpenWaiting),
-        1 => Just(Skip),
+        10 => (a_qos(), window()).prop_map(|(qos, window)| Open(qos, window)),
         6 => id().prop_map(PubAck),
         6 => (id(), any::<bool>()).prop_map(|(id, refused)| PubRec(id, refused)),
         5 => id().prop_map(PubComp),
@@ -66,11 +60,10 @@ struct Sent {
     again: bool,
 }
 
-/// Unfinished deliveries in order, and those that wait. A payload is its number among all.
+/// Unfinished deliveries in order. A payload is its number among all.
 #[derive(Default)]
 struct Client {
     sent: Vec<Sent>,
-    waiting: Vec<(QoS, u64)>,
     opened: u64,
     payloads: Vec<u64>,
 }
@@ -128,27 +121,10 @@ fn deliver(steps: &[Delivering]) {
         match step.clone() {
             Delivering::Open(qos, window) => {
                 assert_eq!(deliveries.window_open(window), client.window_open(window));
-                if client.window_open(window) && client.waiting.is_empty() {
+                if client.window_open(window) {
                     payload += 1;
                     assert_eq!(deliveries.open(qos, Some(payload)), client.open(qos, payload));
                 }
-            }
-            Delivering::Wait(qos) => {
-                payload += 1;
-                deliveries.wait(qos, payload);
-                client.waiting.push((qos, payload));
-            }
-            Delivering::OpenWaiting(window) => {
-                let opened = deliveries.open_waiting(window, |payload| Some(*payload));
-                let expected = (client.window_open(window) && !client.waiting.is_empty()).then(|| {
-                    let (qos, payload) = client.waiting.remove(0);
-                    (client.open(qos, payload), qos, payload)
-                });
-                assert_eq!(opened, expected);
-            }
-            Delivering::Skip => {
-                let expected = (!client.waiting.is_empty()).then(|| client.waiting.remove(0).1);
-                assert_eq!(deliveries.skip_waiting(), expected);
             }
             Delivering::PubAck(offset) => {
                 let id = near(&client, offset.max(1));
@@ -208,7 +184,7 @@ fn deliver(steps: &[Delivering]) {
             Delivering::Pass(count) => {
                 for _ in 0..count {
                     assert_eq!(deliveries.window_open(u16::MAX), client.window_open(u16::MAX));
-                    if !client.window_open(u16::MAX) || !client.waiting.is_empty() {
+                    if !client.window_open(u16::MAX) {
                         break;
                     }
                     let id = client.open(QoS::AtLeastOnce, 0);
@@ -219,12 +195,10 @@ fn deliver(steps: &[Delivering]) {
         }
         deliveries.check_invariants();
         assert_eq!(deliveries.inflight(), client.inflight());
-        assert_eq!(deliveries.waiting(), client.waiting.len());
-        assert_eq!(deliveries.is_empty(), client.sent.is_empty() && client.waiting.is_empty());
+        assert_eq!(deliveries.is_empty(), client.sent.is_empty());
     }
     let unsettled = |(sent, payload): (&Sent, &u64)| (sent.awaits == Await::Ack).then_some(*payload);
     let unfinished = client.sent.iter().zip(&client.payloads).filter_map(unsettled);
-    let unfinished = unfinished.chain(client.waiting.iter().map(|(_, payload)| *payload));
     assert!(deliveries.into_unfinished().eq(unfinished), "QoS 2 in flight goes to no other client");
 }
 

@@ -361,13 +361,14 @@ impl Worker {
         let Some(flow) = connection.flow.as_deref() else {
             return Some(QueuePage { items: Vec::new(), truncated: false });
         };
-        let inflight = flow.deliveries.inflight_payloads().map(|entry| (QueueState::Inflight, entry));
-        let waiting = flow.deliveries.waiting_payloads().map(|entry| (QueueState::Waiting, entry));
-        let overflow = flow.overflow.iter().map(|over| (QueueState::Overflow, &over.entry));
-        let mut all = inflight.chain(waiting).chain(overflow);
+        let inflight = flow.deliveries.inflight_payloads().map(|entry| (QueueState::Inflight, entry.clone()));
+        let waiting = flow.queue.iter().map(|(is_over, entry)| {
+            (if is_over { QueueState::Overflow } else { QueueState::Waiting }, entry)
+        });
+        let mut all = inflight.chain(waiting);
         let some = all.by_ref().take(limit);
         let items: Vec<Queued> =
-            some.map(|(state, entry)| queued(self.clock.now(), state, entry, payload)).collect();
+            some.map(|(state, entry)| queued(self.clock.now(), state, &entry, payload)).collect();
         Some(QueuePage { items, truncated: all.next().is_some() })
     }
 
@@ -462,8 +463,7 @@ impl Worker {
 
 fn info(connection: &Connection) -> ClientInfo {
     let flow = connection.flow.as_deref();
-    let overflow_bytes =
-        flow.map_or(0, |flow| flow.overflow.iter().map(|over| over.entry.message.size()).sum::<usize>());
+    let (_, overflow_bytes) = flow.map_or((0, 0), |flow| flow.queue.sizes());
     ClientInfo {
         client_id: connection.client_id.clone(),
         connected: true,
@@ -475,7 +475,7 @@ fn info(connection: &Connection) -> ClientInfo {
         durable: connection.session.is_some(),
         subscriptions: connection.subscriptions.len(),
         inflight: flow.map_or(0, |flow| flow.deliveries.inflight()),
-        queued_messages: flow.map_or(0, |flow| flow.deliveries.waiting() + flow.overflow.len()),
+        queued_messages: flow.map_or(0, |flow| flow.queue.len()),
         queued_bytes: flow.map_or(0, |flow| flow.held_bytes + overflow_bytes) as u64,
         messages_received: connection.messages_received,
         messages_sent: connection.messages_sent,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::message_queue::Awaited;
 use crate::store::ShardHost;
 
 impl Worker {
@@ -15,16 +16,18 @@ impl Worker {
             let Some(flow) = &connection.flow else { continue };
             flow.deliveries.check_invariants();
             assert!(
-                connection.session.is_none() || flow.deliveries.is_empty(),
+                connection.session.is_none() || flow.deliveries.is_empty() && flow.queue.is_empty(),
                 "the store owns the queue of a durable session"
             );
-            let waiting: usize = flow.deliveries.waiting_payloads().map(|entry| entry.message.size()).sum();
+            flow.queue.check_invariants();
+            let (waiting, over) = flow.queue.sizes();
             let kept: usize = flow.deliveries.inflight_payloads().map(|entry| entry.message.size()).sum();
             assert_eq!(flow.held_bytes, waiting + kept);
-            let over = flow.overflow.iter().map(|over| over.entry.message.size()).sum::<usize>();
             queued_bytes += waiting + kept + over;
-            for key in flow.overflow.iter().filter_map(|overflow| overflow.pending) {
-                *pending.entry(key as usize).or_insert(0) += 1;
+            for overflow in flow.queue.overflow() {
+                if let Awaited::Record(key) = overflow.awaited {
+                    *pending.entry(key as usize).or_insert(0) += 1;
+                }
             }
         }
         assert_eq!(

@@ -9,6 +9,7 @@ use super::{Worker, report};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, ShardSet, Time, fold};
 use crate::message::Message;
+use crate::message_queue::Overflow;
 use crate::quota::Resource;
 use crate::route::RouteKind;
 use crate::store::{GroupName, Member, Release, Request, WillDisposition, client_shard};
@@ -209,13 +210,13 @@ impl Worker {
     /// Releases the queue of a client. Publishers continue, and messages of shared subscriptions go to other members
     /// [MQTT-4.8.2-4].
     fn end_flow(&mut self, flow: crate::connection::Flow) {
-        let crate::connection::Flow { deliveries, overflow, .. } = flow;
-        let kept = deliveries.inflight_payloads().chain(deliveries.waiting_payloads());
-        let kept = kept.chain(overflow.iter().map(|overflow| &overflow.entry));
-        self.queues.forget(kept.map(|entry| entry.message.size() as u64).sum::<u64>());
-        let keys: Vec<_> = overflow.iter().filter_map(|overflow| overflow.pending).collect();
-        let waited = overflow.into_iter().map(|overflow| overflow.entry);
-        for entry in deliveries.into_unfinished().chain(waited) {
+        let crate::connection::Flow { deliveries, queue, .. } = flow;
+        let (waiting, over) = queue.sizes();
+        let kept = deliveries.inflight_payloads().map(|entry| entry.message.size());
+        self.queues.forget((kept.sum::<usize>() + waiting + over) as u64);
+        // Packets are not for a group.
+        let (others, overflow) = queue.into_parts();
+        for entry in deliveries.into_unfinished().chain(others) {
             if let Some(group) = entry.group {
                 self.outbox.request(
                     group.shard,
@@ -223,8 +224,8 @@ impl Worker {
                 );
             }
         }
-        for key in keys {
-            self.receiver_done(key);
+        for Overflow { awaited, .. } in overflow {
+            self.receiver_done(awaited);
         }
     }
 }

@@ -10,16 +10,18 @@ use mqtt::{Ack, Packet, PacketId, PacketType, PlainPublish, QoS, ReasonCode, Ver
 use session::{AckOutcome, OutboundAliases, PubRecOutcome, TopicAlias};
 
 use super::Worker;
+use super::queues::Waits;
 use super::trace::TracedPublish;
 use crate::batch::{MemberDelivery, SessionDelivery, Target, Token, WorkerCommand};
-use crate::connection::{Connection, Overflow, Phase, queued};
+use crate::connection::{Connection, Phase, queued};
 use crate::ids::{ConnectionId, GroupId, Time};
-use crate::message::{Expired, MessageView, Shared};
+use crate::message::{MessageView, Shared};
+use crate::message_queue::{Awaited, MessageQueue, Overflow};
 use crate::node::Node;
 use crate::overload::Level;
 use crate::route::Route;
-use crate::settings::Settings;
-use crate::store::{Acknowledgement, Completion, Enqueue, Request};
+use crate::settings::{self, Settings};
+use crate::store::{Acknowledgement, Completion, Request};
 use crate::wheel::{Timer, TimerKind};
 
 /// Unsent bytes at which queues stop filling a connection's output: about as much as the kernel accepts at once.
@@ -69,6 +71,7 @@ pub(super) struct EncodeOnce<'p> {
     published: Option<&'p PlainPublish<'p>>,
     /// True if there are enough receivers for this to save time.
     several: bool,
+    is_for_one: bool,
     buffer: Vec<u8>,
     known: Vec<(Form, std::ops::Range<usize>)>,
 }
@@ -77,7 +80,8 @@ type Form = (Version, QoS, bool, usize);
 
 impl<'p> EncodeOnce<'p> {
     pub fn for_receivers(count: usize) -> Self {
-        Self { published: None, several: count > 2, buffer: Vec::new(), known: Vec::new() }
+        let (several, is_for_one) = (count > 2, count == 1);
+        Self { published: None, several, is_for_one, buffer: Vec::new(), known: Vec::new() }
     }
 
     /// Starts with the packet of the publisher.
@@ -87,6 +91,11 @@ impl<'p> EncodeOnce<'p> {
 
     pub fn is_for_several(&self) -> bool {
         self.several
+    }
+
+    /// Returns whether the message has one receiver on this worker.
+    pub fn is_for_one(&self) -> bool {
+        self.is_for_one
     }
 
     pub fn into_buffer(self) -> Vec<u8> {
@@ -154,6 +163,20 @@ pub(super) enum WhenFull {
     Tell(Token),
 }
 
+/// A QoS 1 or 2 message that cannot be sent at once.
+#[derive(Debug)]
+pub(super) struct Enqueuing<'a> {
+    pub size: usize,
+    /// The queue of the receiver has a free slot.
+    pub has_slot: bool,
+    /// Generation of the rules that allow the message.
+    pub rules: u64,
+    pub full: WhenFull,
+    /// The message has no other receiver on this worker.
+    pub is_only_receiver: bool,
+    pub waits: &'a mut Waits,
+}
+
 /// Properties of a message that differ between receivers.
 pub(super) struct DeliveryParams<'a> {
     pub qos: QoS,
@@ -184,8 +207,7 @@ impl<'a> DeliveryParams<'a> {
 
 impl Worker {
     /// Delivers a message to one connection. `ids` are the Subscription Identifiers of all its matching subscriptions.
-    /// A receiver without a free queue slot adds itself to `pending`, which completes `token` when the last such
-    /// receiver has a slot.
+    /// If a receiver has no free queue slot, `waits` says so, and `token` completes when the last such receiver has one.
     pub(super) fn deliver(
         &mut self,
         target: &Target,
@@ -193,9 +215,9 @@ impl Worker {
         shared: &mut Shared<'_>,
         once: &mut EncodeOnce<'_>,
         token: Option<Token>,
-        pending: &mut Option<u32>,
+        waits: &mut Waits,
     ) {
-        if ids.is_empty() && self.deliver_plain(target, shared, once) {
+        if ids.is_empty() && self.deliver_plain(target, shared, once, token, waits) {
             return;
         }
         let options = target.options;
@@ -207,7 +229,7 @@ impl Worker {
             self.overtake(target, view.topic);
         }
         let delivery = Delivery { qos, retain, ids, group: None, full };
-        self.deliver_as((target.slot, target.generation), &delivery, shared, once, pending);
+        self.deliver_as((target.slot, target.generation), &delivery, shared, once, waits);
     }
 
     /// Delivers a message to one connection: into its output, its queue or its overflow.
@@ -217,7 +239,7 @@ impl Worker {
         delivery: &Delivery<'_>,
         shared: &mut Shared<'_>,
         once: &mut EncodeOnce<'_>,
-        pending: &mut Option<u32>,
+        waits: &mut Waits,
     ) {
         let Delivery { qos, retain, ids, group, full } = *delivery;
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
@@ -255,8 +277,7 @@ impl Worker {
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
         let flow = connection.flow();
-        let is_first = flow.deliveries.waiting() == 0 && flow.overflow.is_empty();
-        let is_open = room && is_first && flow.deliveries.window_open(window);
+        let is_open = room && flow.queue.is_empty() && flow.deliveries.window_open(window);
         if is_open
             && (group.is_none()
                 || connection.has_queue_room(self.node.load.queue_share(&self.settings), queue))
@@ -271,59 +292,74 @@ impl Worker {
             let params = DeliveryParams { qos, retain, dup: false, packet_id, ids, expiry };
             return self.write(slot, shared, &params, once);
         }
-        let entry = queued(shared.message(), qos, retain, ids, group);
-        let size = entry.message.size();
-        let is_behind = connection.flow.as_deref().is_some_and(|flow| !flow.overflow.is_empty());
-        if !is_behind && connection.has_queue_room(self.node.load.queue_share(&self.settings), queue) {
-            self.queues.hold(connection, size);
-            let flow = connection.flow();
-            if flow.deliveries.waiting() == 0 {
-                flow.waiting_rules = rules.generation;
-                flow.place_freed = self.clock.now();
-                flow.restart_wait(self.clock.now());
-            }
-            flow.deliveries.wait(qos, entry);
-            self.queues.note_backlog(connection);
-            return self.monitor.note_slow(self.clock.now(), connection, &self.settings.monitor);
-        }
-        let drops = connection.marks.drops;
-        let pending = match full {
-            // A message of a shared group goes to another member when the connection is closed.
-            WhenFull::Tell(_) if drops && group.is_none() => {
-                self.counters.dropped_queue_full += 1;
+        let has_slot = connection.has_queue_slot(self.node.load.queue_share(&self.settings), queue);
+        // A message of a shared group goes to another member when the connection is closed.
+        if !has_slot && (matches!(full, WhenFull::Drop) || connection.drops(group, full)) {
+            self.counters.dropped_queue_full += 1;
+            let mut why = "the client's queue is full";
+            if connection.drops(group, full) {
                 note_full_queue(connection, &self.node, &self.settings, self.clock.now());
-                let why = "the client's queue is full again";
-                return self.monitor.dropped(self.clock.now(), connection, &shared.view, why);
+                why = "the client's queue is full again";
             }
-            WhenFull::Drop => {
-                self.counters.dropped_queue_full += 1;
-                return self.monitor.dropped(
-                    self.clock.now(),
-                    connection,
-                    &shared.view,
-                    "the client's queue is full",
-                );
-            }
-            WhenFull::Wait => None,
-            WhenFull::Tell(token) => Some(self.queues.await_receiver(pending, token)),
+            return self.monitor.dropped(self.clock.now(), connection, &shared.view, why);
+        }
+        let entry = queued(shared.message(), qos, retain, ids, group);
+        let mut waiting = Enqueuing {
+            size: entry.message.size(),
+            has_slot,
+            rules: rules.generation,
+            full,
+            is_only_receiver: once.is_for_one(),
+            waits,
         };
-        let flow = connection.flow();
-        if !is_behind {
-            flow.becomes_full(self.clock.now());
-        }
-        let deadline = self.clock.now().after(if drops {
-            Duration::ZERO
+        self.enqueue((slot, generation), &mut waiting, |queue, overflow| queue.push(entry, overflow));
+    }
+
+    /// Adds a message to the queue of a connection, or to those that wait for a slot in it. `push` adds it.
+    #[inline]
+    pub(super) fn enqueue(
+        &mut self,
+        (slot, generation): (u32, u32),
+        message: &mut Enqueuing<'_>,
+        push: impl FnOnce(&mut MessageQueue, Option<Overflow>),
+    ) {
+        let now = self.clock.now();
+        let Some(connection) = self.connections.get_mut(slot, generation) else { return };
+        if message.has_slot {
+            self.queues.hold(connection, message.size);
+            let flow = connection.flow();
+            if flow.queue.queued() == 0 {
+                flow.waiting_rules = message.rules;
+                flow.place_freed = now;
+                flow.restart_wait(now);
+            }
+            push(&mut flow.queue, None);
         } else {
-            queue.full_wait.min(queue.full_wait_total)
-        });
-        if pending.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
-            let deadline = deadline.min(flow.full.due(queue.full_wait_total));
-            self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
+            let awaited = match message.full {
+                WhenFull::Drop | WhenFull::Wait => Awaited::Nobody,
+                WhenFull::Tell(token) if message.is_only_receiver => {
+                    *message.waits = Waits::ForOnlyReceiver;
+                    Awaited::By(token)
+                }
+                WhenFull::Tell(token) => self.queues.await_receiver(message.waits, token),
+            };
+            let queue = &self.settings.queue;
+            let drops = connection.marks.drops;
+            let flow = connection.flow();
+            if flow.queue.overflowing() == 0 {
+                flow.becomes_full(now);
+            }
+            let deadline =
+                now.after(if drops { Duration::ZERO } else { queue.full_wait.min(queue.full_wait_total) });
+            if awaited != Awaited::Nobody && !std::mem::replace(&mut flow.wait_timed, true) {
+                let deadline = deadline.min(flow.full.due(queue.full_wait_total));
+                self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
+            }
+            push(&mut flow.queue, Some(Overflow { awaited, deadline }));
+            self.queues.overflows(message.size);
         }
-        flow.overflow.push_back(Overflow { entry, pending, deadline });
-        self.queues.overflows(size);
         self.queues.note_backlog(connection);
-        self.monitor.note_slow(self.clock.now(), connection, &self.settings.monitor);
+        self.monitor.note_slow(now, connection, &self.settings.monitor);
     }
 
     /// Appends a PUBLISH to a connection's output.
@@ -496,94 +532,87 @@ impl Worker {
 
     /// Sends messages from the queue of an ephemeral session, as far as its window and output allow.
     fn send_waiting(&mut self, slot: u32) {
-        while let Some(connection) = self.connections.occupant(slot)
-            && connection.phase == Phase::Open
-            && connection.out.len() < OUT_FULL
-        {
-            let window = connection.window;
-            let Some(flow) = connection.flow.as_mut() else { return };
-            let Some(next) = flow.deliveries.next_waiting() else { return };
-            let expiry = next.message.remaining_expiry(self.clock.now());
-            if expiry.is_ok() && !flow.deliveries.window_open(window) {
+        loop {
+            self.send_packets(slot);
+            if !self.send_first(slot) {
                 return;
             }
-            // The rules may have changed since the message was queued.
-            let rules = self.rules.current(&*self.node.access);
-            if flow.waiting_rules != rules.generation && rules.guards_topics {
-                let message = next.message.clone();
-                if !connection.may_receive(&self.node, rules, message.view().topic) {
-                    self.queues.skip_waiting(connection, self.clock.now());
-                    self.counters.dropped_not_readable += 1;
-                    self.monitor.dropped(self.clock.now(), connection, &message.view(), NOT_READABLE);
-                    continue;
-                }
-            }
-            let keep = |entry: &Enqueue| entry.group.is_some().then(|| entry.clone());
-            match expiry {
-                Err(Expired) => {
-                    if let Some(entry) = self.queues.skip_waiting(connection, self.clock.now()) {
-                        self.counters.dropped_expired += 1;
-                        let view = entry.message.view();
-                        self.monitor.dropped(self.clock.now(), connection, &view, "expired in its queue");
-                    }
-                }
-                Ok(expiry) => {
-                    let Some(flow) = connection.flow.as_mut() else { return };
-                    let Some((packet_id, qos, entry)) = flow.deliveries.open_waiting(window, keep) else {
-                        return;
-                    };
-                    flow.note_left(self.clock.now());
-                    if entry.group.is_none() {
-                        self.queues.release(connection, entry.message.size());
-                    }
-                    let ids = entry.subscription_ids.as_slice();
-                    let params = DeliveryParams {
-                        qos,
-                        retain: entry.retain,
-                        dup: false,
-                        packet_id: Some(packet_id),
-                        ids,
-                        expiry,
-                    };
-                    self.write(
-                        slot,
-                        &mut Shared::from(&entry.message),
-                        &params,
-                        &mut EncodeOnce::for_receivers(1),
-                    );
-                }
+        }
+    }
+
+    /// Sends or drops the first message of the queue of an ephemeral session. Returns false if it has to wait.
+    fn send_first(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if connection.phase != Phase::Open || connection.out.len() >= OUT_FULL {
+            return false;
+        }
+        let now = self.clock.now();
+        let window = connection.window;
+        let Some(flow) = connection.flow.as_mut() else { return false };
+        let Some(expiry) = flow.queue.first(|next| next.message.remaining_expiry(now)) else { return false };
+        if expiry.is_ok() && !flow.deliveries.window_open(window) {
+            return false;
+        }
+        // The rules may have changed since the message was queued.
+        let rules = self.rules.current(&*self.node.access);
+        if flow.waiting_rules != rules.generation && rules.guards_topics {
+            let Some(message) = flow.queue.first(|next| next.message.clone()) else { return false };
+            if !connection.may_receive(&self.node, rules, message.view().topic) {
+                self.queues.skip_waiting(connection, now);
+                self.counters.dropped_not_readable += 1;
+                self.monitor.dropped(now, connection, &message.view(), NOT_READABLE);
+                return true;
             }
         }
+        let Ok(expiry) = expiry else {
+            if let Some(entry) = self.queues.skip_waiting(connection, now) {
+                self.counters.dropped_expired += 1;
+                self.monitor.dropped(now, connection, &entry.message.view(), "expired in its queue");
+            }
+            return true;
+        };
+        let Some(flow) = connection.flow.as_mut() else { return false };
+        let Some(entry) = flow.queue.pop() else { return false };
+        let kept = entry.group.is_some().then(|| entry.clone());
+        let packet_id = Some(flow.deliveries.open(entry.qos, kept));
+        flow.note_left(now);
+        if entry.group.is_none() {
+            self.queues.release(connection, entry.message.size());
+        }
+        let ids = entry.subscription_ids.as_slice();
+        let params =
+            DeliveryParams { qos: entry.qos, retain: entry.retain, dup: false, packet_id, ids, expiry };
+        self.write(slot, &mut Shared::from(&entry.message), &params, &mut EncodeOnce::for_receivers(1));
+        true
     }
 
     /// Moves messages from the overflow to free queue slots and notifies their publishers. Returns false if none could
     /// be moved.
     fn drain_overflow(&mut self, slot: u32) -> bool {
         let mut moves = false;
-        while let Some(connection) = self.connections.occupant(slot)
-            && connection.flow.as_ref().is_some_and(|flow| !flow.overflow.is_empty())
-            && connection.has_queue_room(self.node.load.queue_share(&self.settings), &self.settings.queue)
-            && let Some(Overflow { entry, pending, .. }) = connection.flow().overflow.pop_front()
+        let share = self.node.load.queue_share(&self.settings);
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        while let Some(size) = connection.flow.as_ref().and_then(|flow| flow.queue.overflow_size())
+            && connection.has_queue_room(share, &self.settings.queue)
+            && let Some(Overflow { awaited, .. }) = connection.flow().queue.admit()
         {
-            connection.hold(entry.message.size());
-            let flow = connection.flow();
-            flow.deliveries.wait(entry.qos, entry);
-            if flow.overflow.is_empty() {
-                flow.full.ends(self.clock.now());
-            }
-            if let Some(pending) = pending {
-                self.receiver_done(pending);
+            connection.hold(size);
+            if let Some(token) = self.queues.receiver_done(awaited) {
+                self.outbox.complete_later(token);
             }
             moves = true;
+        }
+        let flow = connection.flow();
+        if moves && flow.queue.overflowing() == 0 {
+            flow.full.ends(self.clock.now());
         }
         moves
     }
 
-    /// Notes that one of the receivers of a waiting message has a queue slot or is disconnected.
-    pub(super) fn receiver_done(&mut self, key: u32) {
-        if let Some(token) = self.queues.receiver_done(key) {
-            // The publisher may be in the middle of an operation, even on this worker.
-            self.outbox.complete_here(token, ReasonCode::Success);
+    /// Notes that one of the receivers of a waiting message is disconnected.
+    pub(super) fn receiver_done(&mut self, awaited: Awaited) {
+        if let Some(token) = self.queues.receiver_done(awaited) {
+            self.outbox.complete_later(token);
         }
     }
 
@@ -601,8 +630,8 @@ impl Worker {
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.wait_timed = false;
         // A message without a waiting publisher does not close the client.
-        let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
-        let Some(oldest) = waited_for.next() else { return };
+        let is_waited_for = |overflow: &&Overflow| overflow.awaited != Awaited::Nobody;
+        let Some(oldest) = flow.queue.overflow().iter().find(is_waited_for) else { return };
         let queue = &self.settings.queue;
         let mut at = oldest.deadline;
         if !drops {
@@ -725,13 +754,13 @@ impl Worker {
         );
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let retain = view.retain && options.retain_as_published();
-        let mut pending = None;
+        let mut waits = Waits::No;
         // A message without a token is already acknowledged to its publisher, so it must not be dropped.
         let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
         let once = &mut EncodeOnce::for_receivers(1);
         let delivery = Delivery { qos, retain, ids, group: Some(group), full };
-        self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut pending);
-        if pending.is_none()
+        self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut waits);
+        if waits == Waits::No
             && let Some(token) = token
         {
             self.answer(token, ReasonCode::Success);
@@ -760,6 +789,20 @@ impl Worker {
         if self.connections.get_mut(id.slot, id.generation).is_some_and(open) {
             self.send(id.slot, packet);
         }
+    }
+}
+
+impl Connection {
+    /// Returns whether the queue has a slot for a message that arrives now. Earlier messages that wait for a slot come
+    /// first.
+    pub(super) fn has_queue_slot(&self, share: u64, queue: &settings::Queue) -> bool {
+        self.flow.as_deref().is_none_or(|flow| flow.queue.overflowing() == 0)
+            && self.has_queue_room(share, queue)
+    }
+
+    /// Returns whether a message for the full queue is dropped, because the queue was full for too long before.
+    fn drops(&self, group: Option<GroupId>, full: WhenFull) -> bool {
+        self.marks.drops && group.is_none() && matches!(full, WhenFull::Tell(_))
     }
 }
 

@@ -8,6 +8,7 @@ use routing::Reader;
 use super::Worker;
 use super::deliver::EncodeOnce;
 use super::match_cache::MatchCache;
+use super::queues::Waits;
 use crate::batch::{BatchDelivery, Body, Target, Token};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::message::{MessageView, Shared};
@@ -275,13 +276,13 @@ impl Worker {
         token: Option<Token>,
     ) -> bool {
         let mut once = EncodeOnce::for_receivers(targets.len());
-        let mut pending = None;
+        let mut waits = Waits::No;
         let mut ids = std::mem::take(&mut self.scratch.ids);
         let mut rest = targets;
         while let Some((first, after)) = rest.split_first() {
             if first.subscription_id == 0 && after.first().is_none_or(|next| !next.continues) {
                 rest = after;
-                self.deliver(first, &[], shared, &mut once, token, &mut pending);
+                self.deliver(first, &[], shared, &mut once, token, &mut waits);
                 continue;
             }
             let more = after.iter().take_while(|target| target.continues).count();
@@ -294,11 +295,11 @@ impl Worker {
                     .filter(|id| *id != 0),
             );
             rest = &after[more..];
-            self.deliver(first, &ids, shared, &mut once, token, &mut pending);
+            self.deliver(first, &ids, shared, &mut once, token, &mut waits);
         }
         self.scratch.ids = ids;
         self.scratch.encoded = once.into_buffer();
-        pending.is_some()
+        waits != Waits::No
     }
 
     pub(super) fn batch_targets(

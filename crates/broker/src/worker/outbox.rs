@@ -41,6 +41,20 @@ impl Outbox {
         self.batches[to.index()].acknowledged.push((token, reason));
     }
 
+    /// Queues the completion of a message whose last receiver has a queue slot. Even a publisher on this worker gets it
+    /// later, because it may be in the middle of an operation.
+    pub fn complete_later(&mut self, token: Token) {
+        let to = match token {
+            Token::Publish { connection, .. } => connection.worker,
+            Token::Operator { worker, .. } | Token::Copy { worker, .. } | Token::Forwarded { worker, .. } => {
+                worker
+            }
+            // A request to the shard follows, which only a worker sends.
+            Token::Append { .. } | Token::Offered { .. } => self.own,
+        };
+        self.complete(to, token, ReasonCode::Success);
+    }
+
     /// Queues a completion for the own worker. The publisher may be in the middle of an operation.
     pub fn complete_here(&mut self, token: Token, reason: ReasonCode) {
         self.complete(self.own, token, reason);

@@ -8,6 +8,7 @@ use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::deliver::{Delivery, EncodeOnce, OUT_FULL, WhenFull};
+use super::queues::Waits;
 use crate::batch::{FlushWaiter, SubscriptionIds, Target, WorkerCommand};
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, WorkerId};
@@ -151,7 +152,7 @@ impl Worker {
         let (id, session) = (connection.id, connection.session);
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
         let Some(flow) = connection.flow.as_mut() else { return };
-        let full = flow.deliveries.waiting() > queue_max || !flow.overflow.is_empty();
+        let full = flow.queue.queued() > queue_max || flow.queue.overflowing() > 0;
         if flow.page_asked || !room || full || flow.ready.len() > queue_max {
             return;
         }
@@ -234,7 +235,7 @@ impl Worker {
             }
             let once = &mut EncodeOnce::for_receivers(1);
             let delivery = Delivery { qos, retain: true, ids, group: None, full: WhenFull::Wait };
-            self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut None);
+            self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut Waits::No);
         }
         match session.filter(|_| is_kept(&filter, options)) {
             Some(session) => {

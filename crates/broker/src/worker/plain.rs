@@ -10,13 +10,14 @@
 //! nothing. If it does nothing, the caller goes the general way (`publish.rs`, `dispatch.rs`, `deliver.rs`), which
 //! handles every message.
 
-use mqtt::{PlainPublish, Publish, QoS};
+use mqtt::{PacketId, PlainPublish, Publish, QoS};
 use session::Received;
 
 use super::Worker;
-use super::deliver::{DeliveryParams, EncodeOnce, FITS_ALWAYS, OUT_FULL, SHARED_MIN};
+use super::deliver::{DeliveryParams, EncodeOnce, Enqueuing, FITS_ALWAYS, OUT_FULL, SHARED_MIN, WhenFull};
 use super::match_cache::KnownTopic;
 use super::publish::reason_of;
+use super::queues::Waits;
 use crate::access::Action;
 use crate::batch::{Target, Token};
 use crate::connection::Phase;
@@ -31,6 +32,9 @@ pub(super) struct Entered {
     pub published: u64,
     /// Messages whose publishers access control had allowed the topic before.
     pub with_rules: u64,
+    /// Messages that were queued as packets, and those of them that were sent as such.
+    pub queued: u64,
+    pub sent_from_queue: u64,
 }
 
 impl Worker {
@@ -137,19 +141,19 @@ impl Worker {
         // Routes of one worker are adjacent, and each leads to another connection.
         let local = routes.iter().filter(|route| route.index == self.id.0).count();
         let mut once = EncodeOnce::of_packet(plain, local);
-        let mut pending = None;
+        let mut waits = Waits::No;
         let mut outstanding = 0;
         for route in routes {
             if route.index == self.id.0 {
                 let ids = [route.subscription_id];
                 let ids = if route.subscription_id == 0 { &[][..] } else { &ids };
-                self.deliver(&Target::of(route), ids, &mut shared, &mut once, token, &mut pending);
+                self.deliver(&Target::of(route), ids, &mut shared, &mut once, token, &mut waits);
             } else {
                 let route = std::slice::from_ref(route);
                 outstanding += self.batch_targets(route[0].index, route, &mut shared, token);
             }
         }
-        outstanding += u32::from(pending.is_some());
+        outstanding += u32::from(waits != Waits::No);
         self.await_completions(slot, publish, outstanding, reason_of(!routes.is_empty()));
     }
 
@@ -160,6 +164,8 @@ impl Worker {
         target: &Target,
         shared: &Shared<'_>,
         once: &mut EncodeOnce<'_>,
+        token: Option<Token>,
+        waits: &mut Waits,
     ) -> bool {
         let view = &shared.view;
         if view.retain
@@ -174,10 +180,7 @@ impl Worker {
         }
         let rules = self.rules.current(&*self.node.access);
         let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return true };
-        if connection.phase != Phase::Open
-            || connection.marks.mounted
-            || connection.alias_max > 0
-            || connection.packet_size_max != u32::MAX
+        if !connection.is_plain_receiver()
             || !connection.has_known_permission(rules, Action::Receive, view.topic)
             || self.monitor.is_observed()
         {
@@ -196,9 +199,8 @@ impl Worker {
         } else {
             let (room, window) = (connection.out.len() < OUT_FULL, connection.window);
             let flow = connection.flow();
-            let is_first = flow.deliveries.waiting() == 0 && flow.overflow.is_empty();
-            if !(room && is_first && flow.deliveries.window_open(window)) {
-                return false;
+            if !(room && flow.queue.is_empty() && flow.deliveries.window_open(window)) {
+                return self.enqueue_plain(target, qos, shared, once, (rules.generation, token), waits);
             }
             packet_id = Some(flow.deliveries.open(qos, None));
         }
@@ -216,6 +218,96 @@ impl Worker {
         self.monitor.sent_unobserved(&connection.client_id, size);
         self.ready.mark_dirty(connection);
         true
+    }
+
+    /// Queues a message for a plain receiver as the packet that it will get. Returns false, and has no effect, if the
+    /// general way has to decide. `rules` is the generation of the rules that allow the message.
+    fn enqueue_plain(
+        &mut self,
+        target: &Target,
+        qos: QoS,
+        shared: &Shared<'_>,
+        once: &mut EncodeOnce<'_>,
+        (rules, token): (u64, Option<Token>),
+        waits: &mut Waits,
+    ) -> bool {
+        let view = &shared.view;
+        // Several receivers share one copy of the message.
+        if !once.is_for_one() || shared.is_shared() || view.encoded_len() >= SHARED_MIN {
+            return false;
+        }
+        let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return true };
+        let share = self.node.load.queue_share(&self.settings);
+        let has_slot = connection.has_queue_slot(share, &self.settings.queue);
+        if !has_slot && (token.is_none() || connection.marks.drops) {
+            return false;
+        }
+        #[cfg(test)]
+        {
+            self.short_ways.queued += 1;
+        }
+        let version = connection.version;
+        let full = token.map_or(WhenFull::Drop, WhenFull::Tell);
+        let mut message =
+            Enqueuing { size: view.encoded_len(), has_slot, rules, full, is_only_receiver: true, waits };
+        let packet_id = PacketId::new(1);
+        let params = DeliveryParams { qos, retain: false, dup: false, packet_id, ids: &[], expiry: None };
+        let packet = params.packet(view, view.topic);
+        self.enqueue((target.slot, target.generation), &mut message, |queue, overflow| {
+            queue.push_packet(view, overflow, |out| once.append(&packet, version, out));
+        });
+        true
+    }
+
+    /// Sends packets from the beginning of the queue of an ephemeral session, as far as its window and output allow.
+    /// Stops at a message for which the general way has to decide.
+    pub(super) fn send_packets(&mut self, slot: u32) {
+        if self.monitor.is_observed() || !self.goes_short_way {
+            return;
+        }
+        let rules = self.rules.current(&*self.node.access);
+        let now = self.clock.now();
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if !connection.is_plain_receiver() {
+            return;
+        }
+        let (window, connected_at) = (connection.window, connection.connected_at);
+        let mut unsent = connection.out.len();
+        let Some(flow) = connection.flow.as_deref_mut() else { return };
+        if flow.waiting_rules != rules.generation && rules.guards_topics
+            || flow.queue.first_packet().is_none()
+            || unsent >= OUT_FULL
+            || !flow.deliveries.window_open(window)
+        {
+            return;
+        }
+        let out = connection.out.buffer(&mut self.pool);
+        let (mut messages, mut released) = (0_u32, 0);
+        while unsent < OUT_FULL
+            && flow.deliveries.window_open(window)
+            && let Some(packet) = flow.queue.first_packet()
+        {
+            let qos = packet.qos();
+            let packet_id = flow.deliveries.open(qos, None);
+            let size = packet.copy_to(packet_id, out);
+            if flow.probe.packet_id.is_none() {
+                flow.probe.begin(packet_id, &packet.view(), connected_at);
+            }
+            released += flow.queue.remove_packet();
+            flow.note_left(now);
+            unsent += size;
+            messages += 1;
+            self.counters.bytes_sent += size as u64;
+            self.counters.count_sent(qos);
+            self.monitor.sent_unobserved(&connection.client_id, size);
+        }
+        #[cfg(test)]
+        {
+            self.short_ways.sent_from_queue += u64::from(messages);
+        }
+        connection.messages_sent = connection.messages_sent.wrapping_add(messages);
+        self.queues.release(connection, released);
+        self.ready.mark_dirty(connection);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::backlog::{Backlog, Waiting};
 use crate::batch::Token;
 use crate::connection::Connection;
 use crate::ids::Time;
+use crate::message_queue::Awaited;
 use crate::slots::Slots;
 use crate::store::Enqueue;
 
@@ -17,6 +18,17 @@ pub(super) struct Queues {
     /// Messages that wait for queue slots of connections, with their tokens.
     pending: Slab<Pending>,
     backlog: Backlog,
+}
+
+/// State of a message that is being delivered: whether it waits for receivers without a free queue slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Waits {
+    #[default]
+    No,
+    /// It has one receiver on this worker, which waits with the token of the message.
+    ForOnlyReceiver,
+    /// A record with this key counts the receivers.
+    Record(u32),
 }
 
 /// A message that waits for `remaining` receivers.
@@ -56,7 +68,7 @@ impl Queues {
     /// Removes the first waiting message from the queue of a connection.
     pub fn skip_waiting(&mut self, connection: &mut Connection, now: Time) -> Option<Enqueue> {
         let flow = connection.flow.as_mut()?;
-        let entry = flow.deliveries.skip_waiting()?;
+        let entry = flow.queue.pop()?;
         flow.note_left(now);
         self.release(connection, entry.message.size());
         Some(entry)
@@ -69,17 +81,24 @@ impl Queues {
         }
     }
 
-    /// Adds a receiver for which a publisher waits. `pending` is the key of the message; `None` before the first such
-    /// receiver.
-    pub fn await_receiver(&mut self, pending: &mut Option<u32>, token: Token) -> u32 {
-        let new = || self.pending.insert(Pending { token, remaining: 0 }) as u32;
-        let key = *pending.get_or_insert_with(new);
+    /// Adds a receiver for which a publisher waits. `waits` is the state of the message.
+    pub fn await_receiver(&mut self, waits: &mut Waits, token: Token) -> Awaited {
+        let key = match *waits {
+            Waits::Record(key) => key,
+            Waits::No | Waits::ForOnlyReceiver => self.pending.insert(Pending { token, remaining: 0 }) as u32,
+        };
+        *waits = Waits::Record(key);
         self.pending[key as usize].remaining += 1;
-        key
+        Awaited::Record(key)
     }
 
     /// Removes a receiver that has a queue slot or is disconnected. Returns the token if it was the last one.
-    pub fn receiver_done(&mut self, key: u32) -> Option<Token> {
+    pub fn receiver_done(&mut self, awaited: Awaited) -> Option<Token> {
+        let key = match awaited {
+            Awaited::Nobody => return None,
+            Awaited::By(token) => return Some(token),
+            Awaited::Record(key) => key,
+        };
         let pending = self.pending.get_mut(key as usize)?;
         pending.remaining -= 1;
         (pending.remaining == 0).then(|| self.pending.remove(key as usize).token)

@@ -23,6 +23,8 @@ const WORKERS: usize = 2;
 const CLIENTS: usize = 8;
 const STEPS: usize = 400;
 const TOPICS: [&str; 5] = ["a", "a/b", "a/c", "b", "$x/a"];
+/// Topics of which nearly always one client is the only receiver: the client with that index.
+const SINGLE: [&str; 4] = ["single/0", "single/1", "single/2", "single/3"];
 const FILTERS: [&str; 9] = ["a", "a/b", "a/+", "a/#", "#", "b", "$x/#", "$share/g/a/b", "+/c"];
 
 /// Rules that allow everything in generations that are even or multiples of 3. In others, nobody receives topic `b` or
@@ -196,6 +198,12 @@ impl Pair {
             is_open: true,
         };
         self.send(&mut client, &[connect.into()]);
+        if let Some(topic) = SINGLE.get(number) {
+            assert_eq!(self.short.run(self.now), self.general.run(self.now));
+            let qos = *self.random.pick(&[QoS::AtLeastOnce, QoS::ExactlyOnce]);
+            let options = SubscriptionOptions { qos, ..SubscriptionOptions::default() };
+            self.send(&mut client, &[subscribe(99).with(topic, options).into()]);
+        }
         client
     }
 
@@ -212,7 +220,8 @@ impl Pair {
     fn publish(&mut self, client: &mut Client) -> Sent {
         client.packet_id = client.packet_id % 10 + 1;
         let payload = "x".repeat(self.random.below(30));
-        let message: Message = message(TOPICS[self.random.below(TOPICS.len())], payload);
+        let topics = if self.random.percent(50) { &TOPICS[..] } else { &SINGLE[..] };
+        let message: Message = message(topics[self.random.below(topics.len())], payload);
         let mut message = match self.random.below(3) {
             0 => message,
             1 => message.qos1(client.packet_id),
@@ -231,7 +240,10 @@ impl Pair {
 
     fn subscribe(&mut self, client: &mut Client) -> Sent {
         client.packet_id = client.packet_id % 10 + 1;
-        let filter = *self.random.pick(&FILTERS);
+        let mut filter = *self.random.pick(&FILTERS);
+        if filter == "#" && self.random.percent(80) {
+            filter = "a/#";
+        }
         if self.random.percent(20) {
             return unsubscribe(client.packet_id, &[filter]);
         }
@@ -316,12 +328,18 @@ impl Pair {
             }
         }
         assert_eq!(self.short.counters(), self.general.counters());
+        for (short, general) in self.short.workers.iter().zip(&self.general.workers) {
+            short.check_invariants();
+            general.check_invariants();
+            assert_eq!(short.queues.bytes(), general.queues.bytes());
+        }
     }
 }
 
 #[test]
 fn the_short_way_does_what_the_general_way_does() {
     let (mut plain, mut with_rules, mut all) = (0, 0, 0);
+    let (mut queued, mut from_queue) = (0, 0);
     for seed in 0..30 {
         let mut pair = Pair::new(seed);
         pair.compare();
@@ -331,10 +349,13 @@ fn the_short_way_does_what_the_general_way_does() {
         for worker in &pair.short.workers {
             plain += worker.short_ways.published;
             with_rules += worker.short_ways.with_rules;
+            queued += worker.short_ways.queued;
+            from_queue += worker.short_ways.sent_from_queue;
             let counters = &worker.counters;
             all += counters.received_qos0 + counters.received_qos1 + counters.received_qos2;
         }
     }
     assert!(plain > 1_000 && plain < all, "{plain} of {all} messages went the short way");
+    assert!(queued > 400 && from_queue > 100 && from_queue < queued, "{from_queue} of {queued} from a queue");
     assert!(with_rules > 100 && with_rules < plain, "{with_rules} of them with rules");
 }
