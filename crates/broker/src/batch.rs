@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqtt::{PacketId, QoS, ReasonCode};
+use mqtt::{PacketId, PlainShape, QoS, ReasonCode};
 use session::{Dispatched, Toggles};
 
 use crate::access::AuthResult;
 use crate::admin::AdminCommand;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, WorkerId};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
 use crate::peers::Inbound;
 use crate::retained::{Page, Scan};
@@ -41,6 +41,8 @@ pub(crate) struct BatchDelivery {
 pub(crate) enum Body {
     /// The message is encoded in the batch's `records`.
     Inline(Range<usize>),
+    /// The batch's `records` have a copy of the plain packet that the publisher sent. No receiver needs more.
+    Plain { packet: Range<usize>, shape: PlainShape, received: Time },
     /// The message is large enough that sharing costs less than copying.
     Shared(Message),
 }
@@ -277,7 +279,7 @@ impl Batch {
     /// bounded by it.
     pub fn weight(&self) -> usize {
         let shared = self.deliveries.iter().map(|delivery| match &delivery.body {
-            Body::Inline(_) => 0,
+            Body::Inline(_) | Body::Plain { .. } => 0,
             Body::Shared(message) => message.size(),
         });
         let commands = self.commands.iter().map(|command| 128 + command.messages_size());

@@ -247,6 +247,14 @@ impl PacketCounters {
         self.sent[packet as usize] += 1;
     }
 
+    pub(crate) fn received_many(&mut self, packet: PacketType, count: u64) {
+        self.received[packet as usize] += count;
+    }
+
+    pub(crate) fn sent_many(&mut self, packet: PacketType, count: u64) {
+        self.sent[packet as usize] += count;
+    }
+
     /// Iterates over the packet types, with the numbers received and sent.
     pub fn each(&self) -> impl Iterator<Item = (PacketType, u64, u64)> {
         let types = (1..16).filter_map(|number| PacketType::of(number << 4));

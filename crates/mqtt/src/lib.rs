@@ -31,7 +31,7 @@ pub use packet::connack::ConnAck;
 pub use packet::connect::{Connect, connect_version};
 pub use packet::disconnect::Disconnect;
 pub use packet::outgoing::Outgoing;
-pub use packet::plain::PlainPublish;
+pub use packet::plain::{PlainPublish, PlainShape};
 pub use packet::publish::Publish;
 pub use packet::suback::SubAck;
 pub use packet::subscribe::{Subscribe, SubscribeFilters, SubscribeFiltersBuf};

@@ -296,6 +296,28 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         })
     }
 
+    /// Returns whether a new message may be accepted: fewer than `receive_max` are open, and no identifier was released
+    /// early.
+    #[inline]
+    pub fn has_room(&self, receive_max: usize) -> bool {
+        self.inflight() < receive_max && self.early == 0
+    }
+
+    /// The next acknowledgement that may be sent, if it is a PUBACK of success.
+    #[inline]
+    pub fn poll_pub_ack(&mut self) -> Option<PacketId> {
+        let is_success = |waiting: &mut Waiting<S>| {
+            waiting.qos == QoS::AtLeastOnce
+                && waiting.outstanding == 0
+                && waiting.reason == ReasonCode::Success
+                && waiting.keep == Keep::Never
+        };
+        let waiting = self.waiting.pop_front_if(is_success)?;
+        self.first = self.first.wrapping_add(1);
+        self.unacknowledged -= 1;
+        Some(waiting.packet_id)
+    }
+
     /// The next acknowledgement that may be sent.
     pub fn poll(&mut self) -> Option<Completion<S>> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;

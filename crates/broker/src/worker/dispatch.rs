@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use mqtt::{QoS, ReasonCode, TopicName};
+use mqtt::{PlainPublish, QoS, ReasonCode, TopicName};
 use routing::Reader;
 
 use super::Worker;
@@ -276,13 +276,26 @@ impl Worker {
         token: Option<Token>,
     ) -> bool {
         let mut once = EncodeOnce::for_receivers(targets.len());
+        let waits = self.deliver_each(targets, shared, &mut once, token);
+        self.scratch.encoded = once.into_buffer();
+        waits
+    }
+
+    /// Delivers a message like [`Self::deliver_all`]. `once` encodes it.
+    pub(super) fn deliver_each(
+        &mut self,
+        targets: &[Target],
+        shared: &mut Shared<'_>,
+        once: &mut EncodeOnce<'_>,
+        token: Option<Token>,
+    ) -> bool {
         let mut waits = Waits::No;
         let mut ids = std::mem::take(&mut self.scratch.ids);
         let mut rest = targets;
         while let Some((first, after)) = rest.split_first() {
             if first.subscription_id == 0 && after.first().is_none_or(|next| !next.continues) {
                 rest = after;
-                self.deliver(first, &[], shared, &mut once, token, &mut waits);
+                self.deliver(first, &[], shared, once, token, &mut waits);
                 continue;
             }
             let more = after.iter().take_while(|target| target.continues).count();
@@ -295,10 +308,9 @@ impl Worker {
                     .filter(|id| *id != 0),
             );
             rest = &after[more..];
-            self.deliver(first, &ids, shared, &mut once, token, &mut waits);
+            self.deliver(first, &ids, shared, once, token, &mut waits);
         }
         self.scratch.ids = ids;
-        self.scratch.encoded = once.into_buffer();
         waits != Waits::No
     }
 
@@ -332,6 +344,35 @@ impl Worker {
         };
         let targets = before..batch.targets.len();
         batch.deliveries.push(BatchDelivery { body, targets, token, serial: self.dispatcher.serial });
+        u32::from(token.is_some())
+    }
+
+    /// Adds a plain message for a connection of another worker to the batch for that worker. Returns the number of
+    /// completions that will come.
+    #[inline]
+    pub(super) fn batch_plain(
+        &mut self,
+        route: &Route,
+        plain: &PlainPublish<'_>,
+        shared: &mut Shared<'_>,
+        token: Option<Token>,
+    ) -> u32 {
+        if shared.view.encoded_len() > INLINE_MAX {
+            return self.batch_targets(route.index, std::slice::from_ref(route), shared, token);
+        }
+        let serial = self.dispatcher.serial;
+        let batch = self.outbox.batch(WorkerId(route.index));
+        batch.targets.push(Target::of(route));
+        let end = batch.targets.len();
+        if let Some(last) = batch.deliveries.last_mut().filter(|last| last.serial == serial) {
+            last.targets.end = end;
+            return 0;
+        }
+        let start = batch.records.len();
+        batch.records.extend_from_slice(plain.packet());
+        let packet = start..batch.records.len();
+        let body = Body::Plain { packet, shape: plain.shape(), received: shared.view.received };
+        batch.deliveries.push(BatchDelivery { body, targets: end - 1..end, token, serial });
         u32::from(token.is_some())
     }
 

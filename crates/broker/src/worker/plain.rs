@@ -10,8 +10,8 @@
 //! nothing. If it does nothing, the caller goes the general way (`publish.rs`, `dispatch.rs`, `deliver.rs`), which
 //! handles every message.
 
-use mqtt::{PacketId, PlainPublish, Publish, QoS};
-use session::Received;
+use mqtt::{PacketId, PacketType, PlainPublish, Publish, QoS, SHORT_ACK_LEN};
+use session::{AckOutcome, Received};
 
 use super::Worker;
 use super::deliver::{DeliveryParams, EncodeOnce, Enqueuing, FITS_ALWAYS, OUT_FULL, SHARED_MIN, WhenFull};
@@ -35,6 +35,8 @@ pub(super) struct Entered {
     /// Messages that were queued as packets, and those of them that were sent as such.
     pub queued: u64,
     pub sent_from_queue: u64,
+    /// PUBACKs that were handled in runs.
+    pub acknowledged: u64,
 }
 
 impl Worker {
@@ -75,6 +77,7 @@ impl Worker {
             return false;
         }
         let receive_max = usize::from(mqtt.receive_max);
+        let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return false };
         let action = Action::Publish { qos: publish.qos, retain: false };
         if !connection.has_known_permission(rules, action, known.name().as_str()) {
@@ -84,20 +87,21 @@ impl Worker {
         {
             self.short_ways.with_rules += u64::from(!rules.allow(connection, known.name().as_str()));
         }
-        if publish.qos > QoS::AtMostOnce
-            && (connection.check_receive_maximum(publish, receive_max).is_err()
-                || self.must_wait(slot, publish, size).is_some())
-        {
-            return false;
-        }
-        let Some(connection) = self.connections.occupant(slot) else { return false };
-        if publish.qos == QoS::ExactlyOnce {
-            let Some(packet_id) = publish.packet_id else { return false };
-            if connection.session.is_some() || connection.flow().inbound.has_received(packet_id) {
+        if let Some(packet_id) = publish.packet_id {
+            // Any of these may make the publisher wait, or close its connection.
+            let may_wait = self.node.is_nearly_full() || self.node.is_overloaded() || self.node.is_stale(now);
+            let is_durable = connection.session.is_some();
+            let inbound = &mut connection.flow().inbound;
+            if may_wait || !inbound.has_room(receive_max) {
                 return false;
             }
-            let received = connection.flow().inbound.receive(packet_id);
-            debug_assert_eq!(received, Received::New);
+            if publish.qos == QoS::ExactlyOnce {
+                if is_durable || inbound.has_received(packet_id) {
+                    return false;
+                }
+                let received = inbound.receive(packet_id);
+                debug_assert_eq!(received, Received::New);
+            }
         }
         self.counters.count_received(publish.qos);
         connection.messages_received = connection.messages_received.wrapping_add(1);
@@ -149,8 +153,7 @@ impl Worker {
                 let ids = if route.subscription_id == 0 { &[][..] } else { &ids };
                 self.deliver(&Target::of(route), ids, &mut shared, &mut once, token, &mut waits);
             } else {
-                let route = std::slice::from_ref(route);
-                outstanding += self.batch_targets(route[0].index, route, &mut shared, token);
+                outstanding += self.batch_plain(route, plain, &mut shared, token);
             }
         }
         outstanding += u32::from(waits != Waits::No);
@@ -218,6 +221,75 @@ impl Worker {
         self.monitor.sent_unobserved(&connection.client_id, size);
         self.ready.mark_dirty(connection);
         true
+    }
+
+    /// Handles the run of PUBACKs of success that the bytes begin with. Returns its length; 0, without an effect, if the
+    /// first packet has to go another way.
+    pub(super) fn pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
+        if self.monitor.is_traced() || !self.goes_short_way {
+            return 0;
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return 0 };
+        if connection.phase != Phase::Open || connection.session.is_some() {
+            return 0;
+        }
+        let Some(flow) = connection.flow.as_deref_mut() else { return 0 };
+        let (mut count, mut released, mut follows) = (0, 0, false);
+        for packet in bytes.chunks_exact(SHORT_ACK_LEN) {
+            let Some((PacketType::PubAck, packet_id)) = mqtt::short_ack(packet) else { break };
+            // The general way measures the observed delivery, and closes the connection after a wrong packet.
+            follows = flow.probe.packet_id == Some(packet_id);
+            if follows {
+                break;
+            }
+            match flow.deliveries.pub_ack(packet_id) {
+                AckOutcome::Finished(Some(entry)) => released += entry.message.size(),
+                AckOutcome::Finished(None) | AckOutcome::Unknown => {}
+                AckOutcome::WrongKind => break,
+            }
+            count += 1;
+        }
+        if count == 0 {
+            return 0;
+        }
+        #[cfg(test)]
+        {
+            self.short_ways.acknowledged += count as u64;
+        }
+        connection.last_packet = self.clock.now();
+        self.monitor.packets.received_many(PacketType::PubAck, count as u64);
+        self.queues.release(connection, released);
+        // The last acknowledgement of a run fills the window.
+        if !follows {
+            self.pump(slot);
+        }
+        count * SHORT_ACK_LEN
+    }
+
+    /// Sends the PUBACKs of success that are due to a publisher, up to the first other acknowledgement.
+    pub(super) fn send_pub_acks(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        if self.monitor.is_traced()
+            || !self.goes_short_way
+            || connection.phase != Phase::Open
+            || connection.session.is_some()
+            || (connection.packet_size_max as usize) < SHORT_ACK_LEN
+        {
+            return;
+        }
+        let Some(flow) = connection.flow.as_deref_mut() else { return };
+        let Some(mut packet_id) = flow.inbound.poll_pub_ack() else { return };
+        let out = connection.out.buffer(&mut self.pool);
+        let mut count = 0;
+        loop {
+            mqtt::put_short_ack(PacketType::PubAck, packet_id, out);
+            count += 1;
+            let Some(next) = flow.inbound.poll_pub_ack() else { break };
+            packet_id = next;
+        }
+        self.counters.bytes_sent += count * SHORT_ACK_LEN as u64;
+        self.monitor.packets.sent_many(PacketType::PubAck, count);
+        self.ready.mark_dirty(connection);
     }
 
     /// Queues a message for a plain receiver as the packet that it will get. Returns false, and has no effect, if the

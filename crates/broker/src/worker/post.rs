@@ -1,10 +1,11 @@
 //! Handling of batches and commands from other workers.
 
-use mqtt::ReasonCode;
+use mqtt::{PlainPublish, ReasonCode};
 
 use super::Worker;
+use super::deliver::EncodeOnce;
 use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand};
-use crate::ids::Time;
+use crate::ids::{ConnectionId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
 use crate::store::Completion;
@@ -13,9 +14,21 @@ impl Worker {
     /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].
     pub fn take_batch(&mut self, now: Time, batch: &mut Batch) {
         self.clock.set(now);
+        // The messages of one publisher are adjacent, and often have the same topic.
+        let mut topic = "";
         for BatchDelivery { body, targets, token, .. } in batch.deliveries.drain(..) {
             let targets = &batch.targets[targets];
             let waits = match &body {
+                Body::Plain { packet, shape, received } => {
+                    let plain = PlainPublish::of_copy(*shape, &batch.records[packet.clone()]);
+                    if plain.topic != topic.as_bytes() {
+                        topic = std::str::from_utf8(plain.topic).expect("it was a Topic Name");
+                    }
+                    let (payload, qos) = (plain.payload, plain.qos);
+                    let view = MessageView { payload, qos, received: *received, ..MessageView::plain(topic) };
+                    let mut once = EncodeOnce::of_packet(&plain, targets.len());
+                    self.deliver_each(targets, &mut Shared::of(view), &mut once, token)
+                }
                 Body::Inline(range) => {
                     let view = MessageView::decode(&batch.records[range.clone()]);
                     self.deliver_all(targets, &mut Shared::of(view), token)
@@ -29,9 +42,44 @@ impl Worker {
         for command in batch.commands.drain(..) {
             self.handle_command(command);
         }
-        for (token, reason) in batch.acknowledged.drain(..) {
-            // The publisher is on this worker, or it is on another worker and waited for a connection of this one.
-            self.answer(token, reason);
+        let mut acknowledged = batch.acknowledged.drain(..).peekable();
+        while let Some((token, reason)) = acknowledged.next() {
+            let Some((connection, sequence)) =
+                self.own_publish(token).filter(|(it, _)| self.groups_acks(*it))
+            else {
+                // The publisher is on this worker, or it is on another worker and waited for a connection of this one.
+                self.answer(token, reason);
+                continue;
+            };
+            // The publishes of one connection that are complete are acknowledged together.
+            let mut polls = self.complete_publish(connection, sequence, reason);
+            while let Some((token, reason)) = acknowledged
+                .next_if(|(token, _)| self.own_publish(*token).is_some_and(|(next, _)| next == connection))
+            {
+                let Some((_, sequence)) = self.own_publish(token) else { break };
+                polls |= self.complete_publish(connection, sequence, reason);
+            }
+            if polls {
+                self.poll_inbound(connection.slot);
+            }
+        }
+    }
+
+    /// Returns whether several completions for a publisher may be handled before its acknowledgements are sent. Each of
+    /// them may let a PUBLISH continue that waits.
+    fn groups_acks(&self, ConnectionId { slot, generation, .. }: ConnectionId) -> bool {
+        let connection = self.connections.get(slot, generation);
+        let flow = connection.and_then(|connection| connection.flow.as_deref());
+        self.goes_short_way && flow.is_some_and(|flow| flow.blocked.is_none())
+    }
+
+    /// Connection of this worker whose publish waits for the completion, and the number of the publish.
+    fn own_publish(&self, token: Token) -> Option<(ConnectionId, u32)> {
+        match token {
+            Token::Publish { connection, sequence } if connection.worker == self.id => {
+                Some((connection, sequence))
+            }
+            _ => None,
         }
     }
 

@@ -436,17 +436,29 @@ impl Worker {
         sequence: u32,
         reason: ReasonCode,
     ) {
-        let Some(connection) = self.connections.get_mut(slot, generation) else { return };
-        let Some(flow) = connection.flow.as_mut() else { return };
+        let connection = ConnectionId { worker: self.id, slot, generation };
+        if self.complete_publish(connection, sequence, reason) {
+            self.poll_inbound(slot);
+        }
+    }
+
+    /// Notes that one of the completions of a publish has come. Returns whether acknowledgements may be due.
+    pub(super) fn complete_publish(
+        &mut self,
+        ConnectionId { slot, generation, .. }: ConnectionId,
+        sequence: u32,
+        reason: ReasonCode,
+    ) -> bool {
+        let Some(connection) = self.connections.get_mut(slot, generation) else { return false };
+        let Some(flow) = connection.flow.as_mut() else { return false };
         let due = flow.inbound.complete(sequence, reason);
         if let (Some(DueIdentifier { packet_id, unsynced }), Some(session)) = (due, connection.session) {
             let token = Token::Publish { connection: connection.id, sequence };
             let durability = if unsynced { Durability::Memory } else { Durability::LocalDisk };
-            return self
-                .outbox
-                .request(session.shard, Request::Receive { session, packet_id, durability, token });
+            self.outbox.request(session.shard, Request::Receive { session, packet_id, durability, token });
+            return false;
         }
-        self.poll_inbound(slot);
+        true
     }
 
     /// Closes the connection of a publish that one node may have and another lacks. The client may get neither an
@@ -458,7 +470,9 @@ impl Worker {
         }
     }
 
-    fn poll_inbound(&mut self, slot: u32) {
+    /// Sends the acknowledgements that are due to a publisher.
+    pub(super) fn poll_inbound(&mut self, slot: u32) {
+        self.send_pub_acks(slot);
         while let Some(connection) = self.connections.occupant(slot)
             && let Some(flow) = connection.flow.as_mut()
             && let Some(done) = flow.inbound.poll()

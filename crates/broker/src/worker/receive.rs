@@ -99,6 +99,14 @@ impl Worker {
                 return Received { consumed, then: Then::Hold };
             }
             let rest = &bytes[consumed..];
+            if rest.first().is_some_and(|first| first >> 4 == PacketType::PubAck as u8) {
+                let handled = self.pub_acks(slot, rest);
+                if handled > 0 {
+                    consumed += handled;
+                    continue;
+                }
+            }
+            let Some(connection) = self.connections.occupant(slot) else { continue };
             let mqtt = &self.settings.mqtt;
             let size_max = match connection.phase {
                 Phase::Open => mqtt.packet_size_max,

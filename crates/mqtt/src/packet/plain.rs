@@ -21,12 +21,52 @@ pub struct PlainPublish<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     packet: &'a [u8],
-    /// Offset of the Packet Identifier, or of what follows in its place.
-    id_at: usize,
+    shape: PlainShape,
+}
+
+/// Where the parts of a [`PlainPublish`] are. With it, a copy of the packet need not be read again.
+#[derive(Debug, Clone, Copy)]
+pub struct PlainShape {
+    qos: QoS,
     has_properties: bool,
+    topic_at: u8,
+    /// Offset of the Packet Identifier, or of what follows in its place.
+    id_at: u32,
+    payload_at: u32,
 }
 
 impl<'a> PlainPublish<'a> {
+    /// Takes a copy of a packet that had this shape.
+    ///
+    /// # Panics
+    /// If the packet is shorter.
+    #[inline]
+    pub fn of_copy(shape: PlainShape, packet: &'a [u8]) -> Self {
+        let (head, payload) = packet.split_at(shape.payload_at as usize);
+        let id = head.get(shape.id_at as usize..).and_then(|rest| rest.first_chunk());
+        let packet_id = id.filter(|_| shape.qos > QoS::AtMostOnce);
+        Self {
+            qos: shape.qos,
+            packet_id: packet_id.and_then(|id| PacketId::new(u16::from_be_bytes(*id))),
+            topic: &head[usize::from(shape.topic_at)..shape.id_at as usize],
+            payload,
+            packet,
+            shape,
+        }
+    }
+
+    /// Where the parts of the packet are.
+    #[inline]
+    pub fn shape(&self) -> PlainShape {
+        self.shape
+    }
+
+    /// The whole packet.
+    #[inline]
+    pub fn packet(&self) -> &'a [u8] {
+        self.packet
+    }
+
     /// Reads exactly one packet. Returns `None` for any other packet, also for one that [`decode`](crate::decode())
     /// refuses.
     #[inline]
@@ -44,7 +84,7 @@ impl<'a> PlainPublish<'a> {
         }
         let (length, rest) = body.split_first_chunk()?;
         let (topic, mut rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
-        let id_at = header + 2 + topic.len();
+        let id_at = (header + 2 + topic.len()) as u32;
         let mut packet_id = None;
         if qos > QoS::AtMostOnce {
             let (id, after) = rest.split_first_chunk()?;
@@ -56,7 +96,9 @@ impl<'a> PlainPublish<'a> {
             let (0, after) = rest.split_first()? else { return None };
             rest = after;
         }
-        Some(Self { qos, packet_id, topic, payload: rest, packet, id_at, has_properties })
+        let (topic_at, payload_at) = (header as u8 + 2, (packet.len() - rest.len()) as u32);
+        let shape = PlainShape { qos, has_properties, topic_at, id_at, payload_at };
+        Some(Self { qos, packet_id, topic, payload: rest, packet, shape })
     }
 
     /// Length of the packet in bytes.
@@ -87,13 +129,13 @@ impl<'a> PlainPublish<'a> {
     /// Returns whether a receiver of this version, at this QoS, gets the same bytes except for the Packet Identifier.
     #[inline]
     pub fn has_form(&self, version: Version, qos: QoS) -> bool {
-        self.has_properties == version.has_properties() && self.qos == qos
+        self.shape.has_properties == version.has_properties() && self.qos == qos
     }
 
     /// Appends the packet, with the Packet Identifier of the receiver if it has one.
     #[inline]
     pub fn copy_to(&self, packet_id: Option<PacketId>, out: &mut Vec<u8>) {
-        let at = out.len() + self.id_at;
+        let at = out.len() + self.shape.id_at as usize;
         out.extend_from_slice(self.packet);
         if self.packet_id.is_some()
             && let Some(id) = packet_id
@@ -136,6 +178,8 @@ mod tests {
                     let bytes = packet(first, &[body]);
                     let Some(read) = PlainPublish::read(version, &bytes) else { continue };
                     plain += 1;
+                    let copy = PlainPublish::of_copy(read.shape(), read.packet());
+                    assert_eq!(format!("{copy:?}"), format!("{read:?}"));
                     let topic = std::str::from_utf8(read.topic).expect("UTF-8");
                     let Ok(name) = TopicName::parse(topic) else {
                         assert!(decode(version, &bytes).is_err(), "{version:?} {bytes:02X?}");

@@ -339,7 +339,7 @@ impl Pair {
 #[test]
 fn the_short_way_does_what_the_general_way_does() {
     let (mut plain, mut with_rules, mut all) = (0, 0, 0);
-    let (mut queued, mut from_queue) = (0, 0);
+    let (mut queued, mut from_queue, mut acknowledged) = (0, 0, 0);
     for seed in 0..30 {
         let mut pair = Pair::new(seed);
         pair.compare();
@@ -351,11 +351,13 @@ fn the_short_way_does_what_the_general_way_does() {
             with_rules += worker.short_ways.with_rules;
             queued += worker.short_ways.queued;
             from_queue += worker.short_ways.sent_from_queue;
+            acknowledged += worker.short_ways.acknowledged;
             let counters = &worker.counters;
             all += counters.received_qos0 + counters.received_qos1 + counters.received_qos2;
         }
     }
     assert!(plain > 1_000 && plain < all, "{plain} of {all} messages went the short way");
     assert!(queued > 400 && from_queue > 100 && from_queue < queued, "{from_queue} of {queued} from a queue");
+    assert!(acknowledged > 500, "{acknowledged} in runs");
     assert!(with_rules > 100 && with_rules < plain, "{with_rules} of them with rules");
 }
