@@ -19,6 +19,7 @@ mod dense;
 mod durability;
 mod full_queues;
 mod ids;
+mod match_cache;
 mod message;
 mod message_queue;
 mod mount;

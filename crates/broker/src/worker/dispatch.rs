@@ -7,10 +7,10 @@ use routing::Reader;
 
 use super::Worker;
 use super::deliver::EncodeOnce;
-use super::match_cache::MatchCache;
 use super::queues::Waits;
 use crate::batch::{BatchDelivery, Body, Target, Token};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
+use crate::match_cache::MatchCache;
 use crate::message::{MessageView, Shared};
 use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
@@ -435,28 +435,6 @@ impl Worker {
             Token::Forwarded { worker, .. } => self.outbox.complete(worker, token, reason),
         }
     }
-}
-
-/// Returns all routes of a topic. The routes of one receiver are adjacent.
-pub(super) fn find_routes<'r>(
-    reader: &Reader<Route>,
-    name: TopicName<'_>,
-    routes: &'r mut Vec<Route>,
-) -> &'r [Route] {
-    if reader.matches(name, routes) > 1 {
-        routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
-        // A shard gets a message once, however many of its filters match.
-        routes.dedup_by(|a, b| {
-            let is_same = a.kind == b.kind
-                && a.index == b.index
-                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups);
-            if is_same {
-                b.subscription_id = b.subscription_id.saturating_add(a.subscription_id);
-            }
-            is_same
-        });
-    }
-    routes
 }
 
 /// Returns whether the log has to store a message. A shared group decides that itself when it chooses a member. The

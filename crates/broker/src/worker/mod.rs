@@ -17,7 +17,6 @@ mod dispatch;
 mod exchange;
 mod foreign;
 mod load;
-mod match_cache;
 mod monitor;
 mod operators;
 mod outbox;

@@ -15,13 +15,13 @@ use session::{AckOutcome, Received};
 
 use super::Worker;
 use super::deliver::{DeliveryParams, EncodeOnce, Enqueuing, FITS_ALWAYS, OUT_FULL, SHARED_MIN, WhenFull};
-use super::match_cache::KnownTopic;
 use super::publish::reason_of;
 use super::queues::Waits;
 use crate::access::Action;
 use crate::batch::{Target, Token};
 use crate::connection::Phase;
 use crate::ids::Time;
+use crate::match_cache::KnownTopic;
 use crate::message::{MessageView, Shared};
 use crate::overload::Level;
 

@@ -10,7 +10,6 @@ use foldhash::fast::FixedState;
 use mqtt::{TopicName, TopicNameBuf};
 use routing::Reader;
 
-use super::dispatch::find_routes;
 use crate::route::{Route, RouteKind};
 use crate::settings::Mqtt;
 
@@ -24,7 +23,7 @@ const ROUTES_MAX: usize = 16;
 /// The last topics of a worker with their routes, at most about 600 KiB. It takes memory with the first topic that is
 /// repeated.
 #[derive(Default)]
-pub(super) struct MatchCache {
+pub(crate) struct MatchCache {
     /// Hash function with a secret of the node: clients cannot choose topics for the places of others.
     hasher: FixedState,
     places: Vec<Place>,
@@ -41,7 +40,7 @@ struct Place {
 }
 
 /// A Topic Name with its routes.
-pub(super) struct KnownTopic {
+pub(crate) struct KnownTopic {
     hash: u64,
     /// Version of the index that has these routes.
     version: u64,
@@ -154,6 +153,28 @@ impl MatchCache {
     fn hash_of(&self, topic: &[u8]) -> u64 {
         self.hasher.hash_one(topic) | 1
     }
+}
+
+/// Returns all routes of a topic. The routes of one receiver are adjacent.
+pub(crate) fn find_routes<'r>(
+    reader: &Reader<Route>,
+    name: TopicName<'_>,
+    routes: &'r mut Vec<Route>,
+) -> &'r [Route] {
+    if reader.matches(name, routes) > 1 {
+        routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
+        // A shard gets a message once, however many of its filters match.
+        routes.dedup_by(|a, b| {
+            let is_same = a.kind == b.kind
+                && a.index == b.index
+                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups);
+            if is_same {
+                b.subscription_id = b.subscription_id.saturating_add(a.subscription_id);
+            }
+            is_same
+        });
+    }
+    routes
 }
 
 fn place_of(hash: u64) -> usize {
