@@ -48,8 +48,8 @@ pub(crate) struct KnownTopic {
     routes: Vec<Route>,
     /// Number of `/` in the topic.
     separators: u16,
-    /// The topic does not begin with `$`, and its routes lead to connections of ephemeral sessions, one to each,
-    /// without No Local.
+    /// The topic does not begin with `$`. Its routes lead to connections of ephemeral sessions, one to each, without
+    /// No Local. Or its only route leads to the shared groups of a shard.
     is_plain: bool,
 }
 
@@ -67,6 +67,14 @@ impl KnownTopic {
         &self.routes
     }
 
+    /// The only route of the topic, if it leads to shared groups.
+    pub fn route_to_groups(&self) -> Option<&Route> {
+        match &self.routes[..] {
+            [route] if route.kind == RouteKind::ShardGroups => Some(route),
+            _ => None,
+        }
+    }
+
     /// Returns whether the topic has more levels or bytes than the settings allow.
     pub fn is_beyond_limits(&self, mqtt: &Mqtt) -> bool {
         self.name().as_str().len() > usize::from(mqtt.topic_len_max)
@@ -79,9 +87,11 @@ impl KnownTopic {
         self.routes.extend_from_slice(routes);
         let is_plain = |route: &Route| route.kind == RouteKind::Connection && !route.options.no_local();
         let receiver = |route: &Route| (route.index, route.slot, route.generation);
-        self.is_plain = !self.name().starts_with_dollar()
-            && routes.iter().all(is_plain)
-            && routes.is_sorted_by(|a, b| receiver(a) < receiver(b));
+        let are_plain = match routes {
+            [Route { kind: RouteKind::ShardGroups, .. }] => true,
+            _ => routes.iter().all(is_plain) && routes.is_sorted_by(|a, b| receiver(a) < receiver(b)),
+        };
+        self.is_plain = are_plain && !self.name().starts_with_dollar();
     }
 }
 
@@ -128,6 +138,13 @@ impl MatchCache {
             }
         }
         found
+    }
+
+    /// Returns a known topic with the routes of this version of the index.
+    pub fn find(&self, topic: &str, version: u64) -> Option<&KnownTopic> {
+        let hash = self.hash_of(topic.as_bytes());
+        let known = self.places.get(place_of(hash)).filter(|place| place.hash == hash)?.topic.as_deref()?;
+        (known.version == version && known.name().as_str() == topic).then_some(known)
     }
 
     /// Takes out a plain topic with the routes of this version of the index. [`Self::put_back`] must follow.
@@ -224,6 +241,12 @@ mod tests {
             let version = index.version();
             let known = |known: &KnownTopic| known.name().as_str() == topic && known.version == version;
             hits += usize::from(cache.places.iter().any(|place| place.topic.as_deref().is_some_and(known)));
+            if let Some(known) = cache.find(topic, version) {
+                assert_eq!(
+                    (known.name(), known.routes()),
+                    (name(topic), find_routes(&reader, name(topic), &mut Vec::new()))
+                );
+            }
             if let Some(known) = cache.take_plain(topic.as_bytes(), version) {
                 plain += 1;
                 assert_eq!(

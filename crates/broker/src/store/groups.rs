@@ -10,7 +10,8 @@ use super::group::{Choice, Group, GroupMember};
 use super::{GroupName, Join, Member};
 use crate::batch::Token;
 use crate::ids::{GroupId, ShardId, Time};
-use crate::message::Message;
+use crate::match_cache::MatchCache;
+use crate::message::{Message, MessageView};
 use crate::peers::{Members, NodeIndex};
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
@@ -31,6 +32,8 @@ pub(super) struct Groups {
     reader: Reader<Route>,
     /// Number of groups with each filter.
     uses: HashMap<Box<str>, u32>,
+    /// Topics of messages with the groups that match.
+    cache: MatchCache,
     /// Memory for [`Self::matching`].
     matches: Vec<Route>,
     /// Messages on their way to members on other nodes.
@@ -93,6 +96,7 @@ impl Groups {
             routes,
             reader,
             uses: HashMap::with_hasher(hasher.clone()),
+            cache: MatchCache::new(random),
             matches: Vec::new(),
             offered: slab::Slab::new(),
             random: random | 1,
@@ -230,11 +234,10 @@ impl Groups {
         &mut self,
         now: Time,
         id: GroupId,
-        message: &Message,
+        view: &MessageView<'_>,
         strategy: SharedStrategy,
         AllowedNodes { only_here, not_to }: AllowedNodes<'_>,
     ) -> (Option<Choice>, bool) {
-        let view = message.view();
         let mut is_waiting = false;
         let choice = match self.all.get_mut(id.slot, id.generation) {
             Some(group) if view.remaining_expiry(now).is_ok() => {
@@ -254,10 +257,10 @@ impl Groups {
                     Member::Node(node) => may_go(node) && !routes.is_up(node),
                     Member::Connection(_) | Member::Session(_) => false,
                 };
-                let choice = group.choose(strategy, &view, self.random, &is_candidate);
+                let choice = group.choose(strategy, view, self.random, &is_candidate);
                 choice.or_else(|| {
                     is_waiting = true;
-                    group.choose(strategy, &view, self.random, &is_cut_off)
+                    group.choose(strategy, view, self.random, &is_cut_off)
                 })
             }
             _ => None,
@@ -269,9 +272,19 @@ impl Groups {
     pub fn matching(&mut self, topic: TopicName<'_>) -> Vec<Route> {
         let mut matches = std::mem::take(&mut self.matches);
         matches.clear();
-        self.reader.matches(topic, &mut matches);
+        self.cache.routes(&self.reader, topic, &mut matches);
         self.reader.quiescent();
         matches
+    }
+
+    /// The only group that matches a topic, if the topic is known.
+    pub fn known_match(&self, topic: &str) -> Option<GroupId> {
+        match self.cache.find(topic, self.routes.version())?.routes() {
+            [Route { kind: RouteKind::Group, slot, generation, .. }] => {
+                Some(GroupId { shard: self.shard, slot: *slot, generation: *generation })
+            }
+            _ => None,
+        }
     }
 
     pub fn reuse(&mut self, matches: Vec<Route>) {

@@ -217,7 +217,7 @@ impl Worker {
         token: Option<Token>,
         waits: &mut Waits,
     ) {
-        if ids.is_empty() && self.deliver_plain(target, shared, once, token, waits) {
+        if ids.is_empty() && self.deliver_plain(target, None, shared, once, token, waits) {
             return;
         }
         let options = target.options;
@@ -755,9 +755,29 @@ impl Worker {
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let retain = view.retain && options.retain_as_published();
         let mut waits = Waits::No;
+        let once = &mut EncodeOnce::for_receivers(1);
+        let target = Target {
+            slot: id.slot,
+            generation: id.generation,
+            subscription_id: 0,
+            options,
+            continues: false,
+        };
+        if ids.is_empty()
+            && !durable
+            && self.deliver_plain(&target, Some(group), &mut shared, once, token, &mut waits)
+        {
+            #[cfg(test)]
+            {
+                self.short_ways.to_members += 1;
+            }
+            if let Some(token) = token {
+                self.answer(token, ReasonCode::Success);
+            }
+            return;
+        }
         // A message without a token is already acknowledged to its publisher, so it must not be dropped.
         let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
-        let once = &mut EncodeOnce::for_receivers(1);
         let delivery = Delivery { qos, retain, ids, group: Some(group), full };
         self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut waits);
         if waits == Waits::No

@@ -347,6 +347,22 @@ impl Worker {
         u32::from(token.is_some())
     }
 
+    /// Gives a plain message to the shard whose shared groups match. Returns the number of completions that will come.
+    pub(super) fn append_for_groups(
+        &mut self,
+        route: &Route,
+        shared: &mut Shared<'_>,
+        token: Option<Token>,
+    ) -> u32 {
+        self.dispatcher.fan_out += GROUP_FAN_OUT * u64::from(route.subscription_id);
+        let refusal = if shared.view.qos > QoS::AtMostOnce { self.node.refusal() } else { None };
+        let (sessions, groups) = (false, true);
+        let message = shared.message();
+        let append = Request::Append { message, sessions, groups, identity: None, refusal, token };
+        self.outbox.request(ShardId(route.index), append);
+        u32::from(token.is_some())
+    }
+
     /// Adds a plain message for a connection of another worker to the batch for that worker. Returns the number of
     /// completions that will come.
     #[inline]

@@ -10,7 +10,7 @@
 //! nothing. If it does nothing, the caller goes the general way (`publish.rs`, `dispatch.rs`, `deliver.rs`), which
 //! handles every message.
 
-use mqtt::{PacketId, PacketType, PlainPublish, Publish, QoS, SHORT_ACK_LEN};
+use mqtt::{PacketId, PacketType, PlainPublish, Publish, QoS, ReasonCode, SHORT_ACK_LEN};
 use session::{AckOutcome, Received};
 
 use super::Worker;
@@ -19,8 +19,8 @@ use super::publish::reason_of;
 use super::queues::Waits;
 use crate::access::Action;
 use crate::batch::{Target, Token};
-use crate::connection::Phase;
-use crate::ids::Time;
+use crate::connection::{Phase, queued};
+use crate::ids::{GroupId, Time};
 use crate::match_cache::KnownTopic;
 use crate::message::{MessageView, Shared};
 use crate::overload::Level;
@@ -37,6 +37,8 @@ pub(super) struct Entered {
     pub sent_from_queue: u64,
     /// PUBACKs that were handled in runs.
     pub acknowledged: u64,
+    /// Deliveries to members of shared groups.
+    pub to_members: u64,
 }
 
 impl Worker {
@@ -142,6 +144,10 @@ impl Worker {
         {
             self.short_ways.published += 1;
         }
+        if let Some(route) = known.route_to_groups() {
+            let outstanding = self.append_for_groups(route, &mut shared, token);
+            return self.await_completions(slot, publish, outstanding, ReasonCode::Success);
+        }
         // Routes of one worker are adjacent, and each leads to another connection.
         let local = routes.iter().filter(|route| route.index == self.id.0).count();
         let mut once = EncodeOnce::of_packet(plain, local);
@@ -160,12 +166,13 @@ impl Worker {
         self.await_completions(slot, publish, outstanding, reason_of(!routes.is_empty()));
     }
 
-    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. Returns false, and has no
-    /// effect, if the general way has to decide.
+    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. `group` is the shared group whose
+    /// member the receiver is. Returns false, and has no effect, if the general way has to decide.
     pub(super) fn deliver_plain(
         &mut self,
         target: &Target,
-        shared: &Shared<'_>,
+        group: Option<GroupId>,
+        shared: &mut Shared<'_>,
         once: &mut EncodeOnce<'_>,
         token: Option<Token>,
         waits: &mut Waits,
@@ -203,10 +210,21 @@ impl Worker {
             let (room, window) = (connection.out.len() < OUT_FULL, connection.window);
             let flow = connection.flow();
             if !(room && flow.queue.is_empty() && flow.deliveries.window_open(window)) {
-                return self.enqueue_plain(target, qos, shared, once, (rules.generation, token), waits);
+                // A message of a group is kept for another member.
+                return group.is_none()
+                    && self.enqueue_plain(target, qos, shared, once, (rules.generation, token), waits);
             }
-            packet_id = Some(flow.deliveries.open(qos, None));
+            if group.is_some() {
+                let share = self.node.load.queue_share(&self.settings);
+                if !connection.has_queue_room(share, &self.settings.queue) {
+                    return false;
+                }
+                self.queues.hold(connection, view.encoded_len());
+            }
+            let kept = group.map(|_| queued(shared.message(), qos, false, &[], group));
+            packet_id = Some(connection.flow().deliveries.open(qos, kept));
         }
+        let view = &shared.view;
         let params = DeliveryParams { qos, retain: false, dup: false, packet_id, ids: &[], expiry: None };
         let before = connection.out.len();
         let version = connection.version;

@@ -27,6 +27,9 @@ impl ShardHost {
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
+        if !sessions && identity.is_none() && self.append_to_group(now, &message, (refusal, token), out) {
+            return;
+        }
         if let Some(identity) = identity {
             if let Some(append) = self.appends.of_identity(identity) {
                 // The answer is the same as for the first.

@@ -5,7 +5,7 @@ use mqtt::{QoS, ReasonCode};
 use super::{ShardHost, ShardOutput};
 use crate::batch::{MemberDelivery, SubscriptionIds, Token, WorkerCommand};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
-use crate::message::Message;
+use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
 use crate::store::group::Choice;
 use crate::store::groups::{AllowedNodes, Offered};
@@ -68,20 +68,46 @@ impl ShardHost {
         }
     }
 
+    /// Gives a message without an identity to the only group that matches. The member that gets it answers the token
+    /// of the publisher. Returns false, and has no effect, if several groups may match.
+    pub(super) fn append_to_group(
+        &mut self,
+        now: Time,
+        message: &Message,
+        (refusal, token): (Option<ReasonCode>, Option<Token>),
+        out: &mut ShardOutput,
+    ) -> bool {
+        let view = message.view();
+        let Some(group) = self.groups.known_match(view.topic) else { return false };
+        let delivery = GroupDelivery { refusal, token, ..GroupDelivery::default() };
+        self.deliver_view_to_member(now, group, (message, &view), delivery, out);
+        true
+    }
+
     /// Gives a group's message to one member.
     pub(super) fn deliver_to_member(
         &mut self,
         now: Time,
         id: GroupId,
         message: &Message,
+        delivery: GroupDelivery<'_>,
+        out: &mut ShardOutput,
+    ) {
+        self.deliver_view_to_member(now, id, (message, &message.view()), delivery, out);
+    }
+
+    fn deliver_view_to_member(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        (message, view): (&Message, &MessageView<'_>),
         GroupDelivery { refusal, only_here, not_to, declined, offers, identity, token }: GroupDelivery<'_>,
         out: &mut ShardOutput,
     ) {
-        let view = message.view();
         let strategy = self.settings.shared.strategy;
         let nodes = AllowedNodes { only_here, not_to };
         // No publisher waits for a message that waits for a node.
-        let (choice, is_waiting) = self.groups.choose(now, id, message, strategy, nodes);
+        let (choice, is_waiting) = self.groups.choose(now, id, view, strategy, nodes);
         let Some(Choice { member, connection, options, subscription_id }) = choice else {
             if let (true, Some(token)) = (only_here, token) {
                 // The node that sent the message may know another member.

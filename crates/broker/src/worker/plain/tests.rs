@@ -25,7 +25,20 @@ const STEPS: usize = 400;
 const TOPICS: [&str; 5] = ["a", "a/b", "a/c", "b", "$x/a"];
 /// Topics of which nearly always one client is the only receiver: the client with that index.
 const SINGLE: [&str; 4] = ["single/0", "single/1", "single/2", "single/3"];
-const FILTERS: [&str; 9] = ["a", "a/b", "a/+", "a/#", "#", "b", "$x/#", "$share/g/a/b", "+/c"];
+const FILTERS: [&str; 12] = [
+    "a",
+    "a/b",
+    "a/+",
+    "a/#",
+    "#",
+    "b",
+    "$x/#",
+    "$share/g/a/b",
+    "+/c",
+    "$share/g/group/1",
+    "$share/h/group/2",
+    "$share/i/group/+",
+];
 
 /// Rules that allow everything in generations that are even or multiples of 3. In others, nobody receives topic `b` or
 /// publishes to topic `a/c`. Users have a mountpoint.
@@ -220,7 +233,11 @@ impl Pair {
     fn publish(&mut self, client: &mut Client) -> Sent {
         client.packet_id = client.packet_id % 10 + 1;
         let payload = "x".repeat(self.random.below(30));
-        let topics = if self.random.percent(50) { &TOPICS[..] } else { &SINGLE[..] };
+        let topics = match self.random.below(4) {
+            0 | 1 => &TOPICS[..],
+            2 => &SINGLE[..],
+            _ => &["group/1", "group/2"],
+        };
         let message: Message = message(topics[self.random.below(topics.len())], payload);
         let mut message = match self.random.below(3) {
             0 => message,
@@ -339,8 +356,8 @@ impl Pair {
 #[test]
 fn the_short_way_does_what_the_general_way_does() {
     let (mut plain, mut with_rules, mut all) = (0, 0, 0);
-    let (mut queued, mut from_queue, mut acknowledged) = (0, 0, 0);
-    for seed in 0..30 {
+    let (mut queued, mut from_queue, mut acknowledged, mut to_members) = (0, 0, 0, 0);
+    for seed in 0..60 {
         let mut pair = Pair::new(seed);
         pair.compare();
         for _ in 0..STEPS {
@@ -352,12 +369,14 @@ fn the_short_way_does_what_the_general_way_does() {
             queued += worker.short_ways.queued;
             from_queue += worker.short_ways.sent_from_queue;
             acknowledged += worker.short_ways.acknowledged;
+            to_members += worker.short_ways.to_members;
             let counters = &worker.counters;
             all += counters.received_qos0 + counters.received_qos1 + counters.received_qos2;
         }
     }
     assert!(plain > 1_000 && plain < all, "{plain} of {all} messages went the short way");
-    assert!(queued > 400 && from_queue > 100 && from_queue < queued, "{from_queue} of {queued} from a queue");
+    assert!(queued > 300 && from_queue > 80 && from_queue < queued, "{from_queue} of {queued} from a queue");
+    assert!(to_members > 300, "{to_members} to members of groups");
     assert!(acknowledged > 500, "{acknowledged} in runs");
     assert!(with_rules > 100 && with_rules < plain, "{with_rules} of them with rules");
 }
