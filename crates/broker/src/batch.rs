@@ -95,7 +95,7 @@ pub enum WorkerCommand {
     Scan(Box<Scan>),
     Page(Box<Page>),
     /// A message for a member of a shared group.
-    Member(Box<MemberDelivery>),
+    Member(MemberDelivery),
     AuthResult(ConnectionId, AuthResult),
     /// Access control now has the answer to a question about this connection.
     RetryAuthorize(ConnectionId, AuthorizeSubject),

@@ -623,6 +623,7 @@ impl Connection {
 
     /// Returns whether the client gets every plain message of QoS 1 and 2 as the same packet, except for the Packet
     /// Identifier.
+    #[inline]
     pub fn is_plain_receiver(&self) -> bool {
         self.phase == Phase::Open
             && !self.marks.mounted

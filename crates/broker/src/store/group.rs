@@ -13,6 +13,8 @@ use crate::settings::SharedStrategy;
 pub(super) struct Group {
     name: GroupName,
     members: Vec<GroupMember>,
+    /// Weight of all members.
+    weight: u64,
     /// Number of the next turn in round robin, see [`Self::at_weight`].
     next: u64,
     sticky: Option<Member>,
@@ -43,7 +45,7 @@ pub(super) struct Choice {
 
 impl Group {
     pub fn new(name: GroupName) -> Self {
-        Self { name, members: Vec::new(), next: 0, sticky: None, announced: Members::NONE }
+        Self { name, members: Vec::new(), weight: 0, next: 0, sticky: None, announced: Members::NONE }
     }
 
     pub fn name(&self) -> &GroupName {
@@ -60,22 +62,21 @@ impl Group {
 
     /// Adds or replaces a member. Returns true when it was a member already.
     pub fn join(&mut self, member: GroupMember) -> bool {
-        match self.members.iter_mut().find(|known| known.member == member.member) {
-            Some(known) => {
-                *known = member;
-                true
-            }
-            None => {
-                // Members are kept in the order of their subscriptions, which is the order of the first round.
-                self.members.push(member);
-                false
-            }
+        let known = self.members.iter_mut().find(|known| known.member == member.member);
+        let existed = known.is_some();
+        match known {
+            Some(known) => *known = member,
+            // Members are kept in the order of their subscriptions, which is the order of the first round.
+            None => self.members.push(member),
         }
+        self.weight = self.members.iter().map(|member| u64::from(member.weight)).sum();
+        existed
     }
 
     pub fn leave(&mut self, member: Member) -> bool {
         let before = self.members.len();
         self.members.retain(|known| known.member != member);
+        self.weight = self.members.iter().map(|member| u64::from(member.weight)).sum();
         self.members.len() < before
     }
 
@@ -111,8 +112,7 @@ impl Group {
         self.sticky = Some(chosen.member);
         // Another node has as many turns as it has members.
         let (before, with) = self.numbers_of(at);
-        let all = self.numbers_of(self.members.len() - 1).1.max(1);
-        let number = self.next % all;
+        let number = self.next % self.weight.max(1);
         self.next = if number >= before && number + 1 < with { number + 1 } else { with };
         let GroupMember { member, connection, options, subscription_id, .. } = chosen;
         Some(Choice { member, connection, options, subscription_id })
@@ -154,11 +154,19 @@ impl Group {
         }
     }
 
+    /// Returns whether every member has the weight 1. The members of other nodes have one entry for each node, and an
+    /// entry represents at least one member.
+    fn has_equal_members(&self) -> bool {
+        self.weight == self.members.len() as u64
+    }
+
     /// Index of the member with this number. Each member has as many consecutive numbers as its weight, and numbering
     /// starts again after the last member.
     fn at_weight(&self, number: u64) -> usize {
-        let all: u64 = self.members.iter().map(|member| u64::from(member.weight)).sum();
-        let mut number = number % all.max(1);
+        let mut number = number % self.weight.max(1);
+        if self.has_equal_members() {
+            return number as usize;
+        }
         for (at, member) in self.members.iter().enumerate() {
             match number.checked_sub(u64::from(member.weight)) {
                 Some(rest) => number = rest,
@@ -170,6 +178,9 @@ impl Group {
 
     /// Total weight of the members before one, and the same including it.
     fn numbers_of(&self, at: usize) -> (u64, u64) {
+        if self.has_equal_members() {
+            return (at as u64, at as u64 + 1);
+        }
         let weights = |members: &[GroupMember]| members.iter().map(|member| u64::from(member.weight)).sum();
         (weights(&self.members[..at]), weights(&self.members[..=at]))
     }

@@ -243,12 +243,21 @@ impl Worker {
 
     /// Handles the run of PUBACKs of success that the bytes begin with. Returns its length; 0, without an effect, if the
     /// first packet has to go another way.
+    #[inline]
     pub(super) fn pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
+        let is_pub_ack = bytes.first().is_some_and(|first| first >> 4 == PacketType::PubAck as u8);
+        if is_pub_ack { self.take_pub_acks(slot, bytes) } else { 0 }
+    }
+
+    fn take_pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
         if self.monitor.is_traced() || !self.goes_short_way {
             return 0;
         }
         let Some(connection) = self.connections.occupant(slot) else { return 0 };
-        if connection.phase != Phase::Open || connection.session.is_some() {
+        if connection.phase != Phase::Open
+            || connection.session.is_some()
+            || connection.stops_reading(&self.settings.queue)
+        {
             return 0;
         }
         let Some(flow) = connection.flow.as_deref_mut() else { return 0 };

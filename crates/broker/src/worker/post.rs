@@ -102,7 +102,7 @@ impl Worker {
             }
             WorkerCommand::Scan(scan) => self.scan(*scan),
             WorkerCommand::Page(page) => self.page(*page),
-            WorkerCommand::Member(delivery) => self.member_delivery(*delivery),
+            WorkerCommand::Member(delivery) => self.member_delivery(delivery),
             WorkerCommand::AuthResult(connection, result) => self.authenticated(connection, result),
             WorkerCommand::RetryAuthorize(connection, about) => self.retry_authorize(connection, about),
             WorkerCommand::Will(will) => self.receive_will(*will),
@@ -149,6 +149,13 @@ impl Worker {
 
     /// Sends the output of a shard of this worker to its receivers.
     pub(super) fn apply_output(&mut self) {
+        // Most requests have no output, and a message of a shared group is one command.
+        if let Some(command) = self.shards.take_only_command() {
+            if let Some((worker, command)) = command {
+                self.outbox.post(worker, command);
+            }
+            return;
+        }
         let mut output = self.shards.take_output();
         for (worker, command) in output.commands.drain(..) {
             self.outbox.post(worker, command);

@@ -12,9 +12,10 @@ use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
 use crate::batch::SessionDelivery;
-use crate::connection::{Blocked, Flow, Phase, Unfinished};
+use crate::connection::{Blocked, Connection, Flow, Phase, Unfinished};
 use crate::ids::{ConnectionId, Time};
 use crate::overload::Level;
+use crate::settings;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::{Timer, TimerKind};
 
@@ -81,6 +82,7 @@ impl Worker {
         let fan_out_max = self.dispatcher.fan_out + FAN_OUT_MAX;
         let mut consumed = 0;
         loop {
+            consumed += self.pub_acks(slot, &bytes[consumed..]);
             let Some(connection) = self.connections.occupant(slot) else {
                 return Received { consumed: bytes.len(), then: Then::Close };
             };
@@ -92,21 +94,11 @@ impl Worker {
                 }
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
             }
-            let unread_max = self.settings.queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
-            let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
-            if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
+            if connection.stops_reading(&self.settings.queue) {
                 connection.marks.held = true;
                 return Received { consumed, then: Then::Hold };
             }
             let rest = &bytes[consumed..];
-            if rest.first().is_some_and(|first| first >> 4 == PacketType::PubAck as u8) {
-                let handled = self.pub_acks(slot, rest);
-                if handled > 0 {
-                    consumed += handled;
-                    continue;
-                }
-            }
-            let Some(connection) = self.connections.occupant(slot) else { continue };
             let mqtt = &self.settings.mqtt;
             let size_max = match connection.phase {
                 Phase::Open => mqtt.packet_size_max,
@@ -637,6 +629,17 @@ impl Worker {
             flow.retry_at = at;
             self.wheel.arm(at, slot, generation, TimerKind::Unblock);
         }
+    }
+}
+
+impl Connection {
+    /// Returns whether the node reads no more from the client: it does not read itself, or too many of its packets wait
+    /// for the store.
+    #[inline]
+    pub(super) fn stops_reading(&self, queue: &settings::Queue) -> bool {
+        let unread_max = queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
+        let unanswered = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
+        self.out.len() > unread_max || unanswered >= UNANSWERED_MAX
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::ids::{SessionId, ShardId, Time};
+use crate::batch::WorkerCommand;
+use crate::ids::{SessionId, ShardId, Time, WorkerId};
 use crate::settings::Settings;
 use crate::store::{Incarnation, Request, ShardHost, ShardOutput, StoreEvent};
 
@@ -46,6 +47,20 @@ impl HostedShards {
     /// Returns the sum of a figure of all shards.
     pub fn sum(&self, figure: impl Fn(&ShardHost) -> usize) -> u64 {
         self.iter().map(|shard| figure(shard) as u64).sum()
+    }
+
+    /// Takes the output if it is one command or nothing; `None` if there is more.
+    pub fn take_only_command(&mut self) -> Option<Option<(WorkerId, WorkerCommand)>> {
+        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, propagated } =
+            &mut self.output;
+        let is_short = commands.len() <= 1
+            && requests.is_empty()
+            && acknowledged.is_empty()
+            && wills.is_empty()
+            && offered.is_empty()
+            && deleted.is_empty()
+            && propagated.is_empty();
+        is_short.then(|| commands.pop())
     }
 
     /// Takes the output of the shards. [`Self::recycle`] gets its memory back.

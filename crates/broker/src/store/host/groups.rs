@@ -147,7 +147,7 @@ impl ShardHost {
                 let message = message.clone();
                 let delivery =
                     MemberDelivery { group: id, connection, message, options, subscription_id, token };
-                out.commands.push((connection.worker, WorkerCommand::Member(Box::new(delivery))));
+                out.commands.push((connection.worker, WorkerCommand::Member(delivery)));
             }
             (Member::Node(node), _) => {
                 let refused = not_to.to_vec();
