@@ -1,12 +1,13 @@
 //! Messages that wait for the client of an ephemeral session.
 
 use std::collections::VecDeque;
+use std::collections::vec_deque::Iter;
 
 use mqtt::{PacketId, QoS};
 
 use crate::batch::{SubscriptionIds, Token};
 use crate::ids::Time;
-use crate::message::{MESSAGE_HEADER, MessageView};
+use crate::message::{Expired, MESSAGE_HEADER, Message, MessageView};
 use crate::store::Enqueue;
 
 /// Messages that wait for a client, oldest first. The first ones are in the client's queue. The others are its
@@ -169,14 +170,24 @@ impl MessageQueue {
         entry.size as usize
     }
 
-    /// Calls `read` with the first message of the queue. A packet is converted to a message.
-    pub fn first<T>(&self, read: impl FnOnce(&Enqueue) -> T) -> Option<T> {
+    /// Remaining Message Expiry Interval of the first message of the queue, as [`Message::remaining_expiry`] returns it.
+    /// A packet has none.
+    pub fn first_expiry(&self, now: Time) -> Option<Result<Option<u32>, Expired>> {
+        let entry = self.entries.front().filter(|_| self.queued > 0)?;
+        if entry.packet > 0 {
+            return Some(Ok(None));
+        }
+        self.others.front().map(|entry| entry.message.remaining_expiry(now))
+    }
+
+    /// The first message of the queue. A packet is converted.
+    pub fn first_message(&self) -> Option<Message> {
         if self.queued == 0 {
             return None;
         }
         match self.first_packet() {
-            Some(packet) => Some(read(&packet.to_entry())),
-            None => self.others.front().map(read),
+            Some(packet) => Some(packet.view().to_message()),
+            None => self.others.front().map(|entry| entry.message.clone()),
         }
     }
 
@@ -206,11 +217,8 @@ impl MessageQueue {
 
     /// Bytes of the messages in the queue, and of those that wait for a slot.
     pub fn sizes(&self) -> (usize, usize) {
-        let sum = |of: fn(usize, usize) -> bool| {
-            let entries = self.entries.iter().enumerate().filter(|(at, _)| of(*at, self.queued));
-            entries.map(|(_, entry)| entry.size as usize).sum()
-        };
-        (sum(|at, queued| at < queued), sum(|at, queued| at >= queued))
+        let sum = |entries: Iter<'_, Entry>| entries.map(|entry| entry.size as usize).sum();
+        (sum(self.entries.range(..self.queued)), sum(self.entries.range(self.queued..)))
     }
 
     /// All messages, oldest first, each with whether it waits for a slot in the queue. Packets are converted.
@@ -344,8 +352,10 @@ impl Packets {
         let Some(first) = self.chunks.front_mut().filter(|first| self.removed == first.len()) else { return };
         first.clear();
         self.removed = 0;
-        if self.chunks.len() > 1
-            && let Some(empty) = self.chunks.pop_front()
+        if self.chunks.len() == 1 {
+            // A queue that is empty keeps one chunk.
+            self.spare = Vec::new();
+        } else if let Some(empty) = self.chunks.pop_front()
             && empty.capacity() > self.spare.capacity()
         {
             self.spare = empty;
@@ -367,7 +377,7 @@ impl Packets {
 /// The bytes of all packets. No packet is divided between chunks.
 struct PacketsIter<'a> {
     rest: &'a [u8],
-    chunks: std::collections::vec_deque::Iter<'a, Vec<u8>>,
+    chunks: Iter<'a, Vec<u8>>,
 }
 
 impl<'a> PacketsIter<'a> {
@@ -501,6 +511,10 @@ mod tests {
                     }
                 }
                 queue.check_invariants();
+                let first = expected.front().filter(|_| admitted > 0);
+                let message = queue.first_message();
+                assert_eq!(message.as_ref().map(|message| message.view().payload), first.map(|it| &it.1[..]));
+                assert_eq!(queue.first_expiry(Time(step)), first.map(|_| Ok(None)));
                 assert_eq!((queue.queued(), queue.len()), (admitted, expected.len()));
                 assert_eq!(queue.oldest(), expected.front().map(|first| Time(first.3)));
                 if step % 512 == 0 {
@@ -550,6 +564,6 @@ mod tests {
             queue.remove_packet();
         }
         assert_eq!(queue.packets.chunks.len(), 1);
-        assert!(queue.packets.spare.capacity() <= CHUNK_MAX);
+        assert_eq!(queue.packets.spare.capacity(), 0);
     }
 }

@@ -2,12 +2,19 @@
 
 use crate::access::{Action, Permission};
 
-/// The last lasting answers. Topics are compared in full, so no topic gets the answer of another.
+/// The last lasting answers. Topics are compared in full, so no topic gets the answer of another. Answers about
+/// receiving replace none about publishing: a client may receive very many topics.
 #[derive(Debug, Default)]
 pub(crate) struct Permissions {
     /// Generation of the rules that gave the answers.
     generation: u64,
-    remembered: Vec<RememberedAnswer>,
+    publish: Remembered,
+    receive: Remembered,
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    answers: Vec<RememberedAnswer>,
     /// Index of the entry to be replaced next.
     next: usize,
 }
@@ -19,7 +26,7 @@ struct RememberedAnswer {
     allowed: bool,
 }
 
-/// Maximum number of topics that are remembered for one client.
+/// Maximum number of topics that are remembered for one client, of each kind.
 const KNOWN_MAX: usize = 16;
 /// Maximum length of a remembered topic. Longer ones are checked each time.
 const TOPIC_MAX: usize = 256;
@@ -29,9 +36,9 @@ impl Permissions {
         if self.generation != generation {
             return None;
         }
-        let is_meant =
-            |remembered: &&RememberedAnswer| remembered.topic == topic && remembered.action == action;
-        self.remembered.iter().find(is_meant).map(|remembered| remembered.allowed)
+        let remembered = if action == Action::Receive { &self.receive } else { &self.publish };
+        let is_meant = |answer: &&RememberedAnswer| answer.topic == topic && answer.action == action;
+        remembered.answers.iter().find(is_meant).map(|answer| answer.allowed)
     }
 
     pub fn remember(&mut self, generation: u64, action: Action, topic: &str, permission: Permission) {
@@ -39,24 +46,32 @@ impl Permissions {
             return;
         }
         if self.generation != generation {
-            self.remembered.clear();
-            (self.generation, self.next) = (generation, 0);
+            self.forget();
+            self.generation = generation;
         }
-        let allowed = permission.allowed;
-        if self.remembered.len() < KNOWN_MAX {
-            return self.remembered.push(RememberedAnswer { action, topic: topic.to_owned(), allowed });
-        }
-        let oldest = &mut self.remembered[self.next];
-        (oldest.action, oldest.allowed) = (action, allowed);
-        oldest.topic.clear();
-        oldest.topic.push_str(topic);
-        self.next = (self.next + 1) % KNOWN_MAX;
+        let remembered = if action == Action::Receive { &mut self.receive } else { &mut self.publish };
+        remembered.add(action, topic, permission.allowed);
     }
 
     /// Empties the cache: the identity of the client has changed.
     pub fn forget(&mut self) {
-        self.remembered.clear();
-        self.next = 0;
+        for remembered in [&mut self.publish, &mut self.receive] {
+            remembered.answers.clear();
+            remembered.next = 0;
+        }
+    }
+}
+
+impl Remembered {
+    fn add(&mut self, action: Action, topic: &str, allowed: bool) {
+        if self.answers.len() < KNOWN_MAX {
+            return self.answers.push(RememberedAnswer { action, topic: topic.to_owned(), allowed });
+        }
+        let oldest = &mut self.answers[self.next];
+        (oldest.action, oldest.allowed) = (action, allowed);
+        oldest.topic.clear();
+        oldest.topic.push_str(topic);
+        self.next = (self.next + 1) % KNOWN_MAX;
     }
 }
 
@@ -90,11 +105,13 @@ mod tests {
         let mut permissions = Permissions::default();
         permissions.remember(0, PUBLISH, "a", Permission { allowed: true, lasting: false });
         permissions.remember(0, PUBLISH, &"x".repeat(TOPIC_MAX + 1), YES);
-        assert!(permissions.remembered.is_empty());
+        assert!(permissions.publish.answers.is_empty());
         for number in 0..KNOWN_MAX + 2 {
             permissions.remember(0, PUBLISH, &number.to_string(), YES);
         }
-        assert_eq!(permissions.remembered.len(), KNOWN_MAX);
+        permissions.remember(0, Action::Receive, "2", Permission { allowed: false, lasting: true });
+        assert_eq!((permissions.publish.answers.len(), permissions.receive.answers.len()), (KNOWN_MAX, 1));
+        assert_eq!(permissions.get(0, Action::Receive, "2"), Some(false));
         assert_eq!(permissions.get(0, PUBLISH, "1"), None);
         assert_eq!(permissions.get(0, PUBLISH, "2"), Some(true));
         assert_eq!(permissions.get(0, PUBLISH, "17"), Some(true));

@@ -549,14 +549,14 @@ impl Worker {
         let now = self.clock.now();
         let window = connection.window;
         let Some(flow) = connection.flow.as_mut() else { return false };
-        let Some(expiry) = flow.queue.first(|next| next.message.remaining_expiry(now)) else { return false };
+        let Some(expiry) = flow.queue.first_expiry(now) else { return false };
         if expiry.is_ok() && !flow.deliveries.window_open(window) {
             return false;
         }
         // The rules may have changed since the message was queued.
         let rules = self.rules.current(&*self.node.access);
         if flow.waiting_rules != rules.generation && rules.guards_topics {
-            let Some(message) = flow.queue.first(|next| next.message.clone()) else { return false };
+            let Some(message) = flow.queue.first_message() else { return false };
             if !connection.may_receive(&self.node, rules, message.view().topic) {
                 self.queues.skip_waiting(connection, now);
                 self.counters.dropped_not_readable += 1;
@@ -602,9 +602,8 @@ impl Worker {
             }
             moves = true;
         }
-        let flow = connection.flow();
-        if moves && flow.queue.overflowing() == 0 {
-            flow.full.ends(self.clock.now());
+        if moves && connection.flow().queue.overflowing() == 0 {
+            connection.flow().full.ends(self.clock.now());
         }
         moves
     }
