@@ -100,8 +100,8 @@ impl MessageQueue {
         self.push_entry(Entry { size, packet: 0, id_at: 0 }, overflow);
     }
 
-    /// Adds a plain message as a packet of QoS 1 or 2. `write` appends the packet, with any Packet Identifier. It has at
-    /// most 65,535 bytes.
+    /// Adds a plain message as a packet of QoS 1 or 2. `write` appends the packet, with any Packet Identifier. The
+    /// packet has at most 65,535 bytes.
     #[inline]
     pub fn push_packet(
         &mut self,
@@ -170,8 +170,8 @@ impl MessageQueue {
         entry.size as usize
     }
 
-    /// Remaining Message Expiry Interval of the first message of the queue, as [`Message::remaining_expiry`] returns it.
-    /// A packet has none.
+    /// Remaining Message Expiry Interval of the first message of the queue, as [`Message::remaining_expiry`] returns
+    /// it. A packet has none.
     pub fn first_expiry(&self, now: Time) -> Option<Result<Option<u32>, Expired>> {
         let entry = self.entries.front().filter(|_| self.queued > 0)?;
         if entry.packet > 0 {
@@ -391,8 +391,8 @@ impl<'a> PacketsIter<'a> {
     }
 }
 
-/// Maximum number of bytes of a PUBLISH without properties besides topic and payload: first byte, Remaining Length,
-/// length of the topic, Packet Identifier and Property Length.
+/// Maximum number of bytes that a PUBLISH without properties adds to its topic and payload: first byte, Remaining
+/// Length, length of the topic, Packet Identifier and Property Length.
 const PUBLISH_OVERHEAD: usize = 1 + 4 + 2 + 2 + 1;
 /// Bytes of the time of arrival before each packet.
 const RECEIVED: usize = 8;
@@ -427,7 +427,7 @@ mod tests {
     /// Topic, payload, QoS and time of arrival of a message, and whether it is stored as a packet.
     type Known = (String, Vec<u8>, QoS, u64, bool);
 
-    /// The queue gives back what a list of messages has, whether they are packets or not, and whichever wait for a
+    /// The queue has what a list of messages has, whether they are packets or not, and whichever wait for a
     /// slot.
     #[test]
     fn it_is_a_list_of_messages_in_order() {
@@ -542,7 +542,7 @@ mod tests {
         assert!(packets > 1_000 && others > 1_000, "{packets} {others}");
     }
 
-    /// A packet that waits takes its bytes and 16 more, besides what is left over of a chunk.
+    /// A packet that waits takes its bytes and 16 more. A part of the last chunk is unused.
     #[test]
     fn a_waiting_packet_takes_little_memory() {
         let mut queue = MessageQueue::default();

@@ -1,5 +1,5 @@
-//! Workers and their clients in one thread. The packets are MQTT 3.1.1 and are built by hand, so that nearly all counted
-//! instructions belong to the broker.
+//! Workers and their clients in one thread. The packets are MQTT 3.1.1 and are built by hand, so that nearly all
+//! counted instructions belong to the broker.
 
 use std::sync::Arc;
 

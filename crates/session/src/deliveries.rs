@@ -19,7 +19,7 @@ pub struct Deliveries<M> {
     /// Number of the first entry that was not sent on the present connection.
     unsent: u64,
     inflight: u32,
-    /// What the owner keeps, with the numbers of the deliveries, in their order.
+    /// Values that the owner keeps, with the numbers of their deliveries, in the order of these numbers.
     kept: VecDeque<(u64, M)>,
 }
 
@@ -253,15 +253,14 @@ impl<M> Deliveries<M> {
             return AckOutcome::WrongKind;
         }
         entry.phase = Phase::Finished;
-        if std::mem::take(&mut entry.counted) {
-            self.inflight -= 1;
-        }
+        self.inflight -= u32::from(std::mem::take(&mut entry.counted));
         let payload = if entry.is_kept { self.take_kept(at) } else { None };
-        while self.open.front().is_some_and(|entry| entry.phase == Phase::Finished) {
-            self.open.pop_front();
-            self.first += 1;
+        if at == 0 {
+            while self.open.pop_front_if(|entry| entry.phase == Phase::Finished).is_some() {
+                self.first += 1;
+            }
+            self.unsent = self.unsent.max(self.first);
         }
-        self.unsent = self.unsent.max(self.first);
         self.pass_finished();
         AckOutcome::Finished(payload)
     }

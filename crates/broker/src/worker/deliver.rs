@@ -207,7 +207,8 @@ impl<'a> DeliveryParams<'a> {
 
 impl Worker {
     /// Delivers a message to one connection. `ids` are the Subscription Identifiers of all its matching subscriptions.
-    /// If a receiver has no free queue slot, `waits` says so, and `token` completes when the last such receiver has one.
+    /// If a receiver has no free queue slot, `waits` says so, and `token` completes when the last such receiver has a
+    /// slot.
     pub(super) fn deliver(
         &mut self,
         target: &Target,

@@ -166,8 +166,8 @@ impl Worker {
         self.await_completions(slot, publish, outstanding, reason_of(!routes.is_empty()));
     }
 
-    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. `group` is the shared group whose
-    /// member the receiver is. Returns false, and has no effect, if the general way has to decide.
+    /// Delivers a message to a plain receiver whose subscriptions have no identifiers. `group` is the shared group
+    /// whose member the receiver is. Returns false, and has no effect, if the general way has to decide.
     pub(super) fn deliver_plain(
         &mut self,
         target: &Target,
@@ -241,8 +241,8 @@ impl Worker {
         true
     }
 
-    /// Handles the run of PUBACKs of success that the bytes begin with. Returns its length; 0, without an effect, if the
-    /// first packet has to go another way.
+    /// Handles the run of PUBACKs of success that the bytes begin with. Returns its length; 0, without an effect, if
+    /// the first packet has to go another way.
     #[inline]
     pub(super) fn pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
         let is_pub_ack = bytes.first().is_some_and(|first| first >> 4 == PacketType::PubAck as u8);

@@ -25,7 +25,7 @@ pub(super) struct Queues {
 pub(super) enum Waits {
     #[default]
     No,
-    /// It has one receiver on this worker, which waits with the token of the message.
+    /// The message has one receiver on this worker, which waits with the token of the message.
     ForOnlyReceiver,
     /// A record with this key counts the receivers.
     Record(u32),

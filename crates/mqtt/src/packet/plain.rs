@@ -24,7 +24,7 @@ pub struct PlainPublish<'a> {
     shape: PlainShape,
 }
 
-/// Where the parts of a [`PlainPublish`] are. With it, a copy of the packet need not be read again.
+/// Positions of the parts of a [`PlainPublish`]. With them, a copy of the packet need not be read again.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainShape {
     qos: QoS,
@@ -55,7 +55,7 @@ impl<'a> PlainPublish<'a> {
         }
     }
 
-    /// Where the parts of the packet are.
+    /// Positions of the parts of the packet.
     #[inline]
     pub fn shape(&self) -> PlainShape {
         self.shape

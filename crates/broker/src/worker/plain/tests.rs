@@ -23,7 +23,7 @@ const WORKERS: usize = 2;
 const CLIENTS: usize = 8;
 const STEPS: usize = 400;
 const TOPICS: [&str; 5] = ["a", "a/b", "a/c", "b", "$x/a"];
-/// Topics of which nearly always one client is the only receiver: the client with that index.
+/// Topics that nearly always have one receiver: the client with that index.
 const SINGLE: [&str; 4] = ["single/0", "single/1", "single/2", "single/3"];
 const FILTERS: [&str; 12] = [
     "a",
