@@ -28,6 +28,6 @@ pub use batch::{Answer, BATCH_MAX, encode_batch};
 pub use change::{Applied, Change, Expected, Revision, Stored, Table};
 pub use error::{OpenError, OpenFault, ProposeError};
 pub use local::{FILE, Limits, LocalStore};
-pub use records::{Copy, Position, RecordUpdate, Records, RecordsLimits};
+pub use records::{Copy, Position, RecordUpdate, Records, RecordsLimits, SnapshotReader};
 pub use replicated::{ClusterState, ProposalCallback, ProposalFailed, Proposer, ReplicatedStore};
 pub use store::{ConfigStore, Figures, View};

@@ -6,12 +6,16 @@
 //! record    table u8 + bytes, key u16 + bytes, revision u64, value u32 + bytes
 //! ```
 
+mod pieces;
+
 use std::collections::VecDeque;
 use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use fnv::FnvHasher;
+use pieces::Writing;
 
+pub use self::pieces::SnapshotReader;
 use crate::batch::{self, Batch, Reader, put_name, put_value};
 use crate::change::{Applied, Revision, Stored};
 use crate::state::{AppliedChange, State};
@@ -65,6 +69,8 @@ pub struct Records {
     /// The most recent accepted batches. The last of them made the current revision.
     tail: VecDeque<Arc<[u8]>>,
     tail_bytes: usize,
+    /// Snapshot that is being written.
+    writing: Option<Writing>,
 }
 
 impl Records {
@@ -100,6 +106,9 @@ impl Records {
         let Some(batch) = Batch::decode(bytes) else { return batch::encode_no_batch(self.state.revision) };
         if let Some((_, answer)) = self.recent.iter().rev().find(|(id, _)| *id == batch.id) {
             return answer.to_vec();
+        }
+        if let Some(writing) = &mut self.writing {
+            batch.changes.iter().for_each(|change| writing.keep(&self.state, change.table, change.key));
         }
         let outcome = match batch.changes.is_empty() {
             true => Ok(()),
@@ -149,24 +158,32 @@ impl Records {
         out
     }
 
-    /// Encodes the complete state, including the recent answers.
+    /// Encodes the complete state, including the recent answers. [`Self::begin_snapshot`] does it in pieces.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let mut out = Vec::new();
+        self.put_recent(&mut out);
+        put_whole(&self.state, &mut out);
+        out
+    }
+
+    fn put_recent(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
         out.extend((self.recent.len() as u32).to_le_bytes());
         for (id, answer) in &self.recent {
             out.extend(id.to_le_bytes());
             out.extend((answer.len() as u32).to_le_bytes());
             out.extend(&**answer);
         }
-        put_whole(&self.state, &mut out);
-        out
     }
 
     /// Replaces the state with a snapshot. Returns false for bytes that are not a snapshot of this version, and changes
     /// nothing. Never panics.
     pub fn restore(&mut self, snapshot: &[u8]) -> bool {
-        let Some((recent, state)) = read_snapshot(snapshot) else { return false };
-        *self = Self { recent, state, ..Self::new(self.limits) };
+        let mut reader = SnapshotReader::default();
+        let Some(records) = reader.feed(snapshot).then(|| reader.finish(self.limits)).flatten() else {
+            return false;
+        };
+        *self = records;
         true
     }
 }
@@ -182,24 +199,15 @@ impl std::fmt::Debug for Records {
 
 type RecentAnswers = VecDeque<(u128, Arc<[u8]>)>;
 
-fn read_snapshot(bytes: &[u8]) -> Option<(RecentAnswers, State)> {
-    let mut reader = Reader(bytes);
-    if reader.u8()? != VERSION {
-        return None;
-    }
-    let mut recent = RecentAnswers::new();
-    for _ in 0..reader.u32()? {
-        let id = reader.u128()?;
-        let length = reader.u32()? as usize;
-        recent.push_back((id, reader.bytes(length)?.into()));
-    }
-    Some((recent, read_whole(reader.0)?))
-}
-
-fn put_whole(state: &State, out: &mut Vec<u8>) {
+/// Puts the fields of all records before the first one.
+fn put_head(state: &State, out: &mut Vec<u8>) {
     out.push(VERSION);
     out.extend(state.revision.to_le_bytes());
     out.extend((state.len() as u64).to_le_bytes());
+}
+
+fn put_whole(state: &State, out: &mut Vec<u8>) {
+    put_head(state, out);
     for (table, records) in state.tables() {
         for (key, stored) in records {
             put_name(table, key, out);

@@ -93,6 +93,23 @@ impl State {
         records.flat_map(move |records| records.range::<str, _>((from, Bound::Unbounded)))
     }
 
+    /// First record after a table and a key, in the order of tables and keys.
+    pub fn next_after(&self, position: Option<(&str, &str)>) -> Option<(&str, &str, &Stored)> {
+        let after = position.and_then(|(table, key)| {
+            let (name, _) = self.tables.get_key_value(table)?;
+            let (key, stored) = self.records_after(table, Some(key)).next()?;
+            Some((&**name, &**key, stored))
+        });
+        let from = position.map_or(Bound::Unbounded, |(table, _)| Bound::Excluded(table));
+        let mut later = self.tables.range::<str, _>((from, Bound::Unbounded));
+        after.or_else(|| {
+            later.find_map(|(table, records)| {
+                let (key, stored) = records.first_key_value()?;
+                Some((&**table, &**key, stored))
+            })
+        })
+    }
+
     pub fn tables(&self) -> impl Iterator<Item = (&str, &BTreeMap<Box<str>, Stored>)> {
         self.tables.iter().map(|(name, records)| (&**name, records))
     }

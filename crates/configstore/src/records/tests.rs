@@ -6,6 +6,7 @@ use super::*;
 use crate::batch::{Answer, Mode};
 use crate::change::{Change, Expected, Table};
 use crate::error::ProposeError;
+use crate::state::Proposed;
 
 const T: Table = Table::named("t");
 const OURS: u128 = 7;
@@ -273,4 +274,34 @@ proptest! {
 
 fn prop_assert_eq_quietly(found: &[u8], expected: &[u8]) {
     assert_eq!(found, expected, "a repeated proposal has one answer");
+}
+
+/// Batches that are applied while a snapshot is written are not in it, wherever they change records.
+#[test]
+fn a_snapshot_in_pieces_is_the_state_when_it_began() {
+    for seed in 0..200 {
+        let mut random = random::Random::new(seed);
+        let mut records = Records::default();
+        let mut number = 0;
+        let mut change = |records: &mut Records, random: &mut random::Random| {
+            number += 1;
+            let table = *random.pick(&["a", "bb", "c"]);
+            let key = format!("{}", random.below(20));
+            let value = random.percent(60).then_some("7");
+            let change = Proposed { table, key: &key, value, expected: Expected::Anything };
+            records.apply(&Batch { id: number, mode: Mode::All, changes: vec![change] }.encode());
+        };
+        (0..random.below(60)).for_each(|_| change(&mut records, &mut random));
+        let (whole, mut pieces) = (records.snapshot(), Vec::new());
+        records.begin_snapshot(&mut pieces);
+        while !records.write_snapshot(pieces.len() + 1 + random.below(50), &mut pieces) {
+            (0..random.below(6)).for_each(|_| change(&mut records, &mut random));
+        }
+        assert!(pieces == whole, "seed {seed}");
+        let mut reader = SnapshotReader::default();
+        let size = 1 + random.below(pieces.len());
+        assert!(pieces.chunks(size).all(|piece| reader.feed(piece)), "seed {seed}");
+        let again = reader.finish(RecordsLimits::default()).expect("it was just made");
+        assert!(again.snapshot() == whole, "seed {seed}");
+    }
 }
