@@ -30,8 +30,12 @@ pub const COPIES: u64 = 128;
 /// ([`PeerMessage::Namesake`](crate::wire::PeerMessage::Namesake)).
 pub const NAMESAKES: u64 = 256;
 
+/// A core reads snapshots of the meta group in parts. Others get them as one sequence of bytes.
+pub const SNAPSHOT_PARTS: u64 = 512;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// All features of this version.
-pub const FEATURES: u64 = BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES;
+pub const FEATURES: u64 =
+    BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES | SNAPSHOT_PARTS;

@@ -10,6 +10,12 @@ pub const ELECTION_TIMEOUT: Duration = Duration::from_millis(800);
 /// Default of [`Config::entry_cache_bytes`].
 const ENTRY_CACHE_BYTES: usize = 4 << 20;
 
+/// Default of [`Config::snapshot_piece_bytes`]. Small enough that a frame of the control lane delays no other for long.
+const SNAPSHOT_PIECE_BYTES: usize = 128 << 10;
+
+/// Default of [`Config::snapshot_bytes_in_flight`].
+pub(crate) const SNAPSHOT_BYTES_IN_FLIGHT: usize = 2 << 20;
+
 /// Time for which a link may stall without an election.
 const STALL: Duration = Duration::from_millis(1000);
 /// Maximum extra time between two heartbeats: `openraft` looks at its clock no more often.
@@ -43,8 +49,12 @@ pub struct Config {
     /// Maximum size of the newest entries that are kept in memory. Older ones are read from the log. Entries that are
     /// not durable stay in memory whatever their size.
     pub entry_cache_bytes: usize,
-    /// Maximum number of bytes of a snapshot from another replica.
+    /// Maximum number of bytes of a snapshot from another replica. It goes to the log as it arrives.
     pub snapshot_bytes_max: u64,
+    /// Number of bytes of a snapshot in one frame.
+    pub snapshot_piece_bytes: usize,
+    /// Number of bytes of a snapshot on their way to the log up to which further parts are written.
+    pub snapshot_bytes_in_flight: usize,
     /// Maximum number of proposals and requests of other replicas that wait for an answer. Further proposals are
     /// refused, and further requests are not answered.
     pub waiting_max: usize,
@@ -63,6 +73,8 @@ impl Config {
             keep_entries: 1000,
             entry_cache_bytes: ENTRY_CACHE_BYTES,
             snapshot_bytes_max: 1 << 30,
+            snapshot_piece_bytes: SNAPSHOT_PIECE_BYTES,
+            snapshot_bytes_in_flight: SNAPSHOT_BYTES_IN_FLIGHT,
             waiting_max: 4096,
             seed,
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use link::{NodeId, Time};
@@ -13,10 +13,10 @@ use openraft::{AsyncRuntime, ChangeMembers, Precondition, ServerState, SnapshotP
 use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
-use crate::machine::{Machine, Shared, State, StateMachine, UNSUPPORTED_VERSION};
+use crate::machine::{Jobs, Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
-use crate::raft_log::{LogRead, LogReadResult, StorageGroups, Store, Unreadable};
+use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::runtime::Runtime;
 use crate::serve::Server;
@@ -38,8 +38,8 @@ pub struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command is committed and applied here. Holds its index and the answer of the state machine.
-    Applied(u64, Vec<u8>),
+    /// The command is committed and applied here, at this index. Its effects precede this outcome.
+    Applied(u64),
     /// The state here includes everything that was committed when the barrier was requested.
     Readable,
     /// The members are as requested.
@@ -87,16 +87,18 @@ pub enum Change {
     RemoveLearner(ReplicaId),
 }
 
-/// A [`Replica`] and the state machine that it drives.
-pub struct Group<S> {
+/// A [`Replica`] and the state machine that it drives, without a lock: the group runs it on the thread of its owner.
+pub struct Group<S: StateMachine> {
     replica: Replica,
-    state: Arc<Mutex<S>>,
+    machine: S,
+    jobs: Jobs,
+    effects: Vec<S::Effect>,
 }
 
 /// An `openraft` node, its log, and its state machine.
 ///
-/// The owner passes frames to [`Self::receive`] and events of the log to the replica. It calls [`Self::turn`] after
-/// each of these and when [`Self::timeout`] is due, and then takes frames and events from the replica.
+/// The owner passes frames to [`Self::receive`] and events of the log to the replica. It calls [`Group::turn`] after
+/// each of these and when [`Group::timeout`] is due, and then takes frames, effects and events.
 pub struct Replica {
     config: Config,
     storage_groups: StorageGroups,
@@ -177,7 +179,7 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
 }
 
 impl<S: StateMachine> Group<S> {
-    /// Starts from the end of the log. `machine` is empty.
+    /// Starts from the end of the log. `machine` is empty. Commands that were committed before have no effects.
     ///
     /// # Errors
     /// The log is damaged or of a later version. The replica must not vote, and comes back under another id.
@@ -187,20 +189,67 @@ impl<S: StateMachine> Group<S> {
         log: Log,
         storage_groups: StorageGroups,
         recovered: &[RecoveredGroup],
-        machine: S,
+        mut machine: S,
     ) -> Result<Self, StartError> {
-        let state = Arc::new(Mutex::new(machine));
-        let shared = Box::new(Shared(state.clone()));
-        Ok(Self { replica: Replica::start(now, config, log, storage_groups, recovered, shared)?, state })
+        let (jobs, mut effects) = (Jobs::default(), Vec::new());
+        let cache_bytes = config.entry_cache_bytes;
+        let store = Store::recover(log, storage_groups, recovered, cache_bytes, &mut machine);
+        let store = store.map_err(|error| match error {
+            NotRecovered::Unreadable(error) => StartError::Unreadable(error),
+            NotRecovered::UnsupportedVersion => StartError::UnsupportedVersion,
+        })?;
+        store.set_bytes_in_flight(config.snapshot_bytes_in_flight);
+        let mut work = || jobs.run_some(&mut machine, &mut effects);
+        let parts = ReplicaParts { store, storage_groups, jobs: jobs.clone(), is_stream: S::IS_STREAM };
+        let replica = Replica::start(now, config, parts, &mut work)?;
+        effects.clear();
+        Ok(Self { replica, machine, jobs, effects })
+    }
+
+    /// Runs the replica and its state machine. A long list of committed commands is applied in several turns: then
+    /// [`Self::timeout`] is due at once.
+    pub fn turn(&mut self, now: Time) {
+        for _ in 0..Jobs::ROUNDS_MAX {
+            self.replica.turn(now);
+            if !self.jobs.run_some(&mut self.machine, &mut self.effects) {
+                return;
+            }
+        }
+        // The outcomes of the commands that were just applied.
+        self.replica.turn(now);
+    }
+
+    /// Latest time of the next call of [`Self::turn`].
+    pub fn timeout(&self) -> Time {
+        if self.jobs.is_empty() { self.replica.timeout() } else { self.replica.runtime.now() }
     }
 
     /// State machine with all entries that are applied here.
-    pub fn state(&self) -> StateGuard<'_, S> {
-        StateGuard(sync::lock(&self.state))
+    pub fn state(&self) -> &S {
+        &self.machine
+    }
+
+    /// State machine, for changes of what no command and no snapshot is about.
+    pub fn state_mut(&mut self) -> &mut S {
+        &mut self.machine
+    }
+
+    /// Takes the effects of the commands that were applied since the last call, in their order. To be called after each
+    /// turn, before events are taken.
+    pub fn drain_effects(&mut self) -> std::vec::Drain<'_, S::Effect> {
+        self.effects.drain(..)
     }
 }
 
-impl<S> std::ops::Deref for Group<S> {
+/// Data and connections of a replica that starts.
+struct ReplicaParts {
+    store: Store,
+    storage_groups: StorageGroups,
+    jobs: Jobs,
+    is_stream: bool,
+}
+
+impl<S: StateMachine> std::ops::Deref for Group<S> {
     type Target = Replica;
 
     fn deref(&self) -> &Replica {
@@ -208,7 +257,7 @@ impl<S> std::ops::Deref for Group<S> {
     }
 }
 
-impl<S> std::ops::DerefMut for Group<S> {
+impl<S: StateMachine> std::ops::DerefMut for Group<S> {
     fn deref_mut(&mut self) -> &mut Replica {
         &mut self.replica
     }
@@ -218,25 +267,23 @@ impl Replica {
     fn start(
         now: Time,
         config: Config,
-        log: Log,
-        storage_groups: StorageGroups,
-        recovered: &[RecoveredGroup],
-        machine: Box<dyn StateMachine>,
+        parts: ReplicaParts,
+        work: &mut dyn FnMut() -> bool,
     ) -> Result<Self, StartError> {
-        let store = Store::recover(log, storage_groups, recovered, config.entry_cache_bytes);
-        let store = store.map_err(StartError::Unreadable)?;
+        let ReplicaParts { store, storage_groups, jobs, is_stream } = parts;
         let mut runtime = Runtime::new(now, config.seed);
-        let network = Network::new(config.group, config.id, config.seed as u32, store.clone());
-        let (machine, state) = Machine::new(machine, store.clone());
+        let network = Network::new(&config, store.clone(), is_stream);
+        let (machine, state) = Machine::new(jobs, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
-        let raft = runtime.run_until(raft).map_err(|error| match sync::lock(&state).is_outdated {
+        let raft = runtime.run_until(raft, work).map_err(|error| match sync::lock(&state).is_outdated {
             true => StartError::UnsupportedVersion,
             false => StartError::Failed(error.to_string()),
         })?;
         store.lock().started();
         runtime.run(now);
-        let server = Arc::new(Server::new(store.clone(), config.snapshot_bytes_max));
+        let server = Server::new(store.clone(), state.clone(), config.snapshot_bytes_max, is_stream);
+        let server = Arc::new(server);
         Ok(Self {
             config,
             storage_groups,
@@ -275,9 +322,10 @@ impl Replica {
         self.store.lock().cached_bytes()
     }
 
-    /// Number of bytes of the last snapshot in memory: none once it is durable.
-    pub fn snapshot_bytes(&self) -> usize {
-        self.store.lock().snapshot_bytes()
+    /// Sets the nodes whose version reads snapshots in parts. To others, a leader sends the
+    /// [stream](StateMachine::IS_STREAM), if the state machine has one.
+    pub fn set_part_readers(&mut self, nodes: BTreeSet<NodeId>) {
+        self.network.set_part_readers(nodes);
     }
 
     /// Handles a frame of another node's replica.
@@ -320,6 +368,11 @@ impl Replica {
         self.store.lock().checkpointed(group, index);
     }
 
+    /// Handles further durable parts of a checkpoint.
+    pub fn parts_durable(&mut self, group: GroupId, parts: u64) {
+        self.store.lock().parts_durable(group, parts);
+    }
+
     /// Handles the log's request to free a segment.
     pub fn vacate(&mut self, vacate: Vacate) {
         self.store.lock().vacate(vacate);
@@ -350,15 +403,16 @@ impl Replica {
         });
     }
 
-    pub fn turn(&mut self, now: Time) {
+    fn turn(&mut self, now: Time) {
+        self.store.lock().expire_checkpoint(now);
         self.free_segments();
+        self.resume_snapshot(now);
         self.purge();
         self.runtime.run(now);
     }
 
-    /// Latest time of the next call of [`Self::turn`].
-    pub fn timeout(&self) -> Time {
-        self.runtime.due()
+    fn timeout(&self) -> Time {
+        self.runtime.due().min(self.store.lock().checkpoint_due(self.runtime.now()))
     }
 
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
@@ -406,8 +460,8 @@ impl Replica {
     /// Proposes the command, if this replica leads. After `limit` its outcome is unknown.
     pub fn propose(&mut self, command: Vec<u8>, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
-            match Runtime::timeout(limit, raft.client_write(Command(command))).await {
-                Ok(Ok(written)) => Ok(Outcome::Applied(written.log_id.index, written.data.0)),
+            match Runtime::timeout(limit, raft.client_write(Command(Arc::new(command)))).await {
+                Ok(Ok(written)) => Ok(Outcome::Applied(written.log_id.index)),
                 Ok(Err(RaftError::APIError(error))) => Err(undecided(error)),
                 Ok(Err(RaftError::Fatal(_))) | Err(_) => Err(Undecided::Unknown),
             }
@@ -539,6 +593,17 @@ impl Replica {
             return;
         }
         self.snapshot_request = request;
+        self.request_snapshot();
+    }
+
+    /// Requests a snapshot again that a transfer has held up.
+    fn resume_snapshot(&mut self, now: Time) {
+        if self.store.lock().take_deferred(now) {
+            self.request_snapshot();
+        }
+    }
+
+    fn request_snapshot(&self) {
         let raft = self.raft.clone();
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().snapshot().await {
@@ -601,22 +666,5 @@ struct Ticket(Arc<AtomicUsize>);
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Access to the state machine of a replica. It is locked meanwhile.
-pub struct StateGuard<'a, S>(MutexGuard<'a, S>);
-
-impl<S> std::ops::Deref for StateGuard<'_, S> {
-    type Target = S;
-
-    fn deref(&self) -> &S {
-        &self.0
-    }
-}
-
-impl<S> std::ops::DerefMut for StateGuard<'_, S> {
-    fn deref_mut(&mut self) -> &mut S {
-        &mut self.0
     }
 }

@@ -10,7 +10,9 @@
 
 mod config;
 mod group;
+mod incoming;
 mod machine;
+mod manifest;
 mod mutation;
 mod network;
 mod raft_log;
@@ -23,10 +25,8 @@ mod tests;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
-pub use group::{
-    Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
-};
-pub use machine::{SnapshotError, StateMachine, UnsupportedVersion};
+pub use group::{Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, Undecided};
+pub use machine::{Committed, STREAM_PART_BYTES, SnapshotError, StateMachine, UnsupportedVersion};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};

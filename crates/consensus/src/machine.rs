@@ -1,32 +1,80 @@
-//! State machine of a log, as `openraft` drives it.
+//! State machine of a log, as its owner writes it and as `openraft` drives it.
+//!
+//! The tasks of `openraft` have no access to the state machine. They queue [`Job`]s, which the [`Group`](crate::Group)
+//! runs between its turns. So the state machine has no lock.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
+use tokio::sync::oneshot;
 
-use crate::raft_log::{SnapshotData, Store};
-use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use crate::mutation::{Mutation, mutated};
+use crate::raft_log::{CheckpointWriter, NotBegun, SnapshotData, Store, StoredSnapshot};
+use crate::raft_types::{Applied, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use crate::wire::term_of;
 
 /// State machine that replicas feed with the same commands. It depends on nothing but the commands.
-pub trait StateMachine: Send + 'static {
-    /// Applies one command, and returns the answer for its proposer. `index` grows with each command.
+///
+/// A snapshot of its state is a set of numbered parts. Each part has at most 1 MiB and 64 KiB, and a number below
+/// `u32::MAX`. The log keeps the newest version of each part, so a snapshot contains only parts that have changed since
+/// the one before.
+pub trait StateMachine: 'static {
+    /// Result of a command, for the owner of the group. See [`Group::drain_effects`](crate::Group::drain_effects).
+    type Effect;
+
+    /// True if the parts, in the order of their numbers, are the pieces of [`STREAM_PART_BYTES`] of one sequence of
+    /// bytes. Versions of the program that know no parts read and send that sequence.
+    const IS_STREAM: bool = false;
+
+    /// Applies one command, and adds its results.
     ///
     /// # Errors
     /// The command is of a later version of the program. The replica stops before it, because its state would differ
     /// from the others'.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion>;
+    fn apply(
+        &mut self,
+        committed: &Committed,
+        effects: &mut Vec<Self::Effect>,
+    ) -> Result<(), UnsupportedVersion>;
 
-    /// Encodes the whole state.
-    fn snapshot(&self) -> Vec<u8>;
+    /// Begins a snapshot of the present state, with the parts that have changed since the last one began. Abandons a
+    /// snapshot that is not complete: its parts are due again.
+    fn begin_checkpoint(&mut self);
 
-    /// Replaces the state with a snapshot.
+    /// Writes parts of the snapshot, until `budget` bytes are exceeded. A part without bytes removes the part. Commands
+    /// may be applied between two calls. Returns true when all parts are written.
+    fn write_parts(&mut self, budget: usize, out: &mut dyn FnMut(u32, &[u8])) -> bool;
+
+    /// Begins to read a snapshot. The state does not change before [`Self::restored`] if somebody looks at it.
+    fn begin_restore(&mut self);
+
+    /// Reads a part of the snapshot. Parts come in any order.
     ///
     /// # Errors
-    /// The bytes are not a snapshot, or are one of a later version. The replica stops.
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError>;
+    /// The bytes are not such a part, or are one of a later version. The replica stops.
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError>;
+
+    /// Replaces the state with the snapshot, whose parts are all read. It includes the commands up to this index.
+    ///
+    /// # Errors
+    /// Parts are missing or contradict each other. The replica stops.
+    fn restored(&mut self, index: u64) -> Result<(), SnapshotError>;
+}
+
+/// Size of the parts of a [stream](StateMachine::IS_STREAM), apart from the last one.
+pub const STREAM_PART_BYTES: usize = 1 << 20;
+
+/// A command that is committed. Its memory is shared with the log's cache of entries.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// Index in the log. It grows with each command.
+    pub index: u64,
+    pub term: u64,
+    pub command: Arc<Vec<u8>>,
 }
 
 /// Error: a committed command needs a later version of the program.
@@ -45,30 +93,111 @@ pub enum SnapshotError {
 pub(crate) const UNSUPPORTED_VERSION: &str =
     "the cores have committed a command that this version of the program cannot read: update this node";
 
+/// Maximum number of commands, and of their bytes, of one [`Job`].
+const COMMANDS_MAX: usize = 256;
+const COMMAND_BYTES: usize = 1 << 20;
+/// Number of bytes of parts that one [`Job`] writes.
+const PARTS_BUDGET: usize = 1 << 20;
+/// Maximum number of jobs of one turn of a group.
+const JOBS_MAX: usize = 256;
+
 fn unsupported_version() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED_VERSION)
 }
 
-/// State machine that its owner can read while a replica drives it. Hides its type from large generic code.
-pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
+/// Reading end of a snapshot.
+pub(crate) trait Restore {
+    fn begin_restore(&mut self);
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError>;
+    fn restored(&mut self, index: u64) -> Result<(), SnapshotError>;
+}
 
-impl<S: StateMachine> StateMachine for Shared<S> {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
-        sync::lock(&self.0).apply(index, command)
+impl<S: StateMachine> Restore for S {
+    fn begin_restore(&mut self) {
+        StateMachine::begin_restore(self);
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        sync::lock(&self.0).snapshot()
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
+        StateMachine::restore_part(self, part, bytes)
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
-        sync::lock(&self.0).restore(snapshot)
+    fn restored(&mut self, index: u64) -> Result<(), SnapshotError> {
+        StateMachine::restored(self, index)
     }
 }
 
-/// State of one replica, and the last entry that it includes.
+/// Work of a state machine. Its sender waits for the answer.
+enum Job {
+    Apply(Vec<Committed>, oneshot::Sender<Result<(), UnsupportedVersion>>),
+    BeginCheckpoint(oneshot::Sender<()>),
+    /// Writes some parts. The answer is true after the last one.
+    WriteParts(Arc<CheckpointWriter>, oneshot::Sender<io::Result<bool>>),
+    BeginRestore(oneshot::Sender<()>),
+    RestorePart(u32, Arc<[u8]>, oneshot::Sender<Result<(), SnapshotError>>),
+    Restored(u64, oneshot::Sender<Result<(), SnapshotError>>),
+}
+
+/// Jobs of a state machine that wait for its owner. Few: the tasks of `openraft` wait for each.
+#[derive(Clone, Default)]
+pub(crate) struct Jobs(Arc<Mutex<VecDeque<Job>>>);
+
+impl Jobs {
+    /// Queues a job, and waits for its answer.
+    async fn run<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> io::Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        sync::lock(&self.0).push_back(job(sender));
+        receiver.await.map_err(|_| io::Error::other("the replica has ended"))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        sync::lock(&self.0).is_empty()
+    }
+
+    /// Runs some jobs. Returns false if there are none.
+    pub fn run_some<S: StateMachine>(&self, machine: &mut S, effects: &mut Vec<S::Effect>) -> bool {
+        let jobs = std::mem::take(&mut *sync::lock(&self.0));
+        let has_some = !jobs.is_empty();
+        for job in jobs {
+            // The task that waits for an answer may have ended.
+            match job {
+                Job::Apply(commands, answer) => {
+                    let mut commands = commands.iter();
+                    let _ = answer.send(commands.try_for_each(|command| machine.apply(command, effects)));
+                }
+                Job::BeginCheckpoint(answer) => {
+                    machine.begin_checkpoint();
+                    let _ = answer.send(());
+                }
+                Job::WriteParts(writer, answer) => {
+                    let mut written = Ok(());
+                    let is_last = machine.write_parts(PARTS_BUDGET, &mut |part, bytes| {
+                        if written.is_ok() {
+                            written = writer.put(part, bytes);
+                        }
+                    });
+                    let _ = answer.send(written.map(|()| is_last));
+                }
+                Job::BeginRestore(answer) => {
+                    machine.begin_restore();
+                    let _ = answer.send(());
+                }
+                Job::RestorePart(part, bytes, answer) => {
+                    let _ = answer.send(machine.restore_part(part, &bytes));
+                }
+                Job::Restored(index, answer) => {
+                    let _ = answer.send(machine.restored(index));
+                }
+            }
+        }
+        has_some
+    }
+
+    /// Maximum number of times that a turn of a group runs jobs.
+    pub const ROUNDS_MAX: usize = JOBS_MAX;
+}
+
+/// Last entry that is applied, and the members at that entry.
 pub(crate) struct State {
-    machine: Box<dyn StateMachine>,
     pub applied: Option<LogId>,
     membership: StoredMembership,
     /// True when the replica stopped before a command of a later version.
@@ -77,21 +206,94 @@ pub(crate) struct State {
 
 pub(crate) struct Machine {
     state: Arc<Mutex<State>>,
+    jobs: Jobs,
     store: Store,
 }
 
+/// Makes one snapshot.
 pub(crate) struct Builder {
     meta: SnapshotMeta,
-    bytes: Arc<[u8]>,
+    /// `None` if there is such a snapshot already, or no entry.
+    writer: Option<Arc<CheckpointWriter>>,
+    jobs: Jobs,
     store: Store,
 }
 
 impl Machine {
-    pub fn new(machine: Box<dyn StateMachine>, store: Store) -> (Self, Arc<Mutex<State>>) {
-        let membership = StoredMembership::default();
-        let state = State { machine, applied: None, membership, is_outdated: false };
-        let state = Arc::new(Mutex::new(state));
-        (Self { state: state.clone(), store }, state)
+    /// Makes the state machine after its snapshot was recovered.
+    pub fn new(jobs: Jobs, store: Store) -> (Self, Arc<Mutex<State>>) {
+        let recovered = store.lock().snapshot_meta().cloned().unwrap_or_default();
+        let SnapshotMeta { last_log_id: applied, last_membership: membership } = recovered;
+        let state = Arc::new(Mutex::new(State { applied, membership, is_outdated: false }));
+        (Self { state: state.clone(), jobs, store }, state)
+    }
+
+    /// Stops the replica before data of a later version.
+    fn outdated(&self) -> io::Error {
+        sync::lock(&self.state).is_outdated = true;
+        unsupported_version()
+    }
+
+    fn restore_error(&self, error: SnapshotError) -> io::Error {
+        match error {
+            SnapshotError::Invalid => {
+                io::Error::new(io::ErrorKind::InvalidData, "not a snapshot of this state machine")
+            }
+            SnapshotError::UnsupportedVersion => self.outdated(),
+        }
+    }
+
+    /// Applies entries. Those that are no commands change the members only.
+    async fn apply_some(&mut self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
+        let Some((last, _)) = entries.last() else { return Ok(()) };
+        let last = last.log_id;
+        let (mut commands, mut membership, mut responders) = (Vec::new(), None, Vec::new());
+        for (entry, responder) in entries {
+            let (index, term) = (entry.log_id.index, term_of(&entry.log_id));
+            match entry.payload {
+                EntryPayload::Blank => {}
+                EntryPayload::Normal(command) => commands.push(Committed { index, term, command: command.0 }),
+                EntryPayload::Membership(members) => {
+                    membership = Some(StoredMembership::new(Some(entry.log_id), members));
+                }
+            }
+            responders.extend(responder);
+        }
+        if !commands.is_empty() {
+            let applied = self.jobs.run(|answer| Job::Apply(commands, answer)).await?;
+            applied.map_err(|UnsupportedVersion| self.outdated())?;
+        }
+        {
+            let mut state = sync::lock(&self.state);
+            state.applied = Some(last);
+            if let Some(membership) = membership {
+                state.membership = membership;
+            }
+        }
+        for responder in responders {
+            responder.send(Applied);
+        }
+        Ok(())
+    }
+
+    /// Passes a received snapshot to the state machine, a part at a time, and completes its checkpoint.
+    async fn install(&self, meta: &SnapshotMeta, writer: &CheckpointWriter) -> io::Result<()> {
+        let last = meta.last_log_id.ok_or_else(|| io::Error::other("a snapshot without entries"))?;
+        writer.all_durable().await?;
+        self.jobs.run(Job::BeginRestore).await?;
+        for part in writer.parts()?.0.keys() {
+            let bytes = writer.read(*part).await?;
+            let restored = self.jobs.run(|answer| Job::RestorePart(*part, bytes, answer)).await?;
+            restored.map_err(|error| self.restore_error(error))?;
+        }
+        let restored = self.jobs.run(|answer| Job::Restored(last.index, answer)).await?;
+        restored.map_err(|error| self.restore_error(error))?;
+        {
+            let mut state = sync::lock(&self.state);
+            state.applied = meta.last_log_id;
+            state.membership = meta.last_membership.clone();
+        }
+        writer.finish(meta.clone()).await
     }
 }
 
@@ -99,9 +301,18 @@ impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let (meta, bytes) = (self.meta.clone(), self.bytes.clone());
-        self.store.save_snapshot(meta.clone(), bytes.clone()).await?;
-        Ok(Snapshot { meta, snapshot: SnapshotData::Bytes(bytes) })
+        if let Some(writer) = &self.writer {
+            while !self.jobs.run(|answer| Job::WriteParts(writer.clone(), answer)).await?? {
+                writer.room().await?;
+            }
+            writer.finish(self.meta.clone()).await?;
+        }
+        let snapshot = self.store.lock().snapshot();
+        let none = || {
+            let stored = StoredSnapshot::default();
+            Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored(stored) }
+        };
+        Ok(snapshot.unwrap_or_else(none))
     }
 }
 
@@ -118,58 +329,55 @@ impl RaftStateMachine<Types> for Machine {
     where
         Entries: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
     {
+        let (mut some, mut bytes) = (Vec::new(), 0);
         while let Some(next) = entries.next().await {
-            let (entry, responder) = next?;
-            let mut state = sync::lock(&self.state);
-            let answer = match entry.payload {
-                EntryPayload::Blank => Vec::new(),
-                EntryPayload::Normal(command) => {
-                    let answer = state.machine.apply(entry.log_id.index, &command.0);
-                    answer.map_err(|UnsupportedVersion| {
-                        state.is_outdated = true;
-                        unsupported_version()
-                    })?
-                }
-                EntryPayload::Membership(membership) => {
-                    state.membership = StoredMembership::new(Some(entry.log_id), membership);
-                    Vec::new()
-                }
-            };
-            state.applied = Some(entry.log_id);
-            drop(state);
-            if let Some(responder) = responder {
-                responder.send(Answer(answer));
+            let next = next?;
+            if let EntryPayload::Normal(command) = &next.0.payload {
+                bytes += command.0.len();
+            }
+            some.push(next);
+            if some.len() >= COMMANDS_MAX || bytes >= COMMAND_BYTES {
+                self.apply_some(std::mem::take(&mut some)).await?;
+                bytes = 0;
             }
         }
-        Ok(())
+        self.apply_some(some).await
+    }
+
+    /// Puts the snapshot off while another one is written or sent. The replica asks again.
+    async fn try_create_snapshot_builder(&mut self, _: bool) -> Option<Builder> {
+        let meta = {
+            let state = sync::lock(&self.state);
+            SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() }
+        };
+        let index = meta.last_log_id.map_or(0, |last| last.index + 1);
+        let writer = match self.store.begin_checkpoint(index) {
+            Ok(writer) => Some(Arc::new(writer)),
+            Err(NotBegun::Old) => None,
+            Err(NotBegun::Busy) => return None,
+        };
+        if writer.is_some() {
+            // It fails if the replica ends.
+            self.jobs.run(Job::BeginCheckpoint).await.ok()?;
+        }
+        Some(Builder { meta, writer, jobs: self.jobs.clone(), store: self.store.clone() })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let state = sync::lock(&self.state);
-        let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone() };
-        Builder { meta, bytes: state.machine.snapshot().into(), store: self.store.clone() }
+        let (jobs, store) = (self.jobs.clone(), self.store.clone());
+        let made = self.try_create_snapshot_builder(true).await;
+        made.unwrap_or_else(|| Builder { meta: SnapshotMeta::default(), writer: None, jobs, store })
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> io::Result<()> {
-        // A snapshot that is only in the log is this replica's own.
-        let SnapshotData::Bytes(snapshot) = snapshot else {
+        // A snapshot that is in the log is this replica's own. It was passed on when the replica was recovered.
+        let SnapshotData::Received(writer) = snapshot else {
             return Err(io::Error::other("the snapshot is installed already"));
         };
-        {
-            let mut state = sync::lock(&self.state);
-            state.machine.restore(&snapshot).map_err(|error| match error {
-                SnapshotError::Invalid => {
-                    io::Error::new(io::ErrorKind::InvalidData, "not a snapshot of this state machine")
-                }
-                SnapshotError::UnsupportedVersion => {
-                    state.is_outdated = true;
-                    unsupported_version()
-                }
-            })?;
-            state.applied = meta.last_log_id;
-            state.membership = meta.last_membership.clone();
+        if mutated(Mutation::SkipInstall) {
+            return writer.finish(meta.clone()).await;
         }
-        self.store.save_snapshot(meta.clone(), snapshot).await
+        self.install(meta, &writer).await
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {

@@ -15,4 +15,14 @@ mutation::mutations! {
     LeadOn,
     /// Assumes that a replica still has all that it has confirmed.
     KeepToPromises,
+    /// Leaves parts of a checkpoint out of the log.
+    DropPart,
+    /// Keeps the parts that only the checkpoint before a received one has.
+    KeepOldParts,
+    /// Takes a piece of another snapshot.
+    MixSnapshots,
+    /// Installs a snapshot before its last part has arrived.
+    InstallEarly,
+    /// Completes a received snapshot without passing it to the state machine.
+    SkipInstall,
 }

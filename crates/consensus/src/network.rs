@@ -1,6 +1,6 @@
 //! Requests to other replicas, and their answers. A frame may be lost: the caller times out, and `openraft` asks again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,16 +12,14 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
     VoteResponse,
 };
-use openraft::{AsyncRuntime, OptionalSend};
+use openraft::{AsyncRuntime, Instant as _, OptionalSend};
 use tokio::sync::oneshot;
 
+use crate::config::Config;
 use crate::raft_log::{SnapshotData, SnapshotReader, Store};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
-use crate::runtime::Runtime;
-use crate::wire::{Appended, Body, Message, encode};
-
-/// Bytes of a snapshot in one frame. Small enough that a frame of the control lane delays no other for long.
-const CHUNK: usize = 128 << 10;
+use crate::runtime::{Instant, Runtime};
+use crate::wire::{Appended, Body, Message, SnapshotForm, SnapshotPiece, encode};
 
 /// Frame for another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,12 +33,17 @@ pub(crate) struct Calls {
     group: LogGroup,
     own: ReplicaId,
     count: u32,
+    piece_bytes: usize,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
     out: VecDeque<Transmit>,
     /// Highest index that each replica has confirmed to this leader, and the vote by which it leads.
     confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
     /// Replicas that lack entries that they had confirmed.
     regressed: VecDeque<ReplicaId>,
+    /// True if nodes of earlier versions can read the snapshots of this group.
+    is_stream: bool,
+    /// Nodes that read snapshots in parts.
+    part_readers: BTreeSet<NodeId>,
 }
 
 /// Network of one replica, shared by all tasks that `openraft` runs for it, and the store that snapshots are read from.
@@ -64,19 +67,33 @@ impl Drop for Waiting<'_> {
 }
 
 impl Network {
-    /// Makes the network of a replica. Requests are numbered from `count` on, because answers to the previous
+    /// Makes the network of a replica. Requests are numbered from a random number on, because answers to the previous
     /// incarnation may be on their way.
-    pub fn new(group: LogGroup, own: ReplicaId, count: u32, store: Store) -> Self {
+    pub fn new(config: &Config, store: Store, is_stream: bool) -> Self {
         let calls = Calls {
-            group,
-            own,
-            count,
+            group: config.group,
+            own: config.id,
+            count: config.seed as u32,
+            piece_bytes: config.snapshot_piece_bytes,
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
             confirmed: BTreeMap::new(),
             regressed: VecDeque::new(),
+            is_stream,
+            part_readers: BTreeSet::new(),
         };
         Self(Arc::new(Mutex::new(calls)), store)
+    }
+
+    pub fn set_part_readers(&self, nodes: BTreeSet<NodeId>) {
+        sync::lock(&self.0).part_readers = nodes;
+    }
+
+    /// Form in which a node reads snapshots.
+    fn snapshot_form(&self, node: NodeId) -> SnapshotForm {
+        let calls = sync::lock(&self.0);
+        let reads_parts = !calls.is_stream || calls.part_readers.contains(&node);
+        if reads_parts { SnapshotForm::Parts } else { SnapshotForm::Whole }
     }
 
     pub fn poll_regressed(&self) -> Option<ReplicaId> {
@@ -201,19 +218,27 @@ impl Client {
         snapshot: Snapshot,
         option: &RPCOption,
     ) -> Result<SnapshotResponse<Types>, RpcError> {
-        let Snapshot { meta, snapshot } = snapshot;
-        let size = snapshot.size();
-        let mut reader = SnapshotReader::new(self.network.1.clone(), snapshot);
+        let failed = |error: std::io::Error| RPCError::Network(NetworkError::from_string(error.to_string()));
+        let Snapshot { meta, snapshot: SnapshotData::Stored(stored) } = snapshot else {
+            return Err(unreachable("the snapshot is not in the log"));
+        };
+        let (store, form) = (&self.network.1, self.network.snapshot_form(self.node));
+        let mut reader = SnapshotReader::new(store.clone(), &stored, form);
+        let size = reader.size();
+        let piece_bytes = sync::lock(&self.network.0).piece_bytes;
         let mut at = 0;
         loop {
-            let bytes = reader.read(at, CHUNK).await;
-            let bytes =
-                bytes.map_err(|error| RPCError::Network(NetworkError::from_string(error.to_string())))?;
+            store.lock().snapshot_received(self.to, stored.checkpoint, at, Instant::now().0);
+            let bytes = reader.read(at, piece_bytes).await.map_err(failed)?;
             let end = at + bytes.len() as u64;
-            let body = Body::Snapshot { vote, meta: meta.clone(), size, offset: at, bytes };
-            match self.call(body, option.soft_ttl()).await? {
-                Body::Received { vote: seen, .. } if seen > vote => return Ok(SnapshotResponse::new(seen)),
+            let piece = SnapshotPiece { form, vote, meta: meta.clone(), size, offset: at, bytes };
+            match self.call(Body::Snapshot(piece), option.soft_ttl()).await? {
+                Body::Received { vote: seen, .. } if seen > vote => {
+                    store.lock().snapshot_sent(self.to);
+                    return Ok(SnapshotResponse::new(seen));
+                }
                 Body::Received { vote: seen, offset } if end == size && offset == size => {
+                    store.lock().snapshot_sent(self.to);
                     return Ok(SnapshotResponse::new(seen));
                 }
                 // The replica may ask for the start again.

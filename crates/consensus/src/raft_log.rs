@@ -1,43 +1,50 @@
 //! Data of a replica in the node's log: entries, vote, last committed entry, and snapshot.
 //!
 //! An entry of the replica is an entry of the log's group, with an index that is one higher (those of the log begin at
-//! 1). A snapshot is a checkpoint: part 0 holds its metadata, the others hold its bytes. Votes have a group of their
-//! own, whose last entry counts.
+//! 1). A snapshot is a checkpoint: part 0 holds its metadata, and each other part a part of the state machine, whose
+//! number is one lower. Votes have a group of their own, whose last entry counts.
 //!
-//! The newest entries are in memory. Older ones, and a snapshot that is durable, are read from the log when they are
+//! The newest entries are in memory. Older ones, and the parts of snapshots, are read from the log when they are
 //! needed: [`LogRead`].
 
+mod checkpoint;
 mod entry_cache;
 mod log_read;
 mod snapshot_data;
 mod terms;
+mod transfers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds, RangeInclusive};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use checkpoint::Checkpoint;
 use entry_cache::EntryCache;
 use futures_util::{Stream, stream};
+use link::Time;
 use log_read::{Found, LogReads, Waiting};
 use openraft::storage::{LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
 use terms::Terms;
 use tokio::sync::oneshot;
+use transfers::Transfers;
 
+pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun};
+pub(crate) use self::log_read::PartOf;
 pub use self::log_read::{LogRead, LogReadResult};
-pub(crate) use self::snapshot_data::{SnapshotData, SnapshotReader};
+pub(crate) use self::snapshot_data::{SnapshotData, SnapshotReader, StoredSnapshot};
+use crate::machine::{Restore, SnapshotError};
+use crate::manifest::{Manifest, PartInfo};
 use crate::mutation::{Mutation, mutated};
-use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
-use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
+use crate::raft_types::{Entry, IoFlushed, LogId, ReplicaId, Snapshot, SnapshotMeta, Types, Vote};
+use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, log_id, term_of};
 
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a snapshot in one part of its checkpoint.
-const PART: usize = 1 << 20;
 /// Maximum number of bytes of entries in one message, unless it is a single entry.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -79,7 +86,10 @@ pub(crate) struct RaftLog {
     /// Entries after a snapshot that is not durable yet. If they were written before it, they would leave a gap.
     deferred: VecDeque<Record>,
     checkpoint: Checkpoint,
-    snapshot: Option<(SnapshotMeta, SnapshotData)>,
+    /// The last durable snapshot.
+    snapshot: Option<(SnapshotMeta, StoredSnapshot)>,
+    /// Snapshots that this replica sends.
+    transfers: Transfers,
     /// Segments that wait for a checkpoint at this index of the log or later.
     vacates: Vec<(SegmentId, u64)>,
     failed: Option<String>,
@@ -110,16 +120,6 @@ struct Votes {
     vacates: Vec<(SegmentId, u64)>,
 }
 
-#[derive(Default)]
-struct Checkpoint {
-    /// Index in the log of the last checkpoint, and of the last durable one.
-    written: u64,
-    durable: u64,
-    /// Number of parts after the first.
-    parts: u32,
-    waiting: Vec<(u64, oneshot::Sender<()>)>,
-}
-
 /// Error: the log holds something that no replica has written.
 #[derive(Debug)]
 pub struct Unreadable(pub String);
@@ -142,8 +142,21 @@ fn in_log(log_id: &LogId) -> u64 {
     log_id.index + 1
 }
 
+/// Reason why a replica cannot be recovered.
+#[derive(Debug)]
+pub(crate) enum NotRecovered {
+    Unreadable(Unreadable),
+    UnsupportedVersion,
+}
+
+impl<E: Into<Unreadable>> From<E> for NotRecovered {
+    fn from(error: E) -> Self {
+        Self::Unreadable(error.into())
+    }
+}
+
 impl Store {
-    /// Reads the data of a replica. Without the groups, the replica is empty.
+    /// Reads the data of a replica, and passes the parts of its snapshot on. Without the groups, the replica is empty.
     ///
     /// # Errors
     /// The data is damaged, or of a later version. The replica must not vote.
@@ -152,7 +165,8 @@ impl Store {
         storage_groups: StorageGroups,
         recovered: &[RecoveredGroup],
         cache_bytes: usize,
-    ) -> Result<Self, Unreadable> {
+        machine: &mut dyn Restore,
+    ) -> Result<Self, NotRecovered> {
         let find = |group| recovered.iter().find(|found| found.group == group);
         let mut raft_log = RaftLog {
             log,
@@ -171,8 +185,9 @@ impl Store {
             flushes: VecDeque::new(),
             flush_waiters: Vec::new(),
             deferred: VecDeque::new(),
-            checkpoint: Checkpoint::default(),
+            checkpoint: Checkpoint::new(),
             snapshot: None,
+            transfers: Transfers::default(),
             vacates: Vec::new(),
             failed: None,
         };
@@ -180,7 +195,7 @@ impl Store {
             raft_log.recover_votes(found)?;
         }
         if let Some(found) = find(storage_groups.entries) {
-            raft_log.recover_entries(found)?;
+            raft_log.recover_entries(found, machine)?;
         }
         // The committed entry may be one that did not become durable here: other replicas have it.
         raft_log.hard.committed = raft_log.hard.committed.min(raft_log.last());
@@ -193,13 +208,6 @@ impl Store {
 
     pub fn lock(&self) -> MutexGuard<'_, RaftLog> {
         sync::lock(&self.0)
-    }
-
-    /// Writes a checkpoint, and returns when it is durable. A checkpoint that is older than the current one is not
-    /// written.
-    pub async fn save_snapshot(&self, meta: SnapshotMeta, bytes: Arc<[u8]>) -> io::Result<()> {
-        let waits = self.lock().write_snapshot(meta, bytes)?;
-        waits.await.map_err(|_| self.failure())
     }
 
     fn failure(&self) -> io::Error {
@@ -247,27 +255,19 @@ impl RaftLog {
         Ok(())
     }
 
-    fn recover_entries(&mut self, found: &RecoveredGroup) -> Result<(), Unreadable> {
+    fn recover_entries(
+        &mut self,
+        found: &RecoveredGroup,
+        machine: &mut dyn Restore,
+    ) -> Result<(), NotRecovered> {
         if !found.lost.is_empty() {
-            return Err(Unreadable(
+            return Err(NotRecovered::Unreadable(Unreadable(
                 "entries of a replica are lost: it must come back as another replica".into(),
-            ));
+            )));
         }
-        let mut parts = BTreeMap::new();
-        for part in found.parts() {
-            let (part, bytes) = part?;
-            parts.insert(part, bytes);
-        }
-        if let Some(checkpoint) = found.checkpoint {
-            let meta = parts.remove(&0).and_then(|bytes| decode_meta(&bytes));
-            let meta = meta.ok_or_else(|| Unreadable("the snapshot of a replica cannot be read".into()))?;
-            let bytes: Vec<u8> = parts.values().flat_map(|part| part.iter().copied()).collect();
-            self.purged = meta.last_log_id;
-            self.cache.purge(self.first());
-            self.snapshot = Some((meta, SnapshotData::Bytes(bytes.into())));
-            let parts = parts.len() as u32;
-            self.checkpoint =
-                Checkpoint { written: checkpoint, durable: checkpoint, parts, waiting: Vec::new() };
+        // A checkpoint at 0 ends parts of a snapshot that was never complete.
+        if let Some(checkpoint) = found.checkpoint.filter(|checkpoint| *checkpoint > 0) {
+            self.recover_snapshot(found, checkpoint, machine)?;
         }
         self.written = found.last;
         for entry in found.entries() {
@@ -283,6 +283,40 @@ impl RaftLog {
             self.add(entry);
             self.evict();
         }
+        Ok(())
+    }
+
+    /// Passes the parts of the snapshot to the state machine, one at a time.
+    fn recover_snapshot(
+        &mut self,
+        found: &RecoveredGroup,
+        checkpoint: u64,
+        machine: &mut dyn Restore,
+    ) -> Result<(), NotRecovered> {
+        let unreadable = || Unreadable("the snapshot of a replica cannot be read".into());
+        let of_machine = |error: SnapshotError| match error {
+            SnapshotError::Invalid => NotRecovered::Unreadable(unreadable()),
+            SnapshotError::UnsupportedVersion => NotRecovered::UnsupportedVersion,
+        };
+        let (mut meta, mut parts) = (None, Manifest::default());
+        machine.begin_restore();
+        for part in found.parts() {
+            let (part, bytes) = part?;
+            let Some(number) = part.checked_sub(1) else {
+                meta = decode_meta(&bytes);
+                continue;
+            };
+            parts.0.insert(number, PartInfo::of(&bytes));
+            machine.restore_part(number, &bytes).map_err(of_machine)?;
+        }
+        let meta = meta.ok_or_else(unreadable)?;
+        let last = meta.last_log_id.filter(|last| in_log(last) == checkpoint).ok_or_else(unreadable)?;
+        machine.restored(last.index).map_err(of_machine)?;
+        self.purged = meta.last_log_id;
+        self.cache.purge(self.first());
+        self.checkpoint = Checkpoint::recovered(checkpoint, parts);
+        let parts = self.checkpoint.parts.clone();
+        self.snapshot = Some((meta, StoredSnapshot { checkpoint, parts }));
         Ok(())
     }
 
@@ -368,35 +402,6 @@ impl RaftLog {
         index
     }
 
-    fn write_snapshot(&mut self, meta: SnapshotMeta, bytes: Arc<[u8]>) -> io::Result<oneshot::Receiver<()>> {
-        if self.failed.is_some() {
-            return Err(self.failure());
-        }
-        let (sender, receiver) = oneshot::channel();
-        let index = meta.last_log_id.as_ref().map_or(0, in_log);
-        if index > self.checkpoint.written {
-            let group = self.storage_groups.entries;
-            let part = |part, payload| Record::Part { group, part, checkpoint: index, payload };
-            let mut parts = 0;
-            self.log.append([part(0, encode_meta(&meta).into())]);
-            for chunk in bytes.chunks(PART) {
-                parts += 1;
-                self.log.append([part(parts, chunk.into())]);
-            }
-            // Empties the parts that only an earlier checkpoint had.
-            for gone in parts + 1..=self.checkpoint.parts {
-                self.log.append([part(gone, Arc::from([]))]);
-            }
-            self.log.append([Record::Done { group, checkpoint: index }]);
-            self.checkpoint.written = index;
-            self.checkpoint.parts = parts;
-            self.snapshot = Some((meta, SnapshotData::Bytes(bytes)));
-        }
-        self.checkpoint.waiting.push((index, sender));
-        self.checkpoint_durable(self.checkpoint.durable);
-        Ok(receiver)
-    }
-
     /// Handles a durable write in one of the replica's groups.
     pub fn durable(&mut self, group: GroupId, index: u64) {
         if group == self.storage_groups.votes {
@@ -428,25 +433,23 @@ impl RaftLog {
         self.checkpoint_durable(index);
     }
 
-    fn checkpoint_durable(&mut self, index: u64) {
-        self.checkpoint.durable = self.checkpoint.durable.max(index);
-        let durable = self.checkpoint.durable;
-        notify(&mut self.checkpoint.waiting, durable);
-        self.release_snapshot();
-        self.free();
-        for record in std::mem::take(&mut self.deferred) {
-            self.put(record);
+    /// Handles further durable parts of a checkpoint.
+    pub fn parts_durable(&mut self, group: GroupId, parts: u64) {
+        if group == self.storage_groups.entries {
+            self.checkpoint.parts_durable(parts);
         }
     }
 
-    /// Removes the bytes of a durable snapshot from memory. A replica that starts needs them once.
-    fn release_snapshot(&mut self) {
-        let checkpoint = self.checkpoint.written;
-        if let Some((_, data)) = &mut self.snapshot
-            && self.checkpoint.durable >= checkpoint
-            && !self.is_starting
-        {
-            *data = SnapshotData::Stored { checkpoint, size: data.size() };
+    fn checkpoint_durable(&mut self, index: u64) {
+        self.checkpoint.durable = self.checkpoint.durable.max(index);
+        if let Some((checkpoint, meta, parts)) = self.checkpoint.take_durable() {
+            self.snapshot = Some((meta, StoredSnapshot { checkpoint, parts }));
+        }
+        let durable = self.checkpoint.durable;
+        notify(&mut self.checkpoint.waiting, durable);
+        self.free();
+        for record in std::mem::take(&mut self.deferred) {
+            self.put(record);
         }
     }
 
@@ -494,7 +497,7 @@ impl RaftLog {
             flushed.io_completed(Err(io::Error::other(why.to_owned())));
         }
         self.votes.waiting.clear();
-        self.checkpoint.waiting.clear();
+        self.checkpoint.fail();
         self.flush_waiters.clear();
         self.deferred.clear();
         self.reads.clear();
@@ -510,8 +513,30 @@ impl RaftLog {
         io::Error::other(self.failed.clone().unwrap_or_else(|| "the log has stopped".into()))
     }
 
+    /// The last durable snapshot.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        self.snapshot.as_ref().map(|(meta, bytes)| Snapshot { meta: meta.clone(), snapshot: bytes.clone() })
+        let (meta, stored) = self.snapshot.clone()?;
+        Some(Snapshot { meta, snapshot: SnapshotData::Stored(stored) })
+    }
+
+    /// Metadata of the last durable snapshot.
+    pub fn snapshot_meta(&self) -> Option<&SnapshotMeta> {
+        self.snapshot.as_ref().map(|(meta, _)| meta)
+    }
+
+    /// Vote of this replica.
+    pub fn vote(&self) -> Option<Vote> {
+        self.hard.vote
+    }
+
+    /// Handles the number of bytes of a snapshot that another replica has.
+    pub fn snapshot_received(&mut self, to: ReplicaId, checkpoint: u64, offset: u64, now: Time) {
+        self.transfers.received(to, checkpoint, offset, now);
+    }
+
+    /// Handles the end of the transfer of a snapshot.
+    pub fn snapshot_sent(&mut self, to: ReplicaId) {
+        self.transfers.ended(to);
     }
 
     /// Looks up the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not
@@ -584,7 +609,6 @@ impl RaftLog {
     /// Ends the start: from now on reads of the log are made by the owner.
     pub fn started(&mut self) {
         self.is_starting = false;
-        self.release_snapshot();
     }
 
     pub fn read_counters(&self) -> ReadCounters {
@@ -594,14 +618,6 @@ impl RaftLog {
     /// Number of bytes of entries in memory.
     pub fn cached_bytes(&self) -> usize {
         self.cache.bytes()
-    }
-
-    /// Number of bytes of the last snapshot in memory.
-    pub fn snapshot_bytes(&self) -> usize {
-        match &self.snapshot {
-            Some((_, SnapshotData::Bytes(bytes))) => bytes.len(),
-            Some((_, SnapshotData::Stored { .. })) | None => 0,
-        }
     }
 }
 
@@ -635,8 +651,8 @@ fn answer(log: &Log, group: GroupId, vacates: &mut Vec<(SegmentId, u64)>, durabl
 }
 
 impl Store {
-    /// Reads a part of a snapshot.
-    async fn read_part(&self, part: u32, checkpoint: u64) -> io::Result<Arc<[u8]>> {
+    /// Reads a part of a checkpoint.
+    async fn read_part(&self, of: PartOf, part: u32) -> io::Result<Arc<[u8]>> {
         let receiver = {
             let mut raft_log = self.lock();
             if raft_log.failed.is_some() {
@@ -644,7 +660,7 @@ impl Store {
             }
             let (reader, receiver) = oneshot::channel();
             let group = raft_log.storage_groups.entries;
-            raft_log.reads.add_part(group, part, checkpoint, Waiting::Part(reader));
+            raft_log.reads.add_part(group, part, of, Waiting::Part(reader));
             receiver
         };
         let read = receiver.await.map_err(|_| self.failure())?;

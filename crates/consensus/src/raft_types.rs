@@ -1,6 +1,7 @@
 //! Types that replicas send and store, as `openraft` needs them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use link::NodeId;
 use openraft::impls::leader_id_std;
@@ -33,9 +34,9 @@ pub struct Member {
     pub node: NodeId,
 }
 
-/// Command of a log entry: bytes that the state machine understands.
+/// Command of a log entry: bytes that the state machine understands. They are shared, not copied.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Command(pub Vec<u8>);
+pub struct Command(pub Arc<Vec<u8>>);
 
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,20 +50,14 @@ impl fmt::Display for Command {
     }
 }
 
-/// Answer of the state machine to a command.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Answer(pub Vec<u8>);
-
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
-    }
-}
+/// Answer to a proposal that is applied. The owner of the group has the results of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied;
 
 openraft::declare_raft_types!(
     pub(crate) Types:
         D = Command,
-        R = Answer,
+        R = Applied,
         NodeId = ReplicaId,
         Node = Member,
         LeaderId = leader_id_std::LeaderId<u64, ReplicaId>,

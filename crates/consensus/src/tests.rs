@@ -11,11 +11,12 @@ use storage::{
     Commit, ForEachEvent, GroupId, Log, LogEvent, LogListener, Options, SegmentId, Vacate, Writer,
 };
 
+use crate::manifest::{Manifest, PartInfo};
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
-use crate::wire::{self, Append, Body, Message};
+use crate::wire::{self, Append, Body, Message, SnapshotForm, SnapshotPiece};
 use crate::{
-    Change, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine, StorageGroups,
-    UnsupportedVersion,
+    Change, Committed, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine,
+    StorageGroups, UnsupportedVersion,
 };
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
@@ -23,22 +24,60 @@ const GROUP: LogGroup = LogGroup(3);
 const OWN: ReplicaId = ReplicaId(1);
 const OTHER: ReplicaId = ReplicaId(2);
 
-/// State machine that counts its commands.
+/// First of the large parts of a snapshot.
+const LARGE_PARTS: u32 = 100;
+
+/// State machine that counts its commands. Its snapshot has the eight bytes of the number, each in a part.
 #[derive(Default)]
-struct Counting(u64);
+struct Counting {
+    count: u64,
+    /// True if snapshots have four more parts of 1 MiB.
+    is_large: bool,
+    checkpoint: Option<(u64, usize)>,
+    parts: BTreeMap<u32, u8>,
+}
 
 impl StateMachine for Counting {
-    fn apply(&mut self, _: u64, _: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
-        self.0 += 1;
-        Ok(Vec::new())
+    type Effect = u64;
+
+    const IS_STREAM: bool = true;
+
+    fn apply(&mut self, committed: &Committed, effects: &mut Vec<u64>) -> Result<(), UnsupportedVersion> {
+        self.count += 1;
+        effects.push(committed.index);
+        Ok(())
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.to_le_bytes().into()
+    fn begin_checkpoint(&mut self) {
+        self.checkpoint = Some((self.count, 0));
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
-        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| SnapshotError::Invalid)?);
+    fn write_parts(&mut self, _: usize, out: &mut dyn FnMut(u32, &[u8])) -> bool {
+        let Some((count, next)) = &mut self.checkpoint else { return true };
+        if let Some(byte) = count.to_le_bytes().get(*next) {
+            out(*next as u32, &[*byte]);
+        } else {
+            out(LARGE_PARTS + *next as u32, &vec![1; 1 << 20]);
+        }
+        *next += 1;
+        *next == if self.is_large { 12 } else { 8 }
+    }
+
+    fn begin_restore(&mut self) {
+        self.parts.clear();
+    }
+
+    /// Takes one part with all bytes, too: earlier versions sent that.
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
+        if part < LARGE_PARTS {
+            self.parts.extend((part..).zip(bytes.iter().copied()));
+        }
+        Ok(())
+    }
+
+    fn restored(&mut self, _: u64) -> Result<(), SnapshotError> {
+        let bytes: Vec<u8> = self.parts.values().copied().collect();
+        self.count = u64::from_le_bytes(bytes.try_into().map_err(|_| SnapshotError::Invalid)?);
         Ok(())
     }
 }
@@ -120,6 +159,7 @@ impl Lone {
             match event {
                 LogEvent::Durable(group, index) => self.group.durable(group, index),
                 LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
+                LogEvent::PartsDurable(group, parts) => self.group.parts_durable(group, parts),
                 LogEvent::Vacate(vacate) => self.group.vacate(vacate),
                 other => panic!("{other:?}"),
             }
@@ -172,7 +212,8 @@ fn membership() -> Membership {
 fn a_snapshot_that_arrives_with_later_entries_is_not_installed() {
     let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
     let first = Entry::new(wire::log_id(1, 0), Payload::Membership(membership()));
-    let others = (1..=22).map(|at| Entry::new(wire::log_id(1, at), Payload::Normal(Command(vec![1]))));
+    let others =
+        (1..=22).map(|at| Entry::new(wire::log_id(1, at), Payload::Normal(Command(Arc::new(vec![1])))));
     let all: Vec<Entry> = std::iter::once(first).chain(others).collect();
     let append = |from: usize, to: usize| {
         let previous = from.checked_sub(1).map(|at| wire::log_id(1, at as u64));
@@ -187,7 +228,8 @@ fn a_snapshot_that_arrives_with_later_entries_is_not_installed() {
         last_membership: StoredMembership::new(Some(wire::log_id(1, 0)), membership()),
     };
     let bytes = 15_u64.to_le_bytes().to_vec();
-    lone.receives(Body::Snapshot { vote, meta, size: 8, offset: 0, bytes });
+    let form = SnapshotForm::Whole;
+    lone.receives(Body::Snapshot(SnapshotPiece { form, vote, meta, size: 8, offset: 0, bytes }));
     lone.passes();
     let status = lone.group.status(Time(lone.now));
     assert_eq!((status.failure, status.last, status.snapshot), (None, Some(22), None));
@@ -230,7 +272,7 @@ fn follows(lone: &mut Lone, count: u64, size: usize, committed: Option<u64>) {
     let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
     let entry = |index| match index {
         0 => Entry::new(wire::log_id(1, 0), Payload::Membership(membership())),
-        _ => Entry::new(wire::log_id(1, index), Payload::Normal(Command(vec![1; size]))),
+        _ => Entry::new(wire::log_id(1, index), Payload::Normal(Command(Arc::new(vec![1; size])))),
     };
     for first in (0..count).step_by(50) {
         let previous = first.checked_sub(1).map(|last| wire::log_id(1, last));
@@ -254,9 +296,9 @@ fn memory_for_entries_is_bounded_and_older_ones_are_read_from_the_log() {
         (10_000..=16 << 10).contains(&cached),
         "of 400 entries of 1,000 bytes, {cached} bytes are in memory"
     );
-    assert_eq!(lone.group.state().0, 0);
+    assert_eq!(lone.group.state().count, 0);
     follows(&mut lone, 400, 1_000, Some(399));
-    assert_eq!((lone.group.state().0, lone.group.status(Time(lone.now)).failure), (399, None));
+    assert_eq!((lone.group.state().count, lone.group.status(Time(lone.now)).failure), (399, None));
     let counters = lone.group.counters();
     assert!(counters.stored_reads > 0 && counters.cached_reads > 0, "{counters:?}");
     assert!(lone.group.cached_bytes() <= 16 << 10);
@@ -280,31 +322,324 @@ fn a_replica_that_cannot_read_its_entries_stops_and_says_so() {
     assert!(!lone.answers().iter().any(granted));
 }
 
+/// Snapshot of the leader up to an entry, in which the number of commands is 9.
+struct Sent {
+    form: SnapshotForm,
+    vote: Vote,
+    meta: SnapshotMeta,
+    bytes: Vec<u8>,
+}
+
+impl Sent {
+    fn new(form: SnapshotForm, term: u64, last: u64) -> Self {
+        let vote =
+            Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(term, OTHER), committed: true };
+        let meta = SnapshotMeta {
+            last_log_id: Some(wire::log_id(1, last)),
+            last_membership: StoredMembership::new(Some(wire::log_id(1, 0)), membership()),
+        };
+        let content = 9_u64.to_le_bytes();
+        let parts = (0..8).map(|part: u32| (part, PartInfo::of(&content[part as usize..][..1])));
+        let mut bytes = match form {
+            SnapshotForm::Parts => Manifest(parts.collect()).encode(),
+            SnapshotForm::Whole => Vec::new(),
+        };
+        bytes.extend(content);
+        Self { form, vote, meta, bytes }
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Sends bytes from an offset on. Returns the answer.
+    fn send(&self, lone: &mut Lone, offset: u64, bytes: &[u8]) -> Option<(Vote, u64)> {
+        let (form, vote, meta) = (self.form, self.vote, self.meta.clone());
+        let size = self.size();
+        lone.receives(Body::Snapshot(SnapshotPiece { form, vote, meta, size, offset, bytes: bytes.into() }));
+        (0..20).for_each(|_| lone.turns_once());
+        lone.answers().into_iter().find_map(|answer| match answer {
+            Body::Received { vote, offset } => Some((vote, offset)),
+            _ => None,
+        })
+    }
+
+    /// Sends a piece of the snapshot. Returns the offset that is expected next.
+    fn sends(&self, lone: &mut Lone, range: std::ops::Range<u64>) -> Option<u64> {
+        let bytes = &self.bytes[range.start as usize..range.end as usize];
+        self.send(lone, range.start, bytes).map(|(_, offset)| offset)
+    }
+}
+
+const FORMS: [SnapshotForm; 2] = [SnapshotForm::Whole, SnapshotForm::Parts];
+
+impl Lone {
+    /// Next piece of a snapshot that the replica sends, and the number of its call.
+    fn sends_piece(&mut self) -> (u32, SnapshotPiece) {
+        for _ in 0..3_000 {
+            let mut found = None;
+            for (call, body) in self.sent() {
+                match body {
+                    Body::Snapshot(piece) => found = Some((call, piece)),
+                    Body::Append(_) => {
+                        self.answers_call(call, Body::Appended(crate::wire::Appended::Conflict))
+                    }
+                    _ => {}
+                }
+            }
+            if let Some(found) = found {
+                return found;
+            }
+            self.turns_once();
+        }
+        panic!("no snapshot is sent in 30 s");
+    }
+
+    /// Last entry of the snapshot, and the number of commands.
+    fn snapshot_and_count(&self) -> (Option<u64>, u64) {
+        (self.group.status(Time(self.now)).snapshot, self.group.state().count)
+    }
+}
+
 /// A leader that had no answer to a piece sends the snapshot again. The replica answers what it has already.
 #[test]
 fn a_snapshot_goes_on_where_it_was_interrupted() {
-    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
-    let meta = |last| SnapshotMeta {
-        last_log_id: Some(wire::log_id(1, last)),
-        last_membership: StoredMembership::new(Some(wire::log_id(1, 0)), membership()),
-    };
+    for form in FORMS {
+        let mut lone = Lone::new();
+        let (one, other) = (Sent::new(form, 1, 20), Sent::new(form, 1, 30));
+        let size = one.size();
+        assert_eq!(one.sends(&mut lone, 0..3), Some(3));
+        // Another snapshot begins at its start.
+        assert_eq!(other.sends(&mut lone, 3..5), Some(0));
+        assert_eq!(other.sends(&mut lone, 0..4), Some(4));
+        assert_eq!(other.sends(&mut lone, 0..4), Some(4));
+        assert_eq!(other.sends(&mut lone, 4..size - 1), Some(size - 1));
+        assert_eq!(lone.snapshot_and_count(), (None, 0));
+        assert_eq!(other.sends(&mut lone, size - 1..size), Some(size));
+        assert_eq!(lone.snapshot_and_count(), (Some(30), 9));
+        // The replica has what is in an older one, and in the same one.
+        assert_eq!((one.sends(&mut lone, 0..3), other.sends(&mut lone, 0..4)), (Some(size), Some(size)));
+        assert_eq!(lone.group.status(Time(lone.now)).failure, None);
+    }
+}
+
+/// Bytes of another replica never stop this one, and an incomplete or wrong snapshot changes nothing.
+#[test]
+fn a_snapshot_that_is_wrong_is_refused() {
+    let sent = Sent::new(SnapshotForm::Parts, 1, 30);
+    let size = sent.bytes.len();
+    for at in 0..size {
+        for value in [0, 1, 0x7f, 0xff] {
+            if sent.bytes[at] == value {
+                continue;
+            }
+            let mut lone = Lone::new();
+            let mut bytes = sent.bytes.clone();
+            bytes[at] = value;
+            assert_eq!(sent.send(&mut lone, 0, &bytes), None, "byte {at} is {value}");
+            assert_eq!(lone.snapshot_and_count(), (None, 0));
+            let answer = sent.sends(&mut lone, 0..size as u64);
+            let status = lone.group.status(Time(lone.now));
+            assert_eq!(answer, Some(size as u64), "byte {at} is {value}: {status:?}");
+            assert_eq!(lone.snapshot_and_count(), (Some(30), 9));
+        }
+    }
     let mut lone = Lone::new();
-    let mut sends = |last: u64, offset: u64, bytes: &[u8]| {
-        lone.receives(Body::Snapshot { vote, meta: meta(last), size: 8, offset, bytes: bytes.into() });
-        lone.passes();
-        let received = lone.answers().into_iter().find_map(|answer| match answer {
-            Body::Received { offset, .. } => Some(offset),
-            _ => None,
-        });
-        (received, lone.group.status(Time(lone.now)).snapshot, lone.group.state().0)
-    };
-    assert_eq!(sends(20, 0, &[1, 1, 1]), (Some(3), None, 0));
-    // Another snapshot begins at its start.
-    assert_eq!(sends(30, 3, &[9, 9]), (Some(0), None, 0));
-    assert_eq!(sends(30, 0, &[9, 0, 0, 0]), (Some(4), None, 0));
-    assert_eq!(sends(30, 0, &[9, 0, 0, 0]), (Some(4), None, 0));
-    assert_eq!(sends(30, 4, &[0, 0, 0, 0]), (Some(8), Some(30), 9));
-    assert_eq!(lone.group.snapshot_bytes(), 0, "it is durable");
+    let mut longer = sent.bytes.clone();
+    longer.push(0);
+    assert_eq!(sent.send(&mut lone, 0, &longer), None);
+    assert_eq!(sent.sends(&mut lone, 1..5), Some(0), "its start is missing");
+    // No entry of a later leader can be in a snapshot, and no snapshot is larger than the limit.
+    let mut later = Sent::new(SnapshotForm::Parts, 1, 30);
+    later.meta.last_log_id = Some(wire::log_id(2, 30));
+    assert_eq!(later.sends(&mut lone, 0..5), None);
+    later.meta.last_log_id = None;
+    assert_eq!(later.sends(&mut lone, 0..5), None);
+    let mut large = Sent::new(SnapshotForm::Whole, 1, 30);
+    large.bytes = vec![0; 65];
+    let mut small = Lone::on(Config { snapshot_bytes_max: 64, ..Config::new(GROUP, OWN, member(OWN), 1) });
+    assert_eq!(large.sends(&mut small, 0..5), None);
+    assert_eq!((lone.snapshot_and_count(), lone.group.status(Time(lone.now)).failure), ((None, 0), None));
+}
+
+/// A leader that was replaced must not take the place of the next one's snapshot.
+#[test]
+fn a_snapshot_of_a_later_leader_goes_on() {
+    let mut lone = Lone::new();
+    let (later, earlier) = (Sent::new(SnapshotForm::Parts, 2, 30), Sent::new(SnapshotForm::Parts, 1, 20));
+    assert_eq!(earlier.sends(&mut lone, 0..5), Some(5));
+    assert_eq!(later.sends(&mut lone, 0..7), Some(7));
+    assert_eq!(earlier.send(&mut lone, 0, &earlier.bytes[..9]), Some((later.vote, 0)));
+    assert_eq!(later.sends(&mut lone, 7..later.size()), Some(later.size()));
+    assert_eq!(lone.snapshot_and_count(), (Some(30), 9));
+}
+
+/// Commits the entries of [`follows`] up to an index, without the disk.
+fn commits(lone: &mut Lone, count: u64, last: u64) {
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
+    let (previous, committed) = (Some(wire::log_id(1, count - 1)), Some(wire::log_id(1, last)));
+    lone.receives(Body::Append(Append { vote, previous, committed, entries: Vec::new() }));
+    (0..5).for_each(|_| lone.turns_without_the_disk());
+}
+
+/// The log has one unfinished checkpoint at a time. A snapshot of this replica waits while another one arrives, not for
+/// ever, and not if the log needs a segment.
+#[test]
+fn an_own_snapshot_waits_for_one_that_arrives() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum End {
+        Arrives,
+        Stalls,
+        SegmentIsWanted,
+    }
+    for end in [End::Arrives, End::Stalls, End::SegmentIsWanted] {
+        let mut lone = Lone::with_snapshots();
+        follows(&mut lone, 40, 100, None);
+        let sent = Sent::new(SnapshotForm::Parts, 1, 60);
+        assert_eq!(sent.sends(&mut lone, 0..sent.size() - 3), Some(sent.size() - 3));
+        commits(&mut lone, 40, 39);
+        (0..20).for_each(|_| lone.turns_once());
+        assert_eq!(lone.snapshot_and_count(), (None, 39), "{end:?}: it waits");
+        let rest = sent.size() - 3..sent.size();
+        match end {
+            End::Arrives => {
+                assert_eq!(sent.sends(&mut lone, rest), Some(sent.size()));
+                assert_eq!(lone.snapshot_and_count(), (Some(60), 9));
+                continue;
+            }
+            End::Stalls => (0..25).for_each(|_| lone.passes()),
+            End::SegmentIsWanted => {
+                let segment = SegmentId(1);
+                lone.group.vacate(Vacate { group: STORAGE_GROUPS.entries, segment, first: 1, last: 35 });
+                (0..20).for_each(|_| lone.turns_once());
+            }
+        }
+        assert_eq!(lone.snapshot_and_count(), (Some(39), 39), "{end:?}");
+        // The transfer begins again.
+        assert_eq!(sent.sends(&mut lone, rest), Some(0), "{end:?}");
+        assert_eq!(sent.sends(&mut lone, 0..sent.size()), Some(sent.size()), "{end:?}");
+        assert_eq!(lone.snapshot_and_count(), (Some(60), 9), "{end:?}");
+    }
+}
+
+/// A snapshot that arrives waits while this replica writes its own.
+#[test]
+fn a_snapshot_that_arrives_waits_for_an_own_one() {
+    let mut lone = Lone::with_snapshots();
+    lone.group.state_mut().is_large = true;
+    follows(&mut lone, 40, 100, None);
+    commits(&mut lone, 40, 39);
+    let sent = Sent::new(SnapshotForm::Parts, 1, 60);
+    let (form, vote, meta) = (sent.form, sent.vote, sent.meta.clone());
+    let size = sent.size();
+    let piece = SnapshotPiece { form, vote, meta, size, offset: 0, bytes: sent.bytes[..5].into() };
+    lone.receives(Body::Snapshot(piece));
+    (0..5).for_each(|_| lone.turns_without_the_disk());
+    assert_eq!(lone.answers().iter().filter(|body| matches!(body, Body::Received { .. })).count(), 0);
+    (0..20).for_each(|_| lone.turns_once());
+    assert!(lone.answers().contains(&Body::Received { vote, offset: 5 }));
+    assert_eq!(lone.snapshot_and_count(), (Some(39), 39));
+    assert_eq!(sent.sends(&mut lone, 5..size), Some(size));
+    assert_eq!(lone.snapshot_and_count(), (Some(60), 9));
+}
+
+/// A leader makes no snapshot while one is sent, as long as the transfer advances. Otherwise the transfer would begin
+/// again with each snapshot.
+#[test]
+fn the_next_snapshot_waits_while_a_transfer_advances() {
+    let patience = std::time::Duration::from_secs(5);
+    for reads_parts in [false, true] {
+        let config = Config { snapshot_piece_bytes: 3, ..Config::new(GROUP, OWN, member(OWN), 1) };
+        let mut lone = Lone::on(Config { snapshot_after: 20, keep_entries: 0, ..config });
+        if reads_parts {
+            lone.group.set_part_readers(BTreeSet::from([node(OTHER)]));
+        }
+        lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+        (0..5).for_each(|_| lone.passes());
+        let proposes = |lone: &mut Lone| {
+            (0..30).for_each(|_| {
+                lone.group.propose(vec![1; 10], patience);
+            });
+            (0..20).for_each(|_| lone.turns_once());
+        };
+        proposes(&mut lone);
+        let first = lone.group.status(Time(lone.now)).snapshot;
+        assert!(first >= Some(20), "{first:?}");
+        lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
+        // The learner takes one piece each five seconds.
+        let (mut received, mut size, mut forms) = (0, u64::MAX, BTreeSet::new());
+        while received < size {
+            let (call, piece) = lone.sends_piece();
+            proposes(&mut lone);
+            (0..5).for_each(|_| lone.passes());
+            let snapshot = lone.group.status(Time(lone.now)).snapshot;
+            assert_eq!(snapshot, first, "after {received} of {size} bytes");
+            (received, size) = (piece.offset + piece.bytes.len() as u64, piece.size);
+            forms.insert(piece.form == SnapshotForm::Parts);
+            lone.answers_call(call, Body::Received { vote: piece.vote, offset: received });
+        }
+        assert_eq!(forms, BTreeSet::from([reads_parts]));
+        (0..20).for_each(|_| lone.turns_once());
+        let second = lone.group.status(Time(lone.now)).snapshot;
+        assert!(second > first, "{second:?}: the transfer has ended");
+    }
+}
+
+/// A transfer whose receiver is silent, or begins again and again, holds up no snapshot.
+#[test]
+fn the_next_snapshot_does_not_wait_for_a_transfer_that_has_stalled() {
+    let patience = std::time::Duration::from_secs(5);
+    for answers in [false, true] {
+        let mut lone = Lone::with_snapshots();
+        lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+        (0..5).for_each(|_| lone.passes());
+        let proposes = |lone: &mut Lone| {
+            (0..30).for_each(|_| {
+                lone.group.propose(vec![1; 10], patience);
+            });
+            (0..20).for_each(|_| lone.turns_once());
+        };
+        proposes(&mut lone);
+        let first = lone.group.status(Time(lone.now)).snapshot;
+        lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
+        for _ in 0..10 {
+            let (call, piece) = lone.sends_piece();
+            proposes(&mut lone);
+            if answers {
+                lone.answers_call(call, Body::Received { vote: piece.vote, offset: 0 });
+                lone.passes();
+            } else {
+                break;
+            }
+        }
+        assert_eq!(lone.group.status(Time(lone.now)).snapshot, first);
+        (0..30).for_each(|_| lone.passes());
+        let second = lone.group.status(Time(lone.now)).snapshot;
+        assert!(second > first, "{second:?}: it has stalled");
+    }
+}
+
+/// Effects come in the order of the commands, and before the outcomes of their proposals.
+#[test]
+fn effects_precede_the_outcomes_of_proposals() {
+    let patience = std::time::Duration::from_secs(5);
+    let mut lone = Lone::new();
+    lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+    (0..5).for_each(|_| lone.passes());
+    let mut proposed: Vec<_> = (0..1_000).map(|_| lone.group.propose(vec![1], patience)).collect();
+    let (mut effects, mut last) = (Vec::new(), 0);
+    while !proposed.is_empty() {
+        lone.turns_once();
+        effects.extend(lone.group.drain_effects());
+        assert!(effects.is_sorted());
+        for event in std::iter::from_fn(|| lone.group.poll_event()) {
+            let Ok(crate::Outcome::Applied(index)) = event.outcome else { continue };
+            assert!(effects.contains(&index) && index > last);
+            last = index;
+            proposed.retain(|request| *request != event.request);
+        }
+    }
+    assert_eq!((effects.len(), lone.group.state().count), (1_000, 1_000));
 }
 
 /// The leader does not purge entries that it may be sending. When another replica leads, it sends none.
@@ -358,7 +693,7 @@ fn a_segment_is_freed_although_a_snapshot_was_being_made_when_the_log_asked_for_
     };
     commits(&mut lone, 25);
     commits(&mut lone, 39);
-    assert_eq!((lone.group.state().0, lone.group.status(Time(lone.now)).snapshot), (39, None));
+    assert_eq!((lone.group.state().count, lone.group.status(Time(lone.now)).snapshot), (39, None));
     lone.group.vacate(Vacate { group: STORAGE_GROUPS.entries, segment: SegmentId(1), first: 1, last: 35 });
     (0..5).for_each(|_| lone.turns_without_the_disk());
     (0..20).for_each(|_| lone.turns_once());

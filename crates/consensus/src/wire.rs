@@ -11,6 +11,7 @@
 //!  7 transfer    vote, to u64, log id?
 //!  8 transferred done u8
 //!  9 refused     nothing: the replica that was asked has stopped
+//! 10 parts       vote, meta, size u64, offset u64, bytes
 //! vote        term u64, replica u64, is committed u8
 //! log id      term u64, index u64
 //! log id?     0 | 1, log id
@@ -20,9 +21,13 @@
 //! meta        log id?, log id? (of the membership), length u32, membership
 //! ```
 //!
+//! A snapshot is sent in pieces: bytes of its parts, one after the other. In a message of kind 10 the manifest of the
+//! parts precedes them. Kind 5 is for replicas of earlier versions, and from them.
+//!
 //! A message of another kind is of a later version: it is not answered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use link::NodeId;
 use openraft::entry::RaftEntry;
@@ -51,11 +56,32 @@ pub(crate) enum Body {
     Appended(Appended),
     Vote { vote: Vote, last: Option<LogId>, is_pre_vote: bool, is_transfer: bool },
     Voted { vote: Vote, last: Option<LogId>, granted: bool },
-    Snapshot { vote: Vote, meta: SnapshotMeta, size: u64, offset: u64, bytes: Vec<u8> },
+    Snapshot(SnapshotPiece),
     Received { vote: Vote, offset: u64 },
     Transfer { vote: Vote, to: ReplicaId, last: Option<LogId> },
     Transferred { done: bool },
     Refused,
+}
+
+/// Piece of a snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SnapshotPiece {
+    pub form: SnapshotForm,
+    pub vote: Vote,
+    pub meta: SnapshotMeta,
+    /// Number of bytes of all pieces.
+    pub size: u64,
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// Bytes that are sent of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SnapshotForm {
+    /// All parts of a [stream](crate::StateMachine::IS_STREAM).
+    Whole,
+    /// The manifest, and the parts.
+    Parts,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -132,8 +158,11 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
             put_log_id_or_none(last.as_ref(), &mut out);
             out.push(u8::from(*granted));
         }
-        Body::Snapshot { vote, meta, size, offset, bytes } => {
-            out.push(5);
+        Body::Snapshot(SnapshotPiece { form, vote, meta, size, offset, bytes }) => {
+            out.push(match form {
+                SnapshotForm::Whole => 5,
+                SnapshotForm::Parts => 10,
+            });
             put_vote(vote, &mut out);
             put_meta(meta, &mut out);
             out.extend(size.to_le_bytes());
@@ -162,7 +191,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
     let mut input = Input(bytes);
     let (group, to) = (LogGroup(input.u16()?), ReplicaId(input.u64()?));
     let (from, call) = (ReplicaId(input.u64()?), input.u32()?);
-    let body = match input.u8()? {
+    let kind = input.u8()?;
+    let body = match kind {
         1 => {
             let vote = input.vote()?;
             let (previous, committed) = (input.log_id_or_none()?, input.log_id_or_none()?);
@@ -186,11 +216,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
             Body::Vote { vote, last, is_pre_vote: flags & 1 != 0, is_transfer: flags & 2 != 0 }
         }
         4 => Body::Voted { vote: input.vote()?, last: input.log_id_or_none()?, granted: input.flag()? },
-        5 => {
+        5 | 10 => {
+            let form = if kind == 5 { SnapshotForm::Whole } else { SnapshotForm::Parts };
             let (vote, meta) = (input.vote()?, input.meta()?);
             let (size, offset) = (input.u64()?, input.u64()?);
             let bytes = std::mem::take(&mut input.0).to_vec();
-            Body::Snapshot { vote, meta, size, offset, bytes }
+            Body::Snapshot(SnapshotPiece { form, vote, meta, size, offset, bytes })
         }
         6 => Body::Received { vote: input.vote()?, offset: input.u64()? },
         7 => {
@@ -297,7 +328,7 @@ fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
         Payload::Blank => out.push(0),
         Payload::Normal(Command(bytes)) => {
             out.push(1);
-            out.extend(bytes);
+            out.extend_from_slice(bytes);
         }
         Payload::Membership(membership) => {
             out.push(2);
@@ -331,7 +362,7 @@ fn payload_of(bytes: &[u8]) -> Option<Payload> {
     let mut input = Input(bytes);
     match input.u8()? {
         0 => Some(Payload::Blank),
-        1 => Some(Payload::Normal(Command(input.0.to_vec()))),
+        1 => Some(Payload::Normal(Command(Arc::new(input.0.to_vec())))),
         2 => Some(Payload::Membership(input.membership()?)),
         _ => None,
     }
@@ -482,11 +513,15 @@ mod tests {
         Membership::new(vec![voters], BTreeMap::from(members)).expect("voters are members")
     }
 
+    fn piece(form: SnapshotForm, meta: SnapshotMeta) -> SnapshotPiece {
+        SnapshotPiece { form, vote: vote(), meta, size: 9, offset: 7, bytes: b"xy".to_vec() }
+    }
+
     fn messages() -> Vec<(Body, &'static str)> {
         let last = Some(log_id(2, 5));
         let entries = vec![
             Entry::new(log_id(3, 6), Payload::Blank),
-            Entry::new(log_id(3, 7), Payload::Normal(Command(b"ab".to_vec()))),
+            Entry::new(log_id(3, 7), Payload::Normal(Command(Arc::new(b"ab".to_vec())))),
             Entry::new(log_id(3, 8), Payload::Membership(membership())),
         ];
         let meta = SnapshotMeta {
@@ -508,7 +543,8 @@ mod tests {
                 Body::Voted { vote: vote(), last: None, granted: true },
                 "0403000000000000000900000000000000010001",
             ),
-            (Body::Snapshot { vote: vote(), meta, size: 9, offset: 7, bytes: b"xy".to_vec() }, SNAPSHOT),
+            (Body::Snapshot(piece(SnapshotForm::Whole, meta.clone())), SNAPSHOT),
+            (Body::Snapshot(piece(SnapshotForm::Parts, meta)), PARTS),
             (
                 Body::Received { vote: vote(), offset: 9 },
                 "06030000000000000009000000000000000109000000\
@@ -531,6 +567,11 @@ mod tests {
          000000000000001200000000000000";
     const SNAPSHOT: &str = "
          050300000000000000090000000000000001010200000000000000050000000000000001010000000000000000
+         000000000000002d00000001010001000000000000000200010000000000000011000000000000000200000000
+         0000001200000000000000090000000000000007000000000000007879";
+
+    const PARTS: &str = "
+         0a0300000000000000090000000000000001010200000000000000050000000000000001010000000000000000
          000000000000002d00000001010001000000000000000200010000000000000011000000000000000200000000
          0000001200000000000000090000000000000007000000000000007879";
 
@@ -561,7 +602,7 @@ mod tests {
                 .replace(char::is_whitespace, "")
         );
         assert_eq!(HardState::decode(&hard.encode()), Some(hard));
-        let entry = Entry::new(log_id(3, 7), Payload::Normal(Command(b"ab".to_vec())));
+        let entry = Entry::new(log_id(3, 7), Payload::Normal(Command(Arc::new(b"ab".to_vec()))));
         let bytes = encode_entry(Some(&log_id(3, 6)), &entry);
         assert_eq!(hex(&bytes), "0103000000000000000600000000000000016162");
         assert_eq!(decode_entry(log_id(3, 7), &bytes), Some((Some(log_id(3, 6)), entry)));

@@ -114,6 +114,13 @@ impl LogListener for EventForwarder {
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
+    /// Shards pace their checkpoints themselves.
+    fn parts_durable(&mut self, group: GroupId, parts: u64) {
+        if META.contains(&group) {
+            self.0.meta().push(LogEvent::PartsDurable(group, parts));
+        }
+    }
+
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
             return self.0.meta().push(LogEvent::Vacate(vacate));

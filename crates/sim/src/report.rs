@@ -341,6 +341,9 @@ report! {
     /// Reads of the log by replicas, and replicas that stopped because such a read failed.
     quorum_log_reads,
     quorum_check_unreadable,
+    /// Proposals that were applied while a snapshot was written, and snapshots that were read.
+    quorum_overlapped,
+    quorum_installed,
     quorum_check_applied,
     quorum_check_read,
     quorum_check_resumed,

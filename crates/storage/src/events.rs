@@ -17,6 +17,10 @@ pub trait LogListener: Send {
     /// The checkpoint at `index` is complete and durable. Entries up to it are needed only for their bodies.
     fn checkpoint_durable(&mut self, group: GroupId, index: u64);
 
+    /// Further parts of the group are durable, this many. They become durable in the order in which they were appended,
+    /// and before their checkpoint.
+    fn parts_durable(&mut self, _group: GroupId, _parts: u64) {}
+
     /// The segment is to be freed: see [`Vacate`].
     fn vacate(&mut self, vacate: Vacate);
 
@@ -39,6 +43,8 @@ pub enum LogEvent {
     Durable(GroupId, u64),
     /// The checkpoint of the group at this index is complete and durable.
     Checkpointed(GroupId, u64),
+    /// Further parts of the group are durable, this many.
+    PartsDurable(GroupId, u64),
     Vacate(Vacate),
     Full(Shortage),
     Room,
@@ -56,6 +62,10 @@ impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
         self.0(LogEvent::Checkpointed(group, index));
+    }
+
+    fn parts_durable(&mut self, group: GroupId, parts: u64) {
+        self.0(LogEvent::PartsDurable(group, parts));
     }
 
     fn vacate(&mut self, vacate: Vacate) {

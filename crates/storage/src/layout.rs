@@ -18,6 +18,8 @@ pub(crate) struct Prepared {
     pub queued_bytes: u64,
     pub entries: Vec<(GroupId, u64)>,
     pub done: Vec<(GroupId, u64)>,
+    /// Numbers of parts of checkpoints.
+    pub parts: Vec<(GroupId, u64)>,
     pub floor: Option<u64>,
     pub checkpoint_bytes: u64,
     pub moved: u64,
@@ -79,6 +81,10 @@ pub(crate) fn layout(
         Item::Record(Record::Part { group, part, checkpoint, payload: bytes }) => {
             (header.group, header.part, header.index) = (*group, *part, *checkpoint);
             payload = Payload::Part(bytes.clone());
+            match prepared.parts.iter_mut().find(|(known, _)| known == group) {
+                Some((_, count)) => *count += 1,
+                None => prepared.parts.push((*group, 1)),
+            }
         }
         Item::MovedPart { group, part, version, payload: bytes } => {
             prepared.moved += 1;

@@ -8,6 +8,7 @@ use crate::entries::EntryLocation;
 use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
+use crate::part_index::{PartIndex, PartLocation};
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
 use crate::recovery::RecoveredEntry;
@@ -117,19 +118,39 @@ impl Log {
         Ok(entries)
     }
 
-    /// Reads a part of the group's last checkpoint, if that is `checkpoint` and the part was written for it. Blocks for
-    /// the disk, so reactors must not call it.
+    /// Reads a part of the group's last checkpoint, if that is `checkpoint`. An earlier checkpoint may have written the
+    /// part. Blocks for the disk, so reactors must not call it.
     ///
     /// # Errors
     /// [`Error::NotFound`] with the index of the checkpoint: there is another checkpoint, or the part is being moved;
     /// [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read_part(&self, group: GroupId, part: u32, checkpoint: u64) -> Result<Arc<[u8]>, Error> {
+        self.read_located(group, part, checkpoint, |part_index| {
+            part_index.get(part).filter(|_| part_index.checkpoint == Some(checkpoint))
+        })
+    }
+
+    /// Reads a part of an unfinished checkpoint: one that was written for it after the last [`Record::Done`]. Blocks
+    /// for the disk, so reactors must not call it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with the index of the checkpoint: the part is not written, or not durable;
+    /// [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
+    pub fn read_pending_part(&self, group: GroupId, part: u32, checkpoint: u64) -> Result<Arc<[u8]>, Error> {
+        self.read_located(group, part, checkpoint, |part_index| part_index.get_pending(part, checkpoint))
+    }
+
+    fn read_located(
+        &self,
+        group: GroupId,
+        part: u32,
+        checkpoint: u64,
+        locate: impl FnOnce(&PartIndex) -> Option<PartLocation>,
+    ) -> Result<Arc<[u8]>, Error> {
         let not_found = Error::NotFound { group, index: checkpoint };
         let (pin, location) = {
             let state = self.shared.state();
-            let part_index = state.groups.get(&group).map(|known| &known.part_index);
-            let live = part_index.filter(|index| index.checkpoint == Some(checkpoint));
-            let location = live.and_then(|index| index.get(part)).filter(|live| live.version == checkpoint);
+            let location = state.groups.get(&group).and_then(|known| locate(&known.part_index));
             let found = location.and_then(|found| Some((state.segments.get(&found.segment)?, found)));
             match found {
                 Some((segment, found)) if found.offset < segment.end() => (segment.pin(), found),
@@ -138,7 +159,7 @@ impl Log {
         };
         let (header, payload) = read_record(&pin, location.offset)?;
         let is = matches!(header.kind, Kind::Part | Kind::MovedPart)
-            && (header.group, header.part, header.index) == (group, part, checkpoint);
+            && (header.group, header.part, header.index) == (group, part, location.version);
         if !is {
             return Err(pin.corrupt(location.offset, format!("this is not part {part} of {group}")));
         }

@@ -26,7 +26,7 @@ pub(crate) struct PartIndex {
     /// Number and digest of the live parts, as stated by the last `Done`.
     counted: Option<(u32, u64)>,
     live: BTreeMap<u32, PartLocation>,
-    /// Parts of an unfinished checkpoint.
+    /// Parts of an unfinished checkpoint. The next `Done` of any checkpoint removes them.
     pending: BTreeMap<u32, PartLocation>,
     digest: u64,
     pub live_bytes: u64,
@@ -108,6 +108,16 @@ impl PartIndex {
         self.live.get(&part).copied()
     }
 
+    /// Returns a part of an unfinished checkpoint.
+    pub fn get_pending(&self, part: u32, checkpoint: u64) -> Option<PartLocation> {
+        self.pending.get(&part).copied().filter(|pending| pending.version == checkpoint)
+    }
+
+    /// Returns the bytes of the parts of unfinished checkpoints.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending.values().map(|pending| size(pending.length as usize)).sum()
+    }
+
     pub fn live(&self) -> impl Iterator<Item = (u32, PartLocation)> + '_ {
         self.live.iter().map(|(part, location)| (*part, *location))
     }
@@ -168,6 +178,27 @@ mod tests {
         assert_eq!(live(&part_index), [(1, 10)]);
         assert!(part_index.complete());
         assert_eq!(part_index.live_bytes, size(5));
+    }
+
+    #[test]
+    fn a_repeated_done_removes_the_parts_of_an_unfinished_checkpoint() {
+        let mut part_index = PartIndex::default();
+        apply(&mut part_index, Kind::Part, 1, 10, 5);
+        apply(&mut part_index, Kind::Done, 0, 10, 16);
+        apply(&mut part_index, Kind::Part, 1, 20, 5);
+        apply(&mut part_index, Kind::Part, 2, 20, 0);
+        assert_eq!(part_index.get_pending(1, 20).map(|found| found.version), Some(20));
+        assert_eq!((part_index.get_pending(1, 10), part_index.get_pending(3, 20)), (None, None));
+        assert_eq!(part_index.pending_bytes(), size(5) + size(0));
+        assert!(part_index.pending_in(SegmentId(1)));
+        apply(&mut part_index, Kind::Done, 0, 10, 16);
+        assert_eq!((part_index.get_pending(1, 20), part_index.pending_bytes()), (None, 0));
+        assert!(!part_index.pending_in(SegmentId(1)) && part_index.movable(1, 10));
+        assert_eq!((live(&part_index), part_index.checkpoint), (vec![(1, 10)], Some(10)));
+        // The same checkpoint begins again with other parts.
+        apply(&mut part_index, Kind::Part, 3, 20, 5);
+        apply(&mut part_index, Kind::Done, 0, 20, 16);
+        assert_eq!(live(&part_index), [(1, 10), (3, 20)]);
     }
 
     #[test]

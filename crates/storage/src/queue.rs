@@ -19,6 +19,9 @@ pub enum Record {
     Part { group: GroupId, part: u32, checkpoint: u64, payload: Arc<[u8]> },
     /// All parts that changed since the last checkpoint were appended. The checkpoints of a group have increasing
     /// indexes. Low priority.
+    ///
+    /// Repeated with the index of the last checkpoint (0 if there is none), it removes the parts that were appended
+    /// since: the checkpoint that they were for is given up.
     Done { group: GroupId, checkpoint: u64 },
 }
 

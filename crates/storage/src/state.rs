@@ -128,9 +128,10 @@ impl State {
     }
 
     /// Returns the number of bytes that cannot be freed: the bytes that groups reported, and the parts of their
-    /// checkpoints.
+    /// checkpoints, unfinished ones included.
     pub fn live_bytes(&self) -> u64 {
-        self.groups.values().map(|g| g.live_bytes + g.part_index.live_bytes).sum()
+        let parts = |group: &Group| group.part_index.live_bytes + group.part_index.pending_bytes();
+        self.groups.values().map(|group| group.live_bytes + parts(group)).sum()
     }
 
     pub fn group_stats(&self) -> Vec<GroupStats> {

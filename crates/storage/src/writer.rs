@@ -386,6 +386,9 @@ impl Writer {
         if !prepared.entries.is_empty() && !mutated!(self.shared.options, ReportBeforeSync) {
             self.events.durable(&prepared.entries);
         }
+        for (group, parts) in &prepared.parts {
+            self.events.parts_durable(*group, *parts);
+        }
         for (group, checkpoint) in &prepared.done {
             self.events.checkpoint_durable(*group, *checkpoint);
         }

@@ -110,9 +110,36 @@ fn a_part_is_read_until_another_checkpoint_replaces_it() {
     drain(&mut opened);
     assert!(matches!(opened.log.read_part(group, 3, 1), Err(Error::NotFound { .. })));
     assert_eq!(opened.log.read_part(group, 3, 2).expect("a part").as_ref(), b"other");
-    // A part that did not change is not of this checkpoint.
-    assert!(matches!(opened.log.read_part(group, 4, 2), Err(Error::NotFound { .. })));
+    // A part that did not change belongs to this checkpoint, too.
+    assert_eq!(opened.log.read_part(group, 4, 2).expect("a part").as_ref(), b"four");
     assert!(matches!(opened.log.read_part(group, 9, 2), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_part_of_an_unfinished_checkpoint_is_read_until_the_checkpoint_is_given_up() {
+    let disk = FaultDisk::new(7);
+    let (mut opened, _) = open_on(&disk);
+    let group = GroupId(1);
+    opened.log.append([entry(1, 1, b"x"), part(1, 3, 1, b"three"), done(1, 1)]);
+    opened.log.append([part(1, 3, 9, b"other"), part(1, 4, 9, b"four")]);
+    assert!(matches!(opened.log.read_pending_part(group, 4, 9), Err(Error::NotFound { .. })), "not durable");
+    drain(&mut opened);
+    assert_eq!(opened.log.read_pending_part(group, 3, 9).expect("a part").as_ref(), b"other");
+    assert_eq!(opened.log.read_pending_part(group, 4, 9).expect("a part").as_ref(), b"four");
+    assert!(matches!(opened.log.read_pending_part(group, 4, 8), Err(Error::NotFound { .. })));
+    opened.log.append([done(1, 1)]);
+    drain(&mut opened);
+    assert!(matches!(opened.log.read_pending_part(group, 3, 9), Err(Error::NotFound { .. })));
+    // The same checkpoint is written again. It has no part of the one that was given up.
+    opened.log.append([part(1, 5, 9, b"five"), done(1, 9)]);
+    drain(&mut opened);
+    assert_eq!(opened.log.read_part(group, 3, 9).expect("a part").as_ref(), b"three");
+    assert!(matches!(opened.log.read_part(group, 4, 9), Err(Error::NotFound { .. })));
+    drop(opened);
+    let (again, _) = open_on(&disk.crash());
+    assert_eq!(again.log.read_part(group, 3, 9).expect("a part").as_ref(), b"three");
+    assert_eq!(again.log.read_part(group, 5, 9).expect("a part").as_ref(), b"five");
+    assert!(matches!(again.log.read_part(group, 4, 9), Err(Error::NotFound { .. })));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! This core's replica of the meta group, and what the core does whether it leads or not.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use consensus::{
@@ -9,6 +9,7 @@ use consensus::{
 use link::{NodeId, Time};
 use storage::LogEvent;
 
+use super::command::Answer;
 use super::{LIMIT, LinkStatus, MetaFrame, MetaState, OwnedMetaMessage, QUORUM_AGE_MAX, Roster};
 
 /// Requester of an operation of the group.
@@ -26,6 +27,8 @@ pub struct CoreReplica {
     group: Group<MetaState>,
     /// Requests to the group in progress.
     requests: BTreeMap<RequestId, RequestOrigin>,
+    /// Answers to the newest commands, by index, for the outcomes of proposals of this node.
+    answers: BTreeMap<u64, Answer>,
     catch_up: CatchUp,
     /// Node of the leading replica, and the time of its last message.
     leader_heard: Option<(NodeId, Time)>,
@@ -53,6 +56,7 @@ impl CoreReplica {
         Self {
             group,
             requests: BTreeMap::new(),
+            answers: BTreeMap::new(),
             catch_up: CatchUp::Behind { asked_at: Time::default() },
             leader_heard: None,
             encoded,
@@ -60,6 +64,11 @@ impl CoreReplica {
             turned_away: VecDeque::new(),
             has_logged_stopped: false,
         }
+    }
+
+    /// Sets the nodes whose version reads snapshots in parts.
+    pub fn set_part_readers(&mut self, nodes: BTreeSet<NodeId>) {
+        self.group.set_part_readers(nodes);
     }
 
     pub fn group(&self) -> &Group<MetaState> {
@@ -100,6 +109,7 @@ impl CoreReplica {
         match event {
             LogEvent::Durable(group_id, index) => self.group.durable(group_id, index),
             LogEvent::Checkpointed(group_id, index) => self.group.checkpoint_durable(group_id, index),
+            LogEvent::PartsDurable(group_id, parts) => self.group.parts_durable(group_id, parts),
             LogEvent::Vacate(vacate) => self.group.vacate(vacate),
             LogEvent::Full(_) | LogEvent::Room => {}
             LogEvent::Failed(_) => self.group.fail("the disk has failed"),
@@ -133,6 +143,8 @@ impl CoreReplica {
 
     pub fn turn(&mut self, now: Time) {
         self.group.turn(now);
+        let has_requests = !self.requests.is_empty();
+        self.answers.extend(self.group.drain_effects().filter(|_| has_requests));
     }
 
     /// Returns frames for other replicas.
@@ -141,14 +153,22 @@ impl CoreReplica {
         Some(MetaFrame { to: transmit.to, message: OwnedMetaMessage::Replica(transmit.frame) })
     }
 
-    /// Returns the outcome of a request, with its origin.
-    pub fn poll_outcome(&mut self) -> Option<(Option<RequestOrigin>, Event)> {
-        let event = self.group.poll_event()?;
+    /// Returns the outcome of a request, with its origin, and the answer to a command.
+    pub fn poll_outcome(&mut self) -> Option<(Option<RequestOrigin>, Event, Option<Answer>)> {
+        let Some(event) = self.group.poll_event() else {
+            // The answers to commands of other nodes. An outcome comes in the turn in which its command is applied.
+            self.answers.clear();
+            return None;
+        };
+        let answer = match &event.outcome {
+            Ok(Outcome::Applied(index)) => self.answers.remove(index),
+            _ => None,
+        };
         let origin = self.requests.remove(&event.request);
         if origin == Some(RequestOrigin::Barrier) && event.outcome == Ok(Outcome::Readable) {
             self.catch_up = CatchUp::Complete;
         }
-        Some((origin, event))
+        Some((origin, event, answer))
     }
 
     pub fn has_requests(&self) -> bool {

@@ -1,7 +1,9 @@
 //! State of the meta group: the members of the cluster, and the records that operators change.
 
-use configstore::Records;
-use consensus::{SnapshotError, StateMachine, UnsupportedVersion};
+use std::collections::BTreeMap;
+
+use configstore::{Records, SnapshotReader};
+use consensus::{Committed, STREAM_PART_BYTES, SnapshotError, StateMachine, UnsupportedVersion};
 
 use super::command::{Answer, Command};
 use super::reader::Reader;
@@ -12,6 +14,8 @@ use crate::features::{LOG, RECORDS};
 const ROSTER: u8 = 1;
 const WITH_RECORDS: u8 = 2;
 const WITH_FEATURES: u8 = 3;
+/// Maximum number of bytes of a snapshot before its records.
+const HEAD_MAX: usize = 64 << 20;
 
 /// State machine of the meta group.
 #[derive(Clone, Debug)]
@@ -22,6 +26,10 @@ pub struct MetaState {
     pub adopted: u64,
     /// Features that this core understands.
     understood: u64,
+    /// Number of parts of the last snapshot.
+    parts: u32,
+    checkpoint: Option<Checkpoint>,
+    restoring: Option<Box<Restoring>>,
 }
 
 impl Default for MetaState {
@@ -33,7 +41,15 @@ impl Default for MetaState {
 impl MetaState {
     /// Creates the state before any entry.
     pub fn new(records: Records, understood: u64) -> Self {
-        Self { roster: Roster::default(), records, adopted: 0, understood: understood & LOG }
+        Self {
+            roster: Roster::default(),
+            records,
+            adopted: 0,
+            understood: understood & LOG,
+            parts: 0,
+            checkpoint: None,
+            restoring: None,
+        }
     }
 
     /// Returns the features that commands in the log may use. Earlier versions used the feature of records without
@@ -51,22 +67,10 @@ impl MetaState {
     }
 }
 
-impl StateMachine for MetaState {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
-        let answer = match Command::decode(command) {
-            Some(Command::Records(_)) if self.roster.founded == 0 => Answer::Refused,
-            Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
-            Some(Command::Adopt(features)) => self.adopt(features)?,
-            Some(command) => self.roster.change(index, command),
-            // Commands of a later version come after a `Command::Adopt`, at which this version stops.
-            None => Answer::Refused,
-        };
-        Ok(answer.encode())
-    }
-
-    /// Encodes the state as `2, length of the roster u32, the roster, the records`; with adopted features as
-    /// `3, adopted u64` and the same fields.
-    fn snapshot(&self) -> Vec<u8> {
+impl MetaState {
+    /// First bytes of a snapshot: `2, length of the roster u32, the roster`; with adopted features `3, adopted u64`
+    /// and the same fields. The records follow.
+    fn encode_head(&self) -> Vec<u8> {
         let roster = self.roster.encode();
         let mut out = vec![WITH_RECORDS];
         if self.adopted != 0 {
@@ -75,39 +79,169 @@ impl StateMachine for MetaState {
         }
         out.extend((roster.len() as u32).to_le_bytes());
         out.extend(roster);
-        out.extend(self.records.snapshot());
         out
     }
+}
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
-        let mut reader = Reader::new(snapshot);
-        let version = reader.u8().ok_or(SnapshotError::Invalid)?;
-        let adopted = match version {
-            ROSTER | WITH_RECORDS => 0,
-            WITH_FEATURES => reader.u64().ok_or(SnapshotError::Invalid)?,
-            _ => return Err(SnapshotError::UnsupportedVersion),
+impl StateMachine for MetaState {
+    /// Index of a command, and its answer.
+    type Effect = (u64, Answer);
+
+    const IS_STREAM: bool = true;
+
+    fn apply(
+        &mut self,
+        committed: &Committed,
+        effects: &mut Vec<(u64, Answer)>,
+    ) -> Result<(), UnsupportedVersion> {
+        let answer = match Command::decode(&committed.command) {
+            Some(Command::Records(_)) if self.roster.founded == 0 => Answer::Refused,
+            Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
+            Some(Command::Adopt(features)) => self.adopt(features)?,
+            Some(command) => self.roster.change(committed.index, command),
+            // Commands of a later version come after a `Command::Adopt`, at which this version stops.
+            None => Answer::Refused,
         };
-        if adopted & !self.understood != 0 {
-            return Err(SnapshotError::UnsupportedVersion);
+        effects.push((committed.index, answer));
+        Ok(())
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let mut bytes = self.encode_head();
+        self.records.begin_snapshot(&mut bytes);
+        self.checkpoint = Some(Checkpoint { bytes, parts: 0 });
+    }
+
+    fn write_parts(&mut self, budget: usize, out: &mut dyn FnMut(u32, &[u8])) -> bool {
+        let Some(checkpoint) = &mut self.checkpoint else { return true };
+        let mut written = 0;
+        while written <= budget {
+            let is_whole = self.records.write_snapshot(STREAM_PART_BYTES, &mut checkpoint.bytes);
+            let is_last = is_whole && checkpoint.bytes.len() <= STREAM_PART_BYTES;
+            let rest = checkpoint.bytes.split_off(checkpoint.bytes.len().min(STREAM_PART_BYTES));
+            out(checkpoint.parts, &checkpoint.bytes);
+            written += checkpoint.bytes.len();
+            (checkpoint.bytes, checkpoint.parts) = (rest, checkpoint.parts + 1);
+            if is_last {
+                (checkpoint.parts..self.parts).for_each(|gone| out(gone, &[]));
+                self.parts = checkpoint.parts;
+                self.checkpoint = None;
+                return true;
+            }
         }
-        let roster = match version {
-            ROSTER => Some(snapshot),
-            _ => reader.u32().and_then(|length| reader.bytes(length as usize)),
-        };
-        let roster = roster.and_then(Roster::decode).ok_or(SnapshotError::Invalid)?;
-        let records = if version == ROSTER { &[][..] } else { reader.rest() };
-        if records.is_empty() {
-            self.records = Records::new(self.records.limits());
-        } else if !self.records.restore(records) {
+        false
+    }
+
+    fn begin_restore(&mut self) {
+        self.restoring = Some(Box::default());
+    }
+
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let restoring = self.restoring.as_mut().ok_or(SnapshotError::Invalid)?;
+        if part != restoring.parts {
+            restoring.waiting.insert(part, bytes.into());
+            return Ok(());
+        }
+        restoring.feed(bytes, self.understood)?;
+        while let Some(bytes) = restoring.waiting.remove(&restoring.parts) {
+            restoring.feed(&bytes, self.understood)?;
+        }
+        Ok(())
+    }
+
+    fn restored(&mut self, _: u64) -> Result<(), SnapshotError> {
+        let restoring = *self.restoring.take().ok_or(SnapshotError::Invalid)?;
+        if !restoring.waiting.is_empty() {
             return Err(SnapshotError::Invalid);
         }
-        (self.roster, self.adopted) = (roster, adopted);
+        let limits = self.records.limits();
+        let (roster, adopted, records) = match restoring.head {
+            Some((roster, adopted)) if !restoring.has_records => (roster, adopted, Records::new(limits)),
+            Some((roster, adopted)) => {
+                (roster, adopted, restoring.records.finish(limits).ok_or(SnapshotError::Invalid)?)
+            }
+            None if restoring.bytes.first() == Some(&ROSTER) => {
+                let roster = Roster::decode(&restoring.bytes).ok_or(SnapshotError::Invalid)?;
+                (roster, 0, Records::new(limits))
+            }
+            None => return Err(SnapshotError::Invalid),
+        };
+        (self.roster, self.adopted, self.records) = (roster, adopted, records);
+        (self.parts, self.checkpoint) = (restoring.parts, None);
         Ok(())
+    }
+}
+
+/// Snapshot that is being written.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    /// Bytes that are not in a part yet.
+    bytes: Vec<u8>,
+    parts: u32,
+}
+
+/// Snapshot that is being read.
+#[derive(Clone, Default)]
+struct Restoring {
+    /// Number of parts that were read.
+    parts: u32,
+    /// Later parts, which come before their turn where the log has moved them.
+    waiting: BTreeMap<u32, Box<[u8]>>,
+    /// Bytes before the records that are not read yet.
+    bytes: Vec<u8>,
+    /// Roster and adopted features.
+    head: Option<(Roster, u64)>,
+    has_records: bool,
+    records: SnapshotReader,
+}
+
+impl std::fmt::Debug for Restoring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Restoring").field("parts", &self.parts).finish_non_exhaustive()
+    }
+}
+
+impl Restoring {
+    fn feed(&mut self, bytes: &[u8], understood: u64) -> Result<(), SnapshotError> {
+        self.parts += 1;
+        if self.head.is_some() {
+            return self.feed_records(bytes);
+        }
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > HEAD_MAX {
+            return Err(SnapshotError::Invalid);
+        }
+        let head = std::mem::take(&mut self.bytes);
+        let mut reader = Reader::new(&head);
+        let adopted = match reader.u8() {
+            Some(WITH_RECORDS) => Some(0),
+            Some(WITH_FEATURES) => reader.u64(),
+            None | Some(ROSTER) => None,
+            Some(_) => return Err(SnapshotError::UnsupportedVersion),
+        };
+        if adopted.is_some_and(|adopted| adopted & !understood != 0) {
+            return Err(SnapshotError::UnsupportedVersion);
+        }
+        let roster = adopted.and_then(|_| reader.u32()).and_then(|length| reader.bytes(length as usize));
+        if let (Some(roster), Some(adopted)) = (roster, adopted) {
+            self.head = Some((Roster::decode(roster).ok_or(SnapshotError::Invalid)?, adopted));
+            return self.feed_records(reader.rest());
+        }
+        // The rest of these bytes is missing.
+        self.bytes = head;
+        Ok(())
+    }
+
+    fn feed_records(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.has_records |= !bytes.is_empty();
+        if self.records.feed(bytes) { Ok(()) } else { Err(SnapshotError::Invalid) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::meta::command::RecordBatch;
 
@@ -121,8 +255,34 @@ mod tests {
         agreed
     }
 
+    fn committed(index: u64, command: &Command) -> Committed {
+        Committed { index, term: 1, command: Arc::new(command.encode()) }
+    }
+
     fn apply(agreed: &mut MetaState, index: u64, command: &Command) -> Option<Answer> {
-        Answer::decode(&agreed.apply(index, &command.encode()).expect("this version understands it"))
+        let mut effects = Vec::new();
+        agreed.apply(&committed(index, command), &mut effects).expect("this version understands it");
+        match effects.pop() {
+            Some((at, answer)) if at == index && effects.is_empty() => Some(answer),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All parts of a snapshot, as versions before parts stored them.
+    fn snapshot(agreed: &MetaState) -> Vec<u8> {
+        let mut bytes = agreed.encode_head();
+        bytes.extend(agreed.records.snapshot());
+        bytes
+    }
+
+    /// Restores parts of this size, whose order is turned round.
+    fn restore(agreed: &mut MetaState, bytes: &[u8], size: usize) -> Result<(), SnapshotError> {
+        agreed.begin_restore();
+        let parts: Vec<_> = (0..).zip(bytes.chunks(size)).collect();
+        for (number, part) in parts.into_iter().rev() {
+            agreed.restore_part(number, part)?;
+        }
+        agreed.restored(9)
     }
 
     #[test]
@@ -138,19 +298,24 @@ mod tests {
     #[test]
     fn snapshots_with_and_without_records_are_read() {
         let agreed = agreed();
-        let bytes = agreed.snapshot();
+        let bytes = snapshot(&agreed);
         let mut again = MetaState::default();
-        again.restore(&bytes).expect("it was just made");
-        assert_eq!(again.snapshot(), bytes);
+        restore(&mut again, &bytes, STREAM_PART_BYTES).expect("it was just made");
+        assert_eq!(snapshot(&again), bytes);
+        for size in 1..bytes.len() {
+            let mut again = MetaState::default();
+            restore(&mut again, &bytes, size).expect("parts of any size");
+            assert_eq!((snapshot(&again), again.parts), (bytes.clone(), bytes.len().div_ceil(size) as u32));
+        }
         assert_eq!((again.roster.clone(), again.records.get("t", "a")), (agreed.roster.clone(), Some("7")));
         let mut old = MetaState::default();
-        old.restore(&agreed.roster.encode()).expect("the snapshot of version 1");
+        restore(&mut old, &agreed.roster.encode(), 7).expect("the snapshot of version 1");
         assert_eq!((old.roster, old.records.revision()), (agreed.roster.clone(), 0));
         for length in 0..bytes.len() {
             let mut part = MetaState::default();
             // A snapshot without any records belongs to a cluster without records.
             let is_whole = length == 5 + agreed.roster.encode().len();
-            assert_eq!(part.restore(&bytes[..length]).is_ok(), is_whole, "{length}");
+            assert_eq!(restore(&mut part, &bytes[..length], 9).is_ok(), is_whole, "{length}");
         }
     }
 
@@ -158,21 +323,84 @@ mod tests {
     fn a_core_without_an_adopted_feature_stops_there() {
         let mut agreed = agreed();
         assert_eq!(agreed.asked_for(), RECORDS, "earlier versions did not adopt it");
-        assert_eq!(agreed.snapshot()[0], WITH_RECORDS, "they read it");
+        assert_eq!(snapshot(&agreed)[0], WITH_RECORDS, "they read it");
         assert_eq!(apply(&mut agreed, 3, &Command::Adopt(LOG)), Some(Answer::Done));
         assert_eq!((agreed.adopted, agreed.roster.index), (LOG, 1));
-        let (bytes, later) = (agreed.snapshot(), Command::Adopt(1 << 40).encode());
-        assert!(agreed.apply(4, &later).is_err());
-        assert_eq!(agreed.snapshot(), bytes);
+        let (bytes, later) = (snapshot(&agreed), committed(4, &Command::Adopt(1 << 40)));
+        assert!(agreed.apply(&later, &mut Vec::new()).is_err());
+        assert_eq!(snapshot(&agreed), bytes);
         let mut again = MetaState::default();
-        again.restore(&bytes).expect("it was just made");
-        assert_eq!(again.snapshot(), bytes);
+        restore(&mut again, &bytes, 10).expect("it was just made");
+        assert_eq!(snapshot(&again), bytes);
         let mut earlier = MetaState::new(Records::default(), RECORDS);
-        assert!(matches!(earlier.restore(&bytes), Err(SnapshotError::UnsupportedVersion)));
-        assert!(matches!(again.restore(&[WITH_FEATURES + 1, 0]), Err(SnapshotError::UnsupportedVersion)));
+        assert!(matches!(restore(&mut earlier, &bytes, 10), Err(SnapshotError::UnsupportedVersion)));
+        assert!(matches!(
+            restore(&mut again, &[WITH_FEATURES + 1, 0], 10),
+            Err(SnapshotError::UnsupportedVersion)
+        ));
         for length in 0..14 {
-            assert!(matches!(again.restore(&bytes[..length]), Err(SnapshotError::Invalid)), "{length}");
+            assert!(
+                matches!(restore(&mut again, &bytes[..length], 3), Err(SnapshotError::Invalid)),
+                "{length}"
+            );
         }
-        assert_eq!(again.snapshot(), bytes);
+        assert_eq!(snapshot(&again), bytes);
+    }
+
+    fn put(key: u64, value: usize) -> Command {
+        let mut batch = vec![1];
+        batch.extend(u128::from(key).wrapping_mul(1 << 70).wrapping_add(value as u128).to_le_bytes());
+        batch.extend([0, 1, 0, 0, 0, 1, b't']);
+        let key = format!("{key:05}");
+        batch.extend((key.len() as u16).to_le_bytes());
+        batch.extend(key.as_bytes());
+        batch.extend([0, 1]);
+        let value = "7".repeat(value);
+        batch.extend((value.len() as u32).to_le_bytes());
+        batch.extend(value.as_bytes());
+        Command::Records(RecordBatch(batch))
+    }
+
+    /// Commands that are applied while a snapshot is written are not in it. Parts that only the snapshot before has are
+    /// removed.
+    #[test]
+    fn a_snapshot_in_several_parts_is_the_state_when_it_began() {
+        let mut agreed = agreed();
+        for key in 0..60 {
+            apply(&mut agreed, 10 + key, &put(key, 50_000));
+        }
+        let mut parts = BTreeMap::new();
+        for round in 0..3 {
+            let bytes = snapshot(&agreed);
+            assert!(bytes.len() > 2 * STREAM_PART_BYTES || round == 2);
+            agreed.begin_checkpoint();
+            let mut index = 1_000 * (round + 1);
+            while !agreed.write_parts(0, &mut |part, bytes: &[u8]| {
+                assert!(bytes.len() <= STREAM_PART_BYTES);
+                parts.insert(part, bytes.to_vec());
+            }) {
+                for key in [0, 30 + round, 59, 100 + index] {
+                    index += 1;
+                    apply(&mut agreed, index, &put(key, 10 + index as usize));
+                }
+            }
+            parts.retain(|_, bytes| !bytes.is_empty());
+            let written: Vec<u8> = parts.values().flatten().copied().collect();
+            assert!(written == bytes, "round {round}");
+            if round == 1 {
+                for key in 0..60 {
+                    apply(&mut agreed, 5_000 + key, &put(key, 3));
+                }
+            }
+        }
+        assert_eq!(parts.len(), 1);
+        // A snapshot that was given up is written again as a whole.
+        agreed.begin_checkpoint();
+        apply(&mut agreed, 9_000, &put(1, 4));
+        let bytes = snapshot(&agreed);
+        agreed.begin_checkpoint();
+        let mut again = Vec::new();
+        while !agreed.write_parts(0, &mut |_, bytes: &[u8]| again.extend_from_slice(bytes)) {}
+        assert!(again == bytes);
     }
 }

@@ -19,7 +19,7 @@ mod records;
 mod relays;
 mod roster;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub use record_sync::RecordSyncConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
-use crate::features::RECORDS;
+use crate::features::{RECORDS, SNAPSHOT_PARTS};
 use crate::mutation::{Mutation, mutated};
 use admission::{Admission, LeaveStep};
 use core_replica::{CoreReplica, RequestOrigin};
@@ -472,6 +472,10 @@ impl Meta {
                 .iter()
                 .filter_map(|link_status| Some((link_status.id, link_status.features?)))
                 .collect();
+            let part_readers = self.part_readers(now);
+            if let Some(core) = &mut self.core {
+                core.set_part_readers(part_readers);
+            }
             self.update(now, link_status);
             if let Some(core) = &mut self.core {
                 core.turn(now);
@@ -485,13 +489,22 @@ impl Meta {
         self.route_via_relays(now, link_status);
     }
 
+    /// Nodes that are linked to this one, or reached by a relay, and read snapshots in parts.
+    fn part_readers(&self, now: Time) -> BTreeSet<NodeId> {
+        let has_it = |features: u64| features & SNAPSHOT_PARTS != 0;
+        let linked = self.features.iter().filter(|(_, features)| has_it(**features)).map(|(node, _)| *node);
+        let relayed = self.roster.members.keys().copied().filter(|node| {
+            !self.features.contains_key(node) && self.relays.features(now, *node).is_some_and(has_it)
+        });
+        linked.chain(relayed).collect()
+    }
+
     /// Adopts the state that this core's replica has applied.
     fn learn_own(&mut self) {
         let Some(core) = &self.core else { return };
         let state = core.group().state();
         if state.roster.index > self.roster.index {
             let roster = state.roster.clone();
-            drop(state);
             self.learn(roster);
         }
     }
@@ -601,10 +614,10 @@ impl Meta {
     }
 
     fn take_outcomes(&mut self, now: Time) {
-        while let Some((origin, event)) = self.core.as_mut().and_then(CoreReplica::poll_outcome) {
+        while let Some((origin, event, answer)) = self.core.as_mut().and_then(CoreReplica::poll_outcome) {
             self.note_outcome(now, event.request, &event.outcome);
             let answer = match &event.outcome {
-                Ok(Outcome::Applied(_, answer)) => Answer::decode(answer),
+                Ok(Outcome::Applied(_)) => answer,
                 Ok(Outcome::Transferred) => Some(Answer::Done),
                 _ => None,
             };

@@ -27,8 +27,17 @@ enum Wanted {
     },
     Part {
         part: u32,
-        checkpoint: u64,
+        of: PartOf,
     },
+}
+
+/// Checkpoint of a part, by its index in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartOf {
+    /// The last checkpoint that is complete.
+    Checkpoint(u64),
+    /// A checkpoint that is being written.
+    Pending(u64),
 }
 
 /// Result of an [`LogRead`], for [`Replica::handle_read`](crate::Replica::handle_read).
@@ -53,7 +62,7 @@ impl LogRead {
         let Self { number, group, wanted } = self;
         let found = match wanted {
             Wanted::Entries { first, last, bytes_max } => read_entries(log, group, (first, last), bytes_max),
-            Wanted::Part { part, checkpoint } => match log.read_part(group, part, checkpoint) {
+            Wanted::Part { part, of } => match read_part(log, group, part, of) {
                 Ok(part) => Ok(Found::Part(Some(part))),
                 Err(storage::Error::NotFound { .. }) => Ok(Found::Part(None)),
                 Err(error) => Err(error.to_string()),
@@ -66,6 +75,13 @@ impl LogRead {
     #[must_use]
     pub fn fail(self, why: &str) -> LogReadResult {
         LogReadResult { number: self.number, found: Err(why.to_owned()) }
+    }
+}
+
+fn read_part(log: &Log, group: GroupId, part: u32, of: PartOf) -> Result<Arc<[u8]>, storage::Error> {
+    match of {
+        PartOf::Checkpoint(checkpoint) => log.read_part(group, part, checkpoint),
+        PartOf::Pending(checkpoint) => log.read_pending_part(group, part, checkpoint),
     }
 }
 
@@ -126,8 +142,8 @@ impl LogReads {
     }
 
     /// Adds a read of a part of a checkpoint.
-    pub fn add_part(&mut self, group: GroupId, part: u32, checkpoint: u64, waiting: Waiting) {
-        self.add(group, Wanted::Part { part, checkpoint }, waiting);
+    pub fn add_part(&mut self, group: GroupId, part: u32, of: PartOf, waiting: Waiting) {
+        self.add(group, Wanted::Part { part, of }, waiting);
     }
 
     fn add(&mut self, group: GroupId, wanted: Wanted, waiting: Waiting) {

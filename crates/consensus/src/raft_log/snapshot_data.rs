@@ -1,65 +1,80 @@
-//! Bytes of a snapshot: in memory while it is made, received or written, and then in the log.
+//! A snapshot as `openraft` passes it on: its parts are in the log.
 
 use std::io;
 use std::sync::Arc;
 
-use super::{PART, Store};
+use super::checkpoint::CheckpointWriter;
+use super::{PartOf, Store};
+use crate::manifest::Manifest;
+use crate::wire::SnapshotForm;
 
-/// Bytes of a snapshot.
-#[derive(Clone, Debug)]
+/// Parts of a snapshot.
 pub(crate) enum SnapshotData {
-    Bytes(Arc<[u8]>),
-    /// Parts of the checkpoint at this index of the log.
-    Stored {
-        checkpoint: u64,
-        size: u64,
-    },
+    Stored(StoredSnapshot),
+    /// Snapshot of another replica. Its parts are in the log, and its checkpoint is not complete.
+    Received(CheckpointWriter),
 }
 
-impl SnapshotData {
-    pub fn size(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Stored { size, .. } => *size,
-        }
-    }
+/// Parts of the checkpoint at this index of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoredSnapshot {
+    pub checkpoint: u64,
+    pub parts: Arc<Manifest>,
 }
 
-/// Reads a snapshot piece by piece. It has one part in memory.
+/// Reads a snapshot piece by piece, as it is sent. It has one part in memory.
 pub(crate) struct SnapshotReader {
     store: Store,
-    data: SnapshotData,
-    part: Option<(u64, Arc<[u8]>)>,
+    checkpoint: u64,
+    /// Encoding of the manifest. Empty for [`SnapshotForm::Whole`].
+    head: Vec<u8>,
+    /// Numbers of the parts, and the offsets at which they end.
+    ends: Vec<(u64, u32)>,
+    part: Option<(u32, Arc<[u8]>)>,
 }
 
 impl SnapshotReader {
-    pub fn new(store: Store, data: SnapshotData) -> Self {
-        Self { store, data, part: None }
+    pub fn new(store: Store, snapshot: &StoredSnapshot, form: SnapshotForm) -> Self {
+        let head = match form {
+            SnapshotForm::Whole => Vec::new(),
+            SnapshotForm::Parts => snapshot.parts.encode(),
+        };
+        let mut end = head.len() as u64;
+        let end_of = |(number, part): (&u32, &crate::manifest::PartInfo)| {
+            end += u64::from(part.length);
+            (end, *number)
+        };
+        let ends = snapshot.parts.0.iter().map(end_of).collect();
+        Self { store, checkpoint: snapshot.checkpoint, head, ends, part: None }
     }
 
-    /// Reads up to `size` bytes from an offset on. Returns at least one byte before the end of the snapshot.
+    /// Number of bytes to send.
+    pub fn size(&self) -> u64 {
+        self.ends.last().map_or(self.head.len() as u64, |(end, _)| *end)
+    }
+
+    /// Reads `size` bytes from an offset on, or fewer up to the end of the snapshot. Many small parts are read at once.
     ///
     /// # Errors
-    /// The part cannot be read, or another snapshot has replaced this one.
+    /// A part cannot be read, or another snapshot has replaced this one.
     pub async fn read(&mut self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
-        if offset >= self.data.size() {
-            return Ok(Vec::new());
+        let head = self.head.get(offset as usize..).unwrap_or_default();
+        let mut out = head[..size.min(head.len())].to_vec();
+        while out.len() < size {
+            let at = offset + out.len() as u64;
+            let next = self.ends.partition_point(|(end, _)| *end <= at);
+            let Some((end, number)) = self.ends.get(next).copied() else { break };
+            let bytes = match &self.part {
+                Some((known, bytes)) if *known == number => bytes.clone(),
+                // Part 0 of a checkpoint holds the metadata.
+                _ => self.store.read_part(PartOf::Checkpoint(self.checkpoint), number + 1).await?,
+            };
+            self.part = Some((number, bytes.clone()));
+            let from = (bytes.len() as u64).checked_sub(end - at);
+            let rest = from.and_then(|from| bytes.get(from as usize..)).filter(|rest| !rest.is_empty());
+            let rest = rest.ok_or_else(|| io::Error::other("a part of the snapshot has another size"))?;
+            out.extend_from_slice(&rest[..rest.len().min(size - out.len())]);
         }
-        let (bytes, from) = match &self.data {
-            SnapshotData::Bytes(bytes) => (bytes.clone(), offset),
-            SnapshotData::Stored { checkpoint, .. } => {
-                let number = offset / PART as u64;
-                let bytes = match &self.part {
-                    Some((at, bytes)) if *at == number => bytes.clone(),
-                    // Part 0 holds the metadata.
-                    _ => self.store.read_part(number as u32 + 1, *checkpoint).await?,
-                };
-                self.part = Some((number, bytes.clone()));
-                (bytes, offset % PART as u64)
-            }
-        };
-        let rest = bytes.get(from as usize..).filter(|rest| !rest.is_empty());
-        let rest = rest.ok_or_else(|| io::Error::other("a part of the snapshot is too short"))?;
-        Ok(rest[..size.min(rest.len())].to_vec())
+        Ok(out)
     }
 }

@@ -15,6 +15,7 @@ use storage::{Commit, Keeper, Options, Writer};
 use super::*;
 use crate::raft_types::{Command, Membership, Payload, StoredMembership};
 use crate::tests::EventRecorder;
+use crate::wire::SnapshotForm;
 use crate::{Member, ReplicaId};
 use storage::LogEvent;
 
@@ -30,6 +31,48 @@ struct Bench {
     keeper: Keeper,
     recorder: EventRecorder,
     store: Store,
+    /// Parts of the snapshot that was found.
+    parts: BTreeMap<u32, Vec<u8>>,
+}
+
+/// State machine that keeps the parts of a snapshot.
+#[derive(Default)]
+struct Parts(BTreeMap<u32, Vec<u8>>);
+
+impl Restore for Parts {
+    fn begin_restore(&mut self) {
+        self.0.clear();
+    }
+
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
+        assert_eq!(self.0.insert(part, bytes.into()), None);
+        Ok(())
+    }
+
+    fn restored(&mut self, _: u64) -> Result<(), SnapshotError> {
+        Ok(())
+    }
+}
+
+/// Writes a snapshot of another replica.
+async fn save(store: Store, meta: SnapshotMeta, parts: Vec<(u32, Vec<u8>)>) -> io::Result<()> {
+    let index = meta.last_log_id.as_ref().map_or(0, in_log);
+    let writer = store.begin_received(index).map_err(|error| io::Error::other(format!("{error:?}")))?;
+    for (part, bytes) in parts {
+        writer.put(part, &bytes)?;
+        writer.room().await?;
+    }
+    writer.finish(meta).await
+}
+
+/// Writes a snapshot of this replica, which has these changes.
+async fn save_changes(store: Store, meta: SnapshotMeta, parts: Vec<(u32, Vec<u8>)>) -> io::Result<()> {
+    let index = meta.last_log_id.as_ref().map_or(0, in_log);
+    let writer = store.begin_checkpoint(index).map_err(|error| io::Error::other(format!("{error:?}")))?;
+    for (part, bytes) in parts {
+        writer.put(part, &bytes)?;
+    }
+    writer.finish(meta).await
 }
 
 impl Bench {
@@ -56,9 +99,11 @@ impl Bench {
         let opened = storage::open(Arc::new(disk.clone()), options, recorder.listener(), &mut |_| ())
             .unwrap_or_else(|error| panic!("the log does not open: {error}"));
         let log = opened.log.clone();
-        let store = Store::recover(opened.log, STORAGE_GROUPS, &opened.recovery.groups, cache_bytes)
-            .expect("a replica's");
-        Self { disk, log, writer: opened.writer, keeper: opened.keeper, recorder, store }
+        let mut parts = Parts::default();
+        let store =
+            Store::recover(opened.log, STORAGE_GROUPS, &opened.recovery.groups, cache_bytes, &mut parts)
+                .expect("a replica's");
+        Self { disk, log, writer: opened.writer, keeper: opened.keeper, recorder, store, parts: parts.0 }
     }
 
     fn after_a_power_cut(self) -> Self {
@@ -73,6 +118,7 @@ impl Bench {
             match event {
                 LogEvent::Durable(group, index) => raft_log.durable(group, index),
                 LogEvent::Checkpointed(group, index) => raft_log.checkpointed(group, index),
+                LogEvent::PartsDurable(group, parts) => raft_log.parts_durable(group, parts),
                 LogEvent::Vacate(vacate) => raft_log.vacate(vacate),
                 other => panic!("{other:?}"),
             }
@@ -86,7 +132,8 @@ impl Bench {
 
     /// Appends entries of a term. The returned function tells whether they are durable.
     fn append(&mut self, term: u64, indexes: std::ops::RangeInclusive<u64>) -> impl FnMut() -> bool + use<> {
-        let entry = |index| Entry::new(log_id(term, index), Payload::Normal(Command(vec![term as u8])));
+        let entry =
+            |index| Entry::new(log_id(term, index), Payload::Normal(Command(Arc::new(vec![term as u8]))));
         let (sender, mut receiver) = Types::oneshot();
         let appended = pin!(self.store.append(indexes.map(entry), IoFlushed::signal(sender)));
         assert!(matches!(poll(appended), Poll::Ready(Ok(()))));
@@ -161,7 +208,7 @@ fn entries_after_a_snapshot_are_not_written_before_it() {
         let _ = bench.append(1, 0..=2);
         bench.commit_all();
         let store = bench.store.clone();
-        let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(1, 10)), vec![7; 100].into()));
+        let mut saved = pin!(save(store.clone(), snapshot_up_to(log_id(1, 10)), vec![(0, vec![7; 100])]));
         assert!(poll(saved.as_mut()).is_pending());
         let purged = bench.store.purge(log_id(1, 10));
         assert!(matches!(poll(pin!(purged)), Poll::Ready(Ok(()))));
@@ -189,7 +236,7 @@ fn entries_after_a_snapshot_are_kept_only_if_they_follow_it() {
         let _ = bench.append(1, 0..=12);
         bench.commit_all();
         let store = bench.store.clone();
-        let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(term, 10)), vec![7; 100].into()));
+        let mut saved = pin!(save(store.clone(), snapshot_up_to(log_id(term, 10)), vec![(0, vec![7; 100])]));
         while poll(saved.as_mut()).is_pending() {
             assert!(bench.commit());
         }
@@ -268,8 +315,9 @@ impl PendingRead {
 }
 
 fn append(bench: &mut Bench, model: &mut Model, term: u64, count: u64) {
-    let entry =
-        |index| Entry::new(log_id(term, index), Payload::Normal(Command(vec![(term + index) as u8; 150])));
+    let entry = |index| {
+        Entry::new(log_id(term, index), Payload::Normal(Command(Arc::new(vec![(term + index) as u8; 150]))))
+    };
     let (sender, _) = Types::oneshot();
     let entries: Vec<Entry> = (model.next()..model.next() + count).map(entry).collect();
     let appended = poll(pin!(bench.store.append(entries.clone(), IoFlushed::signal(sender))));
@@ -312,7 +360,7 @@ fn entries_in_memory_and_in_the_log_are_one_list() {
                     let last = model.entries[random.below(model.entries.len())].log_id;
                     model.snapshot = model.snapshot.max(Some(last.index));
                     let saved = bench.store.clone();
-                    let mut saved = pin!(saved.save_snapshot(snapshot_up_to(last), vec![7; 10].into()));
+                    let mut saved = pin!(save(saved, snapshot_up_to(last), vec![(0, vec![7; 10])]));
                     while poll(saved.as_mut()).is_pending() {
                         assert!(bench.commit());
                     }
@@ -375,7 +423,8 @@ fn memory_is_bounded_when_segments_are_freed_whose_entries_are_all_in_memory() {
     let mut model = Model::default();
     append(&mut bench, &mut model, 1, 100);
     let store = bench.store.clone();
-    let mut saved = pin!(store.save_snapshot(snapshot_up_to(model.entries[90].log_id), vec![7; 10].into()));
+    let mut saved =
+        pin!(save(store.clone(), snapshot_up_to(model.entries[90].log_id), vec![(0, vec![7; 10])]));
     while poll(saved.as_mut()).is_pending() {
         assert!(bench.commit());
     }
@@ -409,7 +458,7 @@ fn a_failed_replica_frees_the_segments_that_its_snapshot_covers() {
     }
     let store = bench.store.clone();
     let last = model.entries[300].log_id;
-    let mut saved = pin!(store.save_snapshot(snapshot_up_to(last), vec![7; 10].into()));
+    let mut saved = pin!(save(store.clone(), snapshot_up_to(last), vec![(0, vec![7; 10])]));
     while poll(saved.as_mut()).is_pending() {
         assert!(bench.commit());
     }
@@ -440,46 +489,239 @@ fn a_failed_replica_waits_for_no_entry_to_become_durable() {
     assert!(matches!(waited, Poll::Ready(Err(_))), "{waited:?}");
 }
 
-/// A snapshot leaves memory when it is durable. It is read back part by part until another
-/// snapshot replaces it.
-#[test]
-fn a_durable_snapshot_is_in_the_log_and_not_in_memory() {
-    let bytes: Vec<u8> = (0..5 * PART / 2).map(|at| (at / 1000) as u8).collect();
-    let mut bench = Bench::with(64 << 10, 0);
-    bench.store.lock().started();
-    let _ = bench.append(1, 0..=20);
-    let store = bench.store.clone();
-    let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(1, 10)), bytes.clone().into()));
-    assert!(poll(saved.as_mut()).is_pending());
-    assert_eq!(bench.store.lock().snapshot_bytes(), bytes.len(), "it is not durable");
-    while poll(saved.as_mut()).is_pending() {
-        assert!(bench.commit());
+fn finishes<F: Future>(bench: &mut Bench, future: F) -> F::Output {
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = poll(future.as_mut()) {
+            return output;
+        }
+        let has_read = bench.read_once();
+        assert!(bench.commit() || has_read, "it waits for something that does not come");
     }
-    assert_eq!(bench.store.lock().snapshot_bytes(), 0);
-    let data = bench.store.lock().snapshot().expect("a snapshot").snapshot;
-    assert_eq!(data.size(), bytes.len() as u64);
-    let mut reader = SnapshotReader::new(bench.store.clone(), data);
-    let mut read = |bench: &mut Bench, offset: u64| {
-        let mut reads = pin!(reader.read(offset, 100_000));
-        loop {
-            match poll(reads.as_mut()) {
-                Poll::Ready(read) => return read,
-                Poll::Pending => assert!(bench.read_once()),
+}
+
+/// Parts of a test: numbers, and the byte and size of their content.
+fn parts(of: &[(u32, u8, usize)]) -> Vec<(u32, Vec<u8>)> {
+    of.iter().map(|(number, byte, size)| (*number, vec![*byte; *size])).collect()
+}
+
+/// A snapshot is sent from the log, with one part in memory, until another one replaces it.
+#[test]
+fn a_snapshot_is_read_from_the_log_until_another_one_replaces_it() {
+    const MIB: usize = 1 << 20;
+    for form in [SnapshotForm::Parts, SnapshotForm::Whole] {
+        let all = parts(&[(0, 1, MIB), (7, 2, MIB), (0x1_0007, 3, MIB / 2)]);
+        let mut bench = Bench::with(64 << 10, 0);
+        bench.store.lock().started();
+        let _ = bench.append(1, 0..=20);
+        let saved = save(bench.store.clone(), snapshot_up_to(log_id(1, 10)), all.clone());
+        finishes(&mut bench, saved).expect("the disk works");
+        let Some(Snapshot { snapshot: SnapshotData::Stored(stored), .. }) = bench.store.lock().snapshot()
+        else {
+            panic!("a snapshot")
+        };
+        let mut expected = if form == SnapshotForm::Parts { stored.parts.encode() } else { Vec::new() };
+        all.iter().for_each(|(_, bytes)| expected.extend(bytes));
+        let mut reader = SnapshotReader::new(bench.store.clone(), &stored, form);
+        assert_eq!(reader.size(), expected.len() as u64);
+        let mut found = Vec::new();
+        while found.len() < expected.len() {
+            let piece = finishes(&mut bench, reader.read(found.len() as u64, 100_000));
+            let piece = piece.expect("the snapshot is there");
+            assert!((1..=100_000).contains(&piece.len()));
+            found.extend(piece);
+        }
+        assert!(found == expected, "other bytes were read");
+        for offset in [0, 1, 33, 44, 45, MIB, 2 * MIB + 7] {
+            let piece = finishes(&mut bench, reader.read(offset as u64, 9)).expect("the snapshot is there");
+            assert!(expected[offset..].starts_with(&piece) && !piece.is_empty(), "from {offset}");
+        }
+        assert_eq!(
+            finishes(&mut bench, reader.read(found.len() as u64, 9)).expect("the end"),
+            Vec::<u8>::new()
+        );
+        let saved = save(bench.store.clone(), snapshot_up_to(log_id(1, 15)), parts(&[(0, 9, 10)]));
+        finishes(&mut bench, saved).expect("the disk works");
+        let read = finishes(&mut bench, reader.read(100, 9));
+        assert!(read.is_err(), "another snapshot has replaced it");
+    }
+}
+
+/// Reads back all parts of the snapshot that this store has.
+fn stored(bench: &mut Bench) -> BTreeMap<u32, Vec<u8>> {
+    let Some(Snapshot { snapshot: SnapshotData::Stored(stored), .. }) = bench.store.lock().snapshot() else {
+        return BTreeMap::new();
+    };
+    let numbers: Vec<u32> = stored.parts.0.keys().copied().collect();
+    let mut found = BTreeMap::new();
+    for number in numbers {
+        let store = bench.store.clone();
+        let read = store.read_part(PartOf::Checkpoint(stored.checkpoint), number + 1);
+        let bytes = finishes(bench, read).expect("the part is there");
+        assert_eq!(stored.parts.0[&number], PartInfo::of(&bytes));
+        found.insert(number, bytes.to_vec());
+    }
+    found
+}
+
+/// Writes of snapshots in a random order: own ones and those of other replicas, complete, given up, and interrupted by
+/// a power cut. A map says what has to be found, in the log that runs and in the one that is opened again.
+#[test]
+fn the_parts_of_the_last_complete_snapshot_are_found() {
+    let mut figures = (0, 0, 0, 0);
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let mut bench = Bench::with(8 << 10, 0);
+        bench.store.lock().started();
+        let (mut model, mut index) = (BTreeMap::<u32, Vec<u8>>::new(), 0);
+        for _ in 0..25 {
+            // Another leader may send a snapshot up to the same index as one that was given up.
+            index += random.below_u64(3);
+            let meta = snapshot_up_to(log_id(1, index));
+            let is_own = random.percent(50);
+            let begun = if is_own {
+                bench.store.begin_checkpoint(index + 1)
+            } else {
+                bench.store.begin_received(index + 1)
+            };
+            let Ok(writer) = begun else {
+                assert!(bench.store.lock().checkpoint.written > index, "seed {seed}");
+                continue;
+            };
+            let mut next = if is_own { model.clone() } else { BTreeMap::new() };
+            for _ in 0..random.below(12) {
+                let (number, size) = (random.below(9) as u32, random.below(600));
+                let bytes = vec![random.draw() as u8; if is_own { size } else { size + 1 }];
+                if !is_own && next.contains_key(&number) {
+                    continue;
+                }
+                writer.put(number, &bytes).expect("the log works");
+                if bytes.is_empty() {
+                    next.remove(&number)
+                } else {
+                    next.insert(number, bytes)
+                };
+                if random.percent(30) {
+                    bench.commit();
+                    bench.keeper.keep();
+                }
+                assert!(matches!(bench.store.begin_received(index + 9), Err(NotBegun::Busy)));
             }
+            match random.below(10) {
+                0..=5 => {
+                    if !is_own {
+                        finishes(&mut bench, writer.all_durable()).expect("the disk works");
+                        for (number, bytes) in &next {
+                            let read = finishes(&mut bench, writer.read(*number)).expect("it is written");
+                            assert!(read[..] == bytes[..], "seed {seed}");
+                        }
+                    }
+                    finishes(&mut bench, writer.finish(meta)).expect("the disk works");
+                    model = next;
+                    figures.0 += 1;
+                }
+                6 | 7 => {
+                    drop(writer);
+                    figures.1 += 1;
+                }
+                _ => {
+                    std::mem::forget(writer);
+                    for _ in 0..random.below(9) {
+                        bench.commit();
+                    }
+                    bench = bench.after_a_power_cut();
+                    assert!(bench.parts == model, "seed {seed}");
+                    bench.store.lock().started();
+                    figures.2 += 1;
+                }
+            }
+            assert!(stored(&mut bench) == model, "seed {seed}");
+        }
+        bench.commit_all();
+        assert!(bench.after_a_power_cut().parts == model, "seed {seed}");
+        figures.3 += u64::from(index > 10);
+    }
+    assert!(figures.0 > 500 && figures.1 > 200 && figures.2 > 200 && figures.3 > 100, "{figures:?}");
+}
+
+/// The parts of a snapshot that was given up would keep their segments, and those after them.
+#[test]
+fn a_snapshot_that_was_given_up_keeps_no_segment() {
+    let mut bench = Bench::with(8 << 10, 0);
+    bench.store.lock().started();
+    let writer = bench.store.begin_received(50).expect("nothing is written");
+    writer.put(3, &[7; 3_000]).expect("the log works");
+    bench.commit_all();
+    let mut model = Model::default();
+    for _ in 0..30 {
+        append(&mut bench, &mut model, 1, 20);
+        bench.commit_all();
+    }
+    let purge = |bench: &mut Bench, model: &Model| {
+        for _ in 0..30 {
+            bench.keeper.keep();
+            bench.commit_all();
+        }
+        let wanted = bench.store.lock().wanted_purge();
+        if let Some(last) = wanted {
+            let last = model.entries[last as usize].log_id;
+            assert!(matches!(poll(pin!(bench.store.clone().purge(last))), Poll::Ready(Ok(()))));
+        }
+        for _ in 0..30 {
+            bench.keeper.keep();
+            bench.commit_all();
         }
     };
-    let mut found = Vec::new();
-    while found.len() < bytes.len() {
-        let piece = read(&mut bench, found.len() as u64).expect("the snapshot is there");
-        assert!((1..=100_000).contains(&piece.len()));
-        found.extend(piece);
-    }
-    assert!(found == bytes, "other bytes were read");
-    assert_eq!(read(&mut bench, bytes.len() as u64).expect("the end"), Vec::<u8>::new());
-    let store = bench.store.clone();
-    let mut saved = pin!(store.save_snapshot(snapshot_up_to(log_id(1, 15)), vec![1; 10].into()));
-    while poll(saved.as_mut()).is_pending() {
-        assert!(bench.commit());
-    }
-    assert!(read(&mut bench, 0).is_err(), "another snapshot has replaced it");
+    purge(&mut bench, &model);
+    assert_eq!(bench.log.stats().freed, 0, "a part of a snapshot is there");
+    drop(writer);
+    bench.commit_all();
+    assert_eq!(bench.store.lock().snapshot_meta(), None);
+    let last = model.entries[500].log_id;
+    let saved = save_changes(bench.store.clone(), snapshot_up_to(last), parts(&[(1, 1, 100)]));
+    finishes(&mut bench, saved).expect("the disk works");
+    purge(&mut bench, &model);
+    assert!(bench.log.stats().freed > 0);
+    let bench = bench.after_a_power_cut();
+    assert_eq!(bench.parts, parts(&[(1, 1, 100)]).into_iter().collect());
+}
+
+/// A replica whose only checkpoint is the end of one that was given up has no snapshot.
+#[test]
+fn a_replica_starts_after_its_first_snapshot_was_given_up() {
+    let mut bench = Bench::new();
+    let _ = bench.append(1, 0..=2);
+    let writer = bench.store.begin_received(50).expect("nothing is written");
+    writer.put(3, &[7; 30]).expect("the log works");
+    drop(writer);
+    bench.commit_all();
+    let mut bench = bench.after_a_power_cut();
+    assert_eq!(bench.found(), (None, vec![(1, 0), (1, 1), (1, 2)]));
+    // The same snapshot comes again, with other parts.
+    let saved = save(bench.store.clone(), snapshot_up_to(log_id(1, 49)), parts(&[(4, 1, 10)]));
+    finishes(&mut bench, saved).expect("the disk works");
+    assert_eq!(bench.after_a_power_cut().parts, parts(&[(4, 1, 10)]).into_iter().collect());
+}
+
+/// Versions before parts wrote these records.
+#[test]
+fn a_snapshot_of_an_earlier_version_is_found() {
+    let mut bench = Bench::new();
+    let group = STORAGE_GROUPS.entries;
+    let meta = crate::wire::encode_meta(&snapshot_up_to(log_id(3, 9)));
+    let hex: String = meta.iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = "0103000000000000000900000000000000010100000000000000000000000000000\
+                  01d0000000101000100000000000000010001000000000000000100000000000000";
+    assert_eq!(hex, golden);
+    let part = |part, bytes: &[u8]| Record::Part { group, part, checkpoint: 10, payload: bytes.into() };
+    bench.log.append([
+        part(0, &meta),
+        part(1, b"abc"),
+        part(2, b"de"),
+        Record::Done { group, checkpoint: 10 },
+    ]);
+    bench.commit_all();
+    let bench = bench.after_a_power_cut();
+    assert_eq!(bench.found(), (Some((3, 9)), vec![]));
+    assert_eq!(bench.parts, BTreeMap::from([(0, b"abc".to_vec()), (1, b"de".to_vec())]));
 }

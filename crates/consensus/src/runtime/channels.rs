@@ -68,7 +68,7 @@ impl AsyncRuntime for Runtime {
     where
         F: Future<Output = T>,
     {
-        self.run_until(future)
+        self.run_until(future, &mut || false)
     }
 }
 

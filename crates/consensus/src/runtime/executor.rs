@@ -143,6 +143,11 @@ impl Runtime {
         }
     }
 
+    /// Time of the last [`Self::run`].
+    pub fn now(&self) -> Time {
+        self.shared.now()
+    }
+
     /// Time at which [`Self::run`] is to be called again.
     pub fn due(&self) -> Time {
         if !sync::lock(&self.shared.ready).is_empty() || !sync::lock(&self.shared.spawned).is_empty() {
@@ -189,11 +194,12 @@ impl Runtime {
         }
     }
 
-    /// Runs all tasks until the future is ready. Time advances by itself whenever all tasks wait.
+    /// Runs all tasks until the future is ready. Whenever all tasks wait, `work` does what they wait for. If it returns
+    /// false, there is nothing to do, and time advances.
     ///
     /// # Panics
     /// Panics when the future waits for something that cannot happen.
-    pub fn run_until<T>(&mut self, future: impl Future<Output = T>) -> T {
+    pub fn run_until<T>(&mut self, future: impl Future<Output = T>, work: &mut dyn FnMut() -> bool) -> T {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -202,6 +208,9 @@ impl Runtime {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                     return output;
                 }
+            }
+            if work() {
+                continue;
             }
             let next = self.due();
             assert!(next != Time::NEVER, "the future waits for something that cannot happen");

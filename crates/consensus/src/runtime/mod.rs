@@ -11,3 +11,4 @@ mod task;
 mod watch;
 
 pub(crate) use executor::Runtime;
+pub(crate) use sleep::Instant;

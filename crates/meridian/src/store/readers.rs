@@ -125,6 +125,7 @@ mod tests {
                 match event {
                     LogEvent::Durable(of, index) => group.durable(of, index),
                     LogEvent::Checkpointed(of, index) => group.checkpoint_durable(of, index),
+                    LogEvent::PartsDurable(of, parts) => group.parts_durable(of, parts),
                     other => panic!("{other:?}"),
                 }
             }

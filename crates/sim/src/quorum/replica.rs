@@ -46,6 +46,8 @@ pub struct ReplicaParameters {
     pub snapshot_after: u64,
     pub keep_entries: u64,
     pub entry_cache_bytes: usize,
+    pub snapshot_piece_bytes: usize,
+    pub snapshot_bytes_in_flight: usize,
     pub segment_bytes: u64,
     pub low_bytes_per_commit: u64,
     pub sync_max: Micros,
@@ -121,6 +123,8 @@ impl Replica {
                 }
                 LogEvent::Checkpointed(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
                 LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
+                LogEvent::PartsDurable(neighbour::GROUP, _) => {}
+                LogEvent::PartsDurable(group, parts) => self.group.parts_durable(group, parts),
                 LogEvent::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
                 LogEvent::Vacate(vacate) => self.group.vacate(vacate),
                 LogEvent::Full(_) => report.quorum_disks_full += 1,
@@ -209,15 +213,18 @@ impl Host {
             snapshot_after: parameters.snapshot_after,
             keep_entries: parameters.keep_entries,
             entry_cache_bytes: parameters.entry_cache_bytes,
+            snapshot_piece_bytes: parameters.snapshot_piece_bytes,
+            snapshot_bytes_in_flight: parameters.snapshot_bytes_in_flight,
             ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
         };
         let neighbour = Neighbour::new(log.clone(), parameters.segment_bytes, &recovery.groups);
         let group =
             Group::start(now, config, log.clone(), STORAGE_GROUPS, &recovery.groups, ProposalLog::default());
-        let group = match group {
+        let mut group = match group {
             Err(why) if self.damage.is_some() => return Err(NotStarted::Refused(why.to_string())),
             group => group.expect("the written log can be read"),
         };
+        group.state_mut().restores = 0;
         self.replica = Some(Replica {
             group,
             log,

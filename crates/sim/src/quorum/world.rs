@@ -130,6 +130,8 @@ impl Quorum {
             snapshot_after: *random.pick(&[20, 100, 1000]),
             keep_entries: *random.pick(&[0, 5, 100]),
             entry_cache_bytes: *random.pick(&[0, 1_000, 20_000]),
+            snapshot_piece_bytes: *random.pick(&[2_000, 10_000, 128 << 10]),
+            snapshot_bytes_in_flight: *random.pick(&[1, 1_000, 2 << 20]),
             segment_bytes: *random.pick(&[8 << 10, 32 << 10, 256 << 10]),
             low_bytes_per_commit: *random.pick(&[500, 1 << 20]),
             sync_max: *random.pick(&[100, 5 * MILLI, 30 * MILLI]),
@@ -322,8 +324,14 @@ impl Quorum {
             at.replica = None;
             return self.is_damaged(host, &format!("{:?}", status.failure));
         }
+        let effects: BTreeMap<u64, u64> = replica.group.drain_effects().collect();
         {
-            let mut proposal_log = replica.group.state();
+            for (index, number) in &effects {
+                self.oracle.applied(&mut self.cx.report, id, *index, *number);
+            }
+            let proposal_log = replica.group.state_mut();
+            self.cx.report.quorum_overlapped += std::mem::take(&mut proposal_log.overlaps);
+            self.cx.report.quorum_installed += std::mem::take(&mut proposal_log.restores);
             let seen = proposal_log.seen;
             for (index, number) in &proposal_log.entries[seen..] {
                 self.oracle.applied(&mut self.cx.report, id, *index, *number);
@@ -362,7 +370,7 @@ impl Quorum {
             self.send(host, transmit.to.0 as usize - 1, transmit.frame);
         }
         for event in events {
-            self.event(host, incarnation, last, event);
+            self.event(host, incarnation, last, &effects, event);
         }
         if due != Time::NEVER {
             self.turn_at(host, due.0.max(now + 1));
@@ -477,15 +485,22 @@ impl Quorum {
         self.turn(host);
     }
 
-    fn event(&mut self, host: usize, incarnation: u32, last: Option<u64>, event: GroupEvent) {
+    fn event(
+        &mut self,
+        host: usize,
+        incarnation: u32,
+        last: Option<u64>,
+        effects: &BTreeMap<u64, u64>,
+        event: GroupEvent,
+    ) {
         let Some(pending_request) = self.pending_request.remove(&(host, incarnation, event.request)) else {
             return;
         };
         self.cx.log(|| format!("{host}: {pending_request:?}: {:?}", event.outcome));
         let report = &mut self.cx.report;
         match (pending_request, event.outcome) {
-            (PendingRequest::Proposal { number, confirmed }, Ok(Outcome::Applied(index, answer))) => {
-                assert_eq!(answer, number.to_le_bytes());
+            (PendingRequest::Proposal { number, confirmed }, Ok(Outcome::Applied(index))) => {
+                assert_eq!(effects.get(&index), Some(&number), "the effect comes with the outcome");
                 self.oracle.decided(report, number, confirmed, index);
             }
             (PendingRequest::Proposal { number, .. }, Err(why)) => {

@@ -333,6 +333,7 @@ impl Runner {
                 LogEvent::Vacate(vacate) => {
                     self.groups.get_mut(&vacate.group).ok_or("a group that there is")?.request_vacate(vacate);
                 }
+                LogEvent::PartsDurable(..) => {}
                 LogEvent::Full(_) => self.tally.full += 1,
                 LogEvent::Room => self.tally.room += 1,
                 LogEvent::Failed(_) => self.failed = true,
