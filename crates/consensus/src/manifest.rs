@@ -5,8 +5,8 @@
 //! part      number u32, length u32, CRC-32C u32
 //! ```
 //!
-//! The checksum of the manifest is that of its other bytes. The numbers of the parts increase. A snapshot that is sent is its manifest, and then the bytes of the parts in this
-//! order.
+//! The checksum of the manifest is that of its other bytes. The numbers of the parts increase. A snapshot that is sent
+//! is its manifest, and then the bytes of the parts in this order.
 
 use std::collections::BTreeMap;
 

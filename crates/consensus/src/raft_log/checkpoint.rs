@@ -80,7 +80,7 @@ pub(crate) struct CheckpointWriter {
 pub(crate) enum NotBegun {
     /// Another checkpoint is being written, or a transfer needs the current one.
     Busy,
-    /// There is a checkpoint at this index or later.
+    /// The log has a checkpoint at this index or later.
     Old,
 }
 
