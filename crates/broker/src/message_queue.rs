@@ -117,6 +117,10 @@ impl MessageQueue {
         let packet = &chunk[start + RECEIVED..];
         let id_at = header_len(packet) + 2 + view.topic.len();
         debug_assert!(packet.len() <= room && packet[0] & 0b1001 == 0 && packet.ends_with(view.payload));
+        debug_assert!(
+            view.properties.is_empty(),
+            "the packet is the message with its topic and payload only"
+        );
         let size = view.encoded_len() as u32;
         let entry = Entry { size, packet: packet.len() as u16, id_at: id_at as u16 };
         self.push_entry(entry, overflow);

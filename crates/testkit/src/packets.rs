@@ -57,6 +57,7 @@ pub struct Message {
     pub dup: bool,
     pub packet_id: Option<u16>,
     pub expiry: Option<u32>,
+    pub content_type: Option<String>,
     pub subscription_ids: Vec<u32>,
     pub alias: Option<u16>,
 }
@@ -434,6 +435,10 @@ impl Message {
             dup: publish.dup,
             packet_id: publish.packet_id.map(PacketId::get),
             expiry: properties.message_expiry_interval(),
+            content_type: properties.iter().find_map(|property| match property {
+                Property::ContentType(text) => Some(text.to_owned()),
+                _ => None,
+            }),
             subscription_ids: ids.collect(),
             alias: properties.topic_alias(),
         }
@@ -441,8 +446,11 @@ impl Message {
 
     fn encode(&self, version: Version, out: &mut Vec<u8>) -> bool {
         let mut properties = PropertiesBuf::default();
-        properties
-            .extend([self.expiry.map(Property::MessageExpiryInterval), self.alias.map(Property::TopicAlias)]);
+        properties.extend([
+            self.expiry.map(Property::MessageExpiryInterval),
+            self.content_type.as_deref().map(Property::ContentType),
+            self.alias.map(Property::TopicAlias),
+        ]);
         let publish = Publish {
             dup: self.dup,
             qos: self.qos,

@@ -332,7 +332,10 @@ impl Worker {
     ) -> bool {
         let view = &shared.view;
         // Several receivers share one copy of the message.
-        if !once.is_for_one() || shared.is_shared() || view.encoded_len() >= SHARED_MIN {
+        if !once.is_for_one() || shared.is_shared() {
+            return false;
+        }
+        if !view.properties.is_empty() || view.encoded_len() >= SHARED_MIN {
             return false;
         }
         let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return true };

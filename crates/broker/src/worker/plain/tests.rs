@@ -140,6 +140,19 @@ impl Side {
         panic!("the workers still have work");
     }
 
+    /// Messages that wait for a client, as operators see them.
+    fn queue(&self, id: ConnectionId) -> Vec<String> {
+        let connection = self.workers[id.worker.index()].connections.get(id.slot, id.generation);
+        let flow = connection.and_then(|connection| connection.flow.as_deref());
+        let messages = flow.into_iter().flat_map(|flow| flow.queue.iter());
+        let describe = |(is_over, entry): (bool, crate::store::Enqueue)| {
+            let view = entry.message.view();
+            let (topic, payload, received) = (view.topic, view.payload, view.received);
+            format!("{is_over} {topic} {payload:?} {received:?} {:?} {:?}", entry.qos, view.properties)
+        };
+        messages.map(describe).collect()
+    }
+
     fn counters(&self) -> String {
         let each =
             self.workers.iter().map(|worker| format!("{:?} {:?}", worker.counters, worker.monitor.packets));
@@ -252,6 +265,9 @@ impl Pair {
         if client.version == Version::V5 && self.random.percent(5) {
             message.expiry = Some(1);
         }
+        if client.version == Version::V5 && self.random.percent(10) {
+            message.content_type = Some("text/plain".into());
+        }
         message.into()
     }
 
@@ -345,6 +361,9 @@ impl Pair {
             }
         }
         assert_eq!(self.short.counters(), self.general.counters());
+        for client in &self.clients {
+            assert_eq!(self.short.queue(client.id), self.general.queue(client.id));
+        }
         for (short, general) in self.short.workers.iter().zip(&self.general.workers) {
             short.check_invariants();
             general.check_invariants();
