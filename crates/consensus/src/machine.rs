@@ -98,8 +98,6 @@ const COMMANDS_MAX: usize = 256;
 const COMMAND_BYTES: usize = 1 << 20;
 /// Number of bytes of parts that one [`Job`] writes.
 const PARTS_BUDGET: usize = 1 << 20;
-/// Maximum number of jobs of one turn of a group.
-const JOBS_MAX: usize = 256;
 
 fn unsupported_version() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED_VERSION)
@@ -192,8 +190,8 @@ impl Jobs {
         has_some
     }
 
-    /// Maximum number of times that a turn of a group runs jobs.
-    pub const ROUNDS_MAX: usize = JOBS_MAX;
+    /// Maximum number of times that a turn of a group runs jobs. It limits the time of a turn.
+    pub const ROUNDS_MAX: usize = 16;
 }
 
 /// Last entry that is applied, and the members at that entry.

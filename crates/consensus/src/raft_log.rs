@@ -234,6 +234,27 @@ impl Store {
         };
         settled.await.map_err(|_| self.failure())
     }
+
+    /// Waits until all appended entries and the last complete checkpoint are durable.
+    ///
+    /// # Errors
+    /// The log has failed.
+    pub async fn wait_all_durable(&self) -> io::Result<()> {
+        self.wait_durable().await?;
+        let settled = {
+            let mut raft_log = self.lock();
+            if raft_log.failed.is_some() {
+                return Err(raft_log.failure());
+            }
+            let (sender, receiver) = oneshot::channel();
+            let written = raft_log.checkpoint.written;
+            raft_log.checkpoint.waiting.push((written, sender));
+            let durable = raft_log.checkpoint.durable;
+            notify(&mut raft_log.checkpoint.waiting, durable);
+            receiver
+        };
+        settled.await.map_err(|_| self.failure())
+    }
 }
 
 impl RaftLog {

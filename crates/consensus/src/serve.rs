@@ -84,7 +84,8 @@ impl Server {
                     Piece::Expected(offset) => Some(Body::Received { vote, offset }),
                     Piece::Outvoted(vote) => Some(Body::Received { vote, offset: 0 }),
                     Piece::Known => {
-                        self.store.wait_durable().await.ok()?;
+                        // The entries may be in a snapshot that was just installed.
+                        self.store.wait_all_durable().await.ok()?;
                         Some(Body::Received { vote, offset: size })
                     }
                     Piece::Whole(whole) => self.install(raft, *whole, size).await,
@@ -100,7 +101,7 @@ impl Server {
         let appended = self.appending.write().await;
         if self.store.lock().has_from(&vote, meta.last_log_id) {
             // If it installed this snapshot, `openraft` would assume that its log is shorter than it is.
-            self.store.wait_durable().await.ok()?;
+            self.store.wait_all_durable().await.ok()?;
             return Some(Body::Received { vote, offset: size });
         }
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(writer) };
@@ -171,7 +172,9 @@ impl Server {
             *incoming = None;
             return None;
         }
-        known.writer.advanced();
+        if !piece.bytes.is_empty() {
+            known.writer.advanced();
+        }
         if !known.is_whole() {
             return Some(Piece::Expected(known.received));
         }

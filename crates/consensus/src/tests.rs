@@ -619,6 +619,35 @@ fn the_next_snapshot_does_not_wait_for_a_transfer_that_has_stalled() {
     }
 }
 
+/// A leader that had no answer asks again while the snapshot is installed. The replica has its entries, but a power cut
+/// would take them.
+#[test]
+fn a_snapshot_is_not_acknowledged_before_it_is_durable() {
+    let mut lone = Lone::new();
+    let sent = Sent::new(SnapshotForm::Parts, 1, 30);
+    assert_eq!(sent.sends(&mut lone, 0..sent.size() - 1), Some(sent.size() - 1));
+    let piece = |offset: u64| {
+        let bytes = sent.bytes[offset as usize..].into();
+        let (form, vote, meta) = (sent.form, sent.vote, sent.meta.clone());
+        Body::Snapshot(SnapshotPiece { form, vote, meta, size: sent.size(), offset, bytes })
+    };
+    lone.receives(piece(sent.size() - 1));
+    while lone.group.state().count == 0 {
+        lone.turns_without_the_disk();
+        if lone.group.state().count == 0 {
+            lone.writer.commit_once().expect("the disk works");
+        }
+    }
+    lone.receives(piece(0));
+    (0..5).for_each(|_| lone.turns_without_the_disk());
+    assert_eq!(lone.group.state().count, 9);
+    let is_answer = |body: &Body| matches!(body, Body::Received { .. });
+    assert!(!lone.answers().iter().any(is_answer), "it is not durable");
+    (0..20).for_each(|_| lone.turns_once());
+    assert_eq!(lone.answers().iter().filter(|body| is_answer(body)).count(), 2);
+    assert_eq!(lone.snapshot_and_count(), (Some(30), 9));
+}
+
 /// Effects come in the order of the commands, and before the outcomes of their proposals.
 #[test]
 fn effects_precede_the_outcomes_of_proposals() {
