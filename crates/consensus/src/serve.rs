@@ -114,6 +114,9 @@ impl Server {
             Poll::Pending => installing.await,
         };
         let response = response.ok()?;
+        // `openraft` does not install a snapshot of entries that it knows to be committed. They may be on their way to
+        // the disk.
+        self.store.wait_all_durable().await.ok()?;
         Some(Body::Received { vote: response.vote, offset: size })
     }
 
@@ -160,6 +163,10 @@ impl Server {
         }
         let known = incoming.as_mut()?;
         if piece.offset != known.received {
+            return Some(Piece::Expected(known.received));
+        }
+        if known.writer.is_full() && !piece.bytes.is_empty() {
+            Runtime::sleep(PATIENCE).await;
             return Some(Piece::Expected(known.received));
         }
         match Runtime::timeout(PATIENCE, known.writer.room()).await {

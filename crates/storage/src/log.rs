@@ -246,6 +246,12 @@ impl Log {
         state.full.or(state.reported)
     }
 
+    /// Returns whether the log has no room for another segment.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.shared.state().full.is_some()
+    }
+
     /// Returns the current figures. Takes time in proportion to the groups and segments.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -343,6 +343,12 @@ impl CheckpointWriter {
         self.store.lock().put_part(self.number, part, bytes)
     }
 
+    /// Returns whether the disk of the log is full. Parts of an own snapshot free space. Those of a received one would
+    /// take the reserve.
+    pub fn is_full(&self) -> bool {
+        self.store.lock().log.is_full()
+    }
+
     /// Returns whether this is still the writer.
     pub fn is_current(&self) -> bool {
         self.store.lock().checkpoint.writer(self.number).is_ok()
