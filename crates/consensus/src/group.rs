@@ -48,6 +48,16 @@ pub enum Outcome {
     Transferred,
 }
 
+/// Change of the role of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leadership {
+    /// The replica leads in this term. Its state may lack entries that were committed before: request a
+    /// [read barrier](Replica::read_barrier).
+    Leads(u64),
+    /// The replica leads no more.
+    Follows,
+}
+
 /// Reason why a request has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecided {
@@ -115,8 +125,11 @@ pub struct Replica {
     snapshot_request: SnapshotRequest,
     /// Last entry of the purge that was requested.
     purge_requested: Option<u64>,
-    /// True if this replica led at the last turn.
+    /// True if this replica led at the last purge.
     has_led: bool,
+    /// Term in which this replica leads.
+    leads: Option<u64>,
+    leadership: VecDeque<Leadership>,
     counters: Counters,
 }
 
@@ -299,6 +312,8 @@ impl Replica {
             snapshot_request: SnapshotRequest::default(),
             purge_requested: None,
             has_led: false,
+            leads: None,
+            leadership: VecDeque::new(),
             counters: Counters::default(),
         })
     }
@@ -409,6 +424,25 @@ impl Replica {
         self.resume_snapshot(now);
         self.purge();
         self.runtime.run(now);
+        self.note_leadership();
+    }
+
+    fn note_leadership(&mut self) {
+        let has_stopped = self.runtime.panic().is_some() || self.store.lock().failed().is_some();
+        let leads = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let leads = metrics.state == ServerState::Leader && metrics.running_state.is_ok() && !has_stopped;
+            leads.then_some(metrics.current_term)
+        };
+        if leads == self.leads {
+            return;
+        }
+        if self.leads.is_some() {
+            self.leadership.push_back(Leadership::Follows);
+        }
+        self.leadership.extend(leads.map(Leadership::Leads));
+        self.leads = leads;
     }
 
     fn timeout(&self) -> Time {
@@ -423,6 +457,11 @@ impl Replica {
     /// Promises of that replica are worthless: its disk loses confirmed writes, or its log is an older copy.
     pub fn poll_regressed(&mut self) -> Option<ReplicaId> {
         self.network.poll_regressed()
+    }
+
+    /// Takes a change of the role of this replica. It leads and follows by turns.
+    pub fn poll_leadership(&mut self) -> Option<Leadership> {
+        self.leadership.pop_front()
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -25,7 +25,9 @@ mod tests;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
-pub use group::{Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, Undecided};
+pub use group::{
+    Change, Counters, Event, Group, Leadership, Outcome, Replica, RequestId, StartError, Undecided,
+};
 pub use machine::{Committed, STREAM_PART_BYTES, SnapshotError, StateMachine, UnsupportedVersion};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, RwLock};
 use crate::group::Raft;
 use crate::incoming::Incoming;
 use crate::machine::State;
+use crate::mutation::{Mutation, mutated};
 use crate::raft_log::{NotBegun, SnapshotData, Store};
 use crate::raft_types::{ReplicaId, Snapshot, Vote};
 use crate::runtime::Runtime;
@@ -162,6 +163,9 @@ impl Server {
             }
         }
         let known = incoming.as_mut()?;
+        if mutated(Mutation::MixSnapshots) {
+            known.meta = piece.meta.clone();
+        }
         if piece.offset != known.received {
             return Some(Piece::Expected(known.received));
         }

@@ -15,8 +15,8 @@ use crate::manifest::{Manifest, PartInfo};
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message, SnapshotForm, SnapshotPiece};
 use crate::{
-    Change, Committed, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine,
-    StorageGroups, UnsupportedVersion,
+    Change, Committed, Config, Group, Leadership, LogGroup, Member, ReplicaId, Role, SnapshotError,
+    StateMachine, StorageGroups, UnsupportedVersion,
 };
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
@@ -646,6 +646,21 @@ fn a_snapshot_is_not_acknowledged_before_it_is_durable() {
     (0..20).for_each(|_| lone.turns_once());
     assert_eq!(lone.answers().iter().filter(|body| is_answer(body)).count(), 2);
     assert_eq!(lone.snapshot_and_count(), (Some(30), 9));
+}
+
+#[test]
+fn a_replica_says_when_it_leads_and_when_it_follows() {
+    let mut lone = Lone::new();
+    let says = |lone: &mut Lone| std::iter::from_fn(|| lone.group.poll_leadership()).collect::<Vec<_>>();
+    lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+    (0..5).for_each(|_| lone.passes());
+    let term = lone.group.status(Time(lone.now)).term;
+    assert_eq!(says(&mut lone), [Leadership::Leads(term)]);
+    lone.passes();
+    assert_eq!(says(&mut lone), []);
+    lone.group.fail("the disk has failed");
+    lone.passes();
+    assert_eq!(says(&mut lone), [Leadership::Follows]);
 }
 
 /// Effects come in the order of the commands, and before the outcomes of their proposals.

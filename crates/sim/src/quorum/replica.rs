@@ -88,6 +88,8 @@ pub struct Replica {
     pub log_reads: Vec<(Micros, LogRead)>,
     /// True if the next read of the log fails.
     pub read_fails: bool,
+    /// Term in which the replica says that it leads.
+    pub leads: Option<u64>,
 }
 
 impl Replica {
@@ -239,6 +241,7 @@ impl Host {
             has_failed: false,
             log_reads: Vec::new(),
             read_fails: false,
+            leads: None,
         });
         Ok(())
     }

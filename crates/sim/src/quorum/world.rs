@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use consensus::{Change, Event as GroupEvent, Member, Outcome, ReplicaId, RequestId, Role};
+use consensus::{Change, Event as GroupEvent, Leadership, Member, Outcome, ReplicaId, RequestId, Role};
 use link::Time;
 
 use super::faults::Fault;
@@ -316,8 +316,18 @@ impl Quorum {
         }
         replica.group.turn(Time(now));
         let status = replica.group.status(Time(now));
-        if status.role == Role::Leader {
-            self.oracle.leads(&mut self.cx.report, status.term, id);
+        while let Some(change) = replica.group.poll_leadership() {
+            let before = replica.leads;
+            replica.leads = match change {
+                Leadership::Leads(term) => Some(term),
+                Leadership::Follows => None,
+            };
+            assert!(before.is_some() != replica.leads.is_some(), "{change:?} after {before:?}");
+        }
+        let leads = (status.role == Role::Leader).then_some(status.term);
+        assert_eq!(replica.leads, leads, "{id}: {status:?}");
+        if let Some(term) = leads {
+            self.oracle.leads(&mut self.cx.report, term, id);
         }
         if status.role == Role::Stopped && !replica.has_failed {
             assert!(at.damage.is_some(), "{id} stopped: {:?}", status.failure);
@@ -398,6 +408,10 @@ impl Quorum {
         match replica.writer.commit_once() {
             Ok(storage::Commit::Idle) => {
                 replica.commits = false;
+                // The keeper of a node looks for room each second.
+                if replica.log.is_full() {
+                    replica.keeper.keep();
+                }
                 return;
             }
             // The next record of the replica is tried at once, because it may have room.
