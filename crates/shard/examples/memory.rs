@@ -75,6 +75,7 @@ impl Bench {
         let claim = Claim {
             client_id,
             user: 1,
+            owner: None,
             connection: 2,
             clean_start: false,
             expiry_s: 86_400,
@@ -174,6 +175,7 @@ fn queued_messages(count: usize) {
     let claim = Claim {
         client_id: "reader",
         user: 1,
+        owner: None,
         connection: 2,
         clean_start: false,
         expiry_s: 86_400,

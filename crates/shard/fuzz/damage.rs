@@ -53,6 +53,7 @@ pub fn check_part(part: PartId, bytes: &[u8]) {
         let claim = Claim {
             client_id: "a",
             user: 0,
+            owner: None,
             connection: 0,
             clean_start: true,
             expiry_s: 9,
@@ -109,8 +110,16 @@ fn write_lively() -> Checkpoint {
     let Command::Publish { message, .. } = publish("w", true) else { return Default::default() };
     for client_id in ["a", "b", "c"] {
         let will = Some(Will { message, delay_s: 5 });
-        let claim =
-            Claim { client_id, user: 0, connection: 1, clean_start: false, expiry_s: 9, window: 2, will };
+        let claim = Claim {
+            client_id,
+            user: 0,
+            owner: None,
+            connection: 1,
+            clean_start: false,
+            expiry_s: 9,
+            window: 2,
+            will,
+        };
         let Some(session) = apply(&Command::Claim(claim)) else { continue };
         let filters = vec![Filter { text: "t/#", options: 2, id: 1 }];
         apply(&Command::Subscribe { session, epoch: 1, filters });

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, Subscription, TopicFilter, TopicName};
-use shard::{Acknowledgement, Limits, NEVER, Phase, QueueFull, ShardSet};
+use shard::{Acknowledgement, Limits, NEVER, NodeIncarnation, Phase, QueueFull, ShardSet};
 
 #[derive(Default)]
 pub struct Model {
     pub now: u64,
     pub limits: Limits,
     pub sessions: BTreeMap<String, Session>,
+    /// Last incarnation of each node, and whether it is over. Node 0 has the shard alone.
+    pub nodes: BTreeMap<u64, (u64, bool)>,
     pub identities: BTreeSet<(u64, u64)>,
     /// Payload and expiry by topic.
     pub retained: BTreeMap<String, (Vec<u8>, u64)>,
@@ -22,6 +24,8 @@ pub struct Model {
 #[derive(Clone, Default, Debug)]
 pub struct Session {
     pub owned: bool,
+    /// Node of the last Claim.
+    pub owner: Option<NodeIncarnation>,
     pub epoch: u32,
     pub window: u16,
     pub expiry_s: u32,
@@ -87,13 +91,49 @@ impl Model {
         self.retained.retain(|_, (_, expires)| *expires > self.now || *expires == NEVER);
     }
 
+    /// Releases the sessions whose owner is one of these.
+    fn release_owned(&mut self, is_gone: impl Fn(Option<NodeIncarnation>) -> bool) {
+        let owned = self.sessions.iter().filter(|(_, session)| session.owned && is_gone(session.owner));
+        for client in owned.map(|(client, _)| client.clone()).collect::<Vec<_>>() {
+            self.release(&client, None, true);
+        }
+    }
+
+    pub fn start_alone(&mut self) {
+        self.nodes = BTreeMap::new();
+        self.release_owned(|_| true);
+    }
+
+    pub fn end_node(&mut self, ended: NodeIncarnation) {
+        let last = self.nodes.get(&ended.node).map_or(0, |(incarnation, _)| *incarnation);
+        if last <= ended.incarnation {
+            self.nodes.insert(ended.node, (ended.incarnation, true));
+        }
+        self.release_owned(|owner| {
+            owner.is_some_and(|owner| owner.node == ended.node && owner.incarnation <= ended.incarnation)
+        });
+    }
+
+    /// Returns whether an incarnation may claim sessions.
+    pub fn enter(&mut self, owner: Option<NodeIncarnation>) -> bool {
+        let Some(NodeIncarnation { node, incarnation }) = owner else { return true };
+        match self.nodes.get(&node) {
+            Some((last, is_over)) if *last == incarnation => !is_over,
+            Some((last, _)) if *last > incarnation => false,
+            _ => {
+                self.release_owned(|owner| owner.is_some_and(|owner| owner.node == node));
+                self.nodes.insert(node, (incarnation, false));
+                true
+            }
+        }
+    }
+
     /// Returns whether the session existed; `None` when there is none now.
     pub fn claim(
         &mut self,
         client: &str,
-        clean: bool,
-        expiry_s: u32,
-        window: u16,
+        owner: Option<NodeIncarnation>,
+        (clean, expiry_s, window): (bool, u32, u16),
         will: Option<Will>,
     ) -> (bool, Option<u32>) {
         if self.sessions.get(client).is_some_and(|session| session.owned) {
@@ -110,7 +150,7 @@ impl Model {
         let due = session.will.take().filter(|will| will.due <= self.now);
         self.wills.extend(due.map(|will| will.payload));
         session.epoch += 1;
-        (session.owned, session.ends) = (true, NEVER);
+        (session.owned, session.owner, session.ends) = (true, owner, NEVER);
         (session.window, session.expiry_s, session.will) = (window, expiry_s, will);
         let epoch = session.epoch;
         self.pump(client);

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity, Limits,
-    MessageView, NEVER, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, ShardId, ShardSet, WalkStep,
-    Will, WillFate, fnv64,
+    MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, ShardId,
+    ShardSet, WalkStep, Will, WillFate, fnv64,
 };
 
 use crate::model::{self, Message, Model};
@@ -18,6 +18,7 @@ pub fn run(program: &[u8]) {
     run.configure();
     while !run.bytes.0.is_empty() {
         run.step();
+        run.finish_sweep();
         run.check();
     }
 }
@@ -85,7 +86,7 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self) {
-        match self.bytes.next() % 25 {
+        match self.bytes.next() % 26 {
             0..5 => self.publish(),
             5..9 => self.acknowledge(),
             9 | 10 => self.claim(),
@@ -99,6 +100,7 @@ impl<'a> Run<'a> {
             19 => self.retain(),
             20 => self.start_again(),
             21 => self.rewrite(),
+            24 => self.end_node(),
             22 => self.forget(),
             23 => self.walk(),
             _ => self.checkpoint(),
@@ -307,11 +309,15 @@ impl<'a> Run<'a> {
         let expiry_s = self.bytes.of(&[60, 0, 600, u32::MAX, 600]);
         let window = self.bytes.of(&[1, 2, 5, 0, 5]);
         let (connection, user) = (u64::from(choice), 0);
-        let claim = Claim { client_id: client, user, connection, clean_start, expiry_s, window, will };
+        let owner = self.node();
+        let claim = Claim { client_id: client, user, owner, connection, clean_start, expiry_s, window, will };
         let answer = self.apply(&Command::Claim(claim));
+        if !self.model.enter(owner) {
+            return assert_eq!(answer, Answer::Stale);
+        }
         let payload = payload.clone();
         let will = will.map(|_| model::Will { payload, delay_s, due: NEVER });
-        let (present, epoch) = self.model.claim(client, clean_start, expiry_s, window, will);
+        let (present, epoch) = self.model.claim(client, owner, (clean_start, expiry_s, window), will);
         let Answer::Claimed { session, epoch: said, present: was } = answer else { panic!("{answer:?}") };
         assert_eq!((was, session.map(|_| said)), (present, epoch));
         if let Some(uid) = session {
@@ -498,10 +504,33 @@ impl<'a> Run<'a> {
         self.now = self.shard.now() + elapsed_ms;
         self.apply(&Command::Started { incarnation: 1, elapsed_ms });
         assert_eq!(self.shard.now(), self.now);
-        let clients: Vec<_> = self.model.sessions.iter().filter(|(_, session)| session.owned).collect();
-        for client in clients.into_iter().map(|(client, _)| client.clone()).collect::<Vec<_>>() {
-            self.model.release(&client, None, true);
-        }
+        self.model.start_alone();
+        self.sweep();
+    }
+
+    /// Ends a node of the cluster; other commands come before the sweep is complete.
+    fn end_node(&mut self) {
+        let Some(owner) = self.node() else { return };
+        assert_eq!(self.apply(&Command::NodeEnded(owner)), Answer::Done);
+        self.model.end_node(owner);
+        self.sweep();
+    }
+
+    /// Chooses an incarnation of a node: the last one that was chosen, an earlier one or the next. `None` is a node
+    /// that holds the shard alone.
+    fn node(&mut self) -> Option<NodeIncarnation> {
+        let choice = self.bytes.next();
+        let node = u64::from(choice % 4);
+        let last = self.model.nodes.get(&node).map_or(1, |(incarnation, _)| *incarnation);
+        let incarnation = match choice / 4 % 8 {
+            0 => last + 1,
+            1 => last.saturating_sub(1),
+            _ => last,
+        };
+        (node > 0).then_some(NodeIncarnation { node, incarnation })
+    }
+
+    fn sweep(&mut self) {
         for _ in 0..self.bytes.next() % 4 {
             match self.bytes.next() % 4 {
                 0 => self.publish(),
@@ -510,7 +539,12 @@ impl<'a> Run<'a> {
                 _ => drop(self.apply(&Command::Sweep { count: 1 })),
             }
         }
-        while self.apply(&Command::Sweep { count: 1 }) == (Answer::Progress { more: true }) {}
+    }
+
+    fn finish_sweep(&mut self) {
+        while self.shard.sweeping() {
+            self.apply(&Command::Sweep { count: 1 });
+        }
     }
 
     fn rewrite(&mut self) {
@@ -650,6 +684,7 @@ impl<'a> Run<'a> {
             );
         }
         assert_eq!((view.owner().is_some(), view.epoch()), (session.owned, session.epoch));
+        assert_eq!(view.owner_node(), session.owner.filter(|_| session.owned));
         assert_eq!(
             (view.window(), view.expiry_s(), view.ends()),
             (session.window, session.expiry_s, session.ends)

@@ -6,6 +6,7 @@ mod encode;
 
 use mqtt::{PacketId, QoS};
 
+use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
@@ -26,11 +27,14 @@ pub enum Command<'a> {
         incarnation: u64,
         elapsed_ms: u64,
     },
+    /// Ends the incarnations of a node of the cluster up to this one: its cores agree that it is gone. Releases its
+    /// sessions as of now.
+    NodeEnded(NodeIncarnation),
     Configure(Limits),
     /// Handles everything that is due by the clock of the batch: sessions end, Wills become due, retained messages
     /// expire. Handles at most [`TICK_MAX`](crate::TICK_MAX) of them.
     Tick,
-    /// Releases up to `count` sessions that a `Started` left for later.
+    /// Releases up to `count` sessions that a `Started` or `NodeEnded` left for later.
     Sweep {
         count: u32,
     },
@@ -129,7 +133,10 @@ pub struct Claim<'a> {
     pub client_id: &'a str,
     /// User of the session; meaningful to the host only.
     pub user: u32,
-    /// Connection that claims the session; meaningful to the host only.
+    /// Node of the connection; `None` on a node that holds the shard alone, for the incarnation of its last
+    /// [`Command::Started`]. The answer for an incarnation that is over is [`Answer::Stale`](crate::Answer::Stale).
+    pub owner: Option<NodeIncarnation>,
+    /// Connection that claims the session; meaningful to its node only.
     pub connection: u64,
     pub clean_start: bool,
     /// Session Expiry Interval in seconds; `u32::MAX` is never. With 0 no session begins, and a resumed one ends

@@ -6,7 +6,7 @@
 pub struct Counts {
     /// Number of sessions.
     pub sessions: u64,
-    /// Number of sessions with a connection.
+    /// Number of sessions with a connection. Those whose owner is gone count until they are released.
     pub owned: u64,
     /// Number of subscriptions of all sessions, shared ones included.
     pub subscriptions: u64,

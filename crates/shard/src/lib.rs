@@ -16,6 +16,7 @@ mod counts;
 mod deadline;
 mod effect;
 mod entry;
+mod eras;
 mod error;
 mod ids;
 mod inbound;
@@ -40,6 +41,7 @@ pub use command::{
 pub use counts::Counts;
 pub use effect::{Answer, DropReason, Effect, EndReason, Subscribed};
 pub use entry::Phase;
+pub use eras::NodeIncarnation;
 pub use error::{ApplyError, Malformed, RestoreError};
 pub use ids::{
     BUCKETS, INDEX_MAX, Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, PartId, REST,

@@ -32,7 +32,7 @@ pub(crate) struct Session {
     pub user: u32,
     /// Session Expiry Interval in seconds.
     pub expiry_s: u32,
-    /// Era of the shard at the last Claim. An owner of an earlier era is gone.
+    /// Era of the node that claimed it last. An owner whose era has ended is gone.
     pub era: u32,
     pub window: u16,
     pub bucket: u16,

@@ -26,6 +26,7 @@ use crate::counts::Counts;
 use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect};
 use crate::entry::Entry;
+use crate::eras::Eras;
 use crate::error::ApplyError;
 use crate::ids::{INDEX_MAX, Identity, MessageKey, REST, SessionUid};
 use crate::limits::Limits;
@@ -66,12 +67,8 @@ pub struct Shard {
     orphans_created: u64,
     /// Deadlines of sessions, by time and slot.
     deadlines: BTreeSet<Deadline>,
-    /// Incarnation of the last `Started`.
-    incarnation: u64,
-    /// Number of incarnations of the node.
-    era: u32,
-    /// End times of eras whose sessions may still be marked as owned.
-    ended_eras: BTreeMap<u32, u64>,
+    /// Incarnations of nodes that own sessions.
+    eras: Eras,
     /// Slot at which the sweep continues.
     sweep: u32,
     routes: Arc<Index<Route>>,
@@ -134,9 +131,7 @@ impl Shard {
             orphans: BTreeMap::new(),
             orphans_created: 0,
             deadlines: BTreeSet::new(),
-            incarnation: 0,
-            era: 0,
-            ended_eras: BTreeMap::new(),
+            eras: Eras::default(),
             sweep: 0,
             routes,
             reader,
@@ -248,6 +243,10 @@ impl Shard {
                 self.started(*incarnation, at.before, *elapsed_ms);
                 Answer::Done
             }
+            Command::NodeEnded(owner) => {
+                self.node_ended(*owner);
+                Answer::Done
+            }
             Command::Configure(limits) => {
                 self.limits = *limits;
                 Answer::Done
@@ -329,9 +328,10 @@ impl Shard {
         }
     }
 
-    /// Returns whether a session has a connection; an owner of an earlier era is gone.
+    /// Returns whether a session has a connection. It has none any more if the era of its owner has ended.
+    #[inline]
     fn is_owned(&self, session: &Session) -> bool {
-        session.has_owner && session.era == self.era
+        session.has_owner && self.eras.is_live(session.era)
     }
 
     /// Returns the slot of a session that is about to change.

@@ -15,7 +15,8 @@ const ROUNDS: u64 = 300;
 
 #[test]
 fn a_damaged_record_is_refused_or_does_no_harm() {
-    for (name, bytes) in fixtures(include_str!("golden/commands.txt")) {
+    let of_nodes = fixtures(include_str!("golden/commands_of_nodes.txt"));
+    for (name, bytes) in fixtures(include_str!("golden/commands.txt")).into_iter().chain(of_nodes) {
         for round in 0..ROUNDS {
             let damaged = change(&mut Random::new(round), &bytes);
             let checked = std::panic::catch_unwind(|| damage::check_batch(&damaged));
@@ -26,7 +27,8 @@ fn a_damaged_record_is_refused_or_does_no_harm() {
 
 #[test]
 fn a_damaged_part_is_refused_or_does_no_harm() {
-    for (name, bytes) in fixtures(include_str!("golden/parts.txt")) {
+    let with_nodes = fixtures(include_str!("golden/parts_with_nodes.txt"));
+    for (name, bytes) in fixtures(include_str!("golden/parts.txt")).into_iter().chain(with_nodes) {
         let part = PartId::from_u32(name.parse().expect("a number"));
         for round in 0..10 * ROUNDS {
             let damaged = change(&mut Random::new(round), &bytes);

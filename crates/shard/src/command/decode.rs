@@ -2,8 +2,9 @@
 
 use mqtt::{PacketId, QoS};
 
-use super::encode::{HEADER, VERSION, kind};
+use super::encode::{HEADER, VERSION, WITH_NODE, kind};
 use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, WalkStep, Will, WillFate};
+use crate::eras::NodeIncarnation;
 use crate::error::{Malformed, malformed};
 use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
 use crate::limits::Limits;
@@ -23,7 +24,8 @@ pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Ma
     let mut header = Reader::new(batch.get(at..).unwrap_or_default());
     let (kind, version, zero) = (header.u8()?, header.u8()?, header.u16()?);
     let len = header.u32()? as usize;
-    if version != VERSION || zero != 0 {
+    let with_node = version == WITH_NODE && kind == kind::CLAIM;
+    if version != VERSION && !with_node || zero != 0 {
         return malformed("version of a command");
     }
     if !len.is_multiple_of(MESSAGE_ALIGN) {
@@ -32,10 +34,14 @@ pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Ma
     header.bytes(len)?;
     let end = at + HEADER + len;
     let mut body = Body { reader: Reader::new(&batch[at + HEADER..end]), end, message: 0 };
-    let command = body.command(kind)?;
+    let command = body.command(kind, with_node)?;
     body.pad()?;
     body.reader.finish()?;
     Ok((Decoded { command, message: body.message }, end))
+}
+
+fn node_incarnation(reader: &mut Reader<'_>) -> Result<NodeIncarnation, Malformed> {
+    Ok(NodeIncarnation { node: reader.u64()?, incarnation: reader.u64()? })
 }
 
 struct Body<'a> {
@@ -46,14 +52,15 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn command(&mut self, kind: u8) -> Result<Command<'a>, Malformed> {
+    fn command(&mut self, kind: u8, with_node: bool) -> Result<Command<'a>, Malformed> {
         let reader = &mut self.reader;
         Ok(match kind {
             kind::STARTED => Command::Started { incarnation: reader.u64()?, elapsed_ms: reader.u64()? },
             kind::CONFIGURE => Command::Configure(Limits::decode(reader)?),
             kind::TICK => Command::Tick,
             kind::SWEEP => Command::Sweep { count: reader.u32()? },
-            kind::CLAIM => return self.claim(),
+            kind::NODE_ENDED => Command::NodeEnded(node_incarnation(reader)?),
+            kind::CLAIM => return self.claim(with_node),
             kind::RELEASE => return self.release(),
             kind::END => Command::End { session: self.session()? },
             kind::SUBSCRIBE => return self.subscribe(),
@@ -93,8 +100,9 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn claim(&mut self) -> Result<Command<'a>, Malformed> {
+    fn claim(&mut self, with_node: bool) -> Result<Command<'a>, Malformed> {
         let reader = &mut self.reader;
+        let owner = if with_node { Some(node_incarnation(reader)?) } else { None };
         let (connection, user, expiry_s) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let (window, clean_start, has_will) = (reader.u16()?, reader.bool()?, reader.bool()?);
         let delay_s = reader.u32()?;
@@ -103,7 +111,7 @@ impl<'a> Body<'a> {
         }
         let will = if has_will { Some(Will { message: self.message()?, delay_s }) } else { None };
         let client_id = self.reader.text()?;
-        Ok(Command::Claim(Claim { client_id, user, connection, clean_start, expiry_s, window, will }))
+        Ok(Command::Claim(Claim { client_id, user, owner, connection, clean_start, expiry_s, window, will }))
     }
 
     fn release(&mut self) -> Result<Command<'a>, Malformed> {

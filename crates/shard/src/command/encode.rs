@@ -4,6 +4,7 @@
 //! multiple of 8. A message in it comes before all fields of variable length, at a multiple of 8.
 
 use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
+use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
 use crate::message::MessageView;
 use crate::shard_set::ShardSet;
@@ -34,10 +35,13 @@ pub(super) mod kind {
     pub const REWRITE: u8 = 21;
     pub const ORPHAN_DONE: u8 = 22;
     pub const WALK: u8 = 23;
+    pub const NODE_ENDED: u8 = 24;
 }
 
-/// Current version of every kind of command.
+/// Version of every command except the following.
 pub(super) const VERSION: u8 = 1;
+/// Version of a [`Command::Claim`] for a node of a cluster.
+pub(super) const WITH_NODE: u8 = 2;
 pub(crate) const HEADER: usize = 8;
 
 /// Maximum size of a record's payload in bytes: the batch before its last command, and that command with the
@@ -49,7 +53,7 @@ pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> 
     let start = out.len();
     debug_assert!(start.is_multiple_of(MESSAGE_ALIGN));
     // The length is filled in below.
-    out.raw(&[kind_of(command), VERSION, 0, 0, 0, 0, 0, 0]);
+    out.raw(&[kind_of(command), version_of(command), 0, 0, 0, 0, 0, 0]);
     let message = body(command, out);
     pad(out);
     let len = (out.len() - start - HEADER) as u32;
@@ -60,6 +64,7 @@ pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> 
 fn kind_of(command: &Command<'_>) -> u8 {
     match command {
         Command::Started { .. } => kind::STARTED,
+        Command::NodeEnded(_) => kind::NODE_ENDED,
         Command::Configure(_) => kind::CONFIGURE,
         Command::Tick => kind::TICK,
         Command::Sweep { .. } => kind::SWEEP,
@@ -85,6 +90,13 @@ fn kind_of(command: &Command<'_>) -> u8 {
     }
 }
 
+fn version_of(command: &Command<'_>) -> u8 {
+    match command {
+        Command::Claim(Claim { owner: Some(_), .. }) => WITH_NODE,
+        _ => VERSION,
+    }
+}
+
 fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
     match command {
         Command::Tick => {}
@@ -92,6 +104,7 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
             out.u64(*one);
             out.u64(*other);
         }
+        Command::NodeEnded(owner) => put_node(*owner, out),
         Command::Configure(limits) => limits.encode(out),
         Command::Sweep { count } => out.u32(*count),
         Command::Claim(claim) => return encode_claim(claim, out),
@@ -165,6 +178,9 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
 }
 
 fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
+    if let Some(owner) = claim.owner {
+        put_node(owner, out);
+    }
     out.u64(claim.connection);
     out.u32(claim.user);
     out.u32(claim.expiry_s);
@@ -216,6 +232,11 @@ fn encode_identity(identity: Option<Identity>, out: &mut Vec<u8>) {
 fn owner(session: SessionUid, epoch: u32, out: &mut Vec<u8>) {
     out.u64(session.as_u64());
     out.u32(epoch);
+}
+
+fn put_node(NodeIncarnation { node, incarnation }: NodeIncarnation, out: &mut Vec<u8>) {
+    out.u64(node);
+    out.u64(incarnation);
 }
 
 /// Appends the message at the next aligned offset.

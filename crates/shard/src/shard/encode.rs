@@ -11,6 +11,8 @@ use crate::wire::Writer;
 pub(super) const VERSION: u8 = 1;
 /// Version of a bucket of sessions where some wait for retained messages: each has the progress of its walks.
 pub(super) const WITH_WALKS: u8 = 2;
+/// Version of the part [`REST`] of a shard whose sessions belong to nodes of a cluster.
+pub(super) const WITH_NODES: u8 = 2;
 
 impl Shard {
     pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
@@ -54,17 +56,15 @@ impl Shard {
 
     fn encode_rest(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        out.u8(VERSION);
+        let is_alone = self.eras.is_alone();
+        out.u8(if is_alone { VERSION } else { WITH_NODES });
         out.u16(self.id);
         out.u64(self.now);
         self.limits.encode(&mut out);
-        out.u64(self.incarnation);
-        out.u32(self.era);
-        out.u32(self.sweep);
-        out.u32(self.ended_eras.len() as u32);
-        for (era, at) in &self.ended_eras {
-            out.u32(*era);
-            out.u64(*at);
+        if is_alone {
+            self.eras.encode_alone(self.sweep, &mut out);
+        } else {
+            self.eras.encode_nodes(self.sweep, &mut out);
         }
         out.u64(self.sessions_created);
         out.u64(self.wills_created);

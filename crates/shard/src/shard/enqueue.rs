@@ -200,7 +200,7 @@ impl Shard {
 
     /// Releases a waiting message that was removed from its queue and will not be read.
     fn forget_waiting(&mut self, slot: u32, mut entry: Entry) {
-        let owned = self.sessions.at(slot).is_some_and(|session| self.is_owned(session));
+        let owned = self.sessions.at(slot).is_some_and(|session| session.has_owner);
         self.counts.queued_messages -= 1;
         self.counts.queued_bytes -= entry.size();
         self.release_entry(&mut entry, owned);

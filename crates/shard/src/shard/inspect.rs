@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, Subscription};
 
-use crate::bodies::Bodies;
 use crate::counts::Counts;
 use crate::entry::{Entry, Phase};
+use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::NEVER;
@@ -22,9 +22,8 @@ use crate::shard_set::ShardSet;
 /// A session in its present state.
 #[derive(Clone, Copy)]
 pub struct SessionView<'a> {
+    shard: &'a Shard,
     session: &'a Session,
-    bodies: &'a Bodies,
-    owned: bool,
 }
 
 /// One delivery to one session.
@@ -74,9 +73,10 @@ impl Shard {
         self.now
     }
 
-    /// Incarnation of the last [`Started`](crate::Command::Started).
-    pub fn incarnation(&self) -> u64 {
-        self.incarnation
+    /// Incarnation of a node that holds the shard alone: that of the last [`Started`](crate::Command::Started).
+    /// `None` for a shard of a cluster.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.eras.incarnation_alone()
     }
 
     pub fn limits(&self) -> &Limits {
@@ -106,7 +106,7 @@ impl Shard {
     }
 
     fn view<'a>(&'a self, session: &'a Session) -> SessionView<'a> {
-        SessionView { session, bodies: &self.bodies, owned: self.is_owned(session) }
+        SessionView { shard: self, session }
     }
 
     /// Returns up to `limit` sessions from a position on, which is 0 at first, and the position to continue at.
@@ -186,7 +186,12 @@ impl<'a> SessionView<'a> {
 
     /// Connection that serves the session.
     pub fn owner(self) -> Option<u64> {
-        self.owned.then_some(self.session.connection)
+        self.shard.is_owned(self.session).then_some(self.session.connection)
+    }
+
+    /// Node of that connection; `None` when it holds the shard alone.
+    pub fn owner_node(self) -> Option<NodeIncarnation> {
+        self.owner().and_then(|_| self.shard.eras.owner(self.session.era))
     }
 
     pub fn epoch(self) -> u32 {
@@ -270,7 +275,7 @@ impl<'a> SessionView<'a> {
     }
 
     fn entry_view(self, n: u64, queue: &Queue, entry: &Entry) -> EntryView<'a> {
-        let details = self.bodies.details(entry);
+        let details = self.shard.bodies.details(entry);
         EntryView {
             key: entry.key,
             size: entry.size(),

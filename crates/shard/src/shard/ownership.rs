@@ -7,6 +7,7 @@ use mqtt::{QoS, Subscription};
 use crate::command::{Claim, WillFate};
 use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
+use crate::eras::Entered;
 use crate::ids::{SessionUid, client_bucket};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
@@ -19,6 +20,18 @@ impl Shard {
     /// [MQTT3-3.1.4-3]. A session lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     pub(super) fn claim(&mut self, ordinal: u32, claim: &Claim<'_>, effects: &mut Vec<Effect>) {
         let bucket = client_bucket(claim.client_id);
+        let (entered, must_sweep) = self.eras.enter(claim.owner, self.now, self.counts.owned > 0);
+        if must_sweep {
+            self.sweep = 0;
+        }
+        let era = match entered {
+            Entered::Era(era) => era,
+            Entered::Over => {
+                self.counts.stale += 1;
+                return effects.push(Effect::Answer { ordinal, answer: Answer::Stale });
+            }
+            Entered::Full => return effects.push(Effect::Answer { ordinal, answer: Answer::Full }),
+        };
         self.touch(bucket);
         let mut existing = self.sessions.slot_of(claim.client_id);
         if let Some(slot) = existing {
@@ -36,7 +49,7 @@ impl Shard {
                 None => return effects.push(Effect::Answer { ordinal, answer: Answer::Full }),
             },
         };
-        self.grant(slot, claim);
+        self.grant(slot, era, claim);
         let session = self.session_at(slot);
         let answer = Answer::Claimed { session: Some(session.uid), epoch: session.epoch, present };
         effects.push(Effect::Answer { ordinal, answer });
@@ -84,7 +97,7 @@ impl Shard {
             epoch: 0,
             user: 0,
             expiry_s: 0,
-            era: self.era,
+            era: 0,
             window: 0,
             bucket,
             has_owner: false,
@@ -93,8 +106,7 @@ impl Shard {
         Some(slot)
     }
 
-    fn grant(&mut self, slot: u32, claim: &Claim<'_>) {
-        let era = self.era;
+    fn grant(&mut self, slot: u32, era: u32, claim: &Claim<'_>) {
         let session = self.session_at(slot);
         session.connection = claim.connection;
         session.user = claim.user;
@@ -151,8 +163,8 @@ impl Shard {
         }
     }
 
-    /// Releases a session. The connection ended at `disconnected_at`, which is now or the end of the node's
-    /// previous incarnation.
+    /// Releases a session. The connection ended at `disconnected_at`, which is now or the end of its
+    /// node's incarnation.
     pub(super) fn release_slot(
         &mut self,
         slot: u32,
@@ -164,7 +176,7 @@ impl Shard {
         self.disarm(slot);
         let now = self.now;
         let Some(session) = self.sessions.at(slot) else { return };
-        let was_owned = self.is_owned(session);
+        let was_owned = session.has_owner;
         let session = self.session_at(slot);
         session.has_owner = false;
         session.expiry_s = expiry_s.unwrap_or(session.expiry_s);
@@ -219,7 +231,7 @@ impl Shard {
     /// was touched.
     pub(super) fn end_slot(&mut self, slot: u32, reason: EndReason, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
-        let owned = self.is_owned(session);
+        let owned = session.has_owner;
         self.disarm(slot);
         self.will_due(slot, effects);
         let Some(session) = self.sessions.remove(slot) else { return };

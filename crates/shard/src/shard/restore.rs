@@ -9,6 +9,7 @@ use routing::Inserted;
 use crate::bodies::{EntryDetails, Ids};
 use crate::deadline::Deadline;
 use crate::entry::{Entry, Phase};
+use crate::eras::Eras;
 use crate::error::{Malformed, RestoreError, malformed};
 use crate::ids::{Identity, MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
 use crate::ids::{client_bucket, retained_bucket};
@@ -20,7 +21,7 @@ use crate::queue::Queue;
 use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
-use crate::shard::encode::{VERSION, WITH_WALKS};
+use crate::shard::encode::{VERSION, WITH_NODES, WITH_WALKS};
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
@@ -89,7 +90,8 @@ impl Shard {
         let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
         let with_walks = version == WITH_WALKS && bucket < RETAINED_FIRST;
-        if version != VERSION && !with_walks {
+        let with_nodes = version == WITH_NODES && bucket == REST;
+        if version != VERSION && !with_walks && !with_nodes {
             return malformed("version of a part");
         }
         match bucket {
@@ -107,7 +109,7 @@ impl Shard {
                     }
                 }
             }
-            REST.. => self.decode_rest(&mut reader)?,
+            REST.. => self.decode_rest(with_nodes, &mut reader)?,
         }
         reader.finish()
     }
@@ -219,18 +221,14 @@ impl Shard {
         Ok(entry)
     }
 
-    fn decode_rest(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn decode_rest(&mut self, with_nodes: bool, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         if reader.u16()? != self.id {
             return malformed("part of another shard");
         }
         self.now = reader.u64()?;
         self.limits = Limits::decode(reader)?;
-        self.incarnation = reader.u64()?;
-        self.era = reader.u32()?;
-        self.sweep = reader.u32()?;
-        for _ in 0..reader.u32()? {
-            self.ended_eras.insert(reader.u32()?, reader.u64()?);
-        }
+        let decode_eras = if with_nodes { Eras::decode_nodes } else { Eras::decode_alone };
+        (self.eras, self.sweep) = decode_eras(reader)?;
         self.sessions_created = reader.u64()?;
         self.wills_created = reader.u64()?;
         for _ in 0..reader.u32()? {
@@ -275,11 +273,10 @@ impl Shard {
         }
         let mut counts = self.counts;
         for session in self.sessions.from(0) {
-            let future = session.uid.count() > self.sessions_created || session.era > self.era;
-            if future {
+            let owned = session.has_owner;
+            if session.uid.count() > self.sessions_created || !self.eras.is_plausible(session.era, owned) {
                 return Err(RestoreError::Inconsistent { what: "a session newer than the state" });
             }
-            let owned = self.is_owned(session);
             counts.sessions += 1;
             counts.owned += u64::from(owned);
             counts.subscriptions += session.subscriptions.len() as u64;

@@ -3,6 +3,7 @@
 use crate::command::WillFate;
 use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect, EndReason};
+use crate::eras::NodeIncarnation;
 use crate::ids::retained_bucket;
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
@@ -28,14 +29,16 @@ impl Shard {
     pub(super) fn started(&mut self, incarnation: u64, before: u64, elapsed_ms: u64) {
         let latest = before.saturating_add(elapsed_ms.min(ELAPSED_MAX_MS)).min(NEVER - 1);
         self.now = self.now.max(latest);
-        self.incarnation = incarnation;
-        if self.counts.owned > 0 || !self.ended_eras.is_empty() {
-            self.ended_eras.insert(self.era, self.now);
+        if self.eras.start_alone(incarnation, self.now, self.counts.owned > 0) {
             self.sweep = 0;
         }
-        self.era += 1;
-        self.counts.owned = 0;
-        self.counts.held_absent_bytes = self.counts.held_bytes;
+    }
+
+    /// Records that a node is gone. Its sessions are released like those of [`Self::started`].
+    pub(super) fn node_ended(&mut self, owner: NodeIncarnation) {
+        if self.eras.end_node(owner, self.now, self.counts.owned > 0) {
+            self.sweep = 0;
+        }
     }
 
     pub(super) fn sweep(&mut self, count: u32, effects: &mut Vec<Effect>) -> Answer {
@@ -46,21 +49,21 @@ impl Shard {
             self.touch_slot(slot);
             self.settle(slot, effects);
         }
-        let more = !self.ended_eras.is_empty() && self.sessions.from(self.sweep).next().is_some();
+        let more = self.sweeping() && self.sessions.from(self.sweep).next().is_some();
         if !more {
-            self.ended_eras.clear();
+            self.eras.swept();
             self.sweep = 0;
         }
         Answer::Progress { more }
     }
 
-    /// Releases a session whose owner was gone with the node's previous incarnation, as of the end of that.
+    /// Releases a session whose owner's era has ended, as of the end of that.
     pub(super) fn settle(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
-        if !session.has_owner || session.era == self.era {
+        if !session.has_owner {
             return;
         }
-        let disconnected_at = self.ended_eras.get(&session.era).copied().unwrap_or(self.now);
+        let Some(disconnected_at) = self.eras.end_of(session.era) else { return };
         let fate = if mutated(Mutation::ForgetWills) { WillFate::Discard } else { WillFate::Arm };
         self.release_slot(slot, disconnected_at, None, fate, effects);
     }
@@ -79,7 +82,7 @@ impl Shard {
 
     /// Returns whether a [`Sweep`](crate::Command::Sweep) finds something to do.
     pub fn sweeping(&self) -> bool {
-        !self.ended_eras.is_empty()
+        !self.eras.are_swept()
     }
 
     pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) -> Answer {

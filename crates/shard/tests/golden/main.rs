@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
-    MessageView, QueueFull, Rewrite, SessionUid, Shard, ShardId, ShardSet, WalkStep, Will, WillFate,
+    MessageView, NodeIncarnation, QueueFull, Rewrite, SessionUid, Shard, ShardId, ShardSet, WalkStep, Will,
+    WillFate,
 };
 use support::{Host, restore};
 
@@ -45,6 +46,7 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
     let claim = Claim {
         client_id: "thermostat",
         user: 6,
+        owner: None,
         connection: 0x00AA_BBCC_DDEE_FF00,
         clean_start: true,
         expiry_s: 3600,
@@ -121,17 +123,32 @@ fn done() -> ShardSet {
     [0, 2, 8].into_iter().map(ShardId).collect()
 }
 
+/// Commands of nodes of a cluster.
+fn commands_of_nodes() -> Vec<(&'static str, Command<'static>)> {
+    let owner = NodeIncarnation { node: 0x0011_0022_0033_0044, incarnation: 0x0055_0066_0077_0088 };
+    let claim = Claim {
+        owner: Some(owner),
+        will: Some(Will { message: message(), delay_s: 30 }),
+        ..support::claim("thermostat")
+    };
+    vec![("claim-of-a-node", Command::Claim(claim)), ("node-ended", Command::NodeEnded(owner))]
+}
+
 #[test]
 fn the_bytes_of_commands_never_change() {
+    check_commands("commands.txt", &commands());
+    check_commands("commands_of_nodes.txt", &commands_of_nodes());
+}
+
+fn check_commands(file: &str, commands: &[(&'static str, Command<'_>)]) {
     let batch = |command: &Command<'_>| {
         let mut builder = BatchBuilder::new(0x0011_2233_4455_6677);
         builder.push(command);
         builder.finish()
     };
-    let commands = commands();
     let written = commands.iter().map(|(name, command)| ((*name).to_owned(), batch(command))).collect();
-    let fixtures = fixtures("commands.txt", &written);
-    for (name, command) in &commands {
+    let fixtures = fixtures(file, &written);
+    for (name, command) in commands {
         let bytes = fixtures.get(*name).unwrap_or_else(|| panic!("no fixture of {name}"));
         assert_eq!(shard::commands(bytes).as_deref(), Ok(&[command.clone()][..]), "{name} is read");
         assert_eq!(hex(&written[*name]), hex(bytes), "{name} is written");
@@ -178,6 +195,23 @@ fn host() -> Host {
     host
 }
 
+/// Nodes of a cluster give the part of the rest another version.
+#[test]
+fn the_bytes_of_parts_with_nodes_never_change() {
+    let mut host = Host::with(Limits::default());
+    host.now = 5_000;
+    let of = |node| Some(NodeIncarnation { node, incarnation: node + 10 });
+    host.claim("alone");
+    let owner = host.claim_as(&Claim { owner: of(7), ..support::claim("thermostat") });
+    host.claim_as(&Claim { owner: of(9), ..support::claim("away") });
+    for node in [9, 11] {
+        host.answer(&Command::NodeEnded(NodeIncarnation { node, incarnation: node + 10 }));
+    }
+    let restored = check_parts("parts_with_nodes.txt", &mut host);
+    assert_eq!(restored.session(owner.0).expect("is there").owner_node(), of(7));
+    assert!(restored.sweeping());
+}
+
 /// A session that waits for retained messages gives its part another version.
 #[test]
 fn the_bytes_of_parts_with_walks_never_change() {
@@ -187,19 +221,7 @@ fn the_bytes_of_parts_with_walks_never_change() {
     let walk = |filter, step| Command::Walk { session: owner.0, filter, step };
     host.answer(&walk("a/+", WalkStep::At { done: done(), after: "a/ü" }));
     host.answer(&walk("b", WalkStep::BeginIfNew));
-    let index = host.shard.applied();
-    let parts = host.checkpoint();
-    let written = parts.iter().map(|(part, bytes)| (part.as_u32().to_string(), bytes.clone())).collect();
-    let fixtures = fixtures("parts_with_walks.txt", &written);
-    for (part, bytes) in &written {
-        assert_eq!(fixtures.get(part).map(|bytes| hex(bytes)), Some(hex(bytes)), "part {part} is written");
-    }
-    let read: Vec<_> = fixtures
-        .iter()
-        .map(|(part, bytes)| (shard::PartId::from_u32(part.parse().expect("a number")), bytes.clone()))
-        .collect();
-    let restored: Shard = restore(&read, index);
-    assert_eq!(restored.digest(), host.shard.digest());
+    let restored = check_parts("parts_with_walks.txt", &mut host);
     let walks: Vec<_> = restored.session(owner.0).expect("is there").walks().collect();
     assert_eq!(walks, [("a/+", done(), "a/ü"), ("b", ShardSet::EMPTY, "")]);
 }
@@ -213,19 +235,7 @@ fn the_bytes_of_parts_never_change() {
         "every part has contents"
     );
     let index = host.shard.applied();
-    let parts = host.checkpoint();
-    let written = parts.iter().map(|(part, bytes)| (part.as_u32().to_string(), bytes.clone())).collect();
-    let fixtures = fixtures("parts.txt", &written);
-    for (part, bytes) in &written {
-        assert_eq!(fixtures.get(part).map(|bytes| hex(bytes)), Some(hex(bytes)), "part {part} is written");
-    }
-    assert_eq!(fixtures.len(), parts.len());
-    let read: Vec<_> = fixtures
-        .iter()
-        .map(|(part, bytes)| (shard::PartId::from_u32(part.parse().expect("a number")), bytes.clone()))
-        .collect();
-    let mut restored: Shard = restore(&read, index);
-    assert_eq!(restored.digest(), host.shard.digest());
+    let mut restored = check_parts("parts.txt", &mut host);
     let sweep = {
         let mut builder = BatchBuilder::new(7_000);
         builder.push(&Command::Sweep { count: 10 });
@@ -235,6 +245,25 @@ fn the_bytes_of_parts_never_change() {
     host.shard.apply(index + 1, &sweep, &mut one).expect("the next");
     restored.apply(index + 1, &sweep, &mut other).expect("the next");
     assert!(one == other && one.len() > 1, "{one:?}");
+}
+
+/// Checks that a checkpoint of the host is written as in the fixture. Returns what is restored from that.
+fn check_parts(file: &str, host: &mut Host) -> Shard {
+    let index = host.shard.applied();
+    let parts = host.checkpoint();
+    let written = parts.iter().map(|(part, bytes)| (part.as_u32().to_string(), bytes.clone())).collect();
+    let fixtures = fixtures(file, &written);
+    for (part, bytes) in &written {
+        assert_eq!(fixtures.get(part).map(|bytes| hex(bytes)), Some(hex(bytes)), "part {part} is written");
+    }
+    assert_eq!(fixtures.len(), parts.len());
+    let read: Vec<_> = fixtures
+        .iter()
+        .map(|(part, bytes)| (shard::PartId::from_u32(part.parse().expect("a number")), bytes.clone()))
+        .collect();
+    let restored: Shard = restore(&read, index);
+    assert_eq!(restored.digest(), host.shard.digest());
+    restored
 }
 
 type Fixtures = BTreeMap<String, Vec<u8>>;

@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use shard::{
-    Acknowledgement::*, Answer, Claim, Command, ELAPSED_MAX_MS, Effect, EndReason, Enqueue, NEVER, WillFate,
+    Acknowledgement::*, Answer, Claim, Command, ELAPSED_MAX_MS, Effect, EndReason, Enqueue, NEVER,
+    NodeIncarnation, WillFate,
 };
 
 /// [MQTT-3.1.4-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3]
@@ -102,7 +103,7 @@ fn the_sessions_of_a_dead_node_are_released() {
         10_000,
         "the time of the batch and the time between incarnations are the same"
     );
-    assert_eq!((host.shard.counts().owned, host.shard.sweeping()), (0, true));
+    assert_eq!((host.shard.counts().owned, host.shard.sweeping()), (3, true), "until they are released");
     assert_eq!(host.shard.session(owners[0].0).and_then(|session| session.owner()), None);
     assert_eq!(host.ack(owners[0], 1, PubAck), Answer::Stale);
     // One session gets a command before the sweep reaches it.
@@ -113,7 +114,7 @@ fn the_sessions_of_a_dead_node_are_released() {
     assert_eq!(host.claim("b"), (owners[1].0, 2));
     assert_eq!(host.answer(&Command::Sweep { count: 2 }), Answer::Progress { more: true });
     assert_eq!(host.answer(&Command::Sweep { count: 2 }), Answer::Progress { more: false });
-    assert!(!host.shard.sweeping());
+    assert_eq!((host.shard.counts().owned, host.shard.sweeping()), (1, false));
     assert_eq!(host.shard.session(owners[1].0).and_then(|session| session.owner()), Some(70));
     assert_eq!(describe(&host.tick(30_000)), ["will 1", "will 2"]);
     assert_eq!(describe(&host.tick(110_000)), ["removed t", "ended a Expired", "ended c Expired"]);
@@ -132,7 +133,41 @@ fn each_session_is_released_as_of_the_incarnation_that_owned_it() {
     assert_eq!(host.answer(&Command::Sweep { count: 9 }), Answer::Progress { more: false });
     let ends = |session| host.shard.session(session).map(|session| session.ends());
     assert_eq!((ends(old.0), ends(new.0)), (Some(110_000), Some(150_000)));
-    assert_eq!(host.shard.incarnation(), 3);
+    assert_eq!(host.shard.incarnation(), Some(3));
+}
+
+/// [MQTT-3.1.2-23] [MQTT-3.1.3-9]: sessions of one node of a cluster are released, those of others are not.
+#[test]
+fn the_sessions_of_a_node_that_is_gone_are_released() {
+    let mut host = Host::default();
+    let node = |node, incarnation| NodeIncarnation { node, incarnation };
+    let of = |owner, client_id| Claim { owner: Some(owner), will: will("w", 20), ..claim(client_id) };
+    let (one, other) = (node(1, 10), node(2, 10));
+    let gone = host.claim_as(&of(one, "gone"));
+    let stays = host.claim_as(&of(other, "stays"));
+    host.now = 10_000;
+    assert_eq!(host.answer(&Command::NodeEnded(node(1, 9))), Answer::Done);
+    assert!(!host.shard.sweeping(), "an earlier incarnation");
+    assert_eq!(host.answer(&Command::NodeEnded(one)), Answer::Done);
+    host.now = 20_000;
+    assert_eq!(host.answer(&Command::NodeEnded(one)), Answer::Done, "it is over already");
+    assert_eq!(host.ack(gone, 1, PubAck), Answer::Stale);
+    assert_eq!(host.ack(stays, 1, PubAck), Answer::Unknown);
+    assert_eq!(host.answer(&Command::Claim(of(one, "late"))), Answer::Stale);
+    assert_eq!(host.answer(&Command::Sweep { count: 9 }), Answer::Progress { more: false });
+    let owner = |session| host.shard.session(session).and_then(|session| session.owner_node());
+    assert_eq!((owner(gone.0), owner(stays.0)), (None, Some(other)));
+    let session = host.shard.session(gone.0).expect("is there");
+    assert_eq!((session.ends(), session.will_due()), (110_000, 30_000), "as of its end");
+    assert_eq!(describe(&host.tick(30_000)), ["will 1"]);
+    // The client comes back at another node, and that node starts again without having been missed.
+    assert_eq!(host.claim_as(&of(other, "gone")), (gone.0, 2));
+    host.now = 40_000;
+    host.claim_as(&of(node(2, 11), "new"));
+    assert_eq!(host.ack(stays, 1, PubAck), Answer::Stale);
+    assert_eq!(host.answer(&Command::Sweep { count: 9 }), Answer::Progress { more: false });
+    let ends = |session| host.shard.session(session).map(|session| session.ends());
+    assert_eq!((ends(gone.0), ends(stays.0), host.shard.counts().owned), (Some(140_000), Some(140_000), 1));
 }
 
 #[test]

@@ -152,7 +152,16 @@ pub fn publish(topic: &str) -> Command<'_> {
 }
 
 pub fn claim(client_id: &str) -> Claim<'_> {
-    Claim { client_id, user: 7, connection: 70, clean_start: false, expiry_s: 100, window: 2, will: None }
+    Claim {
+        client_id,
+        user: 7,
+        owner: None,
+        connection: 70,
+        clean_start: false,
+        expiry_s: 100,
+        window: 2,
+        will: None,
+    }
 }
 
 pub fn will(topic: &str, delay_s: u32) -> Option<Will<'_>> {

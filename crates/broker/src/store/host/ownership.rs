@@ -73,6 +73,7 @@ impl ShardHost {
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
             user: claim.user.as_u32(),
+            owner: None,
             connection: claim.connection.as_u64(),
             clean_start: claim.clean_start,
             expiry_s: claim.expiry,
