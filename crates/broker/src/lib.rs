@@ -55,6 +55,6 @@ pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
 pub use store::{
     Completion, Condition, Identity, Incarnation, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog,
-    Wanted,
+    Vacate, Wanted,
 };
 pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

@@ -492,8 +492,9 @@ impl RaftLog {
 
     /// Handles the log's request to free a segment.
     pub fn vacate(&mut self, vacate: Vacate) {
+        let last = vacate.entries.map_or(0, |(_, last)| last);
         if vacate.group == self.storage_groups.entries {
-            self.vacates.push((vacate.segment, vacate.last));
+            self.vacates.push((vacate.segment, last));
             self.checkpoint_durable(self.checkpoint.durable);
             return;
         }
@@ -502,7 +503,7 @@ impl RaftLog {
         let payload = self.hard.encode().into();
         self.log.append([Record::Part { group, part: 0, checkpoint, payload }]);
         self.log.append([Record::Done { group, checkpoint }]);
-        self.votes.vacates.push((vacate.segment, vacate.last));
+        self.votes.vacates.push((vacate.segment, last));
     }
 
     /// Index of the last entry that a snapshot has to cover to free the requested segments.

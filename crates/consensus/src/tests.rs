@@ -738,7 +738,12 @@ fn a_segment_is_freed_although_a_snapshot_was_being_made_when_the_log_asked_for_
     commits(&mut lone, 25);
     commits(&mut lone, 39);
     assert_eq!((lone.group.state().count, lone.group.status(Time(lone.now)).snapshot), (39, None));
-    lone.group.vacate(Vacate { group: STORAGE_GROUPS.entries, segment: SegmentId(1), first: 1, last: 35 });
+    lone.group.vacate(Vacate {
+        group: STORAGE_GROUPS.entries,
+        segment: SegmentId(1),
+        entries: Some((1, 35)),
+        bodies: Vec::new(),
+    });
     (0..5).for_each(|_| lone.turns_without_the_disk());
     (0..20).for_each(|_| lone.turns_once());
     assert_eq!(lone.group.status(Time(lone.now)).snapshot, Some(39));

@@ -187,7 +187,14 @@ fn print_stats(directory: &Path, stats: &OfflineStats) {
             }
             None => "no checkpoint".to_owned(),
         };
-        println!("group {:<8} {} entries up to {}, {checkpoint}", group.group.0, group.entries, group.last);
+        let bodies = match group.bodies {
+            0 => String::new(),
+            count => format!(", what is needed of {count} older ones"),
+        };
+        println!(
+            "group {:<8} {} entries up to {}{bodies}, {checkpoint}",
+            group.group.0, group.entries, group.last
+        );
     }
 }
 

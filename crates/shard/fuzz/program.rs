@@ -550,21 +550,28 @@ impl<'a> Run<'a> {
     fn rewrite(&mut self) {
         let last = self.shard.applied();
         let mut cursor = Some(Cursor::default());
-        let (mut entries, mut orphans) = (Vec::new(), Vec::new());
+        let mut needed = Vec::new();
         while let Some(from) = cursor {
-            let found = self.shard.entries_between(1, last, from, usize::from(self.bytes.next() % 4));
-            entries.extend(found.entries);
-            orphans.extend(found.orphans);
+            let budget = usize::from(self.bytes.next() % 4);
+            let found = self.shard.needed_messages(|index| index <= last, from, budget);
+            needed.extend(found.messages);
             cursor = found.cursor;
         }
-        let Some(from) =
-            entries.iter().map(|(key, ..)| *key).chain(orphans.iter().map(|(key, _)| *key)).min()
-        else {
-            return;
-        };
-        let same = entries.iter().filter(|(key, ..)| *key == from).map(|(_, session, n)| (*session, *n));
+        let sessions = self.shard.sessions_from(0, usize::MAX).0;
+        let sessions = sessions.iter().filter_map(|uid| self.shard.session(*uid));
+        let entries: Vec<_> = sessions
+            .flat_map(|session| session.entries(0).map(move |(n, entry)| (entry, session.uid(), n)))
+            .filter(|(entry, ..)| matches!(entry.phase, Phase::Waiting | Phase::Pinned))
+            .collect();
+        let of_entries = entries.iter().map(|(entry, ..)| (entry.key, entry.size));
+        let of_orphans = self.shard.orphans().map(|(_, orphan)| (orphan.key, orphan.size));
+        assert!(of_entries.chain(of_orphans).eq(needed.iter().copied()), "all of them, in order");
+        let Some(from) = needed.iter().map(|(key, _)| *key).min() else { return };
+        let same =
+            entries.iter().filter(|(entry, ..)| entry.key == from).map(|(_, session, n)| (*session, *n));
         let some = same.take(usize::from(self.bytes.next() % 4) + 1).collect::<Vec<_>>();
-        let orphans: Vec<_> = orphans.iter().filter(|(key, _)| *key == from).map(|(_, id)| *id).collect();
+        let orphans = self.shard.orphans().filter(|(_, orphan)| orphan.key == from).map(|(id, _)| id);
+        let orphans: Vec<_> = orphans.collect();
         let moved = (some.len() + orphans.len()) as u32;
         let record = self.log[from.index() as usize - 1].clone();
         let message = shard::message_at(&record, from).expect("a message");

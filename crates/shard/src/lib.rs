@@ -20,6 +20,7 @@ mod eras;
 mod error;
 mod ids;
 mod inbound;
+mod kept;
 mod limits;
 mod message;
 mod mutation;
@@ -47,6 +48,7 @@ pub use ids::{
     BUCKETS, INDEX_MAX, Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, PartId, REST,
     RETAINED_FIRST, SESSIONS_MAX, SHARDS, SessionUid, ShardId, client_bucket, fnv64, retained_bucket,
 };
+pub use kept::StoredBatch;
 pub use limits::{Limits, QueueFull};
 pub use message::{Expired, MessageView, NEVER};
 pub use mutation::{Mutation, mutated};

@@ -34,8 +34,8 @@ mutation::mutations! {
     ServeBeforeRecall,
     /// The session's queue is never read again after a failed read.
     StandStill,
-    /// The second read of a message uses its old key, although the message has moved.
-    ReadWhereItWas,
+    /// The needed messages of a segment to be freed are not kept, except the first.
+    KeepFirst,
     /// A Will is published although its client has lost the right to publish it.
     PublishDeniedWills,
     /// Clients are closed for silence before their received bytes are read.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
-use shard::{Mutation, mutated};
-use storage::{GroupId, Log, LogEvent, LogListener, Record, SegmentId, Shortage, Vacate};
+use shard::{MessageKey, Mutation, StoredBatch, mutated};
+use storage::{Bodies, GroupId, Log, LogEvent, LogListener, Record, SegmentId, Shortage, Vacate};
 
 /// Groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
@@ -125,8 +125,9 @@ impl LogListener for EventForwarder {
         if META.contains(&vacate.group) {
             return self.0.meta().push(LogEvent::Vacate(vacate));
         }
-        let Vacate { group, segment, first, last } = vacate;
-        self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
+        let Vacate { group, segment, entries, bodies } = vacate;
+        let vacate = broker::Vacate { segment: segment.0, batches: entries, kept: bodies };
+        self.0.event(shard_of(group), StoreEvent::Vacate(vacate));
     }
 
     /// Stores the condition. The log itself reports a full disk to operators, and not each time.
@@ -152,7 +153,15 @@ impl LogListener for EventForwarder {
 #[derive(Debug)]
 pub struct ReadRequest {
     shard: ShardId,
-    wanted: Vec<Wanted>,
+    messages: Requested,
+}
+
+#[derive(Debug)]
+enum Requested {
+    /// Messages for the shard.
+    Wanted(Vec<Wanted>),
+    /// Messages that the log keeps after their segment is freed.
+    Kept { keys: Vec<MessageKey>, is_second_try: bool },
 }
 
 /// Schedules a read for later, on another thread: a disk may take long, and a reactor never waits.
@@ -182,50 +191,100 @@ impl ShardLog {
 }
 
 impl ReadRequest {
-    /// Reads the messages and passes them to the shard. Waits for the disk.
+    /// Reads the messages, and passes them to the shard or keeps them. Waits for the disk.
     pub fn run(self, log: &Log, notifier: &LogNotifier) {
-        let Self { shard, wanted } = self;
-        // Messages that were published together are in one record.
-        let mut records: HashMap<u64, Option<Arc<[u8]>>> = HashMap::new();
-        let read = wanted.into_iter().map(|wanted| {
-            let index = wanted.key.index();
-            let record = records.entry(index).or_insert_with(|| match log.read(group_of(shard), index) {
-                Ok(record) => Some(record),
-                Err(error) => {
-                    let shard = shard.0;
-                    if wanted.is_second_try {
-                        tracing::error!(%error, shard, index, "message cannot be read back from the log");
-                    } else {
-                        // The message may have moved in the meantime.
-                        tracing::debug!(%error, shard, index, "message not found in the log; reading it again");
-                    }
-                    None
-                }
-            });
-            let view = record.as_ref().and_then(|record| shard::message_at(record, wanted.key).ok());
-            (wanted, view.map(|view| Message::of_stored(&view)))
-        });
-        let mut read: Vec<_> = read.collect();
-        if mutated(Mutation::WrongBody)
-            && let [(_, first), .., (_, last)] = &mut read[..]
-        {
-            std::mem::swap(first, last);
-        }
-        notifier.event(shard, StoreEvent::Read(read));
+        let event = match self.messages {
+            Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted)),
+            Requested::Kept { keys, is_second_try } => {
+                StoreEvent::Kept { failed: keep(log, self.shard, &keys, is_second_try) }
+            }
+        };
+        notifier.event(self.shard, event);
     }
 
     /// Ends the request like [`Self::run`] on a disk that fails to read: for the simulator.
     pub fn fail(self, notifier: &LogNotifier) {
-        let read = self.wanted.into_iter().map(|wanted| (wanted, None)).collect();
-        notifier.event(self.shard, StoreEvent::Read(read));
+        let event = match self.messages {
+            Requested::Wanted(wanted) => {
+                StoreEvent::Read(wanted.into_iter().map(|wanted| (wanted, None)).collect())
+            }
+            Requested::Kept { keys, .. } => StoreEvent::Kept { failed: keys },
+        };
+        notifier.event(self.shard, event);
     }
 
     /// Returns whether all messages are requested for the first time.
     pub fn is_first_try(&self) -> bool {
-        self.wanted.iter().all(|wanted| !wanted.is_second_try)
+        match &self.messages {
+            Requested::Wanted(wanted) => wanted.iter().all(|wanted| !wanted.is_second_try),
+            Requested::Kept { is_second_try, .. } => !is_second_try,
+        }
     }
 }
 
+/// Reads what the log has of a batch; `None` where the disk cannot return it.
+fn read_batch(log: &Log, shard: ShardId, index: u64, is_second_try: bool) -> Option<Bodies> {
+    match log.read_bodies(group_of(shard), index) {
+        Ok(bodies) => Some(bodies),
+        Err(error) => {
+            let shard = shard.0;
+            if is_second_try {
+                tracing::error!(%error, shard, index, "messages cannot be read back from the log");
+            } else {
+                tracing::debug!(%error, shard, index, "messages not found in the log; reading them again");
+            }
+            None
+        }
+    }
+}
+
+fn stored(bodies: &Bodies) -> StoredBatch<'_> {
+    match bodies {
+        Bodies::InEntry(payload) => StoredBatch::Whole(payload),
+        Bodies::Kept(payload) => StoredBatch::Kept(payload),
+    }
+}
+
+fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>) -> Vec<(Wanted, Option<Message>)> {
+    // Messages that were published together are in one record.
+    let mut batches: HashMap<u64, Option<Bodies>> = HashMap::new();
+    let read = wanted.into_iter().map(|wanted| {
+        let index = wanted.key.index();
+        let batch =
+            batches.entry(index).or_insert_with(|| read_batch(log, shard, index, wanted.is_second_try));
+        let view = batch.as_ref().and_then(|batch| stored(batch).message(wanted.key).ok());
+        (wanted, view.map(|view| Message::of_stored(&view)))
+    });
+    let mut read: Vec<_> = read.collect();
+    if mutated(Mutation::WrongBody)
+        && let [(_, first), .., (_, last)] = &mut read[..]
+    {
+        std::mem::swap(first, last);
+    }
+    read
+}
+
+/// Appends the messages to the log again. Returns the keys of batches that the disk could not return.
+fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> Vec<MessageKey> {
+    let keys = if mutated(Mutation::KeepFirst) { &keys[..keys.len().min(1)] } else { keys };
+    let (mut failed, mut bodies) = (Vec::new(), Vec::new());
+    for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
+        let index = keys[0].index();
+        let Some(batch) = read_batch(log, shard, index, is_second_try) else {
+            failed.extend_from_slice(keys);
+            continue;
+        };
+        let (payload, missing) = stored(&batch).keep(keys);
+        if !missing.is_empty() {
+            tracing::error!(shard = shard.0, ?missing, "messages are not in the log and are lost");
+        }
+        if !payload.is_empty() {
+            bodies.push((index, payload.into()));
+        }
+    }
+    log.append_bodies(group_of(shard), bodies);
+    failed
+}
 impl StoreLog for ShardLog {
     fn connect(&self, node: &Arc<Node>) {
         self.notifier.deliver_to(node);
@@ -245,7 +304,11 @@ impl StoreLog for ShardLog {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
-        (self.schedule_read)(ReadRequest { shard, wanted });
+        (self.schedule_read)(ReadRequest { shard, messages: Requested::Wanted(wanted) });
+    }
+
+    fn keep(&self, shard: ShardId, keys: Vec<MessageKey>, is_second_try: bool) {
+        (self.schedule_read)(ReadRequest { shard, messages: Requested::Kept { keys, is_second_try } });
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {
@@ -279,7 +342,7 @@ mod tests {
         let [entries, votes] = META;
         events.durable(&[(entries, 7), (GroupId(3), 1), (votes, 1)]);
         events.checkpoint_durable(entries, 7);
-        let vacate = Vacate { group: entries, segment: SegmentId(1), first: 1, last: 5 };
+        let vacate = Vacate { group: entries, segment: SegmentId(1), entries: Some((1, 5)), bodies: vec![] };
         events.vacate(vacate.clone());
         let all = Arc::new(Mutex::new(Vec::new()));
         let recorder = all.clone();

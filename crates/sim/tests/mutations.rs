@@ -17,7 +17,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ApplyTwice,
         shard::Mutation::ServeBeforeRecall,
         shard::Mutation::StandStill,
-        shard::Mutation::ReadWhereItWas,
+        shard::Mutation::KeepFirst,
         shard::Mutation::PublishDeniedWills,
         shard::Mutation::JudgeUnread,
         shard::Mutation::ForgetWalks,

@@ -87,17 +87,18 @@ impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
 
 /// Request to a group to stop needing a segment.
 ///
-/// The group (1) appends the live ones of the entries `first` to `last` again, under new indexes. It (2) writes a
-/// checkpoint at `last` or later. When all of that is durable, it (3) calls [`Log::vacated`](crate::Log::vacated).
-/// The log itself moves parts of checkpoints: a group need not write them again.
+/// The group (1) appends what it needs of these entries and bodies with
+/// [`Log::append_bodies`](crate::Log::append_bodies), or again as entries under new indexes. If there are entries, it
+/// (2) writes a checkpoint at the last of them or later. When that is durable, it (3) calls
+/// [`Log::vacated`](crate::Log::vacated). The log itself moves parts of checkpoints: a group need not write them again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vacate {
     pub group: GroupId,
     pub segment: SegmentId,
-    /// Lowest index of the group's entries in the segment.
-    pub first: u64,
-    /// Highest index of the group's entries in the segment.
-    pub last: u64,
+    /// Lowest and highest index of the group's entries in the segment; `None` without any.
+    pub entries: Option<(u64, u64)>,
+    /// Indexes of the entries whose bodies are in the segment, in ascending order.
+    pub bodies: Vec<u64>,
 }
 
 /// Ignores all events: for a log that is only inspected or copied.

@@ -175,8 +175,10 @@ impl Keeper {
                 .groups
                 .iter()
                 .filter_map(|(group, known)| {
-                    let (first, last) = known.entries.span(*segment)?;
-                    Some(Vacate { group: *group, segment: *segment, first, last })
+                    let entries = known.entries.span(*segment);
+                    let bodies = known.bodies.in_segment(*segment);
+                    let is_any = entries.is_some() || !bodies.is_empty();
+                    is_any.then_some(Vacate { group: *group, segment: *segment, entries, bodies })
                 })
                 .collect();
             let waiting = requests.iter().map(|vacate| vacate.group).collect();
@@ -250,7 +252,10 @@ impl Keeper {
                 let segment = segment.clone();
                 state.segments.remove(&id);
                 state.vacating.remove(&id);
-                state.groups.values_mut().for_each(|g| g.entries.forget(id));
+                for group in state.groups.values_mut() {
+                    group.entries.forget(id);
+                    group.bodies.forget(id);
+                }
                 let room = !state.starved && state.spares.len() < self.shared.options.spares() + SPARES_OVER;
                 let recycle = segment.bytes == self.shared.options.segment_bytes && room;
                 (segment, recycle.then(|| state.spare_name()))

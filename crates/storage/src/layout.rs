@@ -21,6 +21,8 @@ pub(crate) struct Prepared {
     /// Numbers of parts of checkpoints.
     pub parts: Vec<(GroupId, u64)>,
     pub floor: Option<u64>,
+    /// Groups of the bodies.
+    pub bodies: Vec<GroupId>,
     pub checkpoint_bytes: u64,
     pub moved: u64,
     pub moved_bytes: u64,
@@ -86,6 +88,11 @@ pub(crate) fn layout(
                 None => prepared.parts.push((*group, 1)),
             }
         }
+        Item::Bodies { group, index, payload: bytes } => {
+            (header.group, header.index) = (*group, *index);
+            payload = Payload::Part(bytes.clone());
+            prepared.bodies.push(*group);
+        }
         Item::MovedPart { group, part, version, payload: bytes } => {
             prepared.moved += 1;
             state.moving = state.moving.saturating_sub(1);
@@ -122,11 +129,11 @@ pub(crate) fn layout(
         header.length = payload.bytes().len() as u32;
     }
     if kind != Kind::Entry {
-        if !matches!(kind, Kind::Floor | Kind::Opened) {
+        if !matches!(kind, Kind::Floor | Kind::Opened | Kind::Bodies) {
             prepared.checkpoint_bytes += header.size();
-            if matches!(kind, Kind::MovedPart | Kind::MovedDone) {
-                prepared.moved_bytes += header.size();
-            }
+        }
+        if matches!(kind, Kind::MovedPart | Kind::MovedDone | Kind::Bodies) {
+            prepared.moved_bytes += header.size();
         }
         let mut index = SegmentIndex::default();
         index.push(&header, at, &[]);

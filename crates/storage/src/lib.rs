@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod body_index;
 mod disk;
 mod entries;
 mod error;
@@ -52,7 +53,7 @@ pub use histogram::Histogram;
 pub use id::{GroupId, SegmentId};
 pub use identity::{IDENTITY_FILE, Identity};
 pub use keeper::Keeper;
-pub use log::{Log, VacateRefused};
+pub use log::{Bodies, Log, VacateRefused};
 #[cfg(feature = "trial")]
 pub use mutation::Mutation;
 pub use open::{Opened, Progress, open};

@@ -8,6 +8,7 @@ use crate::entries::EntryLocation;
 use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
+use crate::options::mutated;
 use crate::part_index::{PartIndex, PartLocation};
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
@@ -23,6 +24,15 @@ const RANGE_READS_MAX: u32 = 32;
 #[derive(Clone)]
 pub struct Log {
     pub(crate) shared: Arc<Shared>,
+}
+
+/// Bodies of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bodies {
+    /// The payload of the entry.
+    InEntry(Arc<[u8]>),
+    /// The payload of [`Log::append_bodies`], after the segment of the entry was freed.
+    Kept(Arc<[u8]>),
 }
 
 /// Reason why a segment stays: the group still needs it.
@@ -65,6 +75,20 @@ impl Log {
         }));
     }
 
+    /// Queues the bodies that are still needed of some entries, each with the index of its entry. They replace earlier
+    /// ones of the same entry, and can be read with [`Self::read_bodies`] after the segment of the entry was freed. Low
+    /// priority.
+    ///
+    /// # Panics
+    /// Panics on a payload above 257 MiB: an error of the caller.
+    pub fn append_bodies(&self, group: GroupId, bodies: Vec<(u64, Arc<[u8]>)>) {
+        self.shared.state().group(group).bodies_appended += bodies.len() as u64;
+        self.shared.append(bodies.into_iter().map(|(index, payload)| {
+            assert!(payload.len() as u64 <= u64::from(PAYLOAD_MAX), "a payload of {} bytes", payload.len());
+            Item::Bodies { group, index, payload }
+        }));
+    }
+
     /// Reads the payload of an entry. Blocks for the disk, so reactors must not call it. An entry can be read from
     /// the time when it is durable until its segment is freed.
     ///
@@ -77,6 +101,35 @@ impl Log {
             return Err(pin.corrupt(location.offset, format!("this is not entry {index} of {group}")));
         }
         Ok(payload)
+    }
+
+    /// Reads what the log has of an entry: the entry itself, or the bodies that were kept of it. Blocks for the disk,
+    /// so reactors must not call it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
+    pub fn read_bodies(&self, group: GroupId, index: u64) -> Result<Bodies, Error> {
+        match self.read(group, index) {
+            Ok(payload) => return Ok(Bodies::InEntry(payload)),
+            Err(Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let (pin, location) = {
+            let state = self.shared.state();
+            let location = state.groups.get(&group).and_then(|known| known.bodies.get(index));
+            let found =
+                location.and_then(|location| Some((state.segments.get(&location.segment)?, location)));
+            match found {
+                Some((segment, location)) if location.offset < segment.end() => (segment.pin(), location),
+                _ => return Err(Error::NotFound { group, index }),
+            }
+        };
+        let (header, payload) = read_record(&pin, location.offset)?;
+        if header.kind != Kind::Bodies || header.group != group || header.index != index {
+            let detail = format!("these are not the bodies of entry {index} of {group}");
+            return Err(pin.corrupt(location.offset, detail));
+        }
+        Ok(Bodies::Kept(payload))
     }
 
     /// Reads consecutive entries from `first` on, up to `last` and to `bytes_max` bytes of payloads, but at least one.
@@ -192,7 +245,8 @@ impl Log {
         (known.live_bytes, known.silent) = (bytes, false);
     }
 
-    /// Answers a [`Vacate`](crate::Vacate): the group needs none of its entries in the segment any more.
+    /// Answers a [`Vacate`](crate::Vacate): the group needs none of its entries and bodies in the segment any more. The
+    /// segment stays until the bodies that were appended before this call are durable.
     ///
     /// # Errors
     /// [`VacateRefused`] when the group's last durable checkpoint does not cover all its entries there. The segment
@@ -206,9 +260,7 @@ impl Log {
             {
                 return Err(VacateRefused { checkpoint: known.checkpoint_durable, last });
             }
-            if let Some(waiting) = state.vacating.get_mut(&segment) {
-                waiting.remove(&group);
-            }
+            state.vacated(group, segment, mutated!(self.shared.options, FreeBeforeBodies));
         }
         self.shared.kick_keeper();
         Ok(())

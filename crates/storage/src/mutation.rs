@@ -37,13 +37,17 @@ pub enum Mutation {
     Reorder,
     /// A freed segment is reused before the removal of its old name is durable.
     SkipFreedSync,
+    /// A segment is freed before the bodies that were moved out of it are durable.
+    FreeBeforeBodies,
+    /// Bodies are not found again when a log is opened.
+    ForgetBodies,
     /// A part is moved although the log has a newer version of it.
     MoveReplaced,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::SkipSync,
         Self::ReportBeforeSync,
         Self::SkipDirectorySync,
@@ -61,6 +65,8 @@ impl Mutation {
         Self::DropWhenFull,
         Self::Reorder,
         Self::SkipFreedSync,
+        Self::FreeBeforeBodies,
+        Self::ForgetBodies,
         Self::MoveReplaced,
     ];
 }

@@ -239,7 +239,11 @@ pub(crate) fn inspect(
                 is_last: false,
             });
         }
-        found.state.replay(id, loaded.index);
+        let mut index = loaded.index;
+        if mutated!(*options, ForgetBodies) {
+            index.others.retain(|other| other.kind != Kind::Bodies);
+        }
+        found.state.replay(id, index);
     }
     check_groups(disk, &found.state)?;
     Ok(found)

@@ -75,7 +75,7 @@ impl PartIndex {
             }
             Kind::Lost => self.lost.push((other.index, other.term)),
             Kind::Opened => self.pending.clear(),
-            Kind::Entry | Kind::Floor => {}
+            Kind::Entry | Kind::Floor | Kind::Bodies => {}
         }
     }
 

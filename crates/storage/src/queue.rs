@@ -46,11 +46,29 @@ impl Record {
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Record(Record),
-    MovedPart { group: GroupId, part: u32, version: u64, payload: Arc<[u8]> },
-    MovedDone { group: GroupId, checkpoint: u64 },
+    /// Bodies that are still needed of the entry `index`. Low priority.
+    Bodies {
+        group: GroupId,
+        index: u64,
+        payload: Arc<[u8]>,
+    },
+    MovedPart {
+        group: GroupId,
+        part: u32,
+        version: u64,
+        payload: Arc<[u8]>,
+    },
+    MovedDone {
+        group: GroupId,
+        checkpoint: u64,
+    },
     Floor(SegmentId),
     Opened,
-    Lost { group: GroupId, first: u64, last: u64 },
+    Lost {
+        group: GroupId,
+        first: u64,
+        last: u64,
+    },
 }
 
 impl Item {
@@ -59,6 +77,7 @@ impl Item {
             Self::Record(Record::Entry { .. }) => Kind::Entry,
             Self::Record(Record::Part { .. }) => Kind::Part,
             Self::Record(Record::Done { .. }) => Kind::Done,
+            Self::Bodies { .. } => Kind::Bodies,
             Self::MovedPart { .. } => Kind::MovedPart,
             Self::MovedDone { .. } => Kind::MovedDone,
             Self::Floor(_) => Kind::Floor,
@@ -72,7 +91,7 @@ impl Item {
         match self {
             Self::Record(Record::Done { .. }) | Self::MovedDone { .. } => size(crate::segment_index::DONE),
             Self::Record(record) => size(record.len()),
-            Self::MovedPart { payload, .. } => size(payload.len()),
+            Self::MovedPart { payload, .. } | Self::Bodies { payload, .. } => size(payload.len()),
             Self::Floor(_) | Self::Opened | Self::Lost { .. } => size(0),
         }
     }
@@ -80,7 +99,7 @@ impl Item {
     fn low(&self) -> bool {
         match self {
             Self::Record(Record::Entry { .. }) | Self::Floor(_) | Self::Opened | Self::Lost { .. } => false,
-            Self::Record(_) | Self::MovedPart { .. } | Self::MovedDone { .. } => true,
+            Self::Record(_) | Self::Bodies { .. } | Self::MovedPart { .. } | Self::MovedDone { .. } => true,
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Opened = 7,
     /// Record of a repair: the entries `index` up to `term` of the group are lost. Recovery skips them.
     Lost = 8,
+    /// The part of an entry that is still needed after its segment is freed.
+    Bodies = 9,
 }
 
 impl Kind {
@@ -48,6 +50,7 @@ impl Kind {
             6 => Self::Floor,
             7 => Self::Opened,
             8 => Self::Lost,
+            9 => Self::Bodies,
             _ => return None,
         })
     }
@@ -66,7 +69,7 @@ pub(crate) struct RecordHeader {
     /// Number of the group commit that wrote the record: consecutive over the whole log.
     pub commit: u64,
     pub term: u64,
-    /// Index of an entry; for a part or `Done`, the index of the checkpoint.
+    /// Index of an entry, or of the entry that bodies are of; for a part or `Done`, the index of the checkpoint.
     pub index: u64,
     pub part: u32,
     pub flags: u32,

@@ -11,7 +11,10 @@ use crate::id::SegmentId;
 use crate::record::Seed;
 use crate::segment_index::SegmentIndex;
 
-pub(crate) const FORMAT: u16 = 1;
+/// Format of new segments. Format 1 has no record of the kind `Bodies`.
+pub(crate) const FORMAT: u16 = WITH_BODIES;
+/// First format with records of the kind `Bodies`.
+pub(crate) const WITH_BODIES: u16 = 2;
 pub(crate) const HEADER: usize = 64;
 pub(crate) const FOOTER: usize = 64;
 const MAGIC: &[u8; 8] = b"MRDNLOG\n";
@@ -22,6 +25,7 @@ pub(crate) const SPARE: &str = "spare-";
 /// Contents of the first 64 bytes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    pub format: u16,
     pub log: [u8; 16],
     pub segment: SegmentId,
     /// Number of the first commit in the segment.
@@ -38,7 +42,7 @@ impl SegmentHeader {
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         put(&mut bytes, 0, MAGIC);
-        put(&mut bytes, 8, &FORMAT.to_le_bytes());
+        put(&mut bytes, 8, &self.format.to_le_bytes());
         put(&mut bytes, 10, &(HEADER as u16).to_le_bytes());
         put(&mut bytes, 12, &self.sectors.to_le_bytes());
         put(&mut bytes, 16, &self.log);
@@ -78,6 +82,7 @@ impl SegmentHeader {
             return Err(Error::Newer { file: path.to_owned(), found: format, supported: FORMAT });
         }
         let header = Self {
+            format,
             log: bytes[16..32].try_into().expect("16 bytes"),
             segment: SegmentId(u64_at(bytes, 32)),
             commit: u64_at(bytes, 40),
@@ -98,6 +103,8 @@ impl SegmentHeader {
 /// Contents of the last 64 bytes of a full segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentFooter {
+    /// Format of the segment.
+    pub format: u16,
     /// Offset at which records end and the index begins.
     pub end: u64,
     pub index_bytes: u32,
@@ -113,7 +120,7 @@ impl SegmentFooter {
     pub fn encode(&self, seed: Seed) -> [u8; FOOTER] {
         let mut bytes = [0; FOOTER];
         put(&mut bytes, 0, FOOTER_MAGIC);
-        put(&mut bytes, 8, &FORMAT.to_le_bytes());
+        put(&mut bytes, 8, &self.format.to_le_bytes());
         put(&mut bytes, 16, &self.end.to_le_bytes());
         put(&mut bytes, 24, &self.index_bytes.to_le_bytes());
         put(&mut bytes, 28, &self.index_crc.to_le_bytes());
@@ -126,8 +133,10 @@ impl SegmentFooter {
     }
 
     pub fn parse(bytes: &[u8; FOOTER], seed: Seed) -> Option<Self> {
-        let ours = &bytes[..8] == FOOTER_MAGIC && u16_at(bytes, 8) == FORMAT;
+        let format = u16_at(bytes, 8);
+        let ours = &bytes[..8] == FOOTER_MAGIC && (1..=FORMAT).contains(&format);
         (ours && seed.of(&bytes[..60]) == u32_at(bytes, 60)).then(|| Self {
+            format,
             end: u64_at(bytes, 16),
             index_bytes: u32_at(bytes, 24),
             index_crc: u32_at(bytes, 28),
@@ -288,6 +297,7 @@ mod tests {
 
     fn header() -> SegmentHeader {
         SegmentHeader {
+            format: 1,
             log: *b"0123456789abcdef",
             segment: SegmentId(3),
             commit: 9,
@@ -297,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Version 1 of the format. These bytes do not change; a new version gets bytes of its own.
+    /// Format 1, and format 2 with its number only. These bytes do not change; a new format gets bytes of its own.
     #[test]
     fn the_bytes_of_a_header_and_a_footer_are_these() {
         let bytes = header().encode();
@@ -305,14 +315,29 @@ mod tests {
             090000000000000002000000000000000102030434ccc200";
         assert_eq!(hex(&bytes), golden);
         assert_eq!(SegmentHeader::parse(&bytes, SegmentId(3), "x").expect("ours"), header());
+        let with_bodies = SegmentHeader { format: WITH_BODIES, ..header() };
+        let bytes = with_bodies.encode();
+        let golden = "4d52444e4c4f470a0200400008000000303132333435363738396162636465660300000000000000\
+            0900000000000000020000000000000001020304";
+        assert_eq!(hex(&bytes[..60]), golden);
+        assert_eq!(SegmentHeader::parse(&bytes, SegmentId(3), "x").expect("ours"), with_bodies);
         let seed = Seed::new(&header().log, SegmentId(3));
-        let footer =
-            SegmentFooter { end: 4096, index_bytes: 60, index_crc: 1, records: 5, chain: 2, commit: 11 };
+        let footer = SegmentFooter {
+            format: 1,
+            end: 4096,
+            index_bytes: 60,
+            index_crc: 1,
+            records: 5,
+            chain: 2,
+            commit: 11,
+        };
         let bytes = footer.encode(seed);
         let golden = "4d52444e4944580a010000000000000000100000000000003c000000010000000500000002000000\
             0b000000000000000000000000000000000000007b98eb38";
         assert_eq!(hex(&bytes), golden);
         assert_eq!(SegmentFooter::parse(&bytes, seed), Some(footer));
+        let with_bodies = SegmentFooter { format: WITH_BODIES, ..footer };
+        assert_eq!(SegmentFooter::parse(&with_bodies.encode(seed), seed), Some(with_bodies));
         assert_eq!(SegmentFooter::parse(&bytes, Seed::new(&header().log, SegmentId(4))), None);
     }
 
@@ -325,11 +350,11 @@ mod tests {
         };
         assert!(refuse(&|b| b[0] = b'X').contains("f.seg does not belong here"));
         let newer = |b: &mut [u8; HEADER]| {
-            b[8] = 2;
+            b[8] = 3;
             let crc = crc32c::crc32c(&b[..60]);
             put(b, 60, &crc.to_le_bytes());
         };
-        assert!(refuse(&newer).contains("format 2, and this program knows formats up to 1"));
+        assert!(refuse(&newer).contains("format 3, and this program knows formats up to 2"));
         assert!(refuse(&|b| b[40] ^= 1).contains("checksum"));
         let other = SegmentHeader { segment: SegmentId(4), ..header() }.encode();
         let error = SegmentHeader::parse(&other, SegmentId(3), "f.seg").expect_err("refused").to_string();

@@ -6,7 +6,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Error, Shortage, is_full};
 use crate::id::SegmentId;
 use crate::options::mutated;
-use crate::segment::{FOOTER, HEADER, Segment, SegmentHeader};
+use crate::segment::{FOOTER, FORMAT, HEADER, Segment, SegmentHeader};
 use crate::segment_index::SegmentIndex;
 use crate::state::Shared;
 use crate::writer::OpenSegment;
@@ -95,7 +95,15 @@ pub(crate) fn start_segment(
     let (name, path) = (id.file(), disk.path(&id.file()));
     let floor = SegmentId(shared.state().floor.max(1));
     let sectors = (spare.bytes / 512) as u32;
-    let header = SegmentHeader { log: shared.identity.log, segment: id, commit, floor, chain, sectors };
+    let header = SegmentHeader {
+        format: FORMAT,
+        log: shared.identity.log,
+        segment: id,
+        commit,
+        floor,
+        chain,
+        sectors,
+    };
     spare.file.write_at(&header.encode(), 0).map_err(Error::io(&path, "write"))?;
     if !mutated!(shared.options, SkipHeaderSync) {
         spare.file.sync_data().map_err(Error::io(&path, "sync"))?;

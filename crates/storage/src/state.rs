@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use crate::body_index::{BodyIndex, BodyLocation};
 use crate::disk::Disk;
 use crate::entries::Entries;
 use crate::error::{Error, Shortage};
@@ -79,8 +80,14 @@ pub(crate) type SegmentId0 = u64;
 pub(crate) struct Group {
     pub part_index: PartIndex,
     pub entries: Entries,
+    pub bodies: BodyIndex,
     /// Last checkpoint whose `Done` was synced. The index may be ahead by records that are being written.
     pub checkpoint_durable: Option<u64>,
+    /// Number of records of bodies that were appended since the start, and of those that are durable.
+    pub bodies_appended: u64,
+    pub bodies_durable: u64,
+    /// Segments that the group needs no more when so many bodies are durable.
+    vacated: VecDeque<(u64, SegmentId)>,
     /// Live bytes that the group reported.
     pub live_bytes: u64,
     /// True when the group was found at the start and has not reported yet.
@@ -113,7 +120,36 @@ impl State {
         match other.kind {
             Kind::Opened => self.groups.values_mut().for_each(|g| g.part_index.apply(segment, other)),
             Kind::Floor => {}
+            Kind::Bodies => {
+                let location = BodyLocation { segment, offset: u64::from(other.offset) * 8 };
+                self.group(other.group).bodies.insert(other.index, location);
+            }
             _ => self.group(other.group).part_index.apply(segment, other),
+        }
+    }
+
+    /// Records that a group needs nothing of a segment any more, as soon as the bodies that it has appended are
+    /// durable, or `at_once`.
+    pub fn vacated(&mut self, group: GroupId, segment: SegmentId, at_once: bool) {
+        let known = self.group(group);
+        let bodies = if at_once { known.bodies_durable } else { known.bodies_appended };
+        known.vacated.push_back((bodies, segment));
+        self.answer(group);
+    }
+
+    /// Records that the next record of bodies of a group is durable.
+    pub fn bodies_durable(&mut self, group: GroupId) {
+        self.group(group).bodies_durable += 1;
+        self.answer(group);
+    }
+
+    fn answer(&mut self, group: GroupId) {
+        let Some(known) = self.groups.get_mut(&group) else { return };
+        let durable = known.bodies_durable;
+        while let Some((_, segment)) = known.vacated.pop_front_if(|(bodies, _)| *bodies <= durable) {
+            if let Some(waiting) = self.vacating.get_mut(&segment) {
+                waiting.remove(&group);
+            }
         }
     }
 
@@ -138,6 +174,7 @@ impl State {
         let figures = |(group, known): (&GroupId, &Group)| GroupStats {
             group: *group,
             entries: known.entries.count(),
+            bodies: known.bodies.len(),
             last: known.entries.last().map_or(0, |e| e.index),
             checkpoint: known.part_index.checkpoint,
             parts: known.part_index.figures().0,

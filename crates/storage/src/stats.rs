@@ -33,7 +33,7 @@ pub struct Stats {
     pub checkpoint_bytes: u64,
     /// Number of parts that were moved out of segments to be freed.
     pub parts_moved: u64,
-    /// Bytes of the moved parts' records.
+    /// Bytes of the records of moved parts and bodies.
     pub moved_bytes: u64,
     /// Durations of the sync of each commit.
     pub sync: Histogram,
@@ -56,6 +56,8 @@ pub struct GroupStats {
     pub group: GroupId,
     /// Number of entries whose bodies are in the log.
     pub entries: u64,
+    /// Number of entries whose needed bodies are kept.
+    pub bodies: u64,
     /// Index of the last entry.
     pub last: u64,
     pub checkpoint: Option<u64>,

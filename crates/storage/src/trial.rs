@@ -39,6 +39,8 @@ pub struct Tally {
     pub parts: u64,
     /// Bodies that were read by their index.
     pub bodies: u64,
+    /// Number of them that were kept after the segment of their entry was freed.
+    pub kept: u64,
     /// Number of starts that cut a torn commit.
     pub cut: u64,
     /// Number of segments that were freed.
@@ -70,6 +72,7 @@ impl Tally {
         self.entries += other.entries;
         self.parts += other.parts;
         self.bodies += other.bodies;
+        self.kept += other.kept;
         self.cut += other.cut;
         self.freed += other.freed;
         self.full += other.full;
@@ -93,6 +96,7 @@ impl Tally {
             ("entries", self.entries),
             ("parts", self.parts),
             ("bodies", self.bodies),
+            ("kept bodies", self.kept),
             ("cut", self.cut),
             ("freed", self.freed),
             ("full", self.full),

@@ -13,7 +13,7 @@ use crate::layout::{Payload, Prepared, layout};
 use crate::options::mutated;
 use crate::queue::{Item, Queue, Record};
 use crate::record::{Kind, LAST, RecordHeader};
-use crate::segment::{FOOTER, Segment, SegmentFooter};
+use crate::segment::{FOOTER, Segment, SegmentFooter, WITH_BODIES};
 use crate::segment_index::SegmentIndex;
 use crate::spare::{start_segment, take_spare};
 use crate::state::{Notice, Shared};
@@ -84,6 +84,11 @@ impl OpenSegment {
     fn fits(&self, bytes: u64, cost: u64) -> bool {
         let end = self.end + bytes + self.index.encoded_len() + cost + FOOTER as u64;
         !self.sealed && end <= self.segment.bytes
+    }
+
+    /// Returns whether a version that knows the format of the segment knows this kind of record.
+    fn may_hold(&self, kind: Kind) -> bool {
+        kind != Kind::Bodies || self.segment.header.format >= WITH_BODIES
     }
 }
 
@@ -269,7 +274,8 @@ impl Writer {
                 if bytes > 0 && bytes + size > limit {
                     break;
                 }
-                if !self.open.fits(total + size + margin, cost + more) {
+                let has_room = self.open.fits(total + size + margin, cost + more);
+                if !has_room || !self.open.may_hold(item.kind()) {
                     if items.is_empty() {
                         return Choice::Roll { need: size + more, keep_min };
                     }
@@ -374,8 +380,12 @@ impl Writer {
     fn report(&mut self, prepared: &Prepared) {
         self.shared.queued_bytes.fetch_sub(prepared.queued_bytes, Ordering::Relaxed);
         self.shared.queued_records.fetch_sub(prepared.records as u64, Ordering::Relaxed);
-        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 {
+        let has_bodies = !prepared.bodies.is_empty();
+        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 || has_bodies {
             let mut state = self.shared.state();
+            for group in &prepared.bodies {
+                state.bodies_durable(*group);
+            }
             for (group, checkpoint) in &prepared.done {
                 state.group(*group).checkpoint_durable = Some(*checkpoint);
             }
@@ -422,6 +432,7 @@ impl Writer {
         }
         let segment = self.open.segment.clone();
         let mut footer = SegmentFooter {
+            format: segment.header.format,
             end: self.open.end,
             index_bytes: 0,
             index_crc: 0,

@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
-use storage::{Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
-use support::{EventRecorder, done, drain, entries, entry, open_on, options, part, parts, settle};
+use storage::{Bodies, Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
+use support::{EventRecorder, bodies, done, drain, entries, entry, open_on, options, part, parts, settle};
 
 #[test]
 fn an_entry_reported_durable_survives_a_power_cut() {
@@ -217,37 +217,89 @@ fn a_checkpoint_does_not_wait_for_queued_entries_and_may_become_durable_before_t
     }
 }
 
-/// A node that rewrites live entries when asked keeps the log at a few segments, however much passes through it.
+/// A node that keeps what it needs of entries when asked keeps the log at a few segments, however much passes through
+/// it.
 #[test]
 fn old_segments_are_freed_when_the_groups_no_longer_need_them() {
     let disk = FaultDisk::new(6);
     let (mut opened, recorder) = open_on(&disk);
     opened.log.append([part(1, 5, 0, b"kept without being asked"), done(1, 0)]);
+    let is_needed = |index: u64| index.is_multiple_of(50);
     let mut index = 0;
     for _ in 0..300 {
         index += 1;
         opened.log.append([entry(1, index, &[3; 500])]);
         settle(&mut opened);
         for vacate in recorder.vacates() {
-            assert!(vacate.last <= index && vacate.first <= vacate.last);
-            if recorder.checkpoint(1) < Some(vacate.last) {
+            let (first, last) = vacate.entries.unwrap_or((1, 0));
+            assert!(last <= index && (first <= last || !vacate.bodies.is_empty()));
+            if recorder.checkpoint(1) < Some(last) {
                 let early = opened.log.vacated(vacate.group, vacate.segment).expect_err("no checkpoint yet");
-                assert_eq!(early.last, vacate.last);
+                assert_eq!(early.last, last);
+                opened.log.append([part(1, 1, index, &index.to_le_bytes()), done(1, index)]);
+                drain(&mut opened);
             }
-            opened.log.append([part(1, 1, index, &index.to_le_bytes()), done(1, index)]);
-            drain(&mut opened);
+            let of_entries = (first..=last).filter(|index| is_needed(*index));
+            let needed = of_entries.chain(vacate.bodies).map(bodies).collect();
+            opened.log.append_bodies(vacate.group, needed);
             opened.log.vacated(vacate.group, vacate.segment).expect("a checkpoint");
         }
     }
     settle(&mut opened);
+    let check_bodies = |opened: &storage::Opened| {
+        let mut kept = 0;
+        for index in (1..=index).filter(|index| is_needed(*index)) {
+            match opened.log.read_bodies(GroupId(1), index).expect("it is needed") {
+                Bodies::InEntry(payload) => assert_eq!(*payload, [3; 500]),
+                Bodies::Kept(payload) => {
+                    kept += 1;
+                    assert_eq!(*payload, index.to_le_bytes());
+                }
+            }
+        }
+        assert!(kept >= 4, "{kept}");
+        let unneeded = opened.log.read_bodies(GroupId(1), 1);
+        assert!(matches!(unneeded, Err(storage::Error::NotFound { index: 1, .. })));
+    };
+    check_bodies(&opened);
     let stats = opened.log.stats();
     assert!(stats.segments <= 6 && stats.freed > 20, "{stats:?}");
     assert!(disk.used() < 15 * 4096, "{}", disk.used());
     let (opened, _) = open_on(&disk.crash());
+    check_bodies(&opened);
     let checkpoint = opened.recovery.groups[0].checkpoint.expect("a checkpoint");
     let expected = [(1, checkpoint.to_le_bytes().to_vec()), (5, b"kept without being asked".to_vec())];
     assert_eq!(parts(&opened, 1), expected.into());
     assert_eq!(entries(&opened, 1).last().map(|e| e.0), (checkpoint < index).then_some(index));
+}
+
+/// An older version knows no bodies. It still reads a segment that it began.
+#[test]
+fn bodies_are_not_written_into_a_segment_of_the_format_without_them() {
+    let disk = FaultDisk::new(6);
+    let (mut opened, _) = open_on(&disk);
+    opened.log.append([entry(1, 1, b"one")]);
+    drain(&mut opened);
+    drop(opened);
+    let file = disk.open(&storage::SegmentId(1).file()).expect("is there");
+    let mut header = [0; 64];
+    file.read_at(&mut header, 0).expect("a header");
+    header[8] = 1;
+    let crc = crc32c::crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_le_bytes());
+    file.write_at(&header, 0).expect("written");
+    let (mut opened, _) = open_on(&disk);
+    opened.log.append([entry(1, 2, b"two")]);
+    drain(&mut opened);
+    assert_eq!(opened.log.stats().segments, 1);
+    opened.log.append_bodies(GroupId(1), vec![bodies(1)]);
+    drain(&mut opened);
+    assert_eq!(opened.log.stats().segments, 2);
+    drop(opened);
+    let format = |segment| disk.contents(&storage::SegmentId(segment).file()).expect("is there")[8];
+    assert_eq!((format(1), format(2)), (1, 2));
+    let (opened, _) = open_on(&disk);
+    assert_eq!(entries(&opened, 1), [(1, b"one".to_vec()), (2, b"two".to_vec())]);
 }
 
 #[test]

@@ -23,7 +23,12 @@ pub trait StoreLog: Send + Sync {
     fn checkpointed(&self, shard: ShardId, checkpoint: u64);
     /// Reads messages of batches. Answered by [`StoreEvent::Read`].
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>);
-    /// Reports that the shard needs nothing of this segment any more, durably.
+    /// Writes messages again whose segment is to be freed, so that they can be read afterwards too. The keys are
+    /// ascending, and include all that are needed of each batch. Answered by [`StoreEvent::Kept`]. `is_second_try`: the
+    /// disk could not return these batches the first time.
+    fn keep(&self, shard: ShardId, keys: Vec<shard::MessageKey>, is_second_try: bool);
+    /// Reports that the shard needs nothing of this segment any more, as soon as all messages that it kept before are
+    /// durable.
     fn vacated(&self, shard: ShardId, segment: u64);
     /// Reports the number of bytes that the shard needs: its state and the messages it refers to.
     fn report_live(&self, shard: ShardId, bytes: u64);
@@ -71,8 +76,6 @@ pub enum Purpose {
     Orphan { id: u64 },
     /// Show this delivery of a session to an operator, as entry `at` of a page.
     QueuePageRead { ticket: usize, at: usize, session: shard::SessionUid, number: u64 },
-    /// Move it out of a segment that is to be freed.
-    Rewrite,
 }
 
 /// An event of the log for a shard.
@@ -84,10 +87,35 @@ pub enum StoreEvent {
     Checkpointed(u64),
     /// Messages that were requested; `None` where the disk could not return one.
     Read(Vec<(Wanted, Option<Message>)>),
-    /// A segment is to be freed: the needed parts and batches of these indexes have to be written again.
-    Vacate { segment: u64, first: u64, last: u64 },
+    /// A segment is to be freed: what the shard needs of these batches has to be kept.
+    Vacate(Vacate),
+    /// The messages of [`StoreLog::keep`] are written again, except those of batches that the disk could not return.
+    Kept { failed: Vec<shard::MessageKey> },
     /// The condition of the log has changed: it has room again, or none any more.
     Condition(Condition),
+}
+
+/// A segment that is to be freed, and what a shard has in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vacate {
+    pub segment: u64,
+    /// First and last index of the batches in the segment; `None` without any.
+    pub batches: Option<(u64, u64)>,
+    /// Indexes of the batches whose kept messages are in the segment, in ascending order.
+    pub kept: Vec<u64>,
+}
+
+impl Vacate {
+    /// Returns whether the segment has the batch of this index, or messages that were kept of it.
+    pub fn contains(&self, index: u64) -> bool {
+        self.batches.is_some_and(|(first, last)| (first..=last).contains(&index))
+            || self.kept.binary_search(&index).is_ok()
+    }
+
+    /// Index of the last batch in the segment; 0 without any.
+    pub fn last(&self) -> u64 {
+        self.batches.map_or(0, |(_, last)| last)
+    }
 }
 
 /// State with which a node starts.

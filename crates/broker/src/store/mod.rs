@@ -24,7 +24,7 @@ use shard::SessionUid;
 
 pub use host::ShardOutput;
 pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
-pub use log::{Condition, Incarnation, Purpose, Store, StoreEvent, StoreLog, Wanted};
+pub use log::{Condition, Incarnation, Purpose, Store, StoreEvent, StoreLog, Vacate, Wanted};
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;

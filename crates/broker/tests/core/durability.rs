@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use broker::Condition;
 use broker::access::AllowAll;
 use broker::settings::{Durability, DurabilityRule, Settings};
-use broker::{Condition, Purpose};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::{V3_1_1, V5};
@@ -669,7 +669,7 @@ fn a_read_that_fails_is_tried_again() {
 #[test]
 fn a_message_that_is_moved_during_a_read_is_read_from_its_new_segment() {
     everywhere(settings, |net, log| {
-        log.hold_reads(|purpose| purpose != Purpose::Rewrite);
+        log.hold_reads(|_| true);
         let peer = comes_back(net, log, 6);
         let shards = log.vacate(1);
         settle(net, log);
@@ -680,18 +680,46 @@ fn a_message_that_is_moved_during_a_read_is_read_from_its_new_segment() {
     });
 }
 
+/// Messages whose segments are freed, one after the other, are there until the client has them. The disk fails now and
+/// then meanwhile.
+#[test]
+fn messages_outlive_the_segments_they_were_written_to() {
+    everywhere(settings, |net, log| {
+        absent(net, log, "s");
+        let publisher = connect(net, log, 0, v5("p"));
+        for number in 1..=300 {
+            net.send(publisher, message("t", number).qos1(1));
+            if number % 100 == 0 {
+                net.sync(log);
+                net.received(publisher);
+                for segment in [number, number + 1] {
+                    log.fail_reads(usize::from(number == 200));
+                    let shards = log.vacate(segment);
+                    settle(net, log);
+                    assert_eq!(log.vacated(segment), shards, "segment {segment}");
+                }
+            }
+        }
+        let peer = connect(net, log, 1, durable(V5, "s"));
+        let expected: Vec<_> = (1..=300).map(|number| number.to_string()).collect();
+        assert_eq!(take_all(net, log, peer), expected);
+        assert_eq!(unreadable_and_expired(net), (0, 0));
+    });
+}
+
 /// A member of a shared group leaves while its message is read to be moved out of a segment.
 #[test]
 fn an_orphan_whose_segment_is_freed_is_not_lost() {
     everywhere(settings, |net, log| {
         absent_member_with_a_message(net, log);
         log.hold_reads(|_| true);
+        log.hold_keeps(true);
         let shards = log.vacate(1);
         settle(net, log);
         net.connecting(2, v5("leaving"));
         settle(net, log);
         assert!(log.vacated(1) < shards, "the message is needed");
-        assert_eq!(log.hold_reads(|purpose| purpose != Purpose::Rewrite), 1);
+        assert_eq!(log.hold_keeps(false), 1);
         settle(net, log);
         assert_eq!(log.vacated(1), shards);
         let staying = connect(net, log, 2, durable(V5, "staying"));

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use broker::{Condition, Message, Node, Purpose, SHARDS, ShardId, StoreEvent, StoreLog, Wanted};
+use broker::{Condition, Message, Node, Purpose, SHARDS, ShardId, StoreEvent, StoreLog, Vacate, Wanted};
+use shard::{MessageKey, StoredBatch};
 
 /// Batches that shards have appended.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub struct Log {
 #[derive(Default)]
 struct State {
     batches: BTreeMap<(u16, u64), Arc<Vec<u8>>>,
+    /// Messages of batches that are kept after these are gone.
+    kept: BTreeMap<(u16, u64), Vec<u8>>,
     /// Appended and not durable: the last index of each shard.
     pending: BTreeMap<u16, u64>,
     /// The last durable index of each shard.
@@ -28,6 +31,9 @@ struct State {
     /// Predicate for reads that take long, and the reads that are held.
     is_held: Option<fn(Purpose) -> bool>,
     held: Vec<(ShardId, Vec<Wanted>)>,
+    /// True if requests to keep messages take long, and those requests.
+    holds_keeps: bool,
+    held_keeps: Vec<(ShardId, Vec<MessageKey>, bool)>,
     appended: usize,
     condition: Condition,
     /// Number of further reads of messages that fail.
@@ -61,7 +67,11 @@ impl Log {
         let durable = self.state().durable.clone();
         for (shard, last) in &durable {
             self.state().vacating.insert((segment, *shard), *last);
-            self.node().store_event(ShardId(*shard), StoreEvent::Vacate { segment, first: 1, last: *last });
+            let mut kept: Vec<(u16, u64)> = self.state().kept.keys().copied().collect();
+            kept.retain(|(of, _)| of == shard);
+            let kept = kept.into_iter().map(|(_, index)| index).collect();
+            let vacate = Vacate { segment, batches: Some((1, *last)), kept };
+            self.node().store_event(ShardId(*shard), StoreEvent::Vacate(vacate));
         }
         durable.len()
     }
@@ -73,7 +83,7 @@ impl Log {
 
     /// State after the process ends now: a log with the durable batches, and the shards that result from them.
     pub fn killed(&self, hash_key: [u8; 16]) -> (Arc<Log>, Vec<shard::Shard>) {
-        let State { mut batches, durable, .. } = std::mem::take(&mut *self.state());
+        let State { mut batches, durable, kept, .. } = std::mem::take(&mut *self.state());
         batches.retain(|(shard, index), _| durable.get(shard).is_some_and(|last| index <= last));
         let mut shards: Vec<_> = (0..SHARDS).map(|id| shard::Shard::new(id, hash_key)).collect();
         for ((shard, index), batch) in &batches {
@@ -81,7 +91,7 @@ impl Log {
             applied.expect("what was written is read");
         }
         let log = Log::default();
-        *log.state() = State { batches, durable, ..State::default() };
+        *log.state() = State { batches, durable, kept, ..State::default() };
         (Arc::new(log), shards)
     }
 
@@ -116,6 +126,15 @@ impl Log {
         before - count(&self.state().held)
     }
 
+    /// Holds requests to keep messages, or ends that. Returns how many messages were kept that had been held.
+    pub fn hold_keeps(&self, holds: bool) -> usize {
+        self.state().holds_keeps = holds;
+        let held = std::mem::take(&mut self.state().held_keeps);
+        let count = held.iter().map(|(_, keys, _)| keys.len()).sum();
+        held.into_iter().for_each(|(shard, keys, is_second_try)| self.keep(shard, keys, is_second_try));
+        count
+    }
+
     /// Number of batches that were appended so far.
     pub fn appended(&self) -> usize {
         self.state().appended
@@ -133,6 +152,14 @@ impl Log {
 
     fn node(&self) -> Arc<Node> {
         self.node.get().and_then(Weak::upgrade).expect("the node exists")
+    }
+}
+
+impl State {
+    fn stored(&self, shard: ShardId, index: u64) -> Option<StoredBatch<'_>> {
+        let at = (shard.0, index);
+        let whole = self.batches.get(&at).map(|batch| StoredBatch::Whole(batch));
+        whole.or_else(|| self.kept.get(&at).map(|kept| StoredBatch::Kept(kept)))
     }
 }
 
@@ -166,12 +193,34 @@ impl StoreLog for Log {
                 state.failing -= 1;
                 return None;
             }
-            let batch = state.batches.get(&(shard.0, wanted.key.index())).cloned()?;
-            let message = Message::of_stored(&shard::message_at(&batch, wanted.key).ok()?);
+            let message =
+                Message::of_stored(&state.stored(shard, wanted.key.index())?.message(wanted.key).ok()?);
             (state.damaged.is_empty() || message.view().payload != state.damaged).then_some(message)
         };
         let read = wanted.into_iter().map(|wanted| (wanted, read(wanted))).collect();
         self.node().store_event(shard, StoreEvent::Read(read));
+    }
+
+    fn keep(&self, shard: ShardId, keys: Vec<MessageKey>, is_second_try: bool) {
+        let mut state = self.state();
+        if state.holds_keeps {
+            return state.held_keeps.push((shard, keys, is_second_try));
+        }
+        let mut failed = Vec::new();
+        for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
+            let index = keys[0].index();
+            if state.failing > 0 {
+                state.failing -= 1;
+                failed.extend_from_slice(keys);
+                continue;
+            }
+            let stored = state.stored(shard, index).expect("a batch that is needed");
+            let (kept, missing) = stored.keep(keys);
+            assert!(missing.is_empty());
+            state.kept.insert((shard.0, index), kept);
+        }
+        drop(state);
+        self.node().store_event(shard, StoreEvent::Kept { failed });
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {

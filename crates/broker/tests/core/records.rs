@@ -39,6 +39,10 @@ impl StoreLog for Appended {
         panic!("everything is in memory");
     }
 
+    fn keep(&self, _: ShardId, _: Vec<shard::MessageKey>, _: bool) {
+        unreachable!("no segment is freed")
+    }
+
     fn vacated(&self, _: ShardId, _: u64) {}
     fn report_live(&self, _: ShardId, _: u64) {}
 

@@ -1,9 +1,9 @@
-//! Rewrites messages, so that the record that held them is no longer needed.
+//! Finds the messages of records that are still needed, and applies the command that moved them in earlier versions.
 
 use crate::command::Rewrite;
 use crate::effect::Answer;
 use crate::entry::{Entry, message_size};
-use crate::ids::{MessageKey, SessionUid};
+use crate::ids::MessageKey;
 use crate::shard::Shard;
 
 /// Position at which a search continues.
@@ -15,22 +15,16 @@ pub struct Cursor {
     n: u64,
 }
 
-/// Deliveries and orphans that need messages of some records.
+/// Messages of some records that deliveries and orphans need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Entries in the order of sessions and deliveries.
-    pub entries: Vec<(MessageKey, SessionUid, u64)>,
-    pub orphans: Vec<(MessageKey, u64)>,
+    /// Keys of the messages and their sizes in bytes, once for each delivery and orphan.
+    pub messages: Vec<(MessageKey, u64)>,
     /// Position to continue at; `None`: the search is complete.
     pub cursor: Option<Cursor>,
 }
 
 const ORPHANS: u32 = u32::MAX;
-
-impl Cursor {
-    /// Position that searches orphans only.
-    pub const AT_ORPHANS: Self = Self { slot: ORPHANS, n: 0 };
-}
 
 impl Shard {
     pub(super) fn rewrite(&mut self, key: MessageKey, rewrite: &Rewrite<'_>) -> Answer {
@@ -59,12 +53,12 @@ impl Shard {
         Answer::Rewritten { moved }
     }
 
-    /// Finds the deliveries and orphans that need messages of the records `first..=last`. Examines about `budget`
-    /// of them, a session counting as one more, and returns the position to continue at. Entries that arrive in the
-    /// meantime have messages with higher keys.
-    pub fn entries_between(&self, first: u64, last: u64, from: Cursor, budget: usize) -> Found {
+    /// Finds the messages of these records, which were all applied, that deliveries and orphans need. Examines about
+    /// `budget` of these, a session counting as one more, and returns the position to continue at. Meanwhile no other
+    /// entry comes to need such a message, except that an orphan does instead of a delivery: orphans are last.
+    pub fn needed_messages(&self, is_in: impl Fn(u64) -> bool, from: Cursor, budget: usize) -> Found {
         let mut found = Found::default();
-        let wanted = |entry: &Entry| entry.needs_body() && (first..=last).contains(&entry.key.index());
+        let wanted = |entry: &Entry| entry.needs_body() && is_in(entry.key.index());
         let mut examined = 0;
         if from.slot != ORPHANS {
             for session in self.sessions.from(from.slot) {
@@ -78,7 +72,7 @@ impl Shard {
                     }
                     examined += 1;
                     if wanted(entry) {
-                        found.entries.push((entry.key, session.uid, n));
+                        found.messages.push((entry.key, entry.size()));
                     }
                 }
                 if examined > budget {
@@ -95,7 +89,7 @@ impl Shard {
             }
             examined += 1;
             if wanted(entry) {
-                found.orphans.push((entry.key, *id));
+                found.messages.push((entry.key, entry.size()));
             }
         }
         found

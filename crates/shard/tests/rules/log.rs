@@ -81,25 +81,24 @@ fn a_message_moves_for_all_entries_that_need_it() {
     let index = host.log.len() as u64 - 1;
     host.ack(owners[1], 1, shard::Acknowledgement::PubAck);
     let mut cursor = Some(Cursor::default());
-    let mut entries = Vec::new();
+    let mut needed = Vec::new();
     while let Some(from) = cursor {
-        let found = host.shard.entries_between(index, index, from, 1);
-        entries.extend(found.entries);
+        let found = host.shard.needed_messages(|other| other == index, from, 1);
+        needed.extend(found.messages);
         cursor = found.cursor;
     }
-    let from = entries[0].0;
-    assert_eq!(entries, [(from, owners[0].0, 0), (from, owners[2].0, 0)]);
+    let from = needed[0].0;
+    assert_eq!(needed, [(from, view("t").encoded_len().next_multiple_of(8) as u64); 2]);
     let before = host.shard.live_bytes();
-    let mut moving: Vec<_> = entries.iter().map(|(_, session, n)| (*session, *n)).collect();
-    moving.push((owners[1].0, 0)); // Finished in the meantime.
-    moving.push((owners[1].0, 1)); // Another message.
+    // The second one is finished in the meantime, and the third is another message.
+    let moving = vec![(owners[0].0, 0), (owners[1].0, 0), (owners[1].0, 1), (owners[2].0, 0)];
     let rewrite = Rewrite { from, message: view("t"), entries: moving, orphans: vec![] };
     assert_eq!(host.answer(&Command::Rewrite(rewrite)), Answer::Rewritten { moved: 2 });
     assert_eq!(host.shard.live_bytes(), before);
     let key = host.shard.session(owners[0].0).and_then(|session| session.entry(0)).map(|entry| entry.key);
     assert_eq!(key.map(MessageKey::index), Some(host.log.len() as u64));
     assert_eq!(host.queue(owners[0].0), ["t", "t"]);
-    assert!(host.shard.entries_between(index, index, Cursor::default(), 99).entries.is_empty());
+    assert!(host.shard.needed_messages(|other| other == index, Cursor::default(), 99).messages.is_empty());
     for owner in owners {
         host.effects(&Command::End { session: owner.0 });
     }

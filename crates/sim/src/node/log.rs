@@ -49,6 +49,10 @@ impl StoreLog for ObservedLog {
         self.log.read(shard, wanted);
     }
 
+    fn keep(&self, shard: ShardId, keys: Vec<shard::MessageKey>, is_second_try: bool) {
+        self.log.keep(shard, keys, is_second_try);
+    }
+
     fn vacated(&self, shard: ShardId, segment: u64) {
         self.mark_used().vacated(shard, segment);
     }

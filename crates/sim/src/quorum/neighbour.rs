@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
-use storage::{GroupId, Log, Record, RecoveredGroup, Vacate};
+use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
 
 use super::replica::{LogEventQueue, ReplicaParameters};
 use crate::schedule::Micros;
@@ -24,7 +24,8 @@ pub struct Neighbour {
     is_stalled: bool,
     /// Time until which it needs all its segments and frees none.
     holds_until: Micros,
-    vacates: Vec<Vacate>,
+    /// Segments to be freed, each with the last index of the entries in it.
+    vacates: Vec<(SegmentId, u64)>,
     /// Last checkpoint that was requested, and the last durable one.
     requested_checkpoint: u64,
     checkpoint: u64,
@@ -103,7 +104,8 @@ impl Neighbour {
     }
 
     pub fn vacate(&mut self, vacate: Vacate) {
-        self.vacates.push(vacate);
+        let last = vacate.entries.map_or(0, |(_, last)| last);
+        self.vacates.push((vacate.segment, last));
     }
 
     pub fn checkpoint_durable(&mut self, index: u64) {
@@ -115,10 +117,10 @@ impl Neighbour {
         if now < self.holds_until {
             return;
         }
-        for vacate in self.vacates.extract_if(.., |vacate| vacate.last <= self.checkpoint) {
-            self.log.vacated(GROUP, vacate.segment).expect("the checkpoint covers the segment");
+        for (segment, _) in self.vacates.extract_if(.., |(_, last)| *last <= self.checkpoint) {
+            self.log.vacated(GROUP, segment).expect("the checkpoint covers the segment");
         }
-        let wanted_voters = self.vacates.iter().map(|vacate| vacate.last).max().unwrap_or(0);
+        let wanted_voters = self.vacates.iter().map(|(_, last)| *last).max().unwrap_or(0);
         if wanted_voters > self.requested_checkpoint && wanted_voters <= self.durable {
             self.requested_checkpoint = self.durable;
             self.log.append([Record::Done { group: GROUP, checkpoint: self.requested_checkpoint }]);

@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::queue::{Item, Record};
 use crate::record::{LAST, RecordHeader};
 use crate::scan::{FoundRecord, Scan};
-use crate::segment::{HEADER, Segment, SegmentHeader};
+use crate::segment::{FORMAT, HEADER, Segment, SegmentHeader};
 use crate::segment_index::{DONE, SegmentIndex};
 use crate::state::{Shared, State, read_record};
 use crate::writer::{Commit, Writer};
@@ -155,6 +155,7 @@ fn salvage_open(
         return Ok(None);
     }
     let header = SegmentHeader {
+        format: FORMAT,
         log: identity.log,
         segment: id,
         commit: 1,
@@ -225,9 +226,9 @@ fn write_group(state: &State, group: GroupId, shared: &Shared, writer: &mut Writ
     let known = &state.groups[&group];
     let read = |segment: SegmentId, offset: u64| read_record(&state.segments[&segment].pin(), offset);
     let mut queued = 0;
-    let mut append = |record: Record| {
-        queued += record.len() as u64;
-        shared.append([Item::Record(record)].into_iter());
+    let mut append = |item: Item| {
+        queued += item.size();
+        shared.append([item].into_iter());
         if queued >= PIECE {
             queued = 0;
             commit(writer)?;
@@ -238,14 +239,19 @@ fn write_group(state: &State, group: GroupId, shared: &Shared, writer: &mut Writ
     while let Some(location) = known.entries.after(at).and_then(|index| known.entries.get(index)) {
         at = location.index;
         let (header, payload) = read(location.segment, location.offset)?;
-        append(Record::Entry { group, term: header.term, index: at, payload: Arc::new(payload.to_vec()) })?;
+        let payload = Arc::new(payload.to_vec());
+        append(Item::Record(Record::Entry { group, term: header.term, index: at, payload }))?;
+    }
+    for (index, location) in known.bodies.iter() {
+        let (_, payload) = read(location.segment, location.offset)?;
+        append(Item::Bodies { group, index, payload })?;
     }
     let Some(checkpoint) = known.part_index.checkpoint else { return Ok(()) };
     for (part, location) in known.part_index.live() {
         let (_, payload) = read(location.segment, location.offset)?;
-        append(Record::Part { group, part, checkpoint, payload })?;
+        append(Item::Record(Record::Part { group, part, checkpoint, payload }))?;
     }
-    append(Record::Done { group, checkpoint })
+    append(Item::Record(Record::Done { group, checkpoint }))
 }
 
 fn commit(writer: &mut Writer) -> Result<(), Error> {

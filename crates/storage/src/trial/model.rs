@@ -1,6 +1,7 @@
 //! Small state machine of one group, and the events that it received from the log.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use crate::id::GroupId;
 use crate::{Record, Vacate};
@@ -20,8 +21,6 @@ pub(super) struct Op {
 enum OpKind {
     Set,
     Delete,
-    /// Moves the value with this nonce to this entry, if the part still has it.
-    Rewrite,
 }
 
 impl Op {
@@ -82,6 +81,14 @@ pub(super) struct Model {
     vacates: Vec<(Vacate, bool)>,
 }
 
+/// Work for segments that are to be freed.
+pub(super) struct Vacated {
+    pub bodies: Vec<(u64, Arc<[u8]>)>,
+    pub records: Vec<Record>,
+    /// Requests whose segments the group no longer needs.
+    pub free: Vec<Vacate>,
+}
+
 /// See [`Model::remember`].
 pub(super) struct Memory {
     history: Vec<Op>,
@@ -110,13 +117,6 @@ fn apply(state: &mut State, index: u64, op: &Op) {
         }
         OpKind::Delete => {
             state.remove(&op.part);
-        }
-        OpKind::Rewrite => {
-            if let Some(value) = state.get_mut(&op.part)
-                && value.nonce == op.nonce
-            {
-                value.index = index;
-            }
         }
     }
 }
@@ -234,29 +234,28 @@ impl Model {
         !self.vacates.is_empty()
     }
 
-    /// Rewrites live entries of segments that are to be freed. Returns the new records, and the requests whose
-    /// segments the group no longer needs.
-    pub fn vacate(&mut self, random: &mut Random) -> (Vec<Record>, Vec<Vacate>) {
-        let (mut records, mut free) = (vec![], vec![]);
-        for (vacate, rewritten) in std::mem::take(&mut self.vacates) {
-            let inside = |value: &Value| (vacate.first..=vacate.last).contains(&value.index);
-            let live: Vec<(u32, Value)> =
-                self.state.iter().filter(|(_, v)| inside(v)).map(|(p, v)| (*p, *v)).collect();
-            if live.is_empty() && self.checkpoint_reported >= Some(vacate.last) {
+    /// Keeps the bodies of live entries of segments that are to be freed.
+    pub fn vacate(&mut self, random: &mut Random) -> Vacated {
+        let (mut bodies, mut free) = (vec![], vec![]);
+        for (vacate, are_kept) in std::mem::take(&mut self.vacates) {
+            let is_inside = |index: u64| {
+                vacate.entries.is_some_and(|(first, last)| (first..=last).contains(&index))
+                    || vacate.bodies.contains(&index)
+            };
+            let is_covered = vacate.entries.is_none_or(|(_, last)| self.checkpoint_reported >= Some(last));
+            // Entries that are not reported yet may be in the segment too.
+            if is_covered && !are_kept {
+                let live = self.state.values().map(|value| value.index).filter(|index| is_inside(*index));
+                bodies.extend(live.map(|index| (index, self.history[index as usize - 1].encode().into())));
+            }
+            // Mostly at once, so that the bodies may be in the queue yet.
+            if is_covered && (are_kept || random.below_u64(4) > 0) {
                 free.push(vacate);
-                continue;
+            } else {
+                self.vacates.push((vacate, is_covered));
             }
-            if !rewritten {
-                for (part, value) in &live {
-                    let op =
-                        Op { kind: OpKind::Rewrite, part: *part, nonce: value.nonce, filler: value.filler };
-                    records.push(self.push(op));
-                }
-            }
-            self.vacates.push((vacate, true));
         }
-        records.extend(self.checkpoint(random));
-        (records, free)
+        Vacated { bodies, records: self.checkpoint(random), free }
     }
 
     /// Resets the model to a log that was opened again: it has the checkpoint and the entries after it up to

@@ -8,7 +8,8 @@ use super::{Tally, Trial};
 use crate::fault::{FaultDisk, FaultPlan};
 use crate::id::GroupId;
 use crate::{
-    Commit, Error, ForEachEvent, LogEvent, LogListener, Opened, Options, RecoveredGroup, SegmentId, open,
+    Bodies, Commit, Error, ForEachEvent, LogEvent, LogListener, Opened, Options, RecoveredGroup, SegmentId,
+    open,
 };
 use random::Random;
 
@@ -185,7 +186,13 @@ impl Runner {
             }
             model.restarted(checkpoint, last);
             for (part, value) in model.state() {
-                let body = opened.log.read(*group, value.index);
+                let body = opened.log.read_bodies(*group, value.index).map(|bodies| match bodies {
+                    Bodies::InEntry(payload) => payload,
+                    Bodies::Kept(payload) => {
+                        self.tally.kept += 1;
+                        payload
+                    }
+                });
                 let body = body.map_err(|error| compare_error(&error, &format!("{group}, part {part}")))?;
                 let op = model.history[value.index as usize - 1];
                 if body.as_ref() != op.encode() || !op.has_nonce(value.nonce) {
@@ -282,9 +289,10 @@ impl Runner {
     fn answer(&mut self, opened: &mut Opened) {
         for (group, model) in &mut self.groups {
             if model.has_vacate_requests() {
-                let (records, free) = model.vacate(&mut self.random);
-                opened.log.append(records);
-                for vacate in free {
+                let vacated = model.vacate(&mut self.random);
+                opened.log.append_bodies(*group, vacated.bodies);
+                opened.log.append(vacated.records);
+                for vacate in vacated.free {
                     // A refusal is tried again: the model goes by the checkpoint that was reported to it.
                     if opened.log.vacated(*group, vacate.segment).is_err() {
                         model.request_vacate(vacate);

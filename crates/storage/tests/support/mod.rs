@@ -77,6 +77,11 @@ pub fn part(group: u16, part: u32, checkpoint: u64, payload: &[u8]) -> Record {
     Record::Part { group: GroupId(group), part, checkpoint, payload: payload.into() }
 }
 
+/// Creates bodies of an entry: its index.
+pub fn bodies(index: u64) -> (u64, Arc<[u8]>) {
+    (index, index.to_le_bytes().as_slice().into())
+}
+
 pub fn done(group: u16, checkpoint: u64) -> Record {
     Record::Done { group: GroupId(group), checkpoint }
 }

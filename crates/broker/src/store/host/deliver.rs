@@ -209,7 +209,7 @@ impl ShardHost {
             self.counters.read_errors += u64::from(matches!(result, ReadResult::Lost));
             match (purpose, result) {
                 (Purpose::Delivery { session, .. }, ReadResult::Again) => again.push(session),
-                (_, ReadResult::Again) | (Purpose::Rewrite, _) => {}
+                (_, ReadResult::Again) => {}
                 (Purpose::Delivery { session: uid, number }, result) => {
                     let Some(live) = self.live.get_mut(&uid) else { continue };
                     live.reading = false;

@@ -351,7 +351,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) -> (usize, Option<StoreEvent>) {
         let durable = if let StoreEvent::Durable(index) = event { Some(index) } else { None };
-        self.replica.handle_log_event(now, event);
+        self.replica.handle_log_event(event);
         let mut effects = 0;
         while effects < effects_max
             && let Some(had) = self.next_replica_event(now, effects_max - effects, out)

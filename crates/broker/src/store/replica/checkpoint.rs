@@ -1,23 +1,27 @@
 //! Checkpoints of the state, and freeing of segments. They keep the log about as short as its live data.
+//!
+//! A segment is freed when a checkpoint covers the batches in it, and when the log has kept the messages in it that are
+//! needed. Both are work of this replica alone: nothing is proposed, and no key of a message changes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use shard::{
-    Answer, Command, Effect, MessageKey, Mutation, REST, RETAINED_FIRST, Rewrite, SessionUid, mutated,
-};
+use shard::{MessageKey, Mutation, REST, RETAINED_FIRST, mutated};
 
-use super::{Replica, Ticket, Urgency};
+use super::Replica;
 use crate::ids::Time;
-use crate::message::Message;
-use crate::store::log::{Purpose, Wanted};
+use crate::store::log::Vacate;
 
 /// Number of bytes appended since the last checkpoint after which the next one is written, unless the state itself is
 /// larger.
 const BYTES_BETWEEN: u64 = 16 << 20;
 /// Bytes of parts that are written in one turn.
 const PARTS_AT_ONCE: usize = 256 * 1024;
-/// Entries looked at, and messages read, in one turn, for a segment that is to be freed.
-const MOVED_AT_ONCE: usize = 256;
+/// Entries looked at in one turn, for a segment that is to be freed.
+const LOOKED_AT_AT_ONCE: usize = 256;
+/// Number of messages that the log is asked to keep at once, and their bytes. All that are needed of the same batch as
+/// the last of them come on top.
+const KEPT_AT_ONCE: usize = 256;
+const KEPT_BYTES_AT_ONCE: u64 = 1 << 20;
 
 /// Progress of the current checkpoint, and segments that are to be freed.
 #[derive(Default)]
@@ -32,51 +36,69 @@ pub(super) struct Checkpointing {
     /// Index of the last checkpoint that was begun, and of the last one that is durable.
     begun: u64,
     durable: u64,
+    /// Segments to be freed, in the order of the log. Their messages are kept one segment after the other.
     vacating: VecDeque<Vacating>,
-    /// `Rewrite` commands that are not applied yet, oldest first.
-    rewriting: VecDeque<Rewriting>,
 }
 
-/// A message that is moved out of a segment that is freed. `references` is the number of deliveries and orphans that
-/// use it.
-struct Rewriting {
-    ticket: Ticket,
-    segment: u64,
-    references: usize,
-}
-
-/// A segment whose live data the shard moves elsewhere.
+/// A segment whose needed messages are kept.
 struct Vacating {
-    segment: u64,
-    first: u64,
-    last: u64,
-    /// Position at which the walk over the entries continues; `None` after its end.
-    cursor: Option<shard::Cursor>,
-    /// Messages that are being read, and the references to them.
-    moving: BTreeMap<MessageKey, References>,
-    /// Number of `Rewrite` commands that are not durable yet.
-    rewrites: usize,
-    /// True when a `Rewrite` did not find all of its references. If a member of a shared group has left, its message is
-    /// an orphan, which still needs the segment. Then orphans are searched again.
-    is_incomplete: bool,
-    /// Lowest index of a checkpoint after which nothing in the segment is needed any more.
-    moved_by: Option<u64>,
+    vacate: Vacate,
+    step: Step,
 }
 
-/// References to a message.
-#[derive(Default)]
-struct References {
-    entries: Vec<(SessionUid, u64)>,
-    orphans: Vec<u64>,
+/// Progress with the messages of a segment.
+enum Step {
+    /// Looks for entries that need messages of the segment: position at which the walk continues, and the messages so
+    /// far.
+    Looking(shard::Cursor, Vec<Needed>),
+    Keeping(Keeping),
+    /// Everything is kept.
+    Kept,
+}
+
+/// Key and size of a message that is needed.
+type Needed = (MessageKey, u64);
+
+/// Messages that the log is asked to keep.
+struct Keeping {
+    /// Messages that are left, the next ones last.
+    left: Vec<Needed>,
+    /// The log works on some that were taken from `left`.
+    is_asked: bool,
+    /// Messages of batches that the disk could not return. They are tried once more.
+    failed: Vec<Needed>,
+    is_second_try: bool,
+}
+
+impl Keeping {
+    /// Begins with these messages.
+    fn of(mut needed: Vec<Needed>, is_second_try: bool) -> Self {
+        needed.sort_unstable();
+        needed.dedup();
+        needed.reverse();
+        Self { left: needed, is_asked: false, failed: Vec::new(), is_second_try }
+    }
+
+    /// Takes the keys of the next messages, in ascending order: some, and all of the same batch as the last of them.
+    /// What the log keeps of a batch replaces what it kept before.
+    fn take(&mut self) -> Vec<MessageKey> {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        while let Some((key, size)) = self.left.last() {
+            let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= KEPT_BYTES_AT_ONCE;
+            if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != key.index()) {
+                break;
+            }
+            keys.push(*key);
+            bytes += size;
+            self.left.pop();
+        }
+        keys
+    }
 }
 
 impl Vacating {
-    fn is_moved(&self, checkpoint: u64) -> bool {
-        self.moved_by.is_some_and(|index| index <= checkpoint)
-    }
-
-    fn can_go_on(&self) -> bool {
-        self.moved_by.is_none() && self.moving.is_empty() && (self.cursor.is_some() || self.rewrites == 0)
+    fn is_kept(&self) -> bool {
+        matches!(self.step, Step::Kept)
     }
 }
 
@@ -85,21 +107,30 @@ impl Checkpointing {
         self.appended += bytes as u64;
     }
 
-    /// Time of the next work: now or never.
-    pub fn due(&self) -> Time {
-        let can_go_on =
-            || self.vacating.iter().find(|one| one.moved_by.is_none()).is_some_and(Vacating::can_go_on);
-        let is_busy = self.writing.is_some() || self.is_wanted() || !self.vacating.is_empty() && can_go_on();
+    /// Time of the next work of a state that has applied `applied`: now or never.
+    pub fn due(&self, applied: u64) -> Time {
+        let is_busy = self.writing.is_some() || self.is_wanted() || self.can_keep(applied);
         if is_busy { Time::default() } else { Time::NEVER }
     }
 
     /// Returns whether a checkpoint should begin, when none is being written.
     fn is_wanted(&self) -> bool {
         let is_pending = self.begun > self.durable;
-        let for_room = self.vacating.front().and_then(|front| front.moved_by);
+        let for_room = self.vacating.front().filter(|front| front.is_kept()).map(|front| front.vacate.last());
         !is_pending
             && (self.appended >= BYTES_BETWEEN.max(self.state_bytes)
-                || for_room.is_some_and(|index| index > self.begun))
+                || for_room.is_some_and(|last| last > self.begun))
+    }
+
+    /// Returns whether there is work for a segment whose messages are not all kept.
+    fn can_keep(&self, applied: u64) -> bool {
+        let current = self.vacating.iter().find(|one| !one.is_kept());
+        current.is_some_and(|current| match &current.step {
+            // A batch that is not applied may add entries with its messages.
+            Step::Looking(..) => current.vacate.last() <= applied,
+            Step::Keeping(keeping) => !keeping.is_asked,
+            Step::Kept => false,
+        })
     }
 
     fn begin(&mut self, index: u64, state_bytes: u64) {
@@ -114,7 +145,7 @@ impl Replica {
     /// Writes the next piece of the current checkpoint, or the first one of a checkpoint that is wanted.
     pub(super) fn continue_checkpoint(&mut self) {
         let Some(log) = self.log.clone() else { return };
-        self.move_away();
+        self.keep_messages();
         if self.checkpointing.writing.is_none() && self.checkpointing.is_wanted() && !self.state.is_midway() {
             self.checkpointing.begin(self.state.begin_checkpoint(), self.state.live_bytes());
         }
@@ -144,95 +175,61 @@ impl Replica {
     fn release_segments(&mut self) {
         let Some(log) = &self.log else { return };
         let Checkpointing { durable, vacating, .. } = &mut self.checkpointing;
-        while let Some(front) = vacating.pop_front_if(|front| front.is_moved(*durable)) {
-            log.vacated(self.id, front.segment);
+        let is_free = |front: &mut Vacating| front.is_kept() && front.vacate.last() <= *durable;
+        while let Some(front) = vacating.pop_front_if(is_free) {
+            log.vacated(self.id, front.vacate.segment);
         }
     }
 
-    /// Starts to move data out of a segment that is to be freed.
-    pub(super) fn vacate(&mut self, segment: u64, first: u64, last: u64) {
-        self.checkpointing.vacating.push_back(Vacating {
-            segment,
-            first,
-            last,
-            cursor: Some(shard::Cursor::default()),
-            moving: BTreeMap::new(),
-            rewrites: 0,
-            is_incomplete: false,
-            moved_by: None,
-        });
+    /// Starts to free a segment.
+    pub(super) fn vacate(&mut self, vacate: Vacate) {
+        let step = Step::Looking(shard::Cursor::default(), Vec::new());
+        self.checkpointing.vacating.push_back(Vacating { vacate, step });
     }
 
-    /// Finds the live data in the segment that is to be freed, and requests it from the log.
-    fn move_away(&mut self) {
-        let after = self.proposals.index();
-        let Some(front) = self.checkpointing.vacating.iter_mut().find(|front| front.moved_by.is_none())
-        else {
-            return;
-        };
-        if !front.can_go_on() {
+    /// Finds the messages that are needed of a segment to be freed, and asks the log to keep them.
+    fn keep_messages(&mut self) {
+        if !self.checkpointing.can_keep(self.state.applied()) {
             return;
         }
-        if front.cursor.is_none() && std::mem::take(&mut front.is_incomplete) {
-            front.cursor = Some(shard::Cursor::AT_ORPHANS);
-        }
-        let Some(cursor) = front.cursor.take() else {
-            front.moved_by = Some(after.max(front.last));
-            self.proposals.hurry();
-            // Such a checkpoint may be durable already. No other one follows as long as nothing is appended.
-            self.release_segments();
-            return;
-        };
-        let found = self.state.entries_between(front.first, front.last, cursor, MOVED_AT_ONCE);
-        front.cursor = found.cursor;
-        for (key, session, n) in found.entries {
-            front.moving.entry(key).or_default().entries.push((session, n));
-        }
-        for (key, orphan) in found.orphans {
-            front.moving.entry(key).or_default().orphans.push(orphan);
-        }
-        let wanted: Vec<_> = front.moving.keys().map(|key| Wanted::new(Purpose::Rewrite, *key)).collect();
-        if !wanted.is_empty() {
-            self.read(wanted);
-        }
-    }
-
-    /// Writes a message again that was read from a segment that is to be freed.
-    pub(super) fn rewrite(&mut self, now: Time, key: MessageKey, message: Option<Message>) {
-        let vacating = self.checkpointing.vacating.iter_mut();
-        let found = vacating.filter_map(|vacating| Some((vacating.moving.remove(&key)?, vacating))).next();
-        let (Some((references, vacating)), Some(message)) = (found, message) else { return };
-        vacating.rewrites += 1;
-        let segment = vacating.segment;
-        let References { entries, orphans } = references;
-        let references = entries.len() + orphans.len();
-        let command = Rewrite { from: key, message: message.view().stored(), entries, orphans };
-        let ticket = self.propose(now, &Command::Rewrite(command), Urgency::Now);
-        self.checkpointing.rewriting.push_back(Rewriting { ticket, segment, references });
-    }
-
-    /// Finds the answers to `Rewrite` commands among the effects of a batch.
-    pub(super) fn note_rewritten(&mut self, index: u64, effects: &[Effect]) {
-        if self.checkpointing.rewriting.front().is_none_or(|front| front.ticket.index != index) {
-            return;
-        }
-        for effect in effects {
-            let Effect::Answer { ordinal, answer } = effect else { continue };
-            let ticket = Ticket { index, ordinal: *ordinal };
-            let is_it = |front: &mut Rewriting| front.ticket == ticket;
-            if let Some(rewriting) = self.checkpointing.rewriting.pop_front_if(is_it) {
-                let moved = if let Answer::Rewritten { moved } = answer { *moved as usize } else { 0 };
-                self.rewritten(rewriting.segment, rewriting.references, moved);
+        let Some(log) = &self.log else { return };
+        let Some(current) = self.checkpointing.vacating.iter_mut().find(|one| !one.is_kept()) else { return };
+        match &mut current.step {
+            Step::Looking(cursor, needed) => {
+                let is_in = |index| current.vacate.contains(index);
+                let found = self.state.needed_messages(is_in, *cursor, LOOKED_AT_AT_ONCE);
+                needed.extend(found.messages);
+                match found.cursor {
+                    Some(next) => *cursor = next,
+                    None => current.step = Step::Keeping(Keeping::of(std::mem::take(needed), false)),
+                }
             }
+            Step::Keeping(keeping) => {
+                let next = keeping.take();
+                if !next.is_empty() {
+                    keeping.is_asked = true;
+                    return log.keep(self.id, next, keeping.is_second_try);
+                }
+                if !keeping.failed.is_empty() && !keeping.is_second_try {
+                    *keeping = Keeping::of(std::mem::take(&mut keeping.failed), true);
+                    return;
+                }
+                current.step = Step::Kept;
+                // The last checkpoint may cover the segment. No other one follows if nothing is appended.
+                self.release_segments();
+            }
+            Step::Kept => {}
         }
     }
 
-    /// Records that a `Rewrite` was applied: `moved` of its `references` have the new key.
-    fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
-        let mut vacating = self.checkpointing.vacating.iter_mut();
-        if let Some(vacating) = vacating.find(|vacating| vacating.segment == segment) {
-            vacating.rewrites -= 1;
-            vacating.is_incomplete |= moved < references;
+    /// Records that the log has kept the messages that it was asked for, except these of batches that the disk could
+    /// not return.
+    pub(super) fn kept(&mut self, failed: Vec<MessageKey>) {
+        let current = self.checkpointing.vacating.iter_mut().find(|one| !one.is_kept());
+        if let Some(Vacating { step: Step::Keeping(keeping), .. }) = current {
+            keeping.is_asked = false;
+            // The size of a message that is tried again does not matter: there are few.
+            keeping.failed.extend(failed.into_iter().map(|key| (key, KEPT_BYTES_AT_ONCE)));
         }
     }
 }

@@ -141,15 +141,16 @@ impl Replica {
     }
 
     /// Handles an event of the log. [`Self::poll_event`] returns its results.
-    pub fn handle_log_event(&mut self, now: Time, event: StoreEvent) {
+    pub fn handle_log_event(&mut self, event: StoreEvent) {
         match event {
             StoreEvent::Durable(index) => self.durable = self.durable.max(index),
             StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
             StoreEvent::Read(read) => {
-                let read = self.was_read(now, read);
+                let read = self.was_read(read);
                 self.events.push_back(ReplicaEvent::Read(read));
             }
-            StoreEvent::Vacate { segment, first, last } => self.vacate(segment, first, last),
+            StoreEvent::Vacate(vacate) => self.vacate(vacate),
+            StoreEvent::Kept { failed } => self.kept(failed),
             StoreEvent::Condition(condition) => self.condition = condition,
         }
     }
@@ -175,7 +176,6 @@ impl Replica {
         if is_whole {
             self.proposals.finish();
         }
-        self.note_rewritten(index, &effects);
         Some(ReplicaEvent::Committed(Committed { index, effects, is_whole }))
     }
 
@@ -191,7 +191,7 @@ impl Replica {
     /// Time at which [`Self::tick`], [`Self::end_turn`] or [`Self::poll_event`] has work; [`Time::NEVER`] without any.
     pub fn next_deadline(&self) -> Time {
         let left = self.log.is_none() && self.proposals.has_underway();
-        let own = self.checkpointing.due().min(self.proposals.due());
+        let own = self.checkpointing.due(self.state.applied()).min(self.proposals.due());
         own.min(if left { Time::default() } else { Time::NEVER })
     }
 

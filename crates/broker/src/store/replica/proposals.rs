@@ -122,11 +122,6 @@ impl Proposals {
         }
     }
 
-    /// Index that the open batch will have, or that the last one had.
-    pub fn index(&self) -> u64 {
-        self.last_index + u64::from(self.open.is_some())
-    }
-
     /// Returns whether batches are in progress. Without a log, requests wait only for their turn.
     pub fn has_underway(&self) -> bool {
         !self.underway.is_empty()

@@ -1,9 +1,8 @@
 //! Messages that are read back from the log.
 
-use shard::{MessageKey, Mutation, Phase, mutated};
+use shard::{Mutation, Phase, mutated};
 
 use super::Replica;
-use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 
@@ -19,7 +18,7 @@ pub(in crate::store) enum ReadResult {
     Found(Message),
     /// The disk could not return the message, and it is read again.
     Again,
-    /// The disk failed twice to return the message from the same position: it is lost.
+    /// The disk failed twice to return the message: it is lost.
     Lost,
     /// The disk could not return the message, and nothing needs it any more.
     NotNeeded,
@@ -34,40 +33,23 @@ impl Replica {
         }
     }
 
-    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice at the same
-    /// position.
-    pub(super) fn was_read(&mut self, now: Time, read: Vec<(Wanted, Option<Message>)>) -> Vec<Read> {
+    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice.
+    pub(super) fn was_read(&mut self, read: Vec<(Wanted, Option<Message>)>) -> Vec<Read> {
         let mut results = Vec::with_capacity(read.len());
         let mut again = Vec::new();
         for (wanted, message) in read {
             let Wanted { purpose, key, is_second_try } = wanted;
             let result = match message {
-                Some(message) if purpose == Purpose::Rewrite => {
-                    self.rewrite(now, key, Some(message));
+                Some(message) => ReadResult::Found(message),
+                None if !self.is_needed(purpose) => ReadResult::NotNeeded,
+                None if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) => {
                     continue;
                 }
-                Some(message) => ReadResult::Found(message),
-                None => match self.current_key(purpose, key) {
-                    None => ReadResult::NotNeeded,
-                    Some(_)
-                        if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) =>
-                    {
-                        continue;
-                    }
-                    Some(current) => {
-                        let has_moved = current != key && !mutated(Mutation::ReadWhereItWas);
-                        if has_moved || !is_second_try {
-                            let key = if has_moved { current } else { key };
-                            again.push(Wanted { purpose, key, is_second_try: !has_moved });
-                            ReadResult::Again
-                        } else {
-                            if purpose == Purpose::Rewrite {
-                                self.rewrite(now, key, None);
-                            }
-                            ReadResult::Lost
-                        }
-                    }
-                },
+                None if is_second_try => ReadResult::Lost,
+                None => {
+                    again.push(Wanted { purpose, key, is_second_try: true });
+                    ReadResult::Again
+                }
             };
             results.push(Read { purpose, result });
         }
@@ -77,16 +59,15 @@ impl Replica {
         results
     }
 
-    /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed
-    /// its segment during the read, after the message was written again elsewhere.
-    fn current_key(&self, purpose: Purpose, key: MessageKey) -> Option<MessageKey> {
+    /// Returns whether a message is still needed. If not, the log may have freed its segment during the read.
+    fn is_needed(&self, purpose: Purpose) -> bool {
         match purpose {
             Purpose::Delivery { session, number } | Purpose::QueuePageRead { session, number, .. } => {
-                let entry = self.state.session(session)?.entry(number)?;
-                matches!(entry.phase, Phase::Waiting | Phase::Pinned).then_some(entry.key)
+                let session = self.state.session(session);
+                let entry = session.and_then(|session| session.entry(number));
+                entry.is_some_and(|entry| matches!(entry.phase, Phase::Waiting | Phase::Pinned))
             }
-            Purpose::Orphan { id } => Some(self.state.orphan(id)?.key),
-            Purpose::Rewrite => Some(key),
+            Purpose::Orphan { id } => self.state.orphan(id).is_some(),
         }
     }
 }
