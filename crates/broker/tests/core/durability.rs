@@ -732,6 +732,28 @@ fn an_orphan_whose_segment_is_freed_is_not_lost() {
     });
 }
 
+/// [MQTT-3.3.2-5] [MQTT-4.6.0-6]: an expired message is skipped durably before a later one is sent. A crash in between
+/// would bring it back after the later one.
+#[test]
+fn messages_after_an_expired_one_wait_until_it_is_skipped() {
+    everywhere(settings, |net, log| {
+        absent(net, log, "s");
+        let publisher = connect(net, log, 0, v5("p"));
+        net.send(publisher, message("t", "brief").qos1(1).expiry(5));
+        net.send(publisher, message("t", "lasting").qos1(2));
+        net.sync(log);
+        log.hold_reads(|_| true);
+        let peer = connect(net, log, 2, durable(V5, "s").receive_max(3));
+        net.pass(6_000);
+        assert_eq!(log.hold_reads(|_| false), 2);
+        net.run();
+        assert_eq!(net.payloads(peer), [""; 0]);
+        net.sync(log);
+        assert_eq!(net.payloads(peer), ["lasting"]);
+        assert_eq!(unreadable_and_expired(net), (0, 1));
+    });
+}
+
 /// The unreadable message is lost, and counted once; no other message is lost.
 #[test]
 fn a_session_continues_after_a_message_that_cannot_be_read() {

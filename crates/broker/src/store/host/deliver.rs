@@ -5,7 +5,7 @@ use mqtt::{PacketId, ReasonCode};
 use shard::{Answer, Command, Phase, SessionUid};
 
 use super::live::{Bodies, Live};
-use super::propose::Continuation;
+use super::propose::{Continuation, SkipReason};
 use super::{ShardHost, ShardOutput};
 use crate::batch::{SessionDelivery, SubscriptionIds, Token};
 use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
@@ -120,7 +120,7 @@ impl ShardHost {
         // Without a log all messages are in memory, sent or not.
         let share = if self.replica.has_log() { self.load.queue_share(&self.settings) } else { u64::MAX };
         let bytes_max = self.settings.queue.bytes_max.bytes().min(share);
-        let mut skipped = Vec::new();
+        let mut expired = Vec::new();
         let mut missing = None;
         live.next = live.next.max(session.open().start);
         while live.next < session.open().end {
@@ -149,14 +149,18 @@ impl ShardHost {
             }
             if !entry.dup && entry.expires <= now.0 && entry.expires != shard::NEVER {
                 live.next += 1;
-                skipped.push(packet_id);
+                expired.push(n);
+                live.skipping.insert(n);
                 continue;
             }
+            if live.skipping.contains(&n) {
+                live.next += 1;
+                continue;
+            }
+            if live.waits_for_skip(n) {
+                break;
+            }
             let Some(message) = live.bodies.get(n).cloned() else {
-                if live.unreadable.contains(&n) {
-                    live.next += 1;
-                    continue;
-                }
                 missing = Some(n);
                 break;
             };
@@ -171,7 +175,6 @@ impl ShardHost {
             };
             out.deliver(live.connection, delivery);
         }
-        let epoch = live.epoch;
         let mut wanted = Vec::new();
         if let Some(first) = missing
             && !live.reading
@@ -183,7 +186,7 @@ impl ShardHost {
                     break;
                 }
                 let Some(entry) = session.entry(n) else { continue };
-                let is_there = live.bodies.get(n).is_some() || live.unreadable.contains(&n);
+                let is_there = live.bodies.get(n).is_some() || live.skipping.contains(&n);
                 if entry.phase != Phase::Pinned || is_there {
                     continue;
                 }
@@ -192,13 +195,36 @@ impl ShardHost {
             }
             live.reading = !wanted.is_empty();
         }
-        for packet_id in skipped {
-            let kind = shard::Acknowledgement::Skip;
-            let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
-            self.propose(now, &command, Continuation::Skip { session: uid });
+        let epoch = live.epoch;
+        for n in expired {
+            self.skip(now, (uid, n), epoch, SkipReason::Expired);
         }
         if !wanted.is_empty() {
             self.replica.read(wanted);
+        }
+    }
+
+    fn skip(&mut self, now: Time, (uid, n): (SessionUid, u64), epoch: u32, reason: SkipReason) {
+        let (packet_id, kind) = (shard::packet_id(n), shard::Acknowledgement::Skip);
+        let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
+        self.propose(now, &command, Continuation::Skip { session: uid, n, epoch, reason });
+    }
+
+    /// Continues with the deliveries after one that was skipped, or that was acknowledged meanwhile.
+    pub(super) fn skipped(
+        &mut self,
+        (uid, n): (SessionUid, u64),
+        epoch: u32,
+        reason: SkipReason,
+        answer: &Answer,
+    ) {
+        if matches!(answer, Answer::Finished { .. }) {
+            self.counters.dropped_expired += u64::from(reason == SkipReason::Expired);
+            self.forget_body(uid, n);
+        }
+        if let Some(live) = self.live.get_mut(&uid).filter(|live| live.epoch == epoch) {
+            live.skipping.remove(&n);
+            self.touch(uid);
         }
     }
 
@@ -217,11 +243,8 @@ impl ShardHost {
                     match result {
                         ReadResult::Found(message) => self.keep_if_wanted(uid, number, message),
                         ReadResult::Lost => {
-                            live.unreadable.insert(number);
-                            let packet_id = shard::packet_id(number);
-                            let kind = shard::Acknowledgement::Skip;
-                            let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
-                            self.propose(now, &command, Continuation::Skip { session: uid });
+                            live.skipping.insert(number);
+                            self.skip(now, (uid, number), epoch, SkipReason::Unreadable);
                         }
                         ReadResult::NotNeeded | ReadResult::Again => {}
                     }

@@ -109,15 +109,8 @@ impl ShardHost {
             Continuation::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledged(session, connection, packet_id, kind, &answer, out);
             }
-            Continuation::Skip { session } => {
-                if let Answer::Finished { n } = answer {
-                    let live = self.live.get_mut(&session);
-                    if !live.is_some_and(|live| live.unreadable.remove(&n)) {
-                        self.counters.dropped_expired += 1;
-                    }
-                    self.forget_body(session, n);
-                    self.touch(session);
-                }
+            Continuation::Skip { session, n, epoch, reason } => {
+                self.skipped((session, n), epoch, reason, &answer);
             }
             Continuation::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),
             Continuation::Released { connection, packet_id } => {

@@ -23,8 +23,9 @@ pub(super) struct Live {
     pub inflight_bytes: u64,
     /// Messages are being read for the session.
     pub reading: bool,
-    /// Deliveries whose messages cannot be read, until that is recorded in the shard.
-    pub unreadable: BTreeSet<u64>,
+    /// Deliveries that are skipped, until that is recorded in the shard. Until then no later message is sent: after a
+    /// crash the skipped one would come after it [MQTT-4.6.0-6].
+    pub skipping: BTreeSet<u64>,
     /// Messages queued beyond the limits, with the publishers that wait until they are within.
     pub over: VecDeque<Over>,
     /// Time at which one of them last came within the limits.
@@ -72,7 +73,7 @@ impl Live {
             releases: BTreeSet::new(),
             inflight_bytes: 0,
             reading: false,
-            unreadable: BTreeSet::new(),
+            skipping: BTreeSet::new(),
             over: VecDeque::new(),
             place_freed: Time::default(),
             acknowledged: now,
@@ -86,6 +87,11 @@ impl Live {
             touched: false,
             bodies: Bodies::default(),
         }
+    }
+
+    /// Returns whether delivery `n` has to wait until an earlier one is skipped.
+    pub fn waits_for_skip(&self, n: u64) -> bool {
+        self.skipping.first().is_some_and(|first| *first < n)
     }
 
     /// Records that delivery `n` is finished. A delivery that was acknowledged before it was sent again on this

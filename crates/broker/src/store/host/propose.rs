@@ -40,6 +40,14 @@ struct OfBatch {
     list: Vec<Continuation>,
 }
 
+/// Reason why a delivery is skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SkipReason {
+    Expired,
+    /// The disk cannot return the message.
+    Unreadable,
+}
+
 /// Origin of a command, with the data that the answer needs.
 #[derive(Debug)]
 pub(super) enum Continuation {
@@ -80,6 +88,9 @@ pub(super) enum Continuation {
     },
     Skip {
         session: SessionUid,
+        n: u64,
+        epoch: u32,
+        reason: SkipReason,
     },
     Token(Token),
     Released {
