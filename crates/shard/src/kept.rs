@@ -12,11 +12,11 @@ const VERSION: u8 = 1;
 const HEADER: usize = 8;
 const ENTRY: usize = 8;
 
-/// What a log has of a batch.
+/// The form in which a log has a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum StoredBatch<'a> {
     Whole(&'a [u8]),
-    /// Some of its messages, as [`Self::keep`] encoded them.
+    /// A part of its messages, as [`Self::keep`] encoded them.
     Kept(&'a [u8]),
 }
 
