@@ -20,6 +20,8 @@ pub(crate) struct Bodies {
     shared: HashMap<MessageKey, u32, FixedState>,
     all_details: Slab<EntryDetails>,
     live: u64,
+    /// Number of the messages that `live` counts.
+    count: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,12 +69,17 @@ impl EntryDetails {
 
 impl Bodies {
     pub fn new(hasher: FixedState) -> Self {
-        Self { shared: HashMap::with_hasher(hasher), all_details: Slab::new(), live: 0 }
+        Self { shared: HashMap::with_hasher(hasher), all_details: Slab::new(), live: 0, count: 0 }
     }
 
     /// Bytes of the messages that are needed.
     pub fn live(&self) -> u64 {
         self.live
+    }
+
+    /// Number of messages that are needed.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 
     /// Adds an entry.
@@ -104,11 +111,13 @@ impl Bodies {
     fn refer(&mut self, entry: &Entry) {
         if !entry.is_shared() {
             self.live += entry.size();
+            self.count += 1;
             return;
         }
         let count = self.shared.entry(entry.key).or_insert(0);
         if *count == 0 {
             self.live += entry.size();
+            self.count += 1;
         }
         *count += 1;
     }
@@ -116,6 +125,7 @@ impl Bodies {
     fn unrefer(&mut self, entry: &Entry) {
         if !entry.is_shared() {
             self.live -= entry.size();
+            self.count -= 1;
             return;
         }
         if let Some(count) = self.shared.get_mut(&entry.key) {
@@ -123,6 +133,7 @@ impl Bodies {
             if *count == 0 {
                 self.shared.remove(&entry.key);
                 self.live = self.live.saturating_sub(entry.size());
+                self.count = self.count.saturating_sub(1);
             }
         }
     }
@@ -166,7 +177,7 @@ impl Bodies {
             "entries that share a message are marked as shared"
         );
         assert_eq!(all_details, self.all_details.len());
-        assert_eq!(live, self.live);
+        assert_eq!((live, (alone.len() + shared.len()) as u64), (self.live, self.count));
         for (key, count) in &self.shared {
             assert_eq!(shared.get(key), Some(count));
         }

@@ -208,7 +208,11 @@ impl Eras {
     pub fn decode_alone(reader: &mut Reader<'_>) -> Result<(Self, u32), Malformed> {
         let (incarnation, last, sweep) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let nodes = BTreeMap::from([(ALONE, Latest { incarnation, era: Some(last) })]);
-        Ok((Self { nodes, last, ended: decode_ended(reader, last)? }, sweep))
+        let ended = decode_ended(reader, last)?;
+        if ended.contains_key(&last) {
+            return malformed("end of an incarnation");
+        }
+        Ok((Self { nodes, last, ended }, sweep))
     }
 
     /// Decodes what [`Self::encode_nodes`] wrote. The second value is the slot at which the sweep continues.

@@ -121,6 +121,11 @@ impl LogListener for EventForwarder {
         }
     }
 
+    fn bodies_durable(&mut self, group: GroupId, records: u64) {
+        debug_assert!(!META.contains(&group), "the meta group has no bodies");
+        self.0.event(shard_of(group), StoreEvent::KeptDurable(records));
+    }
+
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
             return self.0.meta().push(LogEvent::Vacate(vacate));
@@ -195,9 +200,7 @@ impl ReadRequest {
     pub fn run(self, log: &Log, notifier: &LogNotifier) {
         let event = match self.messages {
             Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted)),
-            Requested::Kept { keys, is_second_try } => {
-                StoreEvent::Kept { failed: keep(log, self.shard, &keys, is_second_try) }
-            }
+            Requested::Kept { keys, is_second_try } => keep(log, self.shard, &keys, is_second_try),
         };
         notifier.event(self.shard, event);
     }
@@ -208,7 +211,7 @@ impl ReadRequest {
             Requested::Wanted(wanted) => {
                 StoreEvent::Read(wanted.into_iter().map(|wanted| (wanted, None)).collect())
             }
-            Requested::Kept { keys, .. } => StoreEvent::Kept { failed: keys },
+            Requested::Kept { keys, .. } => StoreEvent::Kept { records: 0, failed: keys },
         };
         notifier.event(self.shard, event);
     }
@@ -264,8 +267,8 @@ fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>) -> Vec<(Wanted, Option<M
     read
 }
 
-/// Appends the messages to the log again. Returns the keys of batches that the disk could not return.
-fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> Vec<MessageKey> {
+/// Appends the messages to the log again, except those of batches that the disk cannot return.
+fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> StoreEvent {
     let keys = if mutated(Mutation::KeepFirst) { &keys[..keys.len().min(1)] } else { keys };
     let (mut failed, mut bodies) = (Vec::new(), Vec::new());
     for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
@@ -282,8 +285,9 @@ fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> 
             bodies.push((index, payload.into()));
         }
     }
+    let records = bodies.len() as u64;
     log.append_bodies(group_of(shard), bodies);
-    failed
+    StoreEvent::Kept { records, failed }
 }
 impl StoreLog for ShardLog {
     fn connect(&self, node: &Arc<Node>) {

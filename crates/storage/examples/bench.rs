@@ -29,6 +29,7 @@ impl LogListener for EventRecorder {
         self.0.send(*index).unwrap_or_default();
     }
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
+    fn bodies_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
     fn full(&mut self, _: storage::Shortage) {}
     fn room(&mut self) {}

@@ -38,22 +38,25 @@ impl BodyIndex {
         self.locations.iter().map(|(index, location)| (*index, *location))
     }
 
-    /// Returns the entries whose newest bodies are in a segment, in the order of their indexes.
+    /// Returns the entries whose bodies were written into a segment, in no particular order. There may be newer ones
+    /// elsewhere.
     pub fn in_segment(&self, segment: SegmentId) -> Vec<u64> {
-        let is_here = |index: &u64| self.get(*index).is_some_and(|location| location.segment == segment);
-        let written = self.by_segment.get(&segment).into_iter().flatten();
-        let mut here: Vec<u64> = written.copied().filter(is_here).collect();
-        here.sort_unstable();
-        here.dedup();
-        here
+        self.by_segment.get(&segment).cloned().unwrap_or_default()
     }
 
-    /// Removes the bodies in a segment that is freed.
-    pub fn forget(&mut self, segment: SegmentId) {
-        for index in self.in_segment(segment) {
-            self.locations.remove(&index);
+    /// Removes up to `max` bodies in a segment that is freed. Returns false when no more are left.
+    pub fn forget_some(&mut self, segment: SegmentId, max: usize) -> bool {
+        let Some(written) = self.by_segment.get_mut(&segment) else { return false };
+        for index in written.drain(written.len().saturating_sub(max)..) {
+            if self.locations.get(&index).is_some_and(|location| location.segment == segment) {
+                self.locations.remove(&index);
+            }
         }
-        self.by_segment.remove(&segment);
+        let is_any = !written.is_empty();
+        if !is_any {
+            self.by_segment.remove(&segment);
+        }
+        is_any
     }
 }
 
@@ -68,13 +71,13 @@ mod tests {
         for (index, location) in [(7, at(1, 64)), (3, at(1, 128)), (7, at(2, 64)), (7, at(2, 128))] {
             bodies.insert(index, location);
         }
-        assert_eq!((bodies.in_segment(SegmentId(1)), bodies.in_segment(SegmentId(2))), (vec![3], vec![7]));
+        assert_eq!((bodies.in_segment(SegmentId(1)), bodies.in_segment(SegmentId(2))), (vec![7, 3], vec![7]));
         assert_eq!(bodies.get(7), Some(at(2, 128)));
         bodies.insert(7, at(3, 64));
-        bodies.forget(SegmentId(2));
+        assert!(!bodies.forget_some(SegmentId(2), 9));
         assert_eq!((bodies.get(7), bodies.len()), (Some(at(3, 64)), 2));
-        bodies.forget(SegmentId(1));
-        bodies.forget(SegmentId(3));
+        assert!(bodies.forget_some(SegmentId(1), 1) && !bodies.forget_some(SegmentId(1), 1));
+        assert!(!bodies.forget_some(SegmentId(3), 1) && !bodies.forget_some(SegmentId(3), 1));
         assert_eq!((bodies.len(), bodies.by_segment.len()), (0, 0));
     }
 }

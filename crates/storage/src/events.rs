@@ -21,6 +21,9 @@ pub trait LogListener: Send {
     /// and before their checkpoint.
     fn parts_durable(&mut self, _group: GroupId, _parts: u64) {}
 
+    /// Further records of bodies of the group are durable: so many, in the order in which they were appended.
+    fn bodies_durable(&mut self, group: GroupId, records: u64);
+
     /// The segment is to be freed: see [`Vacate`].
     fn vacate(&mut self, vacate: Vacate);
 
@@ -45,6 +48,8 @@ pub enum LogEvent {
     Checkpointed(GroupId, u64),
     /// Further parts of the group are durable, this many.
     PartsDurable(GroupId, u64),
+    /// Further records of bodies of the group are durable: so many.
+    BodiesDurable(GroupId, u64),
     Vacate(Vacate),
     Full(Shortage),
     Room,
@@ -68,6 +73,10 @@ impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
         self.0(LogEvent::PartsDurable(group, parts));
     }
 
+    fn bodies_durable(&mut self, group: GroupId, records: u64) {
+        self.0(LogEvent::BodiesDurable(group, records));
+    }
+
     fn vacate(&mut self, vacate: Vacate) {
         self.0(LogEvent::Vacate(vacate));
     }
@@ -89,7 +98,7 @@ impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
 ///
 /// The group (1) appends what it needs of these entries and bodies with
 /// [`Log::append_bodies`](crate::Log::append_bodies), or again as entries under new indexes. If there are entries, it
-/// (2) writes a checkpoint at the last of them or later. When that is durable, it (3) calls
+/// (2) writes a checkpoint at the last of them or later. When all of that is durable, it (3) calls
 /// [`Log::vacated`](crate::Log::vacated). The log itself moves parts of checkpoints: a group need not write them again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vacate {
@@ -97,7 +106,7 @@ pub struct Vacate {
     pub segment: SegmentId,
     /// Lowest and highest index of the group's entries in the segment; `None` without any.
     pub entries: Option<(u64, u64)>,
-    /// Indexes of the entries whose bodies are in the segment, in ascending order.
+    /// Indexes of the entries whose bodies are in the segment, in ascending order. There may be newer ones elsewhere.
     pub bodies: Vec<u64>,
 }
 
@@ -105,6 +114,7 @@ pub struct Vacate {
 impl LogListener for () {
     fn durable(&mut self, _: &[(GroupId, u64)]) {}
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
+    fn bodies_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
     fn full(&mut self, _: Shortage) {}
     fn room(&mut self) {}

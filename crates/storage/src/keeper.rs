@@ -13,7 +13,7 @@ use crate::queue::Item;
 use crate::record::size;
 use crate::segment::Pin;
 use crate::spare::{Spare, make_spare};
-use crate::state::{Notice, Shared, State, read_record};
+use crate::state::{Group, Notice, Shared, State, read_record};
 
 /// Housekeeping of the log.
 pub struct Keeper {
@@ -33,6 +33,9 @@ const SEGMENTS_MIN: u64 = 4;
 const SPARES_OVER: usize = 4;
 /// Maximum size of the parts that one step moves, in bytes.
 const MOVE_BYTES: u64 = 1 << 20;
+
+/// Number of bodies of a freed segment that are removed from the index at once.
+const FORGET_AT_ONCE: usize = 4096;
 
 /// A live record in a segment that is to be freed.
 enum Move {
@@ -170,6 +173,7 @@ impl Keeper {
                 victims.push(*id);
             }
         }
+        let mut chosen = vec![];
         for segment in &victims {
             let requests: Vec<Vacate> = state
                 .groups
@@ -184,8 +188,14 @@ impl Keeper {
             let waiting = requests.iter().map(|vacate| vacate.group).collect();
             let waiting = if mutated!(self.shared.options, FreeTooEarly) { BTreeSet::new() } else { waiting };
             state.vacating.insert(*segment, waiting);
-            state.notices.extend(requests.into_iter().map(Notice::Vacate));
+            chosen.extend(requests);
         }
+        drop(state);
+        for vacate in &mut chosen {
+            vacate.bodies.sort_unstable();
+            vacate.bodies.dedup();
+        }
+        self.shared.state().notices.extend(chosen.into_iter().map(Notice::Vacate));
         Ok(!victims.is_empty())
     }
 
@@ -252,10 +262,7 @@ impl Keeper {
                 let segment = segment.clone();
                 state.segments.remove(&id);
                 state.vacating.remove(&id);
-                for group in state.groups.values_mut() {
-                    group.entries.forget(id);
-                    group.bodies.forget(id);
-                }
+                state.groups.values_mut().for_each(|g| g.entries.forget(id));
                 let room = !state.starved && state.spares.len() < self.shared.options.spares() + SPARES_OVER;
                 let recycle = segment.bytes == self.shared.options.segment_bytes && room;
                 (segment, recycle.then(|| state.spare_name()))
@@ -271,6 +278,9 @@ impl Keeper {
             let is_synced = !mutated!(self.shared.options, SkipFreedSync);
             result.and_then(|()| if is_synced { disk.sync_dir() } else { Ok(()) }).map_err(failed)?;
             self.shared.counters().freed += 1;
+            // In portions: commits and appending threads wait for the state.
+            let forget = |group: &mut Group| group.bodies.forget_some(segment.id, FORGET_AT_ONCE);
+            while self.shared.state().groups.values_mut().any(forget) {}
             let spare = recycle.map(|name| Spare::new(name, segment.file.clone(), segment.bytes));
             self.shared.state().spares.extend(spare);
             worked = true;

@@ -21,8 +21,8 @@ pub(crate) struct Prepared {
     /// Numbers of parts of checkpoints.
     pub parts: Vec<(GroupId, u64)>,
     pub floor: Option<u64>,
-    /// Groups of the bodies.
-    pub bodies: Vec<GroupId>,
+    /// Groups, entries and offsets of the bodies.
+    pub bodies: Vec<(GroupId, u64, u64)>,
     pub checkpoint_bytes: u64,
     pub moved: u64,
     pub moved_bytes: u64,
@@ -91,7 +91,10 @@ pub(crate) fn layout(
         Item::Bodies { group, index, payload: bytes } => {
             (header.group, header.index) = (*group, *index);
             payload = Payload::Part(bytes.clone());
-            prepared.bodies.push(*group);
+            prepared.bodies.push((*group, *index, at));
+            if mutated!(options, DropBodies) {
+                return None;
+            }
         }
         Item::MovedPart { group, part, version, payload: bytes } => {
             prepared.moved += 1;
@@ -135,9 +138,12 @@ pub(crate) fn layout(
         if matches!(kind, Kind::MovedPart | Kind::MovedDone | Kind::Bodies) {
             prepared.moved_bytes += header.size();
         }
-        let mut index = SegmentIndex::default();
-        index.push(&header, at, &[]);
-        index.others.iter().for_each(|other| state.apply_other(segment.id, other));
+        // Until new bodies are durable, the earlier ones are read.
+        if kind != Kind::Bodies {
+            let mut index = SegmentIndex::default();
+            index.push(&header, at, &[]);
+            index.others.iter().for_each(|other| state.apply_other(segment.id, other));
+        }
     }
     if matches!(kind, Kind::Done | Kind::MovedDone) {
         let (live, digest) = state.group(header.group).part_index.figures();

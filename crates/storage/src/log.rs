@@ -8,7 +8,6 @@ use crate::entries::EntryLocation;
 use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
-use crate::options::mutated;
 use crate::part_index::{PartIndex, PartLocation};
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
@@ -77,12 +76,11 @@ impl Log {
 
     /// Queues the bodies that are still needed of some entries, each with the index of its entry. They replace earlier
     /// ones of the same entry, and can be read with [`Self::read_bodies`] after the segment of the entry was freed. Low
-    /// priority.
+    /// priority. [`LogListener::bodies_durable`](crate::LogListener::bodies_durable) reports them.
     ///
     /// # Panics
     /// Panics on a payload above 257 MiB: an error of the caller.
     pub fn append_bodies(&self, group: GroupId, bodies: Vec<(u64, Arc<[u8]>)>) {
-        self.shared.state().group(group).bodies_appended += bodies.len() as u64;
         self.shared.append(bodies.into_iter().map(|(index, payload)| {
             assert!(payload.len() as u64 <= u64::from(PAYLOAD_MAX), "a payload of {} bytes", payload.len());
             Item::Bodies { group, index, payload }
@@ -109,19 +107,17 @@ impl Log {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read_bodies(&self, group: GroupId, index: u64) -> Result<Bodies, Error> {
-        match self.read(group, index) {
+        // The entry may be damaged and the bodies whole.
+        let failed = match self.read(group, index) {
             Ok(payload) => return Ok(Bodies::InEntry(payload)),
-            Err(Error::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-        }
+            Err(error) => error,
+        };
         let (pin, location) = {
             let state = self.shared.state();
             let location = state.groups.get(&group).and_then(|known| known.bodies.get(index));
-            let found =
-                location.and_then(|location| Some((state.segments.get(&location.segment)?, location)));
-            match found {
-                Some((segment, location)) if location.offset < segment.end() => (segment.pin(), location),
-                _ => return Err(Error::NotFound { group, index }),
+            match location.and_then(|location| Some((state.segments.get(&location.segment)?, location))) {
+                Some((segment, location)) => (segment.pin(), location),
+                None => return Err(failed),
             }
         };
         let (header, payload) = read_record(&pin, location.offset)?;
@@ -245,8 +241,7 @@ impl Log {
         (known.live_bytes, known.silent) = (bytes, false);
     }
 
-    /// Answers a [`Vacate`](crate::Vacate): the group needs none of its entries and bodies in the segment any more. The
-    /// segment stays until the bodies that were appended before this call are durable.
+    /// Answers a [`Vacate`](crate::Vacate): the group needs none of its entries and bodies in the segment any more.
     ///
     /// # Errors
     /// [`VacateRefused`] when the group's last durable checkpoint does not cover all its entries there. The segment
@@ -260,7 +255,9 @@ impl Log {
             {
                 return Err(VacateRefused { checkpoint: known.checkpoint_durable, last });
             }
-            state.vacated(group, segment, mutated!(self.shared.options, FreeBeforeBodies));
+            if let Some(waiting) = state.vacating.get_mut(&segment) {
+                waiting.remove(&group);
+            }
         }
         self.shared.kick_keeper();
         Ok(())

@@ -37,8 +37,8 @@ pub enum Mutation {
     Reorder,
     /// A freed segment is reused before the removal of its old name is durable.
     SkipFreedSync,
-    /// A segment is freed before the bodies that were moved out of it are durable.
-    FreeBeforeBodies,
+    /// Bodies are reported durable and not written.
+    DropBodies,
     /// Bodies are not found again when a log is opened.
     ForgetBodies,
     /// A part is moved although the log has a newer version of it.
@@ -65,7 +65,7 @@ impl Mutation {
         Self::DropWhenFull,
         Self::Reorder,
         Self::SkipFreedSync,
-        Self::FreeBeforeBodies,
+        Self::DropBodies,
         Self::ForgetBodies,
         Self::MoveReplaced,
     ];

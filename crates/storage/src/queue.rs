@@ -113,6 +113,8 @@ pub(crate) struct Queue {
     pub first: VecDeque<Item>,
     pub high: VecDeque<Item>,
     pub low: VecDeque<Item>,
+    /// Bodies. A checkpoint does not wait for them: it may be what makes room for them.
+    pub bodies: VecDeque<Item>,
     /// True when the writer has work other than records.
     pub kicked: bool,
     /// True when the writer has nothing to do and has to be woken. A busy writer is not woken, which saves a system
@@ -127,6 +129,7 @@ impl Queue {
     pub fn push(&mut self, item: Item, urgent: &[GroupId]) {
         let queue = match &item {
             Item::Floor(_) | Item::Opened => &mut self.first,
+            Item::Bodies { .. } => &mut self.bodies,
             Item::Record(Record::Entry { group, .. }) if urgent.contains(group) => &mut self.first,
             _ if item.low() => &mut self.low,
             _ => &mut self.high,
@@ -135,6 +138,6 @@ impl Queue {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.first.is_empty() && self.high.is_empty() && self.low.is_empty()
+        [&self.first, &self.high, &self.low, &self.bodies].iter().all(|queue| queue.is_empty())
     }
 }

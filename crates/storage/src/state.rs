@@ -83,11 +83,6 @@ pub(crate) struct Group {
     pub bodies: BodyIndex,
     /// Last checkpoint whose `Done` was synced. The index may be ahead by records that are being written.
     pub checkpoint_durable: Option<u64>,
-    /// Number of records of bodies that were appended since the start, and of those that are durable.
-    pub bodies_appended: u64,
-    pub bodies_durable: u64,
-    /// Segments that the group needs no more when so many bodies are durable.
-    vacated: VecDeque<(u64, SegmentId)>,
     /// Live bytes that the group reported.
     pub live_bytes: u64,
     /// True when the group was found at the start and has not reported yet.
@@ -125,31 +120,6 @@ impl State {
                 self.group(other.group).bodies.insert(other.index, location);
             }
             _ => self.group(other.group).part_index.apply(segment, other),
-        }
-    }
-
-    /// Records that a group needs nothing of a segment any more, as soon as the bodies that it has appended are
-    /// durable, or `at_once`.
-    pub fn vacated(&mut self, group: GroupId, segment: SegmentId, at_once: bool) {
-        let known = self.group(group);
-        let bodies = if at_once { known.bodies_durable } else { known.bodies_appended };
-        known.vacated.push_back((bodies, segment));
-        self.answer(group);
-    }
-
-    /// Records that the next record of bodies of a group is durable.
-    pub fn bodies_durable(&mut self, group: GroupId) {
-        self.group(group).bodies_durable += 1;
-        self.answer(group);
-    }
-
-    fn answer(&mut self, group: GroupId) {
-        let Some(known) = self.groups.get_mut(&group) else { return };
-        let durable = known.bodies_durable;
-        while let Some((_, segment)) = known.vacated.pop_front_if(|(bodies, _)| *bodies <= durable) {
-            if let Some(waiting) = self.vacating.get_mut(&segment) {
-                waiting.remove(&group);
-            }
         }
     }
 

@@ -1,14 +1,16 @@
 //! Writes the queued records, one group commit after the other. It has no thread: [`spawn`](crate::spawn) gives it
 //! one.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::body_index::BodyLocation;
 use crate::disk::DiskFile;
 use crate::error::{Error, is_full};
 use crate::events::LogListener;
+use crate::id::GroupId;
 use crate::layout::{Payload, Prepared, layout};
 use crate::options::mutated;
 use crate::queue::{Item, Queue, Record};
@@ -37,6 +39,7 @@ pub struct Writer {
     first: VecDeque<Item>,
     high: VecDeque<Item>,
     low: VecDeque<Item>,
+    bodies: VecDeque<Item>,
     buffer: Vec<u8>,
     /// A commit that is encoded and could not be written yet, because the disk is full.
     prepared: Option<Prepared>,
@@ -107,6 +110,7 @@ impl Writer {
             first: VecDeque::new(),
             high: VecDeque::new(),
             low: VecDeque::new(),
+            bodies: VecDeque::new(),
             buffer: vec![],
             prepared: None,
             failed: None,
@@ -119,7 +123,7 @@ impl Writer {
 
     /// Waits for work, at most for `limit`. Returns false once the log is to stop and nothing is left to write.
     pub(crate) fn wait(&self, limit: Duration, stalled: bool) -> bool {
-        let queues = [&self.first, &self.high, &self.low];
+        let queues = [&self.first, &self.high, &self.low, &self.bodies];
         let mine = self.prepared.is_some() || queues.iter().any(|queue| !queue.is_empty());
         if mine && !stalled {
             return true;
@@ -151,7 +155,7 @@ impl Writer {
             let mut queue = self.shared.queue();
             *queue = Queue { closed: true, stopped: queue.stopped, ..Queue::default() };
         }
-        for queue in [&mut self.first, &mut self.high, &mut self.low] {
+        for queue in [&mut self.first, &mut self.high, &mut self.low, &mut self.bodies] {
             queue.clear();
         }
         self.shared.queued_bytes.store(0, Ordering::Relaxed);
@@ -251,12 +255,18 @@ impl Writer {
             self.first.append(&mut queue.first);
             self.high.append(&mut queue.high);
             self.low.append(&mut queue.low);
+            self.bodies.append(&mut queue.bodies);
         }
         let (commit, low) = (self.shared.options.commit_bytes_max, self.shared.options.low_bytes_per_commit);
         let is_kept = self.is_kept();
         let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
         let kept = self.shared.options.spares_kept();
-        let queues = [(&mut self.first, commit, 0), (&mut self.high, commit, kept), (&mut self.low, low, 0)];
+        let queues = [
+            (&mut self.first, commit, 0),
+            (&mut self.high, commit, kept),
+            (&mut self.low, low, 0),
+            (&mut self.bodies, low, kept),
+        ];
         for (rank, (queue, limit, keep_min)) in queues.into_iter().enumerate() {
             let margin = if is_kept && rank > 0 { self.open.segment.bytes / MARGIN } else { 0 };
             let mut bytes = 0;
@@ -380,12 +390,9 @@ impl Writer {
     fn report(&mut self, prepared: &Prepared) {
         self.shared.queued_bytes.fetch_sub(prepared.queued_bytes, Ordering::Relaxed);
         self.shared.queued_records.fetch_sub(prepared.records as u64, Ordering::Relaxed);
-        let has_bodies = !prepared.bodies.is_empty();
-        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 || has_bodies {
+        self.report_bodies(prepared);
+        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 {
             let mut state = self.shared.state();
-            for group in &prepared.bodies {
-                state.bodies_durable(*group);
-            }
             for (group, checkpoint) in &prepared.done {
                 state.group(*group).checkpoint_durable = Some(*checkpoint);
             }
@@ -401,6 +408,25 @@ impl Writer {
         }
         for (group, checkpoint) in &prepared.done {
             self.events.checkpoint_durable(*group, *checkpoint);
+        }
+    }
+
+    /// Makes bodies readable, and reports them.
+    fn report_bodies(&mut self, prepared: &Prepared) {
+        if prepared.bodies.is_empty() {
+            return;
+        }
+        let mut counts: BTreeMap<GroupId, u64> = BTreeMap::new();
+        {
+            let mut state = self.shared.state();
+            let segment = self.open.segment.id;
+            for (group, index, offset) in prepared.bodies.iter().copied() {
+                state.group(group).bodies.insert(index, BodyLocation { segment, offset });
+                *counts.entry(group).or_default() += 1;
+            }
+        }
+        for (group, count) in counts {
+            self.events.bodies_durable(group, count);
         }
     }
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use storage::fault::FaultDisk;
+use storage::fault::{FaultDisk, FaultPlan};
 use storage::{Bodies, Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
 use support::{EventRecorder, bodies, done, drain, entries, entry, open_on, options, part, parts, settle};
 
@@ -225,7 +225,20 @@ fn old_segments_are_freed_when_the_groups_no_longer_need_them() {
     let (mut opened, recorder) = open_on(&disk);
     opened.log.append([part(1, 5, 0, b"kept without being asked"), done(1, 0)]);
     let is_needed = |index: u64| index.is_multiple_of(50);
-    let mut index = 0;
+    let check_bodies = |opened: &storage::Opened, last: u64| {
+        let mut kept = 0;
+        for index in (1..=last).filter(|index| is_needed(*index)) {
+            match opened.log.read_bodies(GroupId(1), index).expect("it is needed") {
+                Bodies::InEntry(payload) => assert_eq!(*payload, [3; 500]),
+                Bodies::Kept(payload) => {
+                    kept += 1;
+                    assert_eq!(*payload, index.to_le_bytes());
+                }
+            }
+        }
+        kept
+    };
+    let (mut index, mut written) = (0, 0);
     for _ in 0..300 {
         index += 1;
         opened.log.append([entry(1, index, &[3; 500])]);
@@ -240,33 +253,29 @@ fn old_segments_are_freed_when_the_groups_no_longer_need_them() {
                 drain(&mut opened);
             }
             let of_entries = (first..=last).filter(|index| is_needed(*index));
-            let needed = of_entries.chain(vacate.bodies).map(bodies).collect();
+            let needed: Vec<_> = of_entries.chain(vacate.bodies).map(bodies).collect();
+            written += needed.len() as u64;
             opened.log.append_bodies(vacate.group, needed);
+            // The disk is full at the write: until bodies are durable, the earlier ones are read.
+            let write_full_at = Some(disk.operations() + 1);
+            disk.set_plan(FaultPlan { write_full_at, ..FaultPlan::default() });
+            opened.writer.commit_once().expect("a full disk only delays");
+            check_bodies(&opened, index);
+            disk.set_plan(FaultPlan::default());
+            drain(&mut opened);
+            assert_eq!(recorder.bodies(), written);
             opened.log.vacated(vacate.group, vacate.segment).expect("a checkpoint");
         }
     }
     settle(&mut opened);
-    let check_bodies = |opened: &storage::Opened| {
-        let mut kept = 0;
-        for index in (1..=index).filter(|index| is_needed(*index)) {
-            match opened.log.read_bodies(GroupId(1), index).expect("it is needed") {
-                Bodies::InEntry(payload) => assert_eq!(*payload, [3; 500]),
-                Bodies::Kept(payload) => {
-                    kept += 1;
-                    assert_eq!(*payload, index.to_le_bytes());
-                }
-            }
-        }
-        assert!(kept >= 4, "{kept}");
-        let unneeded = opened.log.read_bodies(GroupId(1), 1);
-        assert!(matches!(unneeded, Err(storage::Error::NotFound { index: 1, .. })));
-    };
-    check_bodies(&opened);
+    assert!(check_bodies(&opened, index) >= 4);
+    let unneeded = opened.log.read_bodies(GroupId(1), 1);
+    assert!(matches!(unneeded, Err(storage::Error::NotFound { index: 1, .. })));
     let stats = opened.log.stats();
     assert!(stats.segments <= 6 && stats.freed > 20, "{stats:?}");
     assert!(disk.used() < 15 * 4096, "{}", disk.used());
     let (opened, _) = open_on(&disk.crash());
-    check_bodies(&opened);
+    assert!(check_bodies(&opened, index) >= 4);
     let checkpoint = opened.recovery.groups[0].checkpoint.expect("a checkpoint");
     let expected = [(1, checkpoint.to_le_bytes().to_vec()), (5, b"kept without being asked".to_vec())];
     assert_eq!(parts(&opened, 1), expected.into());

@@ -27,8 +27,7 @@ pub trait StoreLog: Send + Sync {
     /// ascending, and include all that are needed of each batch. Answered by [`StoreEvent::Kept`]. `is_second_try`: the
     /// disk could not return these batches the first time.
     fn keep(&self, shard: ShardId, keys: Vec<shard::MessageKey>, is_second_try: bool);
-    /// Reports that the shard needs nothing of this segment any more, as soon as all messages that it kept before are
-    /// durable.
+    /// Reports that the shard needs nothing of this segment any more, durably.
     fn vacated(&self, shard: ShardId, segment: u64);
     /// Reports the number of bytes that the shard needs: its state and the messages it refers to.
     fn report_live(&self, shard: ShardId, bytes: u64);
@@ -89,8 +88,11 @@ pub enum StoreEvent {
     Read(Vec<(Wanted, Option<Message>)>),
     /// A segment is to be freed: what the shard needs of these batches has to be kept.
     Vacate(Vacate),
-    /// The messages of [`StoreLog::keep`] are written again, except those of batches that the disk could not return.
-    Kept { failed: Vec<shard::MessageKey> },
+    /// The messages of [`StoreLog::keep`] are queued in so many records, except those of batches that the disk could
+    /// not return. [`Self::KeptDurable`] follows, or came before.
+    Kept { records: u64, failed: Vec<shard::MessageKey> },
+    /// The number of further records of kept messages that are durable.
+    KeptDurable(u64),
     /// The condition of the log has changed: it has room again, or none any more.
     Condition(Condition),
 }
@@ -101,7 +103,8 @@ pub struct Vacate {
     pub segment: u64,
     /// First and last index of the batches in the segment; `None` without any.
     pub batches: Option<(u64, u64)>,
-    /// Indexes of the batches whose kept messages are in the segment, in ascending order.
+    /// Indexes of the batches whose kept messages are in the segment, in ascending order. There may be newer ones
+    /// elsewhere.
     pub kept: Vec<u64>,
 }
 

@@ -18,6 +18,8 @@ struct State {
     batches: BTreeMap<(u16, u64), Arc<Vec<u8>>>,
     /// Messages of batches that are kept after these are gone.
     kept: BTreeMap<(u16, u64), Vec<u8>>,
+    /// Number of records of kept messages that are not durable.
+    keeping: BTreeMap<u16, u64>,
     /// Appended and not durable: the last index of each shard.
     pending: BTreeMap<u16, u64>,
     /// The last durable index of each shard.
@@ -50,6 +52,10 @@ impl Log {
         let pending = std::mem::take(&mut self.state().pending);
         self.state().durable.extend(&pending);
         self.node().store_durable(pending.into_iter().map(|(shard, index)| (ShardId(shard), index)));
+        let keeping = std::mem::take(&mut self.state().keeping);
+        for (shard, records) in keeping {
+            self.node().store_event(ShardId(shard), StoreEvent::KeptDurable(records));
+        }
         let checkpoints = std::mem::take(&mut self.state().checkpoints);
         for (shard, index) in checkpoints {
             self.node().store_event(shard, StoreEvent::Checkpointed(index));
@@ -59,7 +65,7 @@ impl Log {
     /// Returns whether everything that was appended is durable.
     pub fn is_synced(&self) -> bool {
         let state = self.state();
-        state.pending.is_empty() && state.checkpoints.is_empty()
+        state.pending.is_empty() && state.checkpoints.is_empty() && state.keeping.is_empty()
     }
 
     /// Asks all shards for this segment, which contains everything durable. Returns the number of shards.
@@ -206,7 +212,7 @@ impl StoreLog for Log {
         if state.holds_keeps {
             return state.held_keeps.push((shard, keys, is_second_try));
         }
-        let mut failed = Vec::new();
+        let (mut records, mut failed) = (0, Vec::new());
         for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
             let index = keys[0].index();
             if state.failing > 0 {
@@ -218,9 +224,13 @@ impl StoreLog for Log {
             let (kept, missing) = stored.keep(keys);
             assert!(missing.is_empty());
             state.kept.insert((shard.0, index), kept);
+            records += 1;
+        }
+        if records > 0 {
+            *state.keeping.entry(shard.0).or_default() += records;
         }
         drop(state);
-        self.node().store_event(shard, StoreEvent::Kept { failed });
+        self.node().store_event(shard, StoreEvent::Kept { records, failed });
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {

@@ -39,6 +39,11 @@ impl Shard {
         self.parts.renew(part.bucket());
     }
 
+    /// Number of different messages in the log that are needed, and their bytes.
+    pub fn needed(&self) -> (u64, u64) {
+        (self.bodies.count(), self.bodies.live())
+    }
+
     /// Bytes that are needed: messages in the log, and the parts as they were last written.
     pub fn live_bytes(&self) -> u64 {
         self.bodies.live() + self.parts.stored_bytes()

@@ -129,6 +129,7 @@ impl Replica {
                 LogEvent::PartsDurable(group, parts) => self.group.parts_durable(group, parts),
                 LogEvent::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
                 LogEvent::Vacate(vacate) => self.group.vacate(vacate),
+                LogEvent::BodiesDurable(..) => unreachable!("no group here has bodies"),
                 LogEvent::Full(_) => report.quorum_disks_full += 1,
                 LogEvent::Room => report.quorum_disks_room += 1,
                 LogEvent::Failed(why) => {

@@ -79,6 +79,8 @@ pub(super) struct Model {
     /// The `Done` that is not durable yet.
     finishing: Option<u64>,
     vacates: Vec<(Vacate, bool)>,
+    /// Number of bodies that were appended and not reported as durable.
+    bodies_pending: u64,
 }
 
 /// Work for segments that are to be freed.
@@ -136,6 +138,7 @@ impl Model {
             writing: None,
             finishing: None,
             vacates: vec![],
+            bodies_pending: 0,
         }
     }
 
@@ -179,6 +182,14 @@ impl Model {
             self.dirty.insert(op.part);
         }
         self.reported = index;
+        Ok(())
+    }
+
+    pub fn bodies_durable(&mut self, records: u64) -> Result<(), String> {
+        match self.bodies_pending.checked_sub(records) {
+            Some(pending) => self.bodies_pending = pending,
+            None => return Err(format!("{} was notified of {records} bodies too many", self.group)),
+        }
         Ok(())
     }
 
@@ -248,13 +259,13 @@ impl Model {
                 let live = self.state.values().map(|value| value.index).filter(|index| is_inside(*index));
                 bodies.extend(live.map(|index| (index, self.history[index as usize - 1].encode().into())));
             }
-            // Mostly at once, so that the bodies may be in the queue yet.
-            if is_covered && (are_kept || random.below_u64(4) > 0) {
+            if is_covered && bodies.is_empty() && self.bodies_pending == 0 {
                 free.push(vacate);
             } else {
                 self.vacates.push((vacate, is_covered));
             }
         }
+        self.bodies_pending += bodies.len() as u64;
         Vacated { bodies, records: self.checkpoint(random), free }
     }
 
@@ -269,6 +280,7 @@ impl Model {
         (self.checkpoint_reported, self.checkpoint_reported_before) = (checkpoint, checkpoint);
         (self.writing, self.finishing) = (None, None);
         self.vacates.clear();
+        self.bodies_pending = 0;
     }
 
     /// Returns the fields that a comparison changes.

@@ -338,6 +338,9 @@ impl Runner {
                 LogEvent::Checkpointed(group, index) => {
                     self.groups.get_mut(&group).ok_or("a group that there is")?.checkpoint_durable(index)?;
                 }
+                LogEvent::BodiesDurable(group, records) => {
+                    self.groups.get_mut(&group).ok_or("a group that there is")?.bodies_durable(records)?;
+                }
                 LogEvent::Vacate(vacate) => {
                     self.groups.get_mut(&vacate.group).ok_or("a group that there is")?.request_vacate(vacate);
                 }

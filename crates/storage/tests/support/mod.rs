@@ -16,6 +16,7 @@ pub struct EventRecorder(pub Arc<Mutex<RecordedEvents>>);
 pub struct RecordedEvents {
     pub durable: BTreeMap<GroupId, u64>,
     pub checkpoints: BTreeMap<GroupId, u64>,
+    pub bodies: u64,
     pub vacate: Vec<Vacate>,
     pub full: usize,
     pub room: usize,
@@ -28,6 +29,9 @@ impl LogListener for EventRecorder {
     }
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
         self.0.lock().expect("news").checkpoints.insert(group, index);
+    }
+    fn bodies_durable(&mut self, _: GroupId, records: u64) {
+        self.0.lock().expect("news").bodies += records;
     }
     fn vacate(&mut self, vacate: Vacate) {
         self.0.lock().expect("news").vacate.push(vacate);
@@ -49,6 +53,9 @@ impl EventRecorder {
     }
     pub fn checkpoint(&self, group: u16) -> Option<u64> {
         self.0.lock().expect("news").checkpoints.get(&GroupId(group)).copied()
+    }
+    pub fn bodies(&self) -> u64 {
+        self.0.lock().expect("news").bodies
     }
     pub fn vacates(&self) -> Vec<Vacate> {
         std::mem::take(&mut self.0.lock().expect("news").vacate)

@@ -3,7 +3,7 @@
 //! A segment is freed when a checkpoint covers the batches in it, and when the log has kept the messages in it that are
 //! needed. Both are work of this replica alone: nothing is proposed, and no key of a message changes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use shard::{MessageKey, Mutation, REST, RETAINED_FIRST, mutated};
 
@@ -36,8 +36,12 @@ pub(super) struct Checkpointing {
     /// Index of the last checkpoint that was begun, and of the last one that is durable.
     begun: u64,
     durable: u64,
-    /// Segments to be freed, in the order of the log. Their messages are kept one segment after the other.
+    /// Segments to be freed, in the order of the log. Only the first is worked on: otherwise records for later ones
+    /// could take the room that the checkpoint for the first needs on a full disk.
     vacating: VecDeque<Vacating>,
+    /// Number of records of kept messages that are not durable yet. It is negative while it is not known how many there
+    /// are.
+    keeping: i64,
 }
 
 /// A segment whose needed messages are kept.
@@ -46,51 +50,47 @@ struct Vacating {
     step: Step,
 }
 
+/// Keys and sizes of messages that are needed.
+type Needed = BTreeMap<MessageKey, u64>;
+
 /// Progress with the messages of a segment.
 enum Step {
     /// Looks for entries that need messages of the segment: position at which the walk continues, and the messages so
     /// far.
-    Looking(shard::Cursor, Vec<Needed>),
+    Looking(shard::Cursor, Needed),
     Keeping(Keeping),
     /// Everything is kept.
     Kept,
 }
 
-/// Key and size of a message that is needed.
-type Needed = (MessageKey, u64);
-
 /// Messages that the log is asked to keep.
 struct Keeping {
-    /// Messages that are left, the next ones last.
-    left: Vec<Needed>,
+    /// Messages that are left.
+    left: Needed,
     /// The log works on some that were taken from `left`.
     is_asked: bool,
     /// Messages of batches that the disk could not return. They are tried once more.
-    failed: Vec<Needed>,
+    failed: Needed,
     is_second_try: bool,
 }
 
 impl Keeping {
-    /// Begins with these messages.
-    fn of(mut needed: Vec<Needed>, is_second_try: bool) -> Self {
-        needed.sort_unstable();
-        needed.dedup();
-        needed.reverse();
-        Self { left: needed, is_asked: false, failed: Vec::new(), is_second_try }
+    fn of(needed: Needed, is_second_try: bool) -> Self {
+        Self { left: needed, is_asked: false, failed: Needed::new(), is_second_try }
     }
 
     /// Takes the keys of the next messages, in ascending order: some, and all of the same batch as the last of them.
     /// What the log keeps of a batch replaces what it kept before.
     fn take(&mut self) -> Vec<MessageKey> {
         let (mut keys, mut bytes) = (Vec::new(), 0);
-        while let Some((key, size)) = self.left.last() {
+        while let Some(next) = self.left.first_entry() {
             let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= KEPT_BYTES_AT_ONCE;
-            if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != key.index()) {
+            if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != next.key().index()) {
                 break;
             }
-            keys.push(*key);
+            let (key, size) = next.remove_entry();
+            keys.push(key);
             bytes += size;
-            self.left.pop();
         }
         keys
     }
@@ -122,13 +122,13 @@ impl Checkpointing {
                 || for_room.is_some_and(|last| last > self.begun))
     }
 
-    /// Returns whether there is work for a segment whose messages are not all kept.
+    /// Returns whether there is work for the messages of the first segment.
     fn can_keep(&self, applied: u64) -> bool {
-        let current = self.vacating.iter().find(|one| !one.is_kept());
+        let current = self.vacating.front();
         current.is_some_and(|current| match &current.step {
             // A batch that is not applied may add entries with its messages.
             Step::Looking(..) => current.vacate.last() <= applied,
-            Step::Keeping(keeping) => !keeping.is_asked,
+            Step::Keeping(keeping) => !keeping.is_asked && self.keeping == 0,
             Step::Kept => false,
         })
     }
@@ -183,7 +183,7 @@ impl Replica {
 
     /// Starts to free a segment.
     pub(super) fn vacate(&mut self, vacate: Vacate) {
-        let step = Step::Looking(shard::Cursor::default(), Vec::new());
+        let step = Step::Looking(shard::Cursor::default(), Needed::new());
         self.checkpointing.vacating.push_back(Vacating { vacate, step });
     }
 
@@ -193,7 +193,7 @@ impl Replica {
             return;
         }
         let Some(log) = &self.log else { return };
-        let Some(current) = self.checkpointing.vacating.iter_mut().find(|one| !one.is_kept()) else { return };
+        let Some(current) = self.checkpointing.vacating.front_mut() else { return };
         match &mut current.step {
             Step::Looking(cursor, needed) => {
                 let is_in = |index| current.vacate.contains(index);
@@ -222,14 +222,19 @@ impl Replica {
         }
     }
 
-    /// Records that the log has kept the messages that it was asked for, except these of batches that the disk could
-    /// not return.
-    pub(super) fn kept(&mut self, failed: Vec<MessageKey>) {
-        let current = self.checkpointing.vacating.iter_mut().find(|one| !one.is_kept());
-        if let Some(Vacating { step: Step::Keeping(keeping), .. }) = current {
+    /// Records that the log has queued the messages that it was asked for, in so many records, except these of batches
+    /// that the disk could not return.
+    pub(super) fn kept(&mut self, records: u64, failed: Vec<MessageKey>) {
+        self.checkpointing.keeping += records as i64;
+        if let Some(Vacating { step: Step::Keeping(keeping), .. }) = self.checkpointing.vacating.front_mut() {
             keeping.is_asked = false;
             // The size of a message that is tried again does not matter: there are few.
             keeping.failed.extend(failed.into_iter().map(|key| (key, KEPT_BYTES_AT_ONCE)));
         }
+    }
+
+    /// Records that so many records of kept messages are durable.
+    pub(super) fn kept_durable(&mut self, records: u64) {
+        self.checkpointing.keeping -= records as i64;
     }
 }

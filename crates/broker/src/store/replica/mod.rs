@@ -71,6 +71,8 @@ pub(super) struct Committed {
     pub is_whole: bool,
 }
 
+/// Number of bytes that the log needs for a message that it keeps by itself, in addition to the message.
+const KEPT_OVERHEAD: u64 = 112;
 /// Number of effects whose memory is kept.
 const EFFECTS_KEPT: usize = 4096;
 
@@ -150,7 +152,8 @@ impl Replica {
                 self.events.push_back(ReplicaEvent::Read(read));
             }
             StoreEvent::Vacate(vacate) => self.vacate(vacate),
-            StoreEvent::Kept { failed } => self.kept(failed),
+            StoreEvent::Kept { records, failed } => self.kept(records, failed),
+            StoreEvent::KeptDurable(records) => self.kept_durable(records),
             StoreEvent::Condition(condition) => self.condition = condition,
         }
     }
@@ -203,7 +206,8 @@ impl Replica {
     /// Reports to the log how much of it is needed.
     pub fn report_live(&self) {
         if let Some(log) = &self.log {
-            log.report_live(self.id, self.state.live_bytes());
+            let (messages, bytes) = self.state.needed();
+            log.report_live(self.id, bytes + messages * KEPT_OVERHEAD);
         }
     }
 }
