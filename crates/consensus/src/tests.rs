@@ -510,7 +510,12 @@ fn an_own_snapshot_waits_for_one_that_arrives() {
             End::Stalls => (0..25).for_each(|_| lone.passes()),
             End::SegmentIsWanted => {
                 let segment = SegmentId(1);
-                lone.group.vacate(Vacate { group: STORAGE_GROUPS.entries, segment, first: 1, last: 35 });
+                lone.group.vacate(Vacate {
+                    group: STORAGE_GROUPS.entries,
+                    segment,
+                    entries: Some((1, 35)),
+                    bodies: Vec::new(),
+                });
                 (0..20).for_each(|_| lone.turns_once());
             }
         }
