@@ -168,6 +168,7 @@ impl Worker {
 
     /// Delivers a message to a plain receiver whose subscriptions have no identifiers. `group` is the shared group
     /// whose member the receiver is. Returns false, and has no effect, if the general way has to decide.
+    #[inline(always)]
     pub(super) fn deliver_plain(
         &mut self,
         target: &Target,
@@ -241,23 +242,11 @@ impl Worker {
         true
     }
 
-    /// Handles the run of PUBACKs of success that the bytes begin with. Returns its length; 0, without an effect, if
-    /// the first packet has to go another way.
-    #[inline]
+    /// Handles the run of PUBACKs of success that the bytes of an open connection begin with. The first one is counted
+    /// already. Returns the length of the run; 0, without an effect, if the first packet has to go another way.
     pub(super) fn pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
-        let is_pub_ack = bytes.first().is_some_and(|first| first >> 4 == PacketType::PubAck as u8);
-        if is_pub_ack { self.take_pub_acks(slot, bytes) } else { 0 }
-    }
-
-    fn take_pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
-        if self.monitor.is_traced() || !self.goes_short_way {
-            return 0;
-        }
         let Some(connection) = self.connections.occupant(slot) else { return 0 };
-        if connection.phase != Phase::Open
-            || connection.session.is_some()
-            || connection.stops_reading(&self.settings.queue)
-        {
+        if connection.session.is_some() {
             return 0;
         }
         let Some(flow) = connection.flow.as_deref_mut() else { return 0 };
@@ -283,8 +272,7 @@ impl Worker {
         {
             self.short_ways.acknowledged += count as u64;
         }
-        connection.last_packet = self.clock.now();
-        self.monitor.packets.received_many(PacketType::PubAck, count as u64);
+        self.monitor.packets.received_many(PacketType::PubAck, count as u64 - 1);
         self.queues.release(connection, released);
         // The last acknowledgement of a run fills the window.
         if !follows {

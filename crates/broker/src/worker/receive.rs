@@ -12,10 +12,9 @@ use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
 use crate::batch::SessionDelivery;
-use crate::connection::{Blocked, Connection, Flow, Phase, Unfinished};
+use crate::connection::{Blocked, Flow, Phase, Unfinished};
 use crate::ids::{ConnectionId, Time};
 use crate::overload::Level;
-use crate::settings;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::{Timer, TimerKind};
 
@@ -82,7 +81,6 @@ impl Worker {
         let fan_out_max = self.dispatcher.fan_out + FAN_OUT_MAX;
         let mut consumed = 0;
         loop {
-            consumed += self.pub_acks(slot, &bytes[consumed..]);
             let Some(connection) = self.connections.occupant(slot) else {
                 return Received { consumed: bytes.len(), then: Then::Close };
             };
@@ -94,7 +92,9 @@ impl Worker {
                 }
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
             }
-            if connection.stops_reading(&self.settings.queue) {
+            let unread_max = self.settings.queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
+            let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
+            if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
                 connection.marks.held = true;
                 return Received { consumed, then: Then::Hold };
             }
@@ -141,10 +141,13 @@ impl Worker {
                     return Received { consumed, then: Then::Hold };
                 }
                 self.park_packet(slot, packet);
-            } else if !self.short_packet(slot, packet, &rest[length..])
-                && self.packet(slot, packet) == Step::Blocked
-            {
-                self.park_packet(slot, packet);
+            } else {
+                let handled = self.short_packets(slot, rest, length);
+                if handled > 0 {
+                    consumed += handled - length;
+                } else if self.packet(slot, packet) == Step::Blocked {
+                    self.park_packet(slot, packet);
+                }
             }
             consumed += length;
             if self.dispatcher.fan_out >= fan_out_max && self.pause_fan_out(slot) {
@@ -231,16 +234,24 @@ impl Worker {
         self.close_because(timer.slot, ReasonCode::ImplementationSpecificError, why);
     }
 
-    /// Handles a packet that needs no general decoder: a plain PUBLISH, or an acknowledgement of success. Returns
-    /// false, and has no effect, for any other packet. `after` are the bytes that follow it.
-    fn short_packet(&mut self, slot: u32, bytes: &[u8], after: &[u8]) -> bool {
-        let Some((packet_type, packet_id)) = mqtt::short_ack(bytes) else {
-            return self.publish_plain(slot, bytes);
+    /// Handles the first packet of the bytes, of this length, if it needs no general decoder: a plain PUBLISH, or an
+    /// acknowledgement of success. Acknowledgements that follow it may be handled too. Returns the length of the
+    /// handled packets; 0, without an effect, if the first packet needs the general decoder.
+    fn short_packets(&mut self, slot: u32, bytes: &[u8], length: usize) -> usize {
+        let (packet, after) = bytes.split_at(length);
+        let Some((packet_type, packet_id)) = mqtt::short_ack(packet) else {
+            return if self.publish_plain(slot, packet) { length } else { 0 };
         };
-        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let Some(connection) = self.connections.occupant_ref(slot) else { return 0 };
         let version = connection.version;
         if connection.phase != Phase::Open || self.monitor.is_traced() || !self.goes_short_way {
-            return false;
+            return 0;
+        }
+        if packet_type == PacketType::PubAck {
+            let handled = self.pub_acks(slot, bytes);
+            if handled > 0 {
+                return handled;
+            }
         }
         let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::EMPTY };
         // Of a run of acknowledgements the last one fills the window.
@@ -260,7 +271,7 @@ impl Worker {
         if let Err(reason) = handled {
             self.refuse_packet(slot, version, Phase::Open, reason);
         }
-        true
+        length
     }
 
     fn packet(&mut self, slot: u32, bytes: &[u8]) -> Step {
@@ -629,17 +640,6 @@ impl Worker {
             flow.retry_at = at;
             self.wheel.arm(at, slot, generation, TimerKind::Unblock);
         }
-    }
-}
-
-impl Connection {
-    /// Returns whether the node reads no more from the client: it does not read itself, or too many of its packets wait
-    /// for the store.
-    #[inline]
-    pub(super) fn stops_reading(&self, queue: &settings::Queue) -> bool {
-        let unread_max = queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
-        let unanswered = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
-        self.out.len() > unread_max || unanswered >= UNANSWERED_MAX
     }
 }
 
