@@ -52,7 +52,8 @@ pub trait StateMachine: 'static {
     /// Begins to read a snapshot. The state does not change before [`Self::restored`] if somebody looks at it.
     fn begin_restore(&mut self);
 
-    /// Reads a part of the snapshot. Parts come in any order.
+    /// Reads a part of the snapshot. Parts come in any order, those of a [stream](Self::IS_STREAM) in the order of their
+    /// numbers.
     ///
     /// # Errors
     /// The bytes are not such a part, or are one of a later version. The replica stops.
@@ -105,12 +106,18 @@ fn unsupported_version() -> io::Error {
 
 /// Reading end of a snapshot.
 pub(crate) trait Restore {
+    /// Returns whether the parts have to be in the order of their numbers.
+    fn needs_order(&self) -> bool;
     fn begin_restore(&mut self);
     fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError>;
     fn restored(&mut self, index: u64) -> Result<(), SnapshotError>;
 }
 
 impl<S: StateMachine> Restore for S {
+    fn needs_order(&self) -> bool {
+        S::IS_STREAM
+    }
+
     fn begin_restore(&mut self) {
         StateMachine::begin_restore(self);
     }

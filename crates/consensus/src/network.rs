@@ -74,7 +74,7 @@ impl Network {
             group: config.group,
             own: config.id,
             count: config.seed as u32,
-            piece_bytes: config.snapshot_piece_bytes,
+            piece_bytes: config.snapshot_piece_bytes.max(1),
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
             confirmed: BTreeMap::new(),

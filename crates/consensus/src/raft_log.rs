@@ -321,7 +321,11 @@ impl RaftLog {
         };
         let (mut meta, mut parts) = (None, Manifest::default());
         machine.begin_restore();
-        for part in found.parts() {
+        let (mut ordered, mut any) = match machine.needs_order() {
+            true => (Some(found.parts_in_order()), None),
+            false => (None, Some(found.parts())),
+        };
+        for part in ordered.iter_mut().flatten().chain(any.iter_mut().flatten()) {
             let (part, bytes) = part?;
             let Some(number) = part.checked_sub(1) else {
                 meta = decode_meta(&bytes);

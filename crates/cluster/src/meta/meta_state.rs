@@ -1,7 +1,5 @@
 //! State of the meta group: the members of the cluster, and the records that operators change.
 
-use std::collections::BTreeMap;
-
 use configstore::{Records, SnapshotReader};
 use consensus::{Committed, STREAM_PART_BYTES, SnapshotError, StateMachine, UnsupportedVersion};
 
@@ -139,21 +137,13 @@ impl StateMachine for MetaState {
     fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
         let restoring = self.restoring.as_mut().ok_or(SnapshotError::Invalid)?;
         if part != restoring.parts {
-            restoring.waiting.insert(part, bytes.into());
-            return Ok(());
+            return Err(SnapshotError::Invalid);
         }
-        restoring.feed(bytes, self.understood)?;
-        while let Some(bytes) = restoring.waiting.remove(&restoring.parts) {
-            restoring.feed(&bytes, self.understood)?;
-        }
-        Ok(())
+        restoring.feed(bytes, self.understood)
     }
 
     fn restored(&mut self, _: u64) -> Result<(), SnapshotError> {
         let restoring = *self.restoring.take().ok_or(SnapshotError::Invalid)?;
-        if !restoring.waiting.is_empty() {
-            return Err(SnapshotError::Invalid);
-        }
         let limits = self.records.limits();
         let (roster, adopted, records) = match restoring.head {
             Some((roster, adopted)) if !restoring.has_records => (roster, adopted, Records::new(limits)),
@@ -185,8 +175,6 @@ struct Checkpoint {
 struct Restoring {
     /// Number of parts that were read.
     parts: u32,
-    /// Later parts, which come before their turn where the log has moved them.
-    waiting: BTreeMap<u32, Box<[u8]>>,
     /// Bytes before the records that are not read yet.
     bytes: Vec<u8>,
     /// Roster and adopted features.
@@ -240,6 +228,7 @@ impl Restoring {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use super::*;
@@ -275,11 +264,10 @@ mod tests {
         bytes
     }
 
-    /// Restores parts of this size, whose order is turned round.
+    /// Restores parts of this size.
     fn restore(agreed: &mut MetaState, bytes: &[u8], size: usize) -> Result<(), SnapshotError> {
         agreed.begin_restore();
-        let parts: Vec<_> = (0..).zip(bytes.chunks(size)).collect();
-        for (number, part) in parts.into_iter().rev() {
+        for (number, part) in (0..).zip(bytes.chunks(size)) {
             agreed.restore_part(number, part)?;
         }
         agreed.restored(9)
@@ -307,6 +295,8 @@ mod tests {
             restore(&mut again, &bytes, size).expect("parts of any size");
             assert_eq!((snapshot(&again), again.parts), (bytes.clone(), bytes.len().div_ceil(size) as u32));
         }
+        again.begin_restore();
+        assert!(matches!(again.restore_part(1, &bytes), Err(SnapshotError::Invalid)), "part 0 is missing");
         assert_eq!((again.roster.clone(), again.records.get("t", "a")), (agreed.roster.clone(), Some("7")));
         let mut old = MetaState::default();
         restore(&mut old, &agreed.roster.encode(), 7).expect("the snapshot of version 1");
