@@ -52,8 +52,8 @@ pub trait StateMachine: 'static {
     /// Begins to read a snapshot. The state does not change before [`Self::restored`] if somebody looks at it.
     fn begin_restore(&mut self);
 
-    /// Reads a part of the snapshot. Parts come in any order, those of a [stream](Self::IS_STREAM) in the order of their
-    /// numbers.
+    /// Reads a part of the snapshot. Parts come in any order, those of a [stream](Self::IS_STREAM) in the order of
+    /// their numbers.
     ///
     /// # Errors
     /// The bytes are not such a part, or are one of a later version. The replica stops.
