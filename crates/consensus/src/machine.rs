@@ -359,7 +359,7 @@ impl RaftStateMachine<Types> for Machine {
         let writer = match self.store.begin_checkpoint(index) {
             Ok(writer) => Some(Arc::new(writer)),
             Err(NotBegun::Old) => None,
-            Err(NotBegun::Busy) => return None,
+            Err(NotBegun::Busy | NotBegun::Full) => return None,
         };
         if writer.is_some() {
             // It fails if the replica ends.

@@ -105,6 +105,8 @@ impl Server {
             self.store.wait_all_durable().await.ok()?;
             return Some(Body::Received { vote, offset: size });
         }
+        // Until here the checkpoint can be given up for a segment that the log needs.
+        writer.installs().ok()?;
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(writer) };
         let mut installing = pin!(raft.install_full_snapshot(vote, snapshot));
         let first = poll_fn(|cx| Poll::Ready(installing.as_mut().poll(cx))).await;
@@ -152,6 +154,10 @@ impl Server {
             match self.store.begin_received(last.index + 1) {
                 Ok(writer) => *incoming = Some(Incoming::new(from, &piece, writer).ok()?),
                 Err(NotBegun::Old) => return Some(Piece::Known),
+                Err(NotBegun::Full) => {
+                    Runtime::sleep(PATIENCE).await;
+                    return Some(Piece::Expected(0));
+                }
                 Err(NotBegun::Busy) => {
                     let ended = self.store.checkpoint_ended();
                     match Runtime::timeout(PATIENCE, ended).await {
@@ -189,8 +195,6 @@ impl Server {
         if !known.is_whole() {
             return Some(Piece::Expected(known.received));
         }
-        let whole = incoming.take()?;
-        whole.writer.installs().ok()?;
-        Some(Piece::Whole(Box::new(whole)))
+        Some(Piece::Whole(Box::new(incoming.take()?)))
     }
 }

@@ -145,6 +145,8 @@ impl CoreReplica {
         self.group.turn(now);
         let has_requests = !self.requests.is_empty();
         self.answers.extend(self.group.drain_effects().filter(|_| has_requests));
+        // The status says who leads.
+        while self.group.poll_leadership().is_some() {}
     }
 
     /// Returns frames for other replicas.

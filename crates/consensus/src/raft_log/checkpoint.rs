@@ -80,6 +80,8 @@ pub(crate) struct CheckpointWriter {
 pub(crate) enum NotBegun {
     /// Another checkpoint is being written, or a transfer needs the current one.
     Busy,
+    /// The disk is full, and a received snapshot would not make room.
+    Full,
     /// The log has a checkpoint at this index or later.
     Old,
 }
@@ -316,6 +318,10 @@ impl Store {
         }
         if raft_log.checkpoint.writer.is_some() {
             return Err(NotBegun::Busy);
+        }
+        // An own checkpoint may make room, and would wait for this one.
+        if raft_log.log.is_full() {
+            return Err(NotBegun::Full);
         }
         let number = raft_log.checkpoint.begin(index, Manifest::default(), Origin::Received(now()));
         Ok(CheckpointWriter { store: self.clone(), number })
