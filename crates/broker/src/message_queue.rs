@@ -357,9 +357,8 @@ impl Packets {
         first.clear();
         self.removed = 0;
         if self.chunks.len() == 1 {
-            // A queue that is empty keeps one chunk at most, and a small one.
+            // A queue that is empty keeps one chunk.
             self.spare = Vec::new();
-            self.chunks.pop_front_if(|chunk| chunk.capacity() > CHUNK_KEPT);
         } else if let Some(empty) = self.chunks.pop_front()
             && empty.capacity() > self.spare.capacity()
         {
@@ -403,8 +402,6 @@ const PUBLISH_OVERHEAD: usize = 1 + 4 + 2 + 2 + 1;
 const RECEIVED: usize = 8;
 const CHUNK_MIN: usize = 512;
 const CHUNK_MAX: usize = 64 * 1024;
-/// Maximum size of the chunk that an empty queue keeps, in bytes.
-const CHUNK_KEPT: usize = 4 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -570,10 +567,7 @@ mod tests {
         while queue.first_packet().is_some() {
             queue.remove_packet();
         }
-        assert_eq!((queue.packets.chunks.len(), queue.packets.spare.capacity()), (0, 0));
-        queue.push_packet(&view, None, |out| packet.encode(Version::V5, out));
-        queue.remove_packet();
-        let kept: usize = queue.packets.chunks.iter().map(Vec::capacity).sum();
-        assert!(kept > 0 && kept <= CHUNK_KEPT, "{kept} bytes");
+        assert_eq!(queue.packets.chunks.len(), 1);
+        assert_eq!(queue.packets.spare.capacity(), 0);
     }
 }
