@@ -153,6 +153,14 @@ impl Lone {
         self.turns_without_the_disk();
     }
 
+    /// Proposes more than a snapshot waits for.
+    fn proposes_many(&mut self) {
+        for _ in 0..30 {
+            self.group.propose(vec![1; 10], std::time::Duration::from_secs(5));
+        }
+        (0..20).for_each(|_| self.turns_once());
+    }
+
     fn turns_without_the_disk(&mut self) {
         self.now += 10_000;
         for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
@@ -561,13 +569,7 @@ fn the_next_snapshot_waits_while_a_transfer_advances() {
         }
         lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
         (0..5).for_each(|_| lone.passes());
-        let proposes = |lone: &mut Lone| {
-            (0..30).for_each(|_| {
-                lone.group.propose(vec![1; 10], patience);
-            });
-            (0..20).for_each(|_| lone.turns_once());
-        };
-        proposes(&mut lone);
+        lone.proposes_many();
         let first = lone.group.status(Time(lone.now)).snapshot;
         assert!(first >= Some(20), "{first:?}");
         lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
@@ -575,7 +577,7 @@ fn the_next_snapshot_waits_while_a_transfer_advances() {
         let (mut received, mut size, mut forms) = (0, u64::MAX, BTreeSet::new());
         while received < size {
             let (call, piece) = lone.sends_piece();
-            proposes(&mut lone);
+            lone.proposes_many();
             (0..5).for_each(|_| lone.passes());
             let snapshot = lone.group.status(Time(lone.now)).snapshot;
             assert_eq!(snapshot, first, "after {received} of {size} bytes");
@@ -598,18 +600,12 @@ fn the_next_snapshot_does_not_wait_for_a_transfer_that_has_stalled() {
         let mut lone = Lone::with_snapshots();
         lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
         (0..5).for_each(|_| lone.passes());
-        let proposes = |lone: &mut Lone| {
-            (0..30).for_each(|_| {
-                lone.group.propose(vec![1; 10], patience);
-            });
-            (0..20).for_each(|_| lone.turns_once());
-        };
-        proposes(&mut lone);
+        lone.proposes_many();
         let first = lone.group.status(Time(lone.now)).snapshot;
         lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
         for _ in 0..10 {
             let (call, piece) = lone.sends_piece();
-            proposes(&mut lone);
+            lone.proposes_many();
             if answers {
                 lone.answers_call(call, Body::Received { vote: piece.vote, offset: 0 });
                 lone.passes();

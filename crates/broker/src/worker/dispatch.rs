@@ -508,25 +508,13 @@ mod tests {
     use mqtt::SubscriptionOptions;
 
     use super::*;
-    use crate::ids::Time;
     use crate::route::Options;
 
     /// [MQTT-3.8.3-3] applies to one connection. Another connection may have had its slot, on the same worker or not.
     #[test]
     fn no_local_withholds_messages_only_from_their_publisher() {
         let publisher = ConnectionId { worker: WorkerId(1), slot: 7, generation: 4 };
-        let view = MessageView {
-            topic: "t",
-            properties: &[],
-            payload: &[],
-            qos: QoS::AtMostOnce,
-            retain: false,
-            expires: Time::NEVER,
-            received: Time(0),
-            publisher: Some(publisher),
-            publisher_key: 0,
-            durability: crate::settings::Durability::default(),
-        };
+        let view = MessageView { publisher: Some(publisher), ..MessageView::plain("t") };
         let merged = |index, slot, generation, no_local| {
             let options = Options::from(SubscriptionOptions { no_local, ..SubscriptionOptions::default() });
             let kind = RouteKind::Connection;
