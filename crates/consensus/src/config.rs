@@ -56,8 +56,12 @@ pub struct Config {
     /// Number of bytes of a snapshot on their way to the log up to which further parts are written.
     pub snapshot_bytes_in_flight: usize,
     /// Maximum number of proposals and requests of other replicas that wait for an answer. Further proposals are
-    /// refused, and further requests are not answered.
+    /// refused, and further requests are not answered. Also the maximum number of commands of
+    /// [`Replica::write`](crate::Replica::write) that wait, which are counted apart.
     pub waiting_max: usize,
+    /// True if the owner keeps what its state needs of the entries in a segment of the log that is to be freed. See
+    /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).
+    pub keeps_bodies: bool,
     pub seed: u64,
 }
 
@@ -76,6 +80,7 @@ impl Config {
             snapshot_piece_bytes: SNAPSHOT_PIECE_BYTES,
             snapshot_bytes_in_flight: SNAPSHOT_BYTES_IN_FLIGHT,
             waiting_max: 4096,
+            keeps_bodies: false,
             seed,
         }
     }

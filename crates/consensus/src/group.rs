@@ -10,10 +10,11 @@ use link::{NodeId, Time};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, LinearizableReadError, RaftError};
 use openraft::{AsyncRuntime, ChangeMembers, Precondition, ServerState, SnapshotPolicy};
-use storage::{GroupId, Log, RecoveredGroup, Vacate};
+use storage::{GroupId, Log, RecoveredGroup, SegmentId, Vacate};
 
 use crate::config::Config;
-use crate::machine::{Jobs, Machine, State, StateMachine, UNSUPPORTED_VERSION};
+use crate::jobs::{DROPPED, Job, Jobs};
+use crate::machine::{Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable};
@@ -22,6 +23,7 @@ use crate::runtime::Runtime;
 use crate::serve::Server;
 use crate::status::{Role, Status};
 use crate::wire;
+use crate::writes::Writes;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;
 
@@ -101,14 +103,14 @@ pub enum Change {
 pub struct Group<S: StateMachine> {
     replica: Replica,
     machine: S,
-    jobs: Jobs,
     effects: Vec<S::Effect>,
 }
 
-/// An `openraft` node, its log, and its state machine.
+/// An `openraft` node and its log.
 ///
-/// The owner passes frames to [`Self::receive`] and events of the log to the replica. It calls [`Group::turn`] after
-/// each of these and when [`Group::timeout`] is due, and then takes frames, effects and events.
+/// The owner passes frames to [`Self::receive`] and events of the log to the replica. It calls [`Self::turn`] after
+/// each of these and when [`Self::timeout`] is due, and then takes frames, jobs and events. A [`Group`] does the jobs
+/// itself.
 pub struct Replica {
     config: Config,
     storage_groups: StorageGroups,
@@ -118,6 +120,8 @@ pub struct Replica {
     store: Store,
     state: Arc<Mutex<State>>,
     server: Arc<Server>,
+    jobs: Jobs,
+    writes: Writes,
     events: Arc<Mutex<VecDeque<Event>>>,
     requests: u64,
     waiting: Arc<AtomicUsize>,
@@ -179,6 +183,8 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_after),
         // The replica purges the log itself: see `Replica::purge`.
         max_in_snapshot_log_to_keep: u64::MAX,
+        // What is committed while the owner of the state machine is busy. The rest would hold up heartbeats.
+        state_machine_channel_size: Some(1 << 20),
         enable_pre_vote: Some(!mutated(Mutation::SkipPreVote)),
         // A leader sends entries before its own disk has them. If it lost some and continued to lead, it would send
         // others in their place.
@@ -212,11 +218,18 @@ impl<S: StateMachine> Group<S> {
             NotRecovered::UnsupportedVersion => StartError::UnsupportedVersion,
         })?;
         store.set_bytes_in_flight(config.snapshot_bytes_in_flight);
-        let mut work = || jobs.run_some(&mut machine, &mut effects);
+        store.set_keeps_bodies(config.keeps_bodies);
+        let mut work = || run_jobs(&jobs, &mut machine, &mut effects);
         let parts = ReplicaParts { store, storage_groups, jobs: jobs.clone(), is_stream: S::IS_STREAM };
         let replica = Replica::start(now, config, parts, &mut work)?;
         effects.clear();
-        Ok(Self { replica, machine, jobs, effects })
+        Ok(Self { replica, machine, effects })
+    }
+
+    /// Returns the replica and the state machine with all entries that are applied. From now on the owner calls
+    /// [`Replica::turn`] and does the jobs of [`Replica::poll_job`]. Effects that were not taken are lost.
+    pub fn into_parts(self) -> (Replica, S) {
+        (self.replica, self.machine)
     }
 
     /// Runs the replica and its state machine. A long list of committed commands is applied in several turns: then
@@ -224,7 +237,7 @@ impl<S: StateMachine> Group<S> {
     pub fn turn(&mut self, now: Time) {
         for _ in 0..Jobs::ROUNDS_MAX {
             self.replica.turn(now);
-            if !self.jobs.run_some(&mut self.machine, &mut self.effects) {
+            if !run_jobs(&self.replica.jobs, &mut self.machine, &mut self.effects) {
                 return;
             }
         }
@@ -234,7 +247,7 @@ impl<S: StateMachine> Group<S> {
 
     /// Latest time of the next call of [`Self::turn`].
     pub fn timeout(&self) -> Time {
-        if self.jobs.is_empty() { self.replica.timeout() } else { self.replica.runtime.now() }
+        if self.replica.jobs.is_empty() { self.replica.timeout() } else { self.replica.runtime.now() }
     }
 
     /// State machine with all entries that are applied here.
@@ -252,6 +265,12 @@ impl<S: StateMachine> Group<S> {
     pub fn drain_effects(&mut self) -> std::vec::Drain<'_, S::Effect> {
         self.effects.drain(..)
     }
+}
+
+/// Runs all jobs that wait. Returns false if there are none.
+fn run_jobs<S: StateMachine>(jobs: &Jobs, machine: &mut S, effects: &mut Vec<S::Effect>) -> bool {
+    let some = std::iter::from_fn(|| jobs.poll()).map(|job| job.run(machine, effects));
+    some.count() > 0
 }
 
 /// Data and connections of a replica that starts.
@@ -286,7 +305,7 @@ impl Replica {
         let ReplicaParts { store, storage_groups, jobs, is_stream } = parts;
         let mut runtime = Runtime::new(now, config.seed);
         let network = Network::new(&config, store.clone(), is_stream);
-        let (machine, state) = Machine::new(jobs, store.clone());
+        let (machine, state) = Machine::new(jobs.clone(), store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
         let raft = runtime.run_until(raft, work).map_err(|error| match sync::lock(&state).is_outdated {
@@ -306,6 +325,8 @@ impl Replica {
             store,
             state,
             server,
+            jobs,
+            writes: Writes::default(),
             events: Arc::default(),
             requests: 0,
             waiting: Arc::default(),
@@ -393,6 +414,28 @@ impl Replica {
         self.store.lock().vacate(vacate);
     }
 
+    /// Takes the next segment that is to be freed, with [`Config::keeps_bodies`]. The owner keeps what its state needs
+    /// of these entries and bodies ([`Log::append_bodies`]), and calls [`Self::bodies_kept`] when that is durable.
+    /// Entries that are not applied may need bodies of the segment, too. While a snapshot is restored, both states do.
+    /// The owner is asked even if a snapshot has replaced all entries of the segment, and if the replica has stopped.
+    pub fn poll_vacate(&mut self) -> Option<Vacate> {
+        self.store.lock().poll_vacate()
+    }
+
+    /// Handles the end of the owner's work for a segment of [`Self::poll_vacate`]. The log may free it when a snapshot
+    /// covers its entries.
+    pub fn bodies_kept(&mut self, segment: SegmentId) {
+        self.store.lock().bodies_kept(segment);
+    }
+
+    /// Takes the next job of the state machine. To be called after each [`Self::turn`] until it returns `None`. After
+    /// an answer, the next turn may have the next job. The owner may answer later: several turns may pass, and
+    /// [`Self::timeout`] does not count the job. Until then, Raft applies nothing more, and a snapshot waits. If the
+    /// answer is dropped, the replica stops.
+    pub fn poll_job(&mut self) -> Option<Job> {
+        self.jobs.poll()
+    }
+
     /// Takes a request to read entries or a part of a snapshot from the log. The owner runs it where a disk may be
     /// waited for, and passes its result to [`Self::handle_read`].
     pub fn poll_read(&mut self) -> Option<LogRead> {
@@ -418,7 +461,12 @@ impl Replica {
         });
     }
 
-    fn turn(&mut self, now: Time) {
+    /// Runs the replica up to the point at which it waits for frames, the log, the owner or [`Self::timeout`].
+    pub fn turn(&mut self, now: Time) {
+        if self.jobs.take_dropped() && self.store.lock().failed().is_none() {
+            tracing::error!("consensus: {DROPPED}; the replica stops");
+            self.fail(DROPPED);
+        }
         self.store.lock().expire_checkpoint(now);
         self.free_segments();
         self.resume_snapshot(now);
@@ -439,13 +487,15 @@ impl Replica {
             return;
         }
         if self.leads.is_some() {
+            self.writes.end_term();
             self.leadership.push_back(Leadership::Follows);
         }
         self.leadership.extend(leads.map(Leadership::Leads));
         self.leads = leads;
     }
 
-    fn timeout(&self) -> Time {
+    /// Latest time of the next call of [`Self::turn`].
+    pub fn timeout(&self) -> Time {
         self.runtime.due().min(self.store.lock().checkpoint_due(self.runtime.now()))
     }
 
@@ -505,6 +555,31 @@ impl Replica {
                 Ok(Err(RaftError::Fatal(_))) | Err(_) => Err(Undecided::Unknown),
             }
         })
+    }
+
+    /// Proposes a command without an event for it: the owner sees it when it is applied. Returns false, and does
+    /// nothing, if this replica does not lead, if a change of its role waits in [`Self::poll_leadership`], or if
+    /// [`Config::waiting_max`] commands wait. A command waits until it is applied or known to be lost.
+    ///
+    /// The commands of one period of leadership are appended in the order of the calls and without a gap: if one is not
+    /// appended, no later one is. A lease that has expired and a transfer that is under way delay them. When the period
+    /// ends ([`Leadership::Follows`]), those that are not in the log are lost. Those in the log may be committed later,
+    /// or be lost: the committed ones are always the first ones of the period. [`Self::propose`] keeps no order with
+    /// them.
+    pub fn write(&mut self, command: Arc<Vec<u8>>) -> bool {
+        let Some(term) = self.leads.filter(|_| self.leadership.is_empty()) else { return false };
+        if self.writes.waiting() >= self.config.waiting_max {
+            return false;
+        }
+        if self.writes.push(term, command) {
+            self.runtime.spawn(self.writes.clone().pass_on(self.raft.clone(), self.config.id));
+        }
+        true
+    }
+
+    /// Number of commands of [`Self::write`] that are neither applied nor known to be lost.
+    pub fn writes_waiting(&self) -> usize {
+        self.writes.waiting()
     }
 
     /// Confirms with a majority that this replica still leads. The state after the event includes everything that was

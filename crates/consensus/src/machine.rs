@@ -1,17 +1,13 @@
-//! State machine of a log, as its owner writes it and as `openraft` drives it.
-//!
-//! The tasks of `openraft` have no access to the state machine. They queue [`Job`]s, which the [`Group`](crate::Group)
-//! runs between its turns. So the state machine has no lock.
+//! State machine of a log, as its owner writes it and as `openraft` drives it: by [`Job`]s.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
-use tokio::sync::oneshot;
 
+use crate::jobs::{GivenUp, Job, Jobs, Written};
 use crate::mutation::{Mutation, mutated};
 use crate::raft_log::{CheckpointWriter, NotBegun, SnapshotData, Store, StoredSnapshot};
 use crate::raft_types::{Applied, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
@@ -72,7 +68,8 @@ pub const STREAM_PART_BYTES: usize = 1 << 20;
 /// A command that is committed. Its memory is shared with the log's cache of entries.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// Index in the log. It grows with each command.
+    /// Index of Raft, see [`log_index`](crate::log_index). It grows with each command. Entries that are no commands
+    /// leave gaps.
     pub index: u64,
     pub term: u64,
     pub command: Arc<Vec<u8>>,
@@ -94,11 +91,9 @@ pub enum SnapshotError {
 pub(crate) const UNSUPPORTED_VERSION: &str =
     "the cores have committed a command that this version of the program cannot read: update this node";
 
-/// Maximum number of commands, and of their bytes, of one [`Job`].
-const COMMANDS_MAX: usize = 256;
+/// Maximum number of entries, and of the bytes of their commands, of one [`Job`].
+const ENTRIES_MAX: usize = 256;
 const COMMAND_BYTES: usize = 1 << 20;
-/// Number of bytes of parts that one [`Job`] writes.
-const PARTS_BUDGET: usize = 1 << 20;
 
 fn unsupported_version() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED_VERSION)
@@ -129,76 +124,6 @@ impl<S: StateMachine> Restore for S {
     fn restored(&mut self, index: u64) -> Result<(), SnapshotError> {
         StateMachine::restored(self, index)
     }
-}
-
-/// Work of a state machine. Its sender waits for the answer.
-enum Job {
-    Apply(Vec<Committed>, oneshot::Sender<Result<(), UnsupportedVersion>>),
-    BeginCheckpoint(oneshot::Sender<()>),
-    /// Writes some parts. The answer is true after the last one.
-    WriteParts(Arc<CheckpointWriter>, oneshot::Sender<io::Result<bool>>),
-    BeginRestore(oneshot::Sender<()>),
-    RestorePart(u32, Arc<[u8]>, oneshot::Sender<Result<(), SnapshotError>>),
-    Restored(u64, oneshot::Sender<Result<(), SnapshotError>>),
-}
-
-/// Jobs of a state machine that wait for its owner. Few: the tasks of `openraft` wait for each.
-#[derive(Clone, Default)]
-pub(crate) struct Jobs(Arc<Mutex<VecDeque<Job>>>);
-
-impl Jobs {
-    /// Queues a job, and waits for its answer.
-    async fn run<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> io::Result<T> {
-        let (sender, receiver) = oneshot::channel();
-        sync::lock(&self.0).push_back(job(sender));
-        receiver.await.map_err(|_| io::Error::other("the replica has ended"))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        sync::lock(&self.0).is_empty()
-    }
-
-    /// Runs some jobs. Returns false if there are none.
-    pub fn run_some<S: StateMachine>(&self, machine: &mut S, effects: &mut Vec<S::Effect>) -> bool {
-        let jobs = std::mem::take(&mut *sync::lock(&self.0));
-        let has_some = !jobs.is_empty();
-        for job in jobs {
-            // The task that waits for an answer may have ended.
-            match job {
-                Job::Apply(commands, answer) => {
-                    let mut commands = commands.iter();
-                    let _ = answer.send(commands.try_for_each(|command| machine.apply(command, effects)));
-                }
-                Job::BeginCheckpoint(answer) => {
-                    machine.begin_checkpoint();
-                    let _ = answer.send(());
-                }
-                Job::WriteParts(writer, answer) => {
-                    let mut written = Ok(());
-                    let is_last = machine.write_parts(PARTS_BUDGET, &mut |part, bytes| {
-                        if written.is_ok() {
-                            written = writer.put(part, bytes);
-                        }
-                    });
-                    let _ = answer.send(written.map(|()| is_last));
-                }
-                Job::BeginRestore(answer) => {
-                    machine.begin_restore();
-                    let _ = answer.send(());
-                }
-                Job::RestorePart(part, bytes, answer) => {
-                    let _ = answer.send(machine.restore_part(part, &bytes));
-                }
-                Job::Restored(index, answer) => {
-                    let _ = answer.send(machine.restored(index));
-                }
-            }
-        }
-        has_some
-    }
-
-    /// Maximum number of times that a turn of a group runs jobs. It limits the time of a turn.
-    pub const ROUNDS_MAX: usize = 16;
 }
 
 /// Last entry that is applied, and the members at that entry.
@@ -264,10 +189,9 @@ impl Machine {
             }
             responders.extend(responder);
         }
-        if !commands.is_empty() {
-            let applied = self.jobs.run(|answer| Job::Apply(commands, answer)).await?;
-            applied.map_err(|UnsupportedVersion| self.outdated())?;
-        }
+        // The state of the owner also includes entries without a command.
+        let applied = self.jobs.run(|answer| Job::Apply { commands, last: last.index, answer }).await?;
+        applied.map_err(|UnsupportedVersion| self.outdated())?;
         {
             let mut state = sync::lock(&self.state);
             state.applied = Some(last);
@@ -285,13 +209,15 @@ impl Machine {
     async fn install(&self, meta: &SnapshotMeta, writer: &CheckpointWriter) -> io::Result<()> {
         let last = meta.last_log_id.ok_or_else(|| io::Error::other("a snapshot without entries"))?;
         writer.all_durable().await?;
-        self.jobs.run(Job::BeginRestore).await?;
+        self.jobs.run(|answer| Job::BeginRestore { answer }).await?;
         for part in writer.parts()?.0.keys() {
             let bytes = writer.read(*part).await?;
-            let restored = self.jobs.run(|answer| Job::RestorePart(*part, bytes, answer)).await?;
+            let restored = self.jobs.run(|answer| Job::RestorePart { part: *part, bytes, answer }).await?;
             restored.map_err(|error| self.restore_error(error))?;
         }
-        let restored = self.jobs.run(|answer| Job::Restored(last.index, answer)).await?;
+        let prepared = self.jobs.run(|answer| Job::Prepare { last: last.index, answer }).await?;
+        prepared.map_err(|GivenUp| io::Error::other("the owner does not install a snapshot"))?;
+        let restored = self.jobs.run(|answer| Job::Restored { last: last.index, answer }).await?;
         restored.map_err(|error| self.restore_error(error))?;
         {
             let mut state = sync::lock(&self.state);
@@ -307,7 +233,7 @@ impl RaftSnapshotBuilder<Types> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         if let Some(writer) = &self.writer {
-            while !self.jobs.run(|answer| Job::WriteParts(writer.clone(), answer)).await?? {
+            while self.jobs.write_parts(writer).await? == Written::Some {
                 writer.room().await?;
             }
             writer.finish(self.meta.clone()).await?;
@@ -341,7 +267,7 @@ impl RaftStateMachine<Types> for Machine {
                 bytes += command.0.len();
             }
             some.push(next);
-            if some.len() >= COMMANDS_MAX || bytes >= COMMAND_BYTES {
+            if some.len() >= ENTRIES_MAX || bytes >= COMMAND_BYTES {
                 self.apply_some(std::mem::take(&mut some)).await?;
                 bytes = 0;
             }
@@ -362,8 +288,9 @@ impl RaftStateMachine<Types> for Machine {
             Err(NotBegun::Busy | NotBegun::Full) => return None,
         };
         if writer.is_some() {
-            // It fails if the replica ends.
-            self.jobs.run(Job::BeginCheckpoint).await.ok()?;
+            let last = index - 1;
+            // It fails if the owner drops the job. Then the replica stops.
+            self.jobs.run(|answer| Job::BeginCheckpoint { last, answer }).await.ok()?;
         }
         Some(Builder { meta, writer, jobs: self.jobs.clone(), store: self.store.clone() })
     }

@@ -90,8 +90,12 @@ pub(crate) struct RaftLog {
     snapshot: Option<(SnapshotMeta, StoredSnapshot)>,
     /// Snapshots that this replica sends.
     transfers: Transfers,
-    /// Segments that wait for a checkpoint at this index of the log or later.
-    vacates: Vec<(SegmentId, u64)>,
+    /// Segments that are to be freed.
+    vacates: Vec<Vacating>,
+    /// True if the owner keeps bodies of the entries in these segments.
+    keeps_bodies: bool,
+    /// Segments that the owner has not been asked for.
+    unasked: VecDeque<Vacate>,
     failed: Option<String>,
 }
 
@@ -117,7 +121,16 @@ struct Votes {
     written: u64,
     durable: u64,
     waiting: Vec<(u64, oneshot::Sender<()>)>,
-    vacates: Vec<(SegmentId, u64)>,
+    vacates: Vec<Vacating>,
+}
+
+/// A segment that is to be freed.
+struct Vacating {
+    segment: SegmentId,
+    /// Index of the log that a checkpoint has to reach.
+    last: u64,
+    /// True if the log has what the owner needs of it.
+    is_kept: bool,
 }
 
 /// Error: the log holds something that no replica has written.
@@ -138,8 +151,14 @@ impl From<storage::Error> for Unreadable {
     }
 }
 
+/// Returns the index that an entry of Raft has in the log of `storage`. All other indexes of this crate are those of
+/// Raft, which begin at 0.
+pub const fn log_index(index: u64) -> u64 {
+    index + 1
+}
+
 fn in_log(log_id: &LogId) -> u64 {
-    log_id.index + 1
+    log_index(log_id.index)
 }
 
 /// Reason why a replica cannot be recovered.
@@ -189,6 +208,8 @@ impl Store {
             snapshot: None,
             transfers: Transfers::default(),
             vacates: Vec::new(),
+            keeps_bodies: false,
+            unasked: VecDeque::new(),
             failed: None,
         };
         if let Some(found) = find(storage_groups.votes) {
@@ -204,6 +225,11 @@ impl Store {
             raft_log.log.report_live(group, 0);
         }
         Ok(Self(Arc::new(Mutex::new(raft_log))))
+    }
+
+    /// Sets whether the owner keeps bodies of segments that are to be freed.
+    pub fn set_keeps_bodies(&self, keeps_bodies: bool) {
+        self.lock().keeps_bodies = keeps_bodies;
     }
 
     pub fn lock(&self) -> MutexGuard<'_, RaftLog> {
@@ -490,15 +516,20 @@ impl RaftLog {
     /// Index of the last entry that has to be purged to free the requested segments.
     pub fn wanted_purge(&self) -> Option<u64> {
         let durable = self.checkpoint.durable;
-        let wanted = self.vacates.iter().map(|(_, last)| *last).filter(|last| *last <= durable).max()?;
+        let wanted =
+            self.vacates.iter().map(|vacating| vacating.last).filter(|last| *last <= durable).max()?;
         wanted.checked_sub(1)
     }
 
     /// Handles the log's request to free a segment.
     pub fn vacate(&mut self, vacate: Vacate) {
         let last = vacate.entries.map_or(0, |(_, last)| last);
+        let segment = vacate.segment;
         if vacate.group == self.storage_groups.entries {
-            self.vacates.push((vacate.segment, last));
+            self.vacates.push(Vacating { segment, last, is_kept: !self.keeps_bodies });
+            if self.keeps_bodies {
+                self.unasked.push_back(vacate);
+            }
             self.checkpoint_durable(self.checkpoint.durable);
             return;
         }
@@ -507,12 +538,24 @@ impl RaftLog {
         let payload = self.hard.encode().into();
         self.log.append([Record::Part { group, part: 0, checkpoint, payload }]);
         self.log.append([Record::Done { group, checkpoint }]);
-        self.votes.vacates.push((vacate.segment, last));
+        self.votes.vacates.push(Vacating { segment, last, is_kept: true });
+    }
+
+    pub fn poll_vacate(&mut self) -> Option<Vacate> {
+        self.unasked.pop_front()
+    }
+
+    /// Notes that the log has what the owner needs of a segment.
+    pub fn bodies_kept(&mut self, segment: SegmentId) {
+        for vacating in self.vacates.iter_mut().filter(|vacating| vacating.segment == segment) {
+            vacating.is_kept = true;
+        }
+        self.free();
     }
 
     /// Index of the last entry that a snapshot has to cover to free the requested segments.
     pub fn wanted_snapshot(&self) -> Option<u64> {
-        let wanted = self.vacates.iter().map(|(_, last)| *last).max()?;
+        let wanted = self.vacates.iter().map(|vacating| vacating.last).max()?;
         (wanted > self.checkpoint.written).then(|| wanted - 1)
     }
 
@@ -668,8 +711,8 @@ fn notify(waiting: &mut Vec<(u64, oneshot::Sender<()>)>, durable: u64) {
     }
 }
 
-fn answer(log: &Log, group: GroupId, vacates: &mut Vec<(SegmentId, u64)>, durable: u64) {
-    for (segment, _) in vacates.extract_if(.., |(_, last)| *last <= durable) {
+fn answer(log: &Log, group: GroupId, vacates: &mut Vec<Vacating>, durable: u64) {
+    for Vacating { segment, .. } in vacates.extract_if(.., |next| next.is_kept && next.last <= durable) {
         if let Err(refused) = log.vacated(group, segment) {
             tracing::error!(%refused, %group, "consensus: segment cannot be freed; it is kept");
         }

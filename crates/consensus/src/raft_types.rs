@@ -4,9 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use link::NodeId;
+use openraft::OptionalSend;
 use openraft::impls::leader_id_std;
+use openraft::vote::RaftLeaderId;
 
 use crate::runtime::Runtime;
+use crate::writes::WriteTicket;
 
 /// Id of one replica of one group. A replica that lost its log comes back with another id.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,15 +57,31 @@ impl fmt::Display for Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied;
 
-openraft::declare_raft_types!(
-    pub(crate) Types:
-        D = Command,
-        R = Applied,
-        NodeId = ReplicaId,
-        Node = Member,
-        LeaderId = leader_id_std::LeaderId<u64, ReplicaId>,
-        AsyncRuntime = Runtime,
-);
+/// Types of `openraft`. Its macro for them has no way to set the responder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Types;
+
+impl openraft::RaftTypeConfig for Types {
+    type D = Command;
+    type R = Applied;
+    type NodeId = ReplicaId;
+    type Node = Member;
+    type Term = u64;
+    type LeaderId = leader_id_std::LeaderId<u64, ReplicaId>;
+    type Vote = openraft::impls::Vote<Self::LeaderId>;
+    type Payload = openraft::EntryPayload<Command, ReplicaId, Member>;
+    type Entry = openraft::Entry<<Self::LeaderId as RaftLeaderId>::Committed, Self::Payload>;
+    type AsyncRuntime = Runtime;
+    type Responder<T>
+        = WriteTicket
+    where
+        T: OptionalSend + 'static;
+    type Batch<T>
+        = openraft::impls::InlineBatch<T>
+    where
+        T: OptionalSend + 'static;
+    type ErrorSource = openraft::impls::BoxedErrorSource;
+}
 
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<Types>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;

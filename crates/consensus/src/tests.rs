@@ -15,9 +15,14 @@ use crate::manifest::{Manifest, PartInfo};
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message, SnapshotForm, SnapshotPiece};
 use crate::{
-    Change, Committed, Config, Group, Leadership, LogGroup, Member, ReplicaId, Role, SnapshotError,
+    Change, Committed, Config, Group, Leadership, LogGroup, Member, Replica, ReplicaId, Role, SnapshotError,
     StateMachine, StorageGroups, UnsupportedVersion,
 };
+
+mod jobs;
+mod owner;
+mod segments;
+mod writes;
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
 const GROUP: LogGroup = LogGroup(3);
@@ -138,8 +143,7 @@ impl Lone {
 
     fn receives(&mut self, body: Body) {
         self.calls += 1;
-        let message = Message { group: GROUP, to: OWN, from: OTHER, call: self.calls, body };
-        self.group.receive(node(OTHER), &wire::encode(&message));
+        self.answers_call(self.calls, body);
     }
 
     /// Runs one second, in 100 turns.
@@ -163,23 +167,9 @@ impl Lone {
 
     fn turns_without_the_disk(&mut self) {
         self.now += 10_000;
-        for event in std::mem::take(&mut *sync::lock(&self.recorder.0)) {
-            match event {
-                LogEvent::Durable(group, index) => self.group.durable(group, index),
-                LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
-                LogEvent::PartsDurable(group, parts) => self.group.parts_durable(group, parts),
-                LogEvent::Vacate(vacate) => self.group.vacate(vacate),
-                other => panic!("{other:?}"),
-            }
-        }
+        handle_events(&mut self.group, &self.recorder);
         self.group.turn(Time(self.now));
-        while let Some(read) = self.group.poll_read() {
-            let result = match self.read_error {
-                Some(why) => read.fail(why),
-                None => read.run(&self.log),
-            };
-            self.group.handle_read(result);
-        }
+        run_reads(&mut self.group, &self.log, self.read_error);
     }
 
     fn answers(&mut self) -> Vec<Body> {
@@ -188,15 +178,47 @@ impl Lone {
 
     /// Messages that the replica sends, with the numbers of their calls.
     fn sent(&mut self) -> Vec<(u32, Body)> {
-        let frames = std::iter::from_fn(|| self.group.poll_transmit());
-        let messages = frames.filter_map(|transmit| wire::decode(&transmit.frame));
-        messages.map(|message| (message.call, message.body)).collect()
+        sent(&mut self.group)
     }
 
     fn answers_call(&mut self, call: u32, body: Body) {
-        let message = Message { group: GROUP, to: OWN, from: OTHER, call, body };
-        self.group.receive(node(OTHER), &wire::encode(&message));
+        receive(&mut self.group, call, body);
     }
+}
+
+/// Passes events of the log to a replica.
+fn handle_events(replica: &mut Replica, recorder: &EventRecorder) {
+    for event in std::mem::take(&mut *sync::lock(&recorder.0)) {
+        match event {
+            LogEvent::Durable(group, index) => replica.durable(group, index),
+            LogEvent::Checkpointed(group, index) => replica.checkpoint_durable(group, index),
+            LogEvent::PartsDurable(group, parts) => replica.parts_durable(group, parts),
+            LogEvent::Vacate(vacate) => replica.vacate(vacate),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Runs the reads of a replica, or fails them with a reason.
+fn run_reads(replica: &mut Replica, log: &Log, error: Option<&'static str>) {
+    while let Some(read) = replica.poll_read() {
+        replica.handle_read(match error {
+            Some(why) => read.fail(why),
+            None => read.run(log),
+        });
+    }
+}
+
+fn sent(replica: &mut Replica) -> Vec<(u32, Body)> {
+    let frames = std::iter::from_fn(|| replica.poll_transmit());
+    let messages = frames.filter_map(|transmit| wire::decode(&transmit.frame));
+    messages.map(|message| (message.call, message.body)).collect()
+}
+
+/// Passes a message of the other replica.
+fn receive(replica: &mut Replica, call: u32, body: Body) {
+    let message = Message { group: GROUP, to: OWN, from: OTHER, call, body };
+    replica.receive(node(OTHER), &wire::encode(&message));
 }
 
 fn node(replica: ReplicaId) -> NodeId {

@@ -39,6 +39,9 @@ use crate::raft_types::{
     Types, Vote,
 };
 
+/// First byte of a payload that is a command.
+const COMMAND: u8 = 1;
+
 /// A message, with its sender and receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
@@ -237,7 +240,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
 /// Encodes an entry for the log, which stores its term and index itself. The encoding includes the id of the previous
 /// entry. So an entry that is older than a snapshot is not mistaken for its successor.
 pub(crate) fn encode_entry(previous: Option<&LogId>, entry: &Entry) -> Vec<u8> {
-    let mut out = Vec::with_capacity(32);
+    let mut out = Vec::with_capacity(32 + command_bytes(&entry.payload));
     put_log_id_or_none(previous, &mut out);
     put_payload(&entry.payload, &mut out);
     out
@@ -248,6 +251,23 @@ pub(crate) fn decode_entry(log_id: LogId, bytes: &[u8]) -> Option<(Option<LogId>
     let previous = input.log_id_or_none()?;
     let payload = payload_of(input.0)?;
     Some((previous, Entry::new(log_id, payload)))
+}
+
+/// Number of bytes of the command of an entry.
+pub(crate) fn command_bytes(payload: &Payload) -> usize {
+    match payload {
+        Payload::Normal(command) => command.0.len(),
+        Payload::Blank | Payload::Membership(_) => 0,
+    }
+}
+
+/// Returns the command of an entry, without a copy. `payload` is what the log of `storage` has of the entry. Returns
+/// `None` for an entry without a command, and for bytes that are no entry.
+pub fn entry_command(payload: &[u8]) -> Option<&[u8]> {
+    let mut input = Input(payload);
+    input.log_id_or_none()?;
+    input.u8().filter(|kind| *kind == COMMAND)?;
+    Some(input.0)
 }
 
 /// Vote of a replica, and the last entry that it knows to be committed.
@@ -327,7 +347,7 @@ fn put_payload(payload: &Payload, out: &mut Vec<u8>) {
     match payload {
         Payload::Blank => out.push(0),
         Payload::Normal(Command(bytes)) => {
-            out.push(1);
+            out.push(COMMAND);
             out.extend_from_slice(bytes);
         }
         Payload::Membership(membership) => {
@@ -362,7 +382,7 @@ fn payload_of(bytes: &[u8]) -> Option<Payload> {
     let mut input = Input(bytes);
     match input.u8()? {
         0 => Some(Payload::Blank),
-        1 => Some(Payload::Normal(Command(Arc::new(input.0.to_vec())))),
+        COMMAND => Some(Payload::Normal(Command(Arc::new(input.0.to_vec())))),
         2 => Some(Payload::Membership(input.membership()?)),
         _ => None,
     }
@@ -606,6 +626,23 @@ mod tests {
         let bytes = encode_entry(Some(&log_id(3, 6)), &entry);
         assert_eq!(hex(&bytes), "0103000000000000000600000000000000016162");
         assert_eq!(decode_entry(log_id(3, 7), &bytes), Some((Some(log_id(3, 6)), entry)));
+    }
+
+    #[test]
+    fn the_command_of_a_stored_entry_is_found_in_it() {
+        let command = Payload::Normal(Command(Arc::new(b"ab".to_vec())));
+        for (payload, found) in [
+            (command.clone(), Some(b"ab".as_slice())),
+            (Payload::Normal(Command(Arc::default())), Some(b"".as_slice())),
+            (Payload::Blank, None),
+            (Payload::Membership(membership()), None),
+        ] {
+            for previous in [None, Some(log_id(3, 6))] {
+                let bytes = encode_entry(previous.as_ref(), &Entry::new(log_id(3, 7), payload.clone()));
+                assert_eq!(entry_command(&bytes), found);
+            }
+        }
+        assert_eq!((entry_command(&[]), entry_command(&[1, 0, 0]), entry_command(&[0])), (None, None, None));
     }
 
     #[test]

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use openraft::EntryPayload;
-
 use crate::raft_types::Entry;
+use crate::wire::command_bytes;
 
 /// Consecutive entries at the end of a log. The owner removes the oldest ones when they are too large together.
 pub(super) struct EntryCache {
@@ -18,14 +17,7 @@ pub(super) struct EntryCache {
 
 /// Size of an entry in memory. Members of a group are not counted: they are few.
 pub(super) fn entry_bytes(entry: &Entry) -> usize {
-    size_of::<Entry>() + payload_bytes(entry)
-}
-
-fn payload_bytes(entry: &Entry) -> usize {
-    match &entry.payload {
-        EntryPayload::Normal(command) => command.0.len(),
-        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
-    }
+    size_of::<Entry>() + command_bytes(&entry.payload)
 }
 
 impl EntryCache {
@@ -58,7 +50,7 @@ impl EntryCache {
         let mut bytes = 0;
         self.entries.range(begin..end).take_while(move |entry| {
             let before = bytes;
-            bytes += payload_bytes(entry);
+            bytes += command_bytes(&entry.payload);
             before < payload_max
         })
     }

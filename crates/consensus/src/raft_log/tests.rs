@@ -124,6 +124,7 @@ impl Bench {
                 LogEvent::Checkpointed(group, index) => raft_log.checkpointed(group, index),
                 LogEvent::PartsDurable(group, parts) => raft_log.parts_durable(group, parts),
                 LogEvent::Vacate(vacate) => raft_log.vacate(vacate),
+                LogEvent::BodiesDurable(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -728,4 +729,124 @@ fn a_snapshot_of_an_earlier_version_is_found() {
     let bench = bench.after_a_power_cut();
     assert_eq!(bench.found(), (Some((3, 9)), vec![]));
     assert_eq!(bench.parts, BTreeMap::from([(0, b"abc".to_vec()), (1, b"de".to_vec())]));
+}
+
+impl Bench {
+    /// Writes what waits, and frees the segments that can be freed.
+    fn keep(&mut self) {
+        for _ in 0..20 {
+            self.keeper.keep();
+            self.commit_all();
+        }
+    }
+
+    /// Takes a snapshot of another replica, and purges the entries before it.
+    fn covers(&mut self, last: LogId) {
+        let saved = save(self.store.clone(), snapshot_up_to(last), parts(&[(0, 7, 10)]));
+        finishes(self, saved).expect("the disk works");
+        assert!(matches!(poll(pin!(self.store.purge(last))), Poll::Ready(Ok(()))));
+    }
+
+    /// Takes the segments that the owner is asked for.
+    fn asked(&mut self) -> Vec<Vacate> {
+        let mut raft_log = self.store.lock();
+        std::iter::from_fn(|| raft_log.poll_vacate()).collect()
+    }
+}
+
+/// An owner of bodies is asked for each segment: also if a snapshot of another replica has replaced its entries, and if
+/// the replica has failed.
+#[test]
+fn a_segment_is_freed_when_a_snapshot_covers_it_and_the_owner_has_kept_its_bodies() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum First {
+        Snapshot,
+        LaterSnapshot,
+        Bodies,
+        Failure,
+    }
+    for first in [First::Snapshot, First::LaterSnapshot, First::Bodies, First::Failure] {
+        let mut bench = Bench::with(8 << 10, 0);
+        bench.store.set_keeps_bodies(true);
+        bench.store.lock().started();
+        let mut model = Model::default();
+        for _ in 0..20 {
+            append(&mut bench, &mut model, 1, 20);
+            bench.commit_all();
+        }
+        bench.keep();
+        let asked = bench.asked();
+        let entries: Vec<_> = asked.iter().map(|vacate| vacate.entries.expect("entries")).collect();
+        assert!(entries.len() > 1 && entries[0].0 == 1 && bench.asked().is_empty(), "{entries:?}");
+        let covered = if first == First::LaterSnapshot { 1_000 } else { 399 };
+        if first != First::Bodies {
+            bench.covers(log_id(1, covered));
+        }
+        if first == First::Failure {
+            bench.store.lock().fail("bytes 5 to 9 are bad");
+        }
+        if first != First::Bodies {
+            bench.keep();
+            assert_eq!(bench.log.stats().freed, 0, "{first:?}");
+        }
+        for vacate in &asked {
+            bench.store.lock().bodies_kept(vacate.segment);
+        }
+        if first == First::Bodies {
+            bench.keep();
+            assert_eq!(bench.log.stats().freed, 0, "entries may have to be read");
+            bench.covers(log_id(1, covered));
+        }
+        bench.keep();
+        assert_eq!(bench.log.stats().freed, asked.len() as u64, "{first:?}");
+        assert_ne!(bench.asked(), [], "{first:?}: the next ones");
+    }
+}
+
+/// Bodies that were kept are in segments, too. These have no entries of the group in the end.
+#[test]
+fn the_owner_is_asked_for_a_segment_that_has_only_its_bodies() {
+    let mut bench = Bench::with(8 << 10, 0);
+    bench.store.set_keeps_bodies(true);
+    bench.store.lock().started();
+    let mut model = Model::default();
+    for _ in 0..20 {
+        append(&mut bench, &mut model, 1, 20);
+        bench.commit_all();
+    }
+    bench.covers(log_id(1, 399));
+    let group = STORAGE_GROUPS.entries;
+    let body: Arc<[u8]> = [9; 50].into();
+    let keeps = |bench: &mut Bench, vacate: &Vacate| {
+        let is_in = vacate.entries.is_some_and(|(first, last)| (first..=last).contains(&4));
+        if is_in || vacate.bodies.contains(&4) {
+            bench.log.append_bodies(group, vec![(4, body.clone())]);
+        }
+        bench.commit_all();
+        bench.store.lock().bodies_kept(vacate.segment);
+    };
+    let (mut only_bodies, mut freed) = (0, 0);
+    for _ in 0..300 {
+        // Votes fill the log.
+        for _ in 0..20 {
+            bench.store.lock().write_hard_state();
+        }
+        bench.commit_all();
+        bench.keep();
+        for vacate in bench.asked() {
+            if vacate.entries.is_none() {
+                assert_eq!(vacate.bodies, [4]);
+                freed = bench.log.stats().freed;
+                bench.keep();
+                assert!(bench.log.stats().freed <= freed, "the owner has not answered");
+                only_bodies += 1;
+            }
+            keeps(&mut bench, &vacate);
+            let read = bench.log.read_bodies(group, 4).expect("it is kept");
+            assert!(
+                matches!(read, storage::Bodies::InEntry(_)) || read == storage::Bodies::Kept(body.clone())
+            );
+        }
+    }
+    assert!(only_bodies > 2 && bench.log.stats().freed > freed, "{only_bodies}");
 }
