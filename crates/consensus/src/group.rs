@@ -17,7 +17,7 @@ use crate::jobs::{DROPPED, Job, Jobs};
 use crate::machine::{Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
-use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable};
+use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::runtime::Runtime;
 use crate::serve::Server;
@@ -314,7 +314,8 @@ impl Replica {
         })?;
         store.lock().started();
         runtime.run(now);
-        let server = Server::new(store.clone(), state.clone(), config.snapshot_bytes_max, is_stream);
+        let server =
+            Server::new(store.clone(), state.clone(), jobs.clone(), config.snapshot_bytes_max, is_stream);
         let server = Arc::new(server);
         Ok(Self {
             config,
@@ -467,10 +468,11 @@ impl Replica {
             tracing::error!("consensus: {DROPPED}; the replica stops");
             self.fail(DROPPED);
         }
-        self.store.lock().expire_checkpoint(now);
+        let applied = sync::lock(&self.state).applied.map_or(0, |applied| log_index(applied.index));
+        self.store.lock().expire_checkpoint(now, applied);
         self.free_segments();
         self.resume_snapshot(now);
-        self.purge();
+        self.purge(now);
         self.runtime.run(now);
         self.note_leadership();
     }
@@ -726,8 +728,9 @@ impl Replica {
         });
     }
 
-    /// Purges entries that are in a snapshot: all but [`Config::keep_entries`], and those in segments to be freed.
-    fn purge(&mut self) {
+    /// Purges entries that are in a snapshot: all but [`Config::keep_entries`] and those that a replica needs which
+    /// installs a snapshot. Also purges those in segments to be freed.
+    fn purge(&mut self, now: Time) {
         let (snapshot, purged, leads) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -735,8 +738,12 @@ impl Replica {
             let purged = metrics.purged.map(|last| last.index);
             (snapshot.index, purged, metrics.state == ServerState::Leader)
         };
+        let (kept_after, wanted) = {
+            let raft_log = self.store.lock();
+            (raft_log.kept_after(now), raft_log.wanted_purge().filter(|wanted| *wanted <= snapshot))
+        };
         let old = snapshot.checked_sub(self.config.keep_entries);
-        let wanted = self.store.lock().wanted_purge().filter(|wanted| *wanted <= snapshot);
+        let old = old.map(|old| kept_after.map_or(old, |last| last.min(old)));
         let mut last = old.max(wanted);
         if std::mem::replace(&mut self.has_led, leads) && !leads && purged < self.purge_requested {
             // `openraft` does not repeat a purge that it postponed as a leader, and ignores a request for the same one.

@@ -10,13 +10,33 @@ use crate::raft_log::CheckpointWriter;
 use crate::raft_types::{ReplicaId, SnapshotMeta, Vote};
 use crate::wire::{SnapshotForm, SnapshotPiece};
 
-/// A snapshot of another replica.
-pub(crate) struct Incoming {
+/// Identity of a snapshot of another replica.
+#[derive(Clone)]
+pub(crate) struct Source {
     from: ReplicaId,
     form: SnapshotForm,
     pub vote: Vote,
     pub meta: SnapshotMeta,
-    size: u64,
+    pub size: u64,
+}
+
+impl Source {
+    pub fn new(from: ReplicaId, piece: &SnapshotPiece) -> Self {
+        let SnapshotPiece { form, vote, size, .. } = *piece;
+        Self { from, form, vote, meta: piece.meta.clone(), size }
+    }
+
+    /// Returns whether a piece belongs to this snapshot.
+    pub fn has(&self, from: ReplicaId, piece: &SnapshotPiece) -> bool {
+        let is_same =
+            self.from == from && (self.form, self.vote, self.size) == (piece.form, piece.vote, piece.size);
+        is_same && self.meta == piece.meta || mutated(Mutation::MixSnapshots)
+    }
+}
+
+/// A snapshot of another replica that arrives.
+pub(crate) struct Incoming {
+    pub source: Source,
     pub writer: CheckpointWriter,
     /// Number of bytes that have arrived.
     pub received: u64,
@@ -49,25 +69,8 @@ impl Incoming {
             SnapshotForm::Parts => None,
             SnapshotForm::Whole => Some(stream_parts(piece.size)?),
         };
-        Ok(Self {
-            from,
-            form: piece.form,
-            vote: piece.vote,
-            meta: piece.meta.clone(),
-            size: piece.size,
-            writer,
-            received: 0,
-            head: Vec::new(),
-            rest,
-            part: Vec::new(),
-        })
-    }
-
-    /// Returns whether a piece belongs to this snapshot.
-    pub fn has(&self, from: ReplicaId, piece: &SnapshotPiece) -> bool {
-        let is_same =
-            self.from == from && (self.form, self.vote, self.size) == (piece.form, piece.vote, piece.size);
-        is_same && self.meta == piece.meta || mutated(Mutation::MixSnapshots)
+        let source = Source::new(from, piece);
+        Ok(Self { source, writer, received: 0, head: Vec::new(), rest, part: Vec::new() })
     }
 
     /// Adds the bytes of the next piece.
@@ -75,7 +78,7 @@ impl Incoming {
     /// # Errors
     /// The bytes are not those of a snapshot, or the log has failed.
     pub fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let left = self.size - self.received;
+        let left = self.source.size - self.received;
         if bytes.len() as u64 > left {
             if !mutated(Mutation::MixSnapshots) {
                 return Err(malformed("a snapshot is larger than it should be"));
@@ -84,7 +87,7 @@ impl Incoming {
         }
         self.received += bytes.len() as u64;
         self.feed_parts(bytes)?;
-        if self.received == self.size && !self.is_whole() {
+        if self.received == self.source.size && !self.is_whole() {
             return Err(malformed("a snapshot has fewer bytes than its parts"));
         }
         Ok(())
@@ -126,7 +129,7 @@ impl Incoming {
         let Some(header) = self.head.first_chunk() else { return Ok(others) };
         if Manifest::encoded_len(header).ok_or_else(invalid)? == self.head.len() {
             let manifest = Manifest::decode(&self.head).ok_or_else(invalid)?;
-            if self.head.len() as u64 + manifest.parts_bytes() != self.size {
+            if self.head.len() as u64 + manifest.parts_bytes() != self.source.size {
                 return Err(malformed("the parts of a snapshot have another size than the snapshot"));
             }
             let wanted = |(number, info): (u32, PartInfo)| WantedPart {

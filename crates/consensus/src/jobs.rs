@@ -9,15 +9,19 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::oneshot;
+use openraft::AsyncRuntime;
+use openraft::rt::Select2;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use crate::machine::{Committed, SnapshotError, StateMachine, UnsupportedVersion};
 use crate::raft_log::CheckpointWriter;
+use crate::runtime::Runtime;
 
 /// Work of a state machine. The replica goes on when the owner has answered. All indexes are those of Raft, see
 /// [`log_index`](crate::log_index).
 ///
-/// `WriteParts` may come before another job is answered. All other jobs come one at a time.
+/// `Apply`, `BeginCheckpoint` and `Restored` come one at a time. So do `BeginRestore`, `RestorePart` and `Prepare`, and
+/// the jobs to write parts. But a job of one kind may come before one of another kind is answered.
 pub enum Job {
     /// Applies these commands in their order. Entries that are no commands have none here, so there may be gaps between
     /// the indexes, and no command at all.
@@ -37,14 +41,15 @@ pub enum Job {
     },
     /// Writes parts of the snapshot.
     WriteParts(WriteParts),
-    /// Begins to read a snapshot of another replica. The state does not change before [`Self::Restored`]. Abandons a
-    /// snapshot that is not restored.
+    /// Begins to read a snapshot of another replica. The state does not change before [`Self::Restored`]: commands may
+    /// be applied to it meanwhile.
     BeginRestore { answer: Answer<()> },
     /// Reads a part of the snapshot. After an error the replica stops.
     RestorePart { part: u32, bytes: Arc<[u8]>, answer: Answer<Result<(), SnapshotError>> },
     /// Fetches what the new state refers to and the snapshot does not contain. All parts are read. The answer may take
-    /// minutes. What was fetched is durable before it, because the replica then confirms the snapshot. Commands may be
-    /// applied to the present state meanwhile.
+    /// minutes. What was fetched is durable before it, because the replica then confirms the snapshot. If another
+    /// snapshot replaces this one, or its entries arrive, the answer is [closed](Answer::is_closed). The replica sets
+    /// no limit: an owner that gets no further gives up.
     Prepare {
         /// Index of the last entry that the snapshot includes.
         last: u64,
@@ -53,13 +58,83 @@ pub enum Job {
     },
     /// Replaces the state with the snapshot. It includes the commands up to `last`. After an error the replica stops.
     Restored { last: u64, answer: Answer<Result<(), SnapshotError>> },
-    /// Drops the snapshot that is being read: it is not installed.
+    /// Drops the snapshot of the last `BeginRestore`: it is not installed. Also comes after the owner has given up.
     AbandonRestore,
 }
 
 /// Error: the owner does not install a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp;
+
+/// A snapshot that the owner reads. When this is dropped, it is abandoned.
+pub(crate) struct Restore {
+    jobs: Jobs,
+    is_over: bool,
+    /// The next snapshot waits: otherwise it would be abandoned with this one.
+    _turn: OwnedMutexGuard<()>,
+}
+
+/// Reason why a snapshot of another replica was not restored.
+pub(crate) enum NotRestored {
+    /// The owner, or the replica, has given it up.
+    GivenUp,
+    /// The owner cannot read it.
+    Unreadable(SnapshotError),
+}
+
+impl From<io::Error> for NotRestored {
+    /// The log has failed, the checkpoint was given up, or a job was dropped.
+    fn from(_: io::Error) -> Self {
+        Self::GivenUp
+    }
+}
+
+impl Restore {
+    /// Passes a snapshot to the owner, a part at a time. Returns when the owner is ready to replace its state.
+    ///
+    /// # Errors
+    /// [`NotRestored`].
+    pub async fn run(jobs: &Jobs, last: u64, writer: &CheckpointWriter) -> Result<Self, NotRestored> {
+        let turn = jobs.restoring.clone().lock_owned().await;
+        writer.all_durable().await?;
+        let parts = writer.parts()?;
+        let restore = Self { jobs: jobs.clone(), is_over: false, _turn: turn };
+        jobs.run(|answer| Job::BeginRestore { answer }).await?;
+        for part in parts.0.into_keys() {
+            let bytes = writer.read(part).await?;
+            let restored = jobs.run(|answer| Job::RestorePart { part, bytes, answer }).await?;
+            restored.map_err(NotRestored::Unreadable)?;
+        }
+        if !writer.is_current() {
+            return Err(NotRestored::GivenUp);
+        }
+        let prepared = jobs.run(|answer| Job::Prepare { last, answer });
+        match Runtime::select2(writer.given_up(), prepared).await {
+            Select2::First(_) => Err(NotRestored::GivenUp),
+            Select2::Second(prepared) => match prepared? {
+                Ok(()) => Ok(restore),
+                Err(GivenUp) => Err(NotRestored::GivenUp),
+            },
+        }
+    }
+
+    /// Replaces the state with the snapshot.
+    ///
+    /// # Errors
+    /// The owner has dropped the job.
+    pub async fn finish(mut self, last: u64) -> io::Result<Result<(), SnapshotError>> {
+        self.is_over = true;
+        self.jobs.run(|answer| Job::Restored { last, answer }).await
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.jobs.push(Job::AbandonRestore);
+        }
+    }
+}
 
 /// Answer that a replica waits for. If it is dropped without a call of [`Self::send`], the replica stops.
 pub struct Answer<T> {
@@ -131,6 +206,8 @@ pub(crate) struct Jobs {
     queue: Arc<Mutex<VecDeque<Job>>>,
     /// True if an answer was dropped.
     is_dropped: Arc<AtomicBool>,
+    /// Held while a snapshot of another replica is restored.
+    restoring: Arc<AsyncMutex<()>>,
 }
 
 impl Jobs {

@@ -7,9 +7,9 @@ use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 
-use crate::jobs::{GivenUp, Job, Jobs, Written};
+use crate::jobs::{Job, Jobs, Written};
 use crate::mutation::{Mutation, mutated};
-use crate::raft_log::{CheckpointWriter, NotBegun, SnapshotData, Store, StoredSnapshot};
+use crate::raft_log::{CheckpointWriter, NotBegun, Restored, SnapshotData, Store, StoredSnapshot};
 use crate::raft_types::{Applied, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use crate::wire::term_of;
 
@@ -45,7 +45,8 @@ pub trait StateMachine: 'static {
     /// may be applied between two calls. Returns true when all parts are written.
     fn write_parts(&mut self, budget: usize, out: &mut dyn FnMut(u32, &[u8])) -> bool;
 
-    /// Begins to read a snapshot. The state does not change before [`Self::restored`] if somebody looks at it.
+    /// Begins to read a snapshot. The state does not change before [`Self::restored`]: commands may be applied to it
+    /// meanwhile. Replaces a snapshot that was begun before: it was given up.
     fn begin_restore(&mut self);
 
     /// Reads a part of the snapshot. Parts come in any order, those of a [stream](Self::IS_STREAM) in the order of
@@ -90,6 +91,9 @@ pub enum SnapshotError {
 /// Text of the error for operators.
 pub(crate) const UNSUPPORTED_VERSION: &str =
     "the cores have committed a command that this version of the program cannot read: update this node";
+
+/// Text of the error about a snapshot that the state machine refuses.
+pub(crate) const INVALID_SNAPSHOT: &str = "not a snapshot of this state machine";
 
 /// Maximum number of entries, and of the bytes of their commands, of one [`Job`].
 const ENTRIES_MAX: usize = 256;
@@ -166,9 +170,7 @@ impl Machine {
 
     fn restore_error(&self, error: SnapshotError) -> io::Error {
         match error {
-            SnapshotError::Invalid => {
-                io::Error::new(io::ErrorKind::InvalidData, "not a snapshot of this state machine")
-            }
+            SnapshotError::Invalid => io::Error::new(io::ErrorKind::InvalidData, INVALID_SNAPSHOT),
             SnapshotError::UnsupportedVersion => self.outdated(),
         }
     }
@@ -205,19 +207,11 @@ impl Machine {
         Ok(())
     }
 
-    /// Passes a received snapshot to the state machine, a part at a time, and completes its checkpoint.
-    async fn install(&self, meta: &SnapshotMeta, writer: &CheckpointWriter) -> io::Result<()> {
+    /// Makes a received snapshot the state, and completes its checkpoint.
+    async fn install(&self, meta: &SnapshotMeta, received: Restored) -> io::Result<()> {
+        let Restored { writer, restore } = received;
         let last = meta.last_log_id.ok_or_else(|| io::Error::other("a snapshot without entries"))?;
-        writer.all_durable().await?;
-        self.jobs.run(|answer| Job::BeginRestore { answer }).await?;
-        for part in writer.parts()?.0.keys() {
-            let bytes = writer.read(*part).await?;
-            let restored = self.jobs.run(|answer| Job::RestorePart { part: *part, bytes, answer }).await?;
-            restored.map_err(|error| self.restore_error(error))?;
-        }
-        let prepared = self.jobs.run(|answer| Job::Prepare { last: last.index, answer }).await?;
-        prepared.map_err(|GivenUp| io::Error::other("the owner does not install a snapshot"))?;
-        let restored = self.jobs.run(|answer| Job::Restored { last: last.index, answer }).await?;
+        let restored = restore.finish(last.index).await?;
         restored.map_err(|error| self.restore_error(error))?;
         {
             let mut state = sync::lock(&self.state);
@@ -303,13 +297,13 @@ impl RaftStateMachine<Types> for Machine {
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> io::Result<()> {
         // A snapshot that is in the log is this replica's own. It was passed on when the replica was recovered.
-        let SnapshotData::Received(writer) = snapshot else {
+        let SnapshotData::Received(received) = snapshot else {
             return Err(io::Error::other("the snapshot is installed already"));
         };
         if mutated(Mutation::SkipInstall) {
-            return writer.finish(meta.clone()).await;
+            return received.writer.finish(meta.clone()).await;
         }
-        self.install(meta, &writer).await
+        self.install(meta, *received).await
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {

@@ -16,10 +16,13 @@ use openraft::{AsyncRuntime, Instant as _, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::raft_log::{SnapshotData, SnapshotReader, Store};
+use crate::raft_log::{SnapshotData, SnapshotReader, Store, TRANSFER_STALL};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::runtime::{Instant, Runtime};
 use crate::wire::{Appended, Body, Message, SnapshotForm, SnapshotPiece, encode};
+
+/// Time after which a replica that installs a snapshot is asked again, if it could not be asked.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Frame for another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +135,14 @@ impl Network {
         calls.out.retain(|transmit| transmit.to != node);
     }
 
-    async fn call(&self, node: NodeId, to: ReplicaId, body: Body, limit: Duration) -> Result<Body, RpcError> {
+    /// Sends a request, and returns the answer.
+    async fn exchange(
+        &self,
+        node: NodeId,
+        to: ReplicaId,
+        body: Body,
+        limit: Duration,
+    ) -> Result<Body, RpcError> {
         let (receiver, waiting) = {
             let mut calls = sync::lock(&self.0);
             calls.count = calls.count.wrapping_add(1);
@@ -143,7 +153,6 @@ impl Network {
         };
         self.send(node, to, waiting.1, body);
         match Runtime::timeout(limit, receiver).await {
-            Ok(Ok(Body::Refused)) => Err(unreachable("the replica has stopped")),
             Ok(Ok(body)) => Ok(body),
             Ok(Err(_)) => Err(unreachable("the node is cut off")),
             Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
@@ -155,6 +164,10 @@ type RpcError = RPCError<Types>;
 
 fn unreachable(why: &str) -> RpcError {
     RPCError::Unreachable(Unreachable::from_string(why))
+}
+
+fn refused() -> RpcError {
+    unreachable("the replica has stopped, or does not install the snapshot")
 }
 
 fn unexpected(body: &Body) -> RpcError {
@@ -194,8 +207,15 @@ impl Calls {
 }
 
 impl Client {
+    async fn exchange(&self, body: Body, limit: Duration) -> Result<Body, RpcError> {
+        self.network.exchange(self.node, self.to, body, limit).await
+    }
+
     async fn call(&self, body: Body, limit: Duration) -> Result<Body, RpcError> {
-        self.network.call(self.node, self.to, body, limit).await
+        match self.exchange(body, limit).await? {
+            Body::Refused => Err(refused()),
+            body => Ok(body),
+        }
     }
 
     async fn ask_vote(
@@ -226,13 +246,36 @@ impl Client {
         let mut reader = SnapshotReader::new(store.clone(), &stored, form);
         let size = reader.size();
         let piece_bytes = sync::lock(&self.network.0).piece_bytes;
+        let last = meta.last_log_id.map_or(0, |last| last.index);
+        // Time of the last answer that the replica installs the snapshot.
+        let mut installing = None;
         let mut at = 0;
         loop {
-            store.lock().snapshot_received(self.to, stored.checkpoint, at, Instant::now().0);
+            if installing.is_none() {
+                store.lock().snapshot_received(self.to, stored.checkpoint, at, Instant::now().0);
+            }
+            // A replica that installs the snapshot is asked without bytes. Another one may have replaced it here.
             let bytes = reader.read(at, piece_bytes).await.map_err(failed)?;
             let end = at + bytes.len() as u64;
             let piece = SnapshotPiece { form, vote, meta: meta.clone(), size, offset: at, bytes };
-            match self.call(Body::Snapshot(piece), option.soft_ttl()).await? {
+            let answer = match self.exchange(Body::Snapshot(piece), option.soft_ttl()).await {
+                Ok(Body::Refused) => return Err(refused()),
+                Ok(answer) => answer,
+                Err(error) => match installing {
+                    Some(heard) if Instant::now() < heard + TRANSFER_STALL => {
+                        Runtime::sleep(ASK_AGAIN).await;
+                        continue;
+                    }
+                    _ => return Err(error),
+                },
+            };
+            if installing.is_some() || matches!(answer, Body::Installing { .. }) {
+                store.lock().snapshot_installing(self.to, last, Instant::now().0);
+            }
+            match answer {
+                Body::Installing { vote: seen } if seen == vote => {
+                    (installing, at) = (Some(Instant::now()), size);
+                }
                 Body::Received { vote: seen, .. } if seen > vote => {
                     store.lock().snapshot_sent(self.to);
                     return Ok(SnapshotResponse::new(seen));
@@ -242,7 +285,7 @@ impl Client {
                     return Ok(SnapshotResponse::new(seen));
                 }
                 // The replica may ask for the start again.
-                Body::Received { offset, .. } if offset <= size => at = offset,
+                Body::Received { offset, .. } if offset <= size => (installing, at) = (None, offset),
                 other => return Err(unexpected(&other)),
             }
         }

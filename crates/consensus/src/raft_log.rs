@@ -32,10 +32,10 @@ use terms::Terms;
 use tokio::sync::oneshot;
 use transfers::Transfers;
 
-pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun};
+pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun, TRANSFER_STALL};
 pub(crate) use self::log_read::PartOf;
 pub use self::log_read::{LogRead, LogReadResult};
-pub(crate) use self::snapshot_data::{SnapshotData, SnapshotReader, StoredSnapshot};
+pub(crate) use self::snapshot_data::{Restored, SnapshotData, SnapshotReader, StoredSnapshot};
 use crate::machine::{Restore, SnapshotError};
 use crate::manifest::{Manifest, PartInfo};
 use crate::mutation::{Mutation, mutated};
@@ -606,6 +606,16 @@ impl RaftLog {
     /// Handles the end of the transfer of a snapshot.
     pub fn snapshot_sent(&mut self, to: ReplicaId) {
         self.transfers.ended(to);
+    }
+
+    /// Notes that another replica has a whole snapshot up to this entry, and installs it.
+    pub fn snapshot_installing(&mut self, to: ReplicaId, last: u64, now: Time) {
+        self.transfers.installing(to, last, now);
+    }
+
+    /// Index of the entry whose successors are kept for replicas that install snapshots.
+    pub fn kept_after(&self, now: Time) -> Option<u64> {
+        self.transfers.kept_after(now)
     }
 
     /// Looks up the entries of a range, up to `payload_max` bytes of payloads, but at least one. Entries that are not

@@ -19,6 +19,7 @@ use crate::{
     StateMachine, StorageGroups, UnsupportedVersion,
 };
 
+mod install;
 mod jobs;
 mod owner;
 mod segments;

@@ -12,6 +12,7 @@
 //!  8 transferred done u8
 //!  9 refused     nothing: the replica that was asked has stopped
 //! 10 parts       vote, meta, size u64, offset u64, bytes
+//! 11 installing  vote
 //! vote        term u64, replica u64, is committed u8
 //! log id      term u64, index u64
 //! log id?     0 | 1, log id
@@ -22,7 +23,8 @@
 //! ```
 //!
 //! A snapshot is sent in pieces: bytes of its parts, one after the other. In a message of kind 10 the manifest of the
-//! parts precedes them. Kind 5 is for replicas of earlier versions, and from them.
+//! parts precedes them. Kind 5 is for replicas of earlier versions, and from them. A piece without bytes at the end of
+//! the snapshot asks whether it is installed.
 //!
 //! A message of another kind is of a later version: it is not answered.
 
@@ -57,13 +59,35 @@ pub(crate) struct Message {
 pub(crate) enum Body {
     Append(Append),
     Appended(Appended),
-    Vote { vote: Vote, last: Option<LogId>, is_pre_vote: bool, is_transfer: bool },
-    Voted { vote: Vote, last: Option<LogId>, granted: bool },
+    Vote {
+        vote: Vote,
+        last: Option<LogId>,
+        is_pre_vote: bool,
+        is_transfer: bool,
+    },
+    Voted {
+        vote: Vote,
+        last: Option<LogId>,
+        granted: bool,
+    },
     Snapshot(SnapshotPiece),
-    Received { vote: Vote, offset: u64 },
-    Transfer { vote: Vote, to: ReplicaId, last: Option<LogId> },
-    Transferred { done: bool },
+    Received {
+        vote: Vote,
+        offset: u64,
+    },
+    Transfer {
+        vote: Vote,
+        to: ReplicaId,
+        last: Option<LogId>,
+    },
+    Transferred {
+        done: bool,
+    },
     Refused,
+    /// The snapshot is here, and is not installed yet.
+    Installing {
+        vote: Vote,
+    },
 }
 
 /// Piece of a snapshot.
@@ -112,6 +136,7 @@ impl Body {
                 | Self::Received { .. }
                 | Self::Transferred { .. }
                 | Self::Refused
+                | Self::Installing { .. }
         )
     }
 }
@@ -185,6 +210,10 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
         }
         Body::Transferred { done } => out.extend([8, u8::from(*done)]),
         Body::Refused => out.push(9),
+        Body::Installing { vote } => {
+            out.push(11);
+            put_vote(vote, &mut out);
+        }
     }
     out
 }
@@ -232,6 +261,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
         }
         8 => Body::Transferred { done: input.flag()? },
         9 => Body::Refused,
+        11 => Body::Installing { vote: input.vote()? },
         _ => return None,
     };
     Some(Message { group, to, from, call, body })
@@ -577,6 +607,7 @@ mod tests {
             ),
             (Body::Transferred { done: true }, "0801"),
             (Body::Refused, "09"),
+            (Body::Installing { vote: vote() }, "0b0300000000000000090000000000000001"),
         ]
     }
 

@@ -65,6 +65,8 @@ enum Origin {
     Local,
     /// Snapshot of another replica, and the time of the last piece.
     Received(Time),
+    /// Snapshot of another replica that the owner restores. It can still be given up.
+    Preparing,
     /// Snapshot of another replica that is being installed.
     Installing,
 }
@@ -238,6 +240,7 @@ impl RaftLog {
     fn held_until(&self, now: Time) -> Option<Time> {
         let received = match self.checkpoint.writer.as_ref().map(|writer| writer.origin) {
             Some(Origin::Received(at)) => Some(at.after(TRANSFER_STALL)),
+            Some(Origin::Preparing) => Some(Time::NEVER),
             Some(Origin::Installing | Origin::Local) => return Some(Time::NEVER),
             None => None,
         };
@@ -247,15 +250,22 @@ impl RaftLog {
         received.max(self.transfers.advance_until(self.checkpoint.written)).filter(|until| *until > now)
     }
 
-    /// Gives up a snapshot of another replica whose transfer has stalled.
-    pub fn expire_checkpoint(&mut self, now: Time) {
-        if let Some(Writer { number, origin: Origin::Received(at), .. }) = &self.checkpoint.writer
-            && at.after(TRANSFER_STALL) <= now
-        {
-            let number = *number;
-            tracing::info!(
-                "consensus: the transfer of a snapshot to this replica has stalled; it is given up"
-            );
+    /// Gives up a snapshot of another replica whose transfer has stalled, and one whose entries are applied here. The
+    /// state includes the entries before index `applied` of the log, and this one.
+    pub fn expire_checkpoint(&mut self, now: Time, applied: u64) {
+        let Some(Writer { number, index, origin, .. }) = self.checkpoint.writer else { return };
+        let why = match origin {
+            Origin::Received(at) if at.after(TRANSFER_STALL) <= now => "its transfer has stalled",
+            Origin::Preparing if index <= applied => "its entries have arrived meanwhile",
+            _ => return,
+        };
+        tracing::info!("consensus: a snapshot of another replica is given up: {why}");
+        self.abandon_checkpoint(number);
+    }
+
+    /// Gives up a snapshot of another replica that the owner restores.
+    pub fn abandon_prepared(&mut self) {
+        if let Some(Writer { number, origin: Origin::Preparing, .. }) = self.checkpoint.writer {
             self.abandon_checkpoint(number);
         }
     }
@@ -367,7 +377,21 @@ impl CheckpointWriter {
         }
     }
 
-    /// Notes that the snapshot is whole. From now on only the installation ends it.
+    /// Notes that the snapshot is whole, and that the owner restores it.
+    ///
+    /// # Errors
+    /// The writer was given up.
+    pub fn prepares(&self) -> io::Result<()> {
+        self.store.lock().checkpoint.writer(self.number)?.origin = Origin::Preparing;
+        Ok(())
+    }
+
+    /// Returns a future that is ready when this writer was given up.
+    pub fn given_up(&self) -> oneshot::Receiver<()> {
+        self.store.checkpoint_ended()
+    }
+
+    /// Notes that the owner has restored the snapshot. From now on only the installation ends it.
     ///
     /// # Errors
     /// The writer was given up.

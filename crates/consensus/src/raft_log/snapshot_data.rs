@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::checkpoint::CheckpointWriter;
 use super::{PartOf, Store};
+use crate::jobs::Restore;
 use crate::manifest::Manifest;
 use crate::wire::SnapshotForm;
 
@@ -12,7 +13,13 @@ use crate::wire::SnapshotForm;
 pub(crate) enum SnapshotData {
     Stored(StoredSnapshot),
     /// Snapshot of another replica. Its parts are in the log, and its checkpoint is not complete.
-    Received(CheckpointWriter),
+    Received(Box<Restored>),
+}
+
+/// Snapshot of another replica that the owner has read.
+pub(crate) struct Restored {
+    pub writer: CheckpointWriter,
+    pub restore: Restore,
 }
 
 /// Parts of the checkpoint at this index of the log.
