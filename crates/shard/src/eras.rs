@@ -206,7 +206,7 @@ impl Eras {
 
     /// Decodes what [`Self::encode_alone`] wrote. The second value is the slot at which the sweep continues.
     pub fn decode_alone(reader: &mut Reader<'_>) -> Result<(Self, u32), Malformed> {
-        let (incarnation, last, sweep) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let (incarnation, last, sweep) = (reader.u64()?, decode_last(reader)?, reader.u32()?);
         let nodes = BTreeMap::from([(ALONE, Latest { incarnation, era: Some(last) })]);
         let ended = decode_ended(reader, last)?;
         if ended.contains_key(&last) {
@@ -217,7 +217,7 @@ impl Eras {
 
     /// Decodes what [`Self::encode_nodes`] wrote. The second value is the slot at which the sweep continues.
     pub fn decode_nodes(reader: &mut Reader<'_>) -> Result<(Self, u32), Malformed> {
-        let (last, sweep) = (reader.u32()?, reader.u32()?);
+        let (last, sweep) = (decode_last(reader)?, reader.u32()?);
         let mut nodes = BTreeMap::new();
         let mut live = Vec::new();
         for _ in 0..reader.u32()? {
@@ -246,6 +246,12 @@ impl Eras {
         }
         assert!(self.ended.keys().all(|era| *era <= self.last));
     }
+}
+
+/// Decodes the number of the last era. There are fewer than 2^31, so a damaged number does not overflow later.
+fn decode_last(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    let last = reader.u32()?;
+    if last < 1 << 31 { Ok(last) } else { malformed("number of an era") }
 }
 
 fn decode_ended(reader: &mut Reader<'_>, last: u32) -> Result<BTreeMap<u32, u64>, Malformed> {
