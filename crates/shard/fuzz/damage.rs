@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use mqtt::{PacketId, QoS};
 use shard::{
-    Answer, BatchBuilder, Claim, Command, Effect, Enqueue, Filter, MessageView, NEVER, PartId, Shard, Will,
+    Answer, BatchBuilder, Claim, Command, Effect, Enqueue, Filter, MessageView, NEVER, NodeIncarnation,
+    PartId, RequestNumber, Shard, Will,
 };
 
 /// An index and the parts of its checkpoint.
@@ -39,13 +40,25 @@ pub fn check_batch(bytes: &[u8]) {
 }
 
 pub fn check_part(part: PartId, bytes: &[u8]) {
+    // The `REST` part is also tried without sessions, because few fit another one than their own.
+    let with_others: &[bool] = if is_rest(part) { &[true, false] } else { &[true] };
+    for with_others in with_others {
+        check_part_with(part, bytes, *with_others);
+    }
+}
+
+fn is_rest(part: PartId) -> bool {
+    part.bucket() == shard::REST
+}
+
+fn check_part_with(part: PartId, bytes: &[u8], with_others: bool) {
     let mut shard = Shard::new(3, [0; 16]);
     if shard.restore_part(part, bytes).is_err() {
         return;
     }
     // Without the `REST` part no session is accepted; with other sessions few would be.
-    let is_rest = |part: PartId| part.bucket() == shard::REST;
-    for (other, bytes) in LIVELY.1.iter().filter(|(other, _)| is_rest(*other) != is_rest(part)) {
+    let others = LIVELY.1.iter().filter(|(other, _)| with_others && is_rest(*other) != is_rest(part));
+    for (other, bytes) in others {
         shard.restore_part(*other, bytes).expect("a part");
     }
     if shard.restored(LIVELY.0).is_ok() {
@@ -60,15 +73,27 @@ pub fn check_part(part: PartId, bytes: &[u8]) {
             window: 1,
             will: None,
         };
-        for command in
-            [Command::Sweep { count: u32::MAX }, Command::Tick, publish("t", true), Command::Claim(claim)]
-        {
+        for command in [
+            Command::Sweep { count: u32::MAX },
+            Command::Tick,
+            publish("t", true),
+            Command::Claim(claim.clone()),
+        ] {
             builder.push(&command);
+        }
+        let claim = Command::Claim(Claim { owner: Some(OWNER), ..claim });
+        for number in [3, 4, 3] {
+            builder.push_numbered(&claim, RequestNumber::Claim { number });
+            let number = RequestNumber::Lane { owner: OWNER, lane: 2, number };
+            builder.push_numbered(&publish("t", true), number);
         }
         shard.apply(LIVELY.0 + 1, &builder.finish(), &mut Vec::new()).expect("the next batch");
         shard.digest();
     }
 }
+
+/// Owner of the sessions of a node, here and in the fixtures.
+const OWNER: NodeIncarnation = NodeIncarnation { node: 7, incarnation: 17 };
 
 fn publish(topic: &str, wait: bool) -> Command<'_> {
     let message = MessageView {
@@ -96,9 +121,12 @@ fn lively() -> Shard {
 
 fn write_lively() -> Checkpoint {
     let mut shard = Shard::new(3, [0; 16]);
-    let mut apply = |command: &Command<'_>| {
+    let mut request = |command: &Command<'_>, number: Option<RequestNumber>| {
         let mut builder = BatchBuilder::new(1_000);
-        builder.push(command);
+        match number {
+            Some(number) => builder.push_numbered(command, number),
+            None => builder.push(command),
+        };
         let mut effects = Vec::new();
         let index = shard.applied() + 1;
         shard.apply(index, &builder.finish(), &mut effects).expect("the next batch");
@@ -107,6 +135,7 @@ fn write_lively() -> Checkpoint {
             _ => None,
         })
     };
+    let mut apply = |command: &Command<'_>| request(command, None);
     let Command::Publish { message, .. } = publish("w", true) else { return Default::default() };
     for client_id in ["a", "b", "c"] {
         let will = Some(Will { message, delay_s: 5 });
@@ -141,6 +170,24 @@ fn write_lively() -> Checkpoint {
     }
     apply(&Command::Retain { message });
     apply(&Command::Started { incarnation: 1, elapsed_ms: 1 });
+    let claim = Claim {
+        client_id: "of a node",
+        user: 0,
+        owner: Some(OWNER),
+        connection: 1,
+        clean_start: false,
+        expiry_s: 9,
+        window: 2,
+        will: None,
+    };
+    let claimed = request(&Command::Claim(claim), Some(RequestNumber::Claim { number: 5 }));
+    let packet_id = PacketId::new(1).expect("not 0");
+    if let Some(session) = claimed {
+        let receive = Command::Receive { session, epoch: 1, packet_id };
+        request(&receive, Some(RequestNumber::Connection { epoch: 1, number: 4 }));
+    }
+    let number = RequestNumber::Lane { owner: OWNER, lane: 1, number: 6 };
+    request(&publish("t/1", true), Some(number));
     let mut parts = Vec::new();
     let index = shard.begin_checkpoint();
     while !shard.write_parts(usize::MAX, &mut |part, bytes| parts.push((part, bytes.to_vec()))) {}

@@ -35,6 +35,8 @@ pub struct Session {
     pub walks: BTreeMap<String, (ShardSet, &'static str)>,
     pub entries: Vec<Entry>,
     pub next: u64,
+    /// Number of the last command of the present epoch that had one.
+    pub last_number: u64,
     pub received: Vec<u16>,
     pub toggles: BTreeSet<u16>,
 }
@@ -114,7 +116,15 @@ impl Model {
         });
     }
 
-    /// Returns whether an incarnation may claim sessions.
+    /// Returns whether an incarnation is over. One that is unknown is not.
+    pub fn is_over(&self, owner: NodeIncarnation) -> bool {
+        let last = self.nodes.get(&owner.node);
+        last.is_some_and(|(last, is_over)| {
+            *last > owner.incarnation || *last == owner.incarnation && *is_over
+        })
+    }
+
+    /// Returns whether an incarnation may claim sessions and send messages.
     pub fn enter(&mut self, owner: Option<NodeIncarnation>) -> bool {
         let Some(NodeIncarnation { node, incarnation }) = owner else { return true };
         match self.nodes.get(&node) {
@@ -150,6 +160,7 @@ impl Model {
         let due = session.will.take().filter(|will| will.due <= self.now);
         self.wills.extend(due.map(|will| will.payload));
         session.epoch += 1;
+        session.last_number = 0;
         (session.owned, session.owner, session.ends) = (true, owner, NEVER);
         (session.window, session.expiry_s, session.will) = (window, expiry_s, will);
         let epoch = session.epoch;

@@ -1,23 +1,35 @@
 //! Turns bytes into commands. Compares the shard with the model after each, and with a replica that began with a
-//! checkpoint.
+//! checkpoint. After a change of leader, requests come again; the model does not see them twice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use mqtt::{PacketId, QoS};
+use mqtt::{PacketId, QoS, ReasonCode};
 use shard::{
-    Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity, Limits,
-    MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull, Rewrite, SessionUid, Shard, ShardId,
-    ShardSet, WalkStep, Will, WillFate, fnv64,
+    Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity,
+    LANES_MAX, Limits, MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull, RequestNumber, Rewrite,
+    SessionUid, Shard, ShardId, ShardSet, Subscribed, WalkStep, Will, WillFate, fnv64,
 };
 
 use crate::model::{self, Message, Model};
 
 /// Plays a program to its end. Panics when the shard differs from the model.
 pub fn run(program: &[u8]) {
+    play(program, Run::step);
+}
+
+/// Plays a program whose sessions last longer, and whose leader changes often.
+pub fn run_repeats(program: &[u8]) {
+    play(program, Run::step_of_cluster);
+}
+
+fn play<'a>(program: &'a [u8], step: fn(&mut Run<'a>)) {
     let mut run = Run::new(Bytes(program));
     run.configure();
     while !run.bytes.0.is_empty() {
-        run.step();
+        if !run.repeating.is_empty() && run.bytes.flag() {
+            run.repeat();
+        }
+        step(&mut run);
         run.finish_sweep();
         run.check();
     }
@@ -39,7 +51,23 @@ struct Run<'a> {
     writing: Option<(u64, Pages)>,
     replica: Option<Shard>,
     messages: u64,
+    /// Number of the last request with one. All requests count together, so that numbers have gaps.
+    last_number: u64,
+    /// The last requests, which may come again.
+    requests: VecDeque<Applied>,
+    /// Requests that are to come again after a change of leader.
+    repeating: VecDeque<Applied>,
 }
+
+/// A request that was applied.
+#[derive(Clone)]
+struct Applied {
+    batch: Vec<u8>,
+    answer: Answer,
+}
+
+/// Number of the last requests that may come again.
+const REQUESTS_KEPT: usize = 24;
 
 type Pages = Vec<(PartId, Vec<u8>)>;
 
@@ -82,11 +110,14 @@ impl<'a> Run<'a> {
             writing: None,
             replica: None,
             messages: 0,
+            last_number: 0,
+            requests: VecDeque::new(),
+            repeating: VecDeque::new(),
         }
     }
 
     fn step(&mut self) {
-        match self.bytes.next() % 26 {
+        match self.bytes.next() % 27 {
             0..5 => self.publish(),
             5..9 => self.acknowledge(),
             9 | 10 => self.claim(),
@@ -103,14 +134,70 @@ impl<'a> Run<'a> {
             24 => self.end_node(),
             22 => self.forget(),
             23 => self.walk(),
+            25 => self.change_leader(),
+            _ => self.checkpoint(),
+        }
+    }
+
+    fn step_of_cluster(&mut self) {
+        match self.bytes.next() % 32 {
+            0..6 => self.publish(),
+            6..13 => self.acknowledge(),
+            13 => self.claim(),
+            14..17 => self.subscribe(),
+            17..22 => self.inbound(),
+            22 => self.enqueue(),
+            23 => self.walk(),
+            24 => self.retain(),
+            25 => self.change_leader(),
+            26 => match self.bytes.next() % 8 {
+                0 => self.end_node(),
+                1..3 => self.release(),
+                3 => self.pass_time(),
+                4 => self.overdue(),
+                _ => self.forget(),
+            },
             _ => self.checkpoint(),
         }
     }
 
     fn apply(&mut self, command: &Command<'_>) -> Answer {
+        self.request(command, None)
+    }
+
+    /// Applies a command. One with a number may come again.
+    fn request(&mut self, command: &Command<'_>, number: Option<RequestNumber>) -> Answer {
         let mut builder = BatchBuilder::new(self.now);
-        builder.push(command);
-        let batch = builder.finish();
+        match number {
+            Some(number) => builder.push_numbered(command, number),
+            None => builder.push(command),
+        };
+        let effects = self.append(builder.finish());
+        if let Command::Acknowledge { session, .. } = command {
+            self.mirror_answer(*session, &effects);
+        }
+        let mut answer = None;
+        for effect in effects {
+            self.mirror_effect(&effect);
+            if let Effect::Answer { answer: said, .. } = effect {
+                assert!(answer.replace(said).is_none(), "one answer");
+            }
+        }
+        self.model.now = self.shard.now();
+        let answer = answer.expect("every command is answered");
+        let is_refused = matches!(answer, Answer::Stale | Answer::Gone);
+        if number.is_some() && (!is_refused || self.last_number.is_multiple_of(8)) {
+            let batch = self.log.last().cloned().unwrap_or_default();
+            self.requests.push_back(Applied { batch, answer: answer.clone() });
+            if self.requests.len() > REQUESTS_KEPT {
+                self.requests.pop_front();
+            }
+        }
+        answer
+    }
+
+    /// Applies a batch of one command.
+    fn append(&mut self, batch: Vec<u8>) -> Vec<Effect> {
         self.log.push(batch);
         let (index, batch) = (self.log.len() as u64, &self.log[self.log.len() - 1]);
         let mut effects = Vec::new();
@@ -125,18 +212,172 @@ impl<'a> Run<'a> {
             replica.apply(index, batch, &mut same).expect("the next batch");
             assert_eq!(same, effects, "a replica that began with a checkpoint has the same effects");
         }
-        if let Command::Acknowledge { session, .. } = command {
-            self.mirror_answer(*session, &effects);
+        effects
+    }
+
+    /// Number of a command of a connection: a number for two of three epochs.
+    fn of_connection(&mut self, epoch: u32) -> Option<RequestNumber> {
+        if epoch.is_multiple_of(3) {
+            return None;
         }
-        let mut answer = None;
-        for effect in effects {
-            self.mirror_effect(&effect);
-            if let Effect::Answer { answer: said, .. } = effect {
-                assert!(answer.replace(said).is_none(), "one answer");
+        self.last_number += 1;
+        Some(RequestNumber::Connection { epoch, number: self.last_number })
+    }
+
+    /// Notes that a command of the present owner was applied.
+    fn note_number(&mut self, client: &str, number: Option<RequestNumber>) {
+        if let (Some(RequestNumber::Connection { number, .. }), Some(session)) =
+            (number, self.model.sessions.get_mut(client))
+        {
+            session.last_number = number;
+        }
+    }
+
+    /// Number of a message: none, or one of a node, which usually has its last incarnation.
+    fn of_lane(&mut self) -> Option<RequestNumber> {
+        let choice = self.bytes.next();
+        if choice & 1 == 0 {
+            return None;
+        }
+        let node = 1 + u64::from(choice >> 1 & 3) % 3;
+        let last = self.model.nodes.get(&node).map_or(1, |(incarnation, _)| *incarnation);
+        let incarnation = match choice >> 3 {
+            0 => last + 1,
+            1 => last.saturating_sub(1),
+            _ => last,
+        };
+        self.last_number += 1;
+        let lane = [0, 2, LANES_MAX - 1][usize::from(choice >> 3) % 3];
+        let owner = NodeIncarnation { node, incarnation };
+        Some(RequestNumber::Lane { owner, lane, number: self.last_number })
+    }
+
+    /// Returns whether the owner of a message is alive, or there is none.
+    fn may_send(&mut self, number: Option<RequestNumber>) -> bool {
+        match number {
+            Some(RequestNumber::Lane { owner, .. }) => self.model.enter(Some(owner)),
+            _ => true,
+        }
+    }
+
+    /// The replica that began with a checkpoint becomes the leader, and some of the last requests come again.
+    fn change_leader(&mut self) {
+        if let Some(replica) = &mut self.replica {
+            std::mem::swap(&mut self.shard, replica);
+            self.writing = None;
+        }
+        let from = self.requests.len().saturating_sub(usize::from(self.bytes.next()) % (REQUESTS_KEPT + 1));
+        self.repeating.extend(self.requests.range(from..).cloned());
+    }
+
+    /// Applies the next request that comes again. It changes nothing.
+    fn repeat(&mut self) {
+        let Some(Applied { batch, answer: first }) = self.repeating.pop_front() else { return };
+        let commands = shard::commands(&batch).expect("was applied");
+        let numbers = shard::request_numbers(&batch).expect("was applied");
+        let [(command, Some(number))] = [(&commands[0], numbers[0])] else { panic!("it has a number") };
+        let expected = self.answer_again(command, number, &first);
+        let digest = self.shard.digest();
+        let mut builder = BatchBuilder::new(self.shard.now());
+        builder.push_numbered(command, number);
+        let effects = self.append(builder.finish());
+        assert_eq!(effects, [Effect::Answer { ordinal: 0, answer: expected }], "{command:?} after {first:?}");
+        assert_eq!(self.shard.digest(), digest, "{command:?} comes again");
+    }
+
+    /// Returns the answer to a request that comes again, which was `first` the first time.
+    fn answer_again(&self, command: &Command<'_>, number: RequestNumber, first: &Answer) -> Answer {
+        match (command, number) {
+            (Command::Claim(claim), _) => {
+                if claim.owner.is_some_and(|owner| self.model.is_over(owner)) {
+                    return Answer::Stale;
+                }
+                let session = self.model.sessions.get(claim.client_id);
+                let uid = self.uids.get(claim.client_id).and_then(|uids| uids.last()).copied();
+                let is_its_own = match first {
+                    Answer::Claimed { session: None, .. } => session.is_none(),
+                    Answer::Claimed { session: own, epoch, .. } => {
+                        session.is_some_and(|session| session.owned && session.epoch == *epoch) && uid == *own
+                    }
+                    _ => false,
+                };
+                if is_its_own { first.clone() } else { Answer::Stale }
             }
+            (_, RequestNumber::Lane { owner, .. }) if self.model.is_over(owner) => Answer::Stale,
+            (Command::Forget(_), _) => Answer::Done,
+            (Command::Enqueue(enqueue), _) => {
+                let known = enqueue.identity.is_some_and(|identity| {
+                    self.model.identities.contains(&(identity.origin, identity.number))
+                });
+                let is_there = self.client_of(enqueue.session).is_some();
+                if known || is_there { Answer::Repeated } else { Answer::Gone }
+            }
+            (_, RequestNumber::Lane { .. }) => Answer::Repeated,
+            (_, RequestNumber::Connection { epoch, .. }) => self.answer_to_connection(command, epoch, first),
+            (_, RequestNumber::Claim { .. }) => unreachable!("only Claims have such numbers"),
         }
-        self.model.now = self.shard.now();
-        answer.expect("every command is answered")
+    }
+
+    fn answer_to_connection(&self, command: &Command<'_>, epoch: u32, first: &Answer) -> Answer {
+        let uid = match command {
+            Command::Acknowledge { session, .. }
+            | Command::Receive { session, .. }
+            | Command::Released { session, .. }
+            | Command::Refuse { session, .. }
+            | Command::Subscribe { session, .. }
+            | Command::Unsubscribe { session, .. }
+            | Command::Walk { session, .. }
+            | Command::Release { session, .. } => *session,
+            _ => unreachable!("commands of connections only"),
+        };
+        let Some(session) = self.client_of(uid).and_then(|client| self.model.sessions.get(client)) else {
+            return Answer::Gone;
+        };
+        if session.epoch != epoch || matches!(first, Answer::Stale | Answer::Gone) {
+            return Answer::Stale;
+        }
+        match command {
+            Command::Acknowledge { packet_id, kind: Acknowledgement::PubRec, .. } => {
+                let is_open = |entry: &&model::Entry| {
+                    entry.phase != Phase::Waiting && shard::packet_id(entry.n) == *packet_id
+                };
+                match session.entries.iter().find(is_open) {
+                    Some(entry) if entry.phase == Phase::Received => {
+                        Answer::Release { n: entry.n, again: true }
+                    }
+                    Some(_) => Answer::Repeated,
+                    None => Answer::Unknown,
+                }
+            }
+            Command::Acknowledge { .. } => Answer::Repeated,
+            Command::Receive { packet_id, .. } => {
+                let id = packet_id.get();
+                let received = Answer::Received { toggle: session.toggles.contains(&id), again: false };
+                if session.received.contains(&id) { received } else { Answer::Repeated }
+            }
+            Command::Subscribe { filters, .. } => {
+                let Filter { text, options, .. } = filters[0];
+                let granted = [ReasonCode::Success, ReasonCode::GrantedQoS1, ReasonCode::GrantedQoS2];
+                let result = match session.subscriptions.contains_key(text) {
+                    true => Subscribed {
+                        reason: granted[usize::from(options & 3)],
+                        existed: options & 3 > 0 && !session.walks.contains_key(text),
+                    },
+                    false => Subscribed { reason: ReasonCode::QuotaExceeded, existed: false },
+                };
+                Answer::Subscribed { results: [result].into() }
+            }
+            Command::Unsubscribe { .. } => Answer::Unsubscribed { results: [ReasonCode::Success].into() },
+            _ => Answer::Done,
+        }
+    }
+
+    /// Returns the client of a session that exists.
+    fn client_of(&self, session: SessionUid) -> Option<&str> {
+        let of = |(client, uids): (&String, &Vec<SessionUid>)| {
+            self.model.sessions.contains_key(client) && uids.last() == Some(&session)
+        };
+        self.uids.iter().find(|entry| of(*entry)).map(|(client, _)| &**client)
     }
 
     fn mirror_answer(&mut self, session: SessionUid, effects: &[Effect]) {
@@ -237,7 +478,11 @@ impl<'a> Run<'a> {
         let identity = Identity { origin: 1, number: u64::from(choice >> 2 & 7) };
         let identity = (choice & 1 == 1).then_some(identity);
         let wait = choice & 2 == 0;
-        let answer = self.apply(&Command::Publish { message: view, wait, identity });
+        let number = self.of_lane();
+        let answer = self.request(&Command::Publish { message: view, wait, identity }, number);
+        if !self.may_send(number) {
+            return assert_eq!(answer, Answer::Stale);
+        }
         if let Some(Identity { origin, number }) = identity {
             if !self.model.identities.insert((origin, number)) {
                 return assert_eq!(answer, Answer::Repeated);
@@ -259,7 +504,11 @@ impl<'a> Run<'a> {
         let group = (choice & 8 == 8).then_some("$share/g/u");
         let qos = message.qos;
         let enqueue = Enqueue { session, message, qos, retain, ids: ids.clone(), identity, group };
-        let answer = self.apply(&Command::Enqueue(enqueue));
+        let number = self.of_lane();
+        let answer = self.request(&Command::Enqueue(enqueue), number);
+        if !self.may_send(number) {
+            return assert_eq!(answer, Answer::Stale);
+        }
         let identity = identity.map(|identity| (identity.origin, identity.number));
         if identity.is_some_and(|identity| self.model.identities.contains(&identity)) {
             return assert_eq!(answer, Answer::Repeated);
@@ -290,10 +539,12 @@ impl<'a> Run<'a> {
         use Acknowledgement::*;
         let kind = self.bytes.of(&[PubAck, PubRec, PubComp, PubAck, PubRec, PubComp, PubRecRefused, Skip]);
         let packet_id = shard::packet_id(n);
-        let answer = self.apply(&Command::Acknowledge { session, epoch, packet_id, kind });
+        let number = self.of_connection(epoch);
+        let answer = self.request(&Command::Acknowledge { session, epoch, packet_id, kind }, number);
         if !fine {
             return assert!(matches!(answer, Answer::Stale | Answer::Gone), "{answer:?}");
         }
+        self.note_number(client, number);
         let known = self.model.acknowledge(client, packet_id.get(), kind);
         assert_eq!(matches!(answer, Answer::Finished { .. } | Answer::Release { .. }), known, "{answer:?}");
     }
@@ -311,7 +562,11 @@ impl<'a> Run<'a> {
         let (connection, user) = (u64::from(choice), 0);
         let owner = self.node();
         let claim = Claim { client_id: client, user, owner, connection, clean_start, expiry_s, window, will };
-        let answer = self.apply(&Command::Claim(claim));
+        let number = owner.filter(|_| choice & 8 == 0).map(|_| {
+            self.last_number += 1;
+            RequestNumber::Claim { number: u64::MAX - self.last_number }
+        });
+        let answer = self.request(&Command::Claim(claim), number);
         if !self.model.enter(owner) {
             return assert_eq!(answer, Answer::Stale);
         }
@@ -334,8 +589,10 @@ impl<'a> Run<'a> {
         let (session, epoch, fine) = self.owner(client);
         let expiry_s = self.bytes.of(&[None, None, Some(0), Some(30), Some(u32::MAX)]);
         let will = self.bytes.of(&[WillFate::Arm, WillFate::Discard, WillFate::Arm]);
-        let answer = self.apply(&Command::Release { session, epoch, expiry_s, will });
+        let number = self.of_connection(epoch);
+        let answer = self.request(&Command::Release { session, epoch, expiry_s, will }, number);
         if fine {
+            self.note_number(client, number);
             self.model.release(client, expiry_s, will == WillFate::Arm);
         }
         assert_eq!(answer == Answer::Done, fine, "{answer:?}");
@@ -343,8 +600,9 @@ impl<'a> Run<'a> {
 
     fn walk(&mut self) {
         let client = self.client();
-        let (session, ..) = self.owner(client);
-        let fine = self.is_there(client, session);
+        let (session, epoch, is_owned) = self.owner(client);
+        let number = self.of_connection(epoch).filter(|_| self.bytes.flag());
+        let fine = self.is_there(client, session) && (number.is_none() || is_owned);
         let (filter, after) = (self.bytes.of(&FILTERS), self.bytes.of(&TOPICS));
         let byte = self.bytes.next();
         let done: ShardSet = (0..8).filter(|shard| byte >> shard & 1 == 1).map(ShardId).collect();
@@ -354,8 +612,15 @@ impl<'a> Run<'a> {
             2 => WalkStep::At { done, after },
             _ => WalkStep::End,
         };
-        let answer = self.apply(&Command::Walk { session, filter, step });
-        assert_eq!(answer, if fine { Answer::Done } else { Answer::Gone });
+        let answer = self.request(&Command::Walk { session, filter, step }, number);
+        match (fine, number) {
+            (true, _) => assert_eq!(answer, Answer::Done),
+            (false, None) => assert_eq!(answer, Answer::Gone),
+            (false, Some(_)) => assert!(matches!(answer, Answer::Gone | Answer::Stale)),
+        }
+        if fine {
+            self.note_number(client, number);
+        }
         let maximum = self.model.limits.subscriptions_max as usize;
         let Some(session) = self.model.sessions.get_mut(client).filter(|_| fine) else { return };
         let at = match step {
@@ -380,11 +645,13 @@ impl<'a> Run<'a> {
         if choice >> 6 == 3 {
             (epoch, fine) = (0, self.is_there(client, session));
         }
+        let number = self.of_connection(epoch);
         let known =
             self.model.sessions.get(client).is_some_and(|session| session.subscriptions.contains_key(text));
         if choice >> 6 == 0 {
-            let answer = self.apply(&Command::Unsubscribe { session, epoch, filters: vec![text] });
+            let answer = self.request(&Command::Unsubscribe { session, epoch, filters: vec![text] }, number);
             let Answer::Unsubscribed { results } = answer else { return assert!(!fine, "{answer:?}") };
+            self.note_number(client, number);
             assert!(fine && (results[0] == mqtt::ReasonCode::Success) == known);
             let session = self.model.sessions.get_mut(client).expect("is there");
             session.subscriptions.remove(text);
@@ -396,8 +663,9 @@ impl<'a> Run<'a> {
         let options = (choice & 0xF).min(if choice & 3 == 3 { choice & 0xC } else { 0xF });
         let id = u32::from(choice >> 4 & 3);
         let filters = vec![Filter { text, options, id }];
-        let answer = self.apply(&Command::Subscribe { session, epoch, filters });
+        let answer = self.request(&Command::Subscribe { session, epoch, filters }, number);
         let Answer::Subscribed { results } = answer else { return assert!(!fine, "{answer:?}") };
+        self.note_number(client, number);
         let maximum = self.model.limits.subscriptions_max as usize;
         let session = self.model.sessions.get_mut(client).expect("is there");
         let refused = !known && session.subscriptions.len() >= maximum;
@@ -421,14 +689,17 @@ impl<'a> Run<'a> {
         let choice = self.bytes.next();
         let id = self.bytes.of(&[1, 2, 63, 64, u16::MAX]);
         let packet_id = PacketId::new(id).expect("not 0");
-        let answer = self.apply(&match choice % 4 {
+        let number = self.of_connection(epoch);
+        let command = match choice % 4 {
             0 | 1 => Command::Receive { session, epoch, packet_id },
             2 => Command::Released { session, epoch, packet_id },
             _ => Command::Refuse { session, epoch, packet_id },
-        });
+        };
+        let answer = self.request(&command, number);
         if !fine {
             return assert!(matches!(answer, Answer::Stale | Answer::Gone), "{answer:?}");
         }
+        self.note_number(client, number);
         let session = self.model.sessions.get_mut(client).expect("is there");
         let known = session.received.contains(&id);
         let expected = if choice % 4 < 2 {
@@ -489,7 +760,11 @@ impl<'a> Run<'a> {
     fn retain(&mut self) {
         let payload = if self.bytes.next() < 64 { Vec::new() } else { self.payload() };
         let (message, modelled) = self.message(&payload);
-        let answer = self.apply(&Command::Retain { message });
+        let number = self.of_lane();
+        let answer = self.request(&Command::Retain { message }, number);
+        if !self.may_send(number) {
+            return assert_eq!(answer, Answer::Stale);
+        }
         let topic = modelled.topic.to_owned();
         let before = match payload.is_empty() {
             true => self.model.retained.remove(&topic),
@@ -503,6 +778,9 @@ impl<'a> Run<'a> {
         let elapsed_ms = u64::from(self.bytes.next()) * 1_000;
         self.now = self.shard.now() + elapsed_ms;
         self.apply(&Command::Started { incarnation: 1, elapsed_ms });
+        // A node that has the shard alone forgets all nodes.
+        self.requests.clear();
+        self.repeating.clear();
         assert_eq!(self.shard.now(), self.now);
         self.model.start_alone();
         self.sweep();
@@ -600,8 +878,12 @@ impl<'a> Run<'a> {
             }
             2 => {
                 let identity = Identity { origin: 1, number: u64::from(self.bytes.next() % 8) };
+                let number = self.of_lane();
+                let answer = self.request(&Command::Forget(identity), number);
+                if !self.may_send(number) {
+                    return assert_eq!(answer, Answer::Stale);
+                }
                 self.model.identities.remove(&(identity.origin, identity.number));
-                self.apply(&Command::Forget(identity));
             }
             _ => {
                 let client = self.client();
@@ -691,6 +973,7 @@ impl<'a> Run<'a> {
             );
         }
         assert_eq!((view.owner().is_some(), view.epoch()), (session.owned, session.epoch));
+        assert_eq!(view.last_number(), session.last_number);
         assert_eq!(view.owner_node(), session.owner.filter(|_| session.owned));
         assert_eq!(
             (view.window(), view.expiry_s(), view.ends()),

@@ -7,6 +7,7 @@ use crate::command::{Command, Decoded, RECORD_MAX, decode, encode};
 use crate::error::{ApplyError, Malformed, malformed};
 use crate::ids::{MESSAGE_OFFSET_MAX, MessageKey};
 use crate::message::MessageView;
+use crate::request_number::RequestNumber;
 use crate::wire::{Reader, Writer};
 
 /// Builder of a batch. Reused by [`BatchBuilder::begin`], it allocates no more than the largest batch needed.
@@ -67,8 +68,22 @@ impl BatchBuilder {
     /// # Panics
     /// Panics when the batch [`is_full`](Self::is_full).
     pub fn push(&mut self, command: &Command<'_>) -> Pushed {
+        self.append(command, None)
+    }
+
+    /// Appends a command with the number of its request, so that it may come again after a change of leader.
+    ///
+    /// # Panics
+    /// Panics when the batch [`is_full`](Self::is_full), and when the command cannot have such a number.
+    pub fn push_numbered(&mut self, command: &Command<'_>, request: RequestNumber) -> Pushed {
+        assert!(request.fits(command), "{request:?} is no number of this command");
+        self.append(command, Some(request))
+    }
+
+    #[inline]
+    fn append(&mut self, command: &Command<'_>, request: Option<RequestNumber>) -> Pushed {
         assert!(!self.is_full(), "a full batch is closed");
-        let message = encode(command, &mut self.bytes);
+        let message = encode(command, request, &mut self.bytes);
         assert!(message.is_none_or(|at| at < MESSAGE_OFFSET_MAX));
         self.count += 1;
         Pushed { ordinal: self.count - 1, message }
@@ -160,6 +175,14 @@ fn decode_header(bytes: &[u8]) -> Result<(u64, u32), Malformed> {
 /// [`ApplyError::Malformed`], with index 0.
 pub fn commands(batch: &[u8]) -> Result<Vec<Command<'_>>, ApplyError> {
     Ok(Batch::decode(0, batch, Vec::new())?.commands.into_iter().map(|decoded| decoded.command).collect())
+}
+
+/// Returns the number of each command of a batch that has one.
+///
+/// # Errors
+/// [`ApplyError::Malformed`], with index 0.
+pub fn request_numbers(batch: &[u8]) -> Result<Vec<Option<RequestNumber>>, ApplyError> {
+    Ok(Batch::decode(0, batch, Vec::new())?.commands.into_iter().map(|decoded| decoded.request).collect())
 }
 
 /// Returns the message at a key; `batch` is the payload of the record with the key's index.

@@ -128,6 +128,23 @@ pub enum Command<'a> {
     },
 }
 
+impl Command<'_> {
+    /// Returns the session of a command that a connection issues, and the command's epoch. A Walk has no epoch.
+    pub(crate) fn of_session(&self) -> Option<(SessionUid, Option<u32>)> {
+        match self {
+            Self::Release { session, epoch, .. }
+            | Self::Subscribe { session, epoch, .. }
+            | Self::Unsubscribe { session, epoch, .. }
+            | Self::Acknowledge { session, epoch, .. }
+            | Self::Receive { session, epoch, .. }
+            | Self::Released { session, epoch, .. }
+            | Self::Refuse { session, epoch, .. } => Some((*session, Some(*epoch))),
+            Self::Walk { session, .. } => Some((*session, None)),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     pub client_id: &'a str,

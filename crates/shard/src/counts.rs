@@ -30,7 +30,9 @@ pub struct Counts {
     pub skipped: u64,
     /// Total of messages that had been accepted before.
     pub repeated: u64,
-    /// Total of commands of a connection that is no longer the owner.
+    /// Total of requests that came again after they had been applied.
+    pub requests_repeated: u64,
+    /// Total of commands of a connection that is no longer the owner, or of a node whose incarnation is over.
     pub stale: u64,
     /// Total of sessions that expired.
     pub sessions_expired: u64,

@@ -50,7 +50,8 @@ pub enum Answer {
     Done,
     /// The session does not exist.
     Gone,
-    /// Another connection has claimed the session since.
+    /// Another connection has claimed the session since, or the connection has released it. Claim, Publish, Retain,
+    /// Enqueue, Forget, ForgetOrigin: the incarnation of the owner is over.
     Stale,
     /// Tick, Sweep: true when another one would find more to do.
     Progress {
@@ -63,7 +64,8 @@ pub enum Answer {
         epoch: u32,
         present: bool,
     },
-    /// Claim: the shard has no free number for another session.
+    /// Claim: the shard has no free number for another session. Claim, Publish, Retain, Enqueue, Forget,
+    /// ForgetOrigin: it has no room for another node.
     Full,
     Subscribed {
         results: Box<[Subscribed]>,
@@ -76,7 +78,9 @@ pub enum Answer {
     Published {
         matched: u32,
     },
-    /// Publish, Enqueue: the identity is known, so the message was accepted before.
+    /// Publish, Enqueue: the identity is known, so the message was accepted before. Publish, Retain, Enqueue,
+    /// Acknowledge, Receive with a [`RequestNumber`](crate::RequestNumber): the command was applied before, and the
+    /// client waits for no packet because of it.
     Repeated,
     /// Acknowledge: delivery `n` is finished.
     Finished {

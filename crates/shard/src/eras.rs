@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Malformed, malformed};
+use crate::requests::{ClaimResult, Requests};
 use crate::wire::{Reader, Writer};
 
 /// One incarnation of a node. A node that starts again is another owner of sessions.
@@ -32,17 +33,19 @@ pub(crate) struct Eras {
     ended: BTreeMap<u32, u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Latest {
     incarnation: u64,
     /// Era of the incarnation; `None` when it is over.
     era: Option<u32>,
+    /// Requests of the incarnation that may come again; none when it is over.
+    requests: Requests,
 }
 
-/// Result of a claim for an incarnation.
+/// Result of a command of an incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    /// The session belongs to this era.
+    /// This is its era.
     Era(u32),
     /// The incarnation is over.
     Over,
@@ -53,7 +56,7 @@ pub(crate) enum Entered {
 impl Default for Eras {
     /// A node without a cluster owns all sessions.
     fn default() -> Self {
-        let alone = Latest { incarnation: 0, era: Some(0) };
+        let alone = Latest { era: Some(0), ..Latest::default() };
         Self { nodes: BTreeMap::from([(ALONE, alone)]), last: 0, ended: BTreeMap::new() }
     }
 }
@@ -67,44 +70,62 @@ impl Eras {
             self.end(*era, now, are_owned);
         }
         self.last += 1;
-        self.nodes = BTreeMap::from([(ALONE, Latest { incarnation, era: Some(self.last) })]);
+        let alone = Latest { incarnation, era: Some(self.last), ..Latest::default() };
+        self.nodes = BTreeMap::from([(ALONE, alone)]);
         are_owned && !live.is_empty()
     }
 
-    /// Returns the era of an owner, which begins if this is its first claim. A node that has started again has no other
-    /// incarnation any more. The second value is true when sessions of that one may have to be released.
+    /// Returns the era of an owner, which begins if this is its first command. A node that has started again has no
+    /// other incarnation any more. The second value is true when sessions of that one may have to be released.
     pub fn enter(&mut self, owner: Option<NodeIncarnation>, now: u64, are_owned: bool) -> (Entered, bool) {
         let Some(NodeIncarnation { node, incarnation }) = owner else {
             let era = self.nodes.get(&ALONE).and_then(|alone| alone.era);
             return (era.map_or(Entered::Over, Entered::Era), false);
         };
-        let known = self.nodes.get(&node).copied();
+        let known = self.nodes.get(&node).map(|latest| (latest.incarnation, latest.era));
         let previous = match known {
-            Some(latest) if latest.incarnation == incarnation => {
-                return (latest.era.map_or(Entered::Over, Entered::Era), false);
+            Some((last, era)) if last == incarnation => {
+                return (era.map_or(Entered::Over, Entered::Era), false);
             }
-            Some(latest) if latest.incarnation > incarnation => return (Entered::Over, false),
-            Some(latest) => latest.era,
+            Some((last, _)) if last > incarnation => return (Entered::Over, false),
+            Some((_, era)) => era,
             None if !self.make_room() => return (Entered::Full, false),
             None => None,
         };
         let is_any = previous.is_some_and(|era| self.end(era, now, are_owned));
         self.last += 1;
-        self.nodes.insert(node, Latest { incarnation, era: Some(self.last) });
+        self.nodes.insert(node, Latest { incarnation, era: Some(self.last), ..Latest::default() });
         (Entered::Era(self.last), is_any)
+    }
+
+    /// Returns the result of a Claim of an owner that has [entered](Self::enter); `None` when the number is unknown.
+    pub fn claim(&self, node: u64, number: u64) -> Option<ClaimResult> {
+        self.nodes.get(&node)?.requests.claim(number)
+    }
+
+    /// Remembers a Claim of an owner that has entered.
+    pub fn note_claim(&mut self, node: u64, number: u64, result: ClaimResult) {
+        if let Some(latest) = self.nodes.get_mut(&node) {
+            latest.requests.note_claim(number, result);
+        }
+    }
+
+    /// Notes a number of a lane of an owner that has entered. Returns false when it is not greater than the last one.
+    pub fn advance(&mut self, node: u64, lane: u16, number: u64) -> bool {
+        self.nodes.get_mut(&node).is_some_and(|latest| latest.requests.advance(lane, number))
     }
 
     /// Ends the incarnations of a node up to this one. Returns whether sessions may have to be released.
     pub fn end_node(&mut self, owner: NodeIncarnation, now: u64, are_owned: bool) -> bool {
         let NodeIncarnation { node, incarnation } = owner;
-        let known = self.nodes.get(&node).copied();
+        let known = self.nodes.get(&node);
         if known.is_some_and(|latest| latest.incarnation > incarnation) {
             return false;
         }
         if known.is_none() && !self.make_room() {
             return false;
         }
-        self.nodes.insert(node, Latest { incarnation, era: None });
+        let known = self.nodes.insert(node, Latest { incarnation, ..Latest::default() });
         let era = known.and_then(|latest| latest.era);
         era.is_some_and(|era| self.end(era, now, are_owned))
     }
@@ -182,16 +203,25 @@ impl Eras {
         self.encode_ended(out);
     }
 
-    /// Encodes the incarnations of all nodes.
+    /// Returns whether requests of any node may come again. The state has another form then.
+    pub fn has_requests(&self) -> bool {
+        self.nodes.values().any(|latest| !latest.requests.is_empty())
+    }
+
+    /// Encodes the incarnations of all nodes, and their requests if any has some.
     pub fn encode_nodes(&self, sweep: u32, out: &mut impl Writer) {
+        let has_requests = self.has_requests();
         out.u32(self.last);
         out.u32(sweep);
         out.u32(self.nodes.len() as u32);
-        for (node, Latest { incarnation, era }) in &self.nodes {
+        for (node, Latest { incarnation, era, requests }) in &self.nodes {
             out.u64(*node);
             out.u64(*incarnation);
             out.bool(era.is_some());
             out.u32(era.unwrap_or_default());
+            if has_requests {
+                requests.encode(out);
+            }
         }
         self.encode_ended(out);
     }
@@ -207,7 +237,8 @@ impl Eras {
     /// Decodes what [`Self::encode_alone`] wrote. The second value is the slot at which the sweep continues.
     pub fn decode_alone(reader: &mut Reader<'_>) -> Result<(Self, u32), Malformed> {
         let (incarnation, last, sweep) = (reader.u64()?, decode_last(reader)?, reader.u32()?);
-        let nodes = BTreeMap::from([(ALONE, Latest { incarnation, era: Some(last) })]);
+        let alone = Latest { incarnation, era: Some(last), ..Latest::default() };
+        let nodes = BTreeMap::from([(ALONE, alone)]);
         let ended = decode_ended(reader, last)?;
         if ended.contains_key(&last) {
             return malformed("end of an incarnation");
@@ -216,7 +247,7 @@ impl Eras {
     }
 
     /// Decodes what [`Self::encode_nodes`] wrote. The second value is the slot at which the sweep continues.
-    pub fn decode_nodes(reader: &mut Reader<'_>) -> Result<(Self, u32), Malformed> {
+    pub fn decode_nodes(reader: &mut Reader<'_>, with_requests: bool) -> Result<(Self, u32), Malformed> {
         let (last, sweep) = (decode_last(reader)?, reader.u32()?);
         let mut nodes = BTreeMap::new();
         let mut live = Vec::new();
@@ -224,11 +255,15 @@ impl Eras {
             let (node, incarnation) = (reader.u64()?, reader.u64()?);
             let (is_live, era) = (reader.bool()?, reader.u32()?);
             let is_possible = if is_live { era <= last && !live.contains(&era) } else { era == 0 };
-            let latest = Latest { incarnation, era: is_live.then_some(era) };
+            let requests = if with_requests { Requests::decode(reader)? } else { Requests::default() };
+            if !requests.is_empty() && (!is_live || node == ALONE) {
+                return malformed("requests of an incarnation");
+            }
+            live.extend(is_live.then_some(era));
+            let latest = Latest { incarnation, era: is_live.then_some(era), requests };
             if !is_possible || nodes.len() == NODES_MAX || nodes.insert(node, latest).is_some() {
                 return malformed("incarnation of a node");
             }
-            live.extend(latest.era);
         }
         let ended = decode_ended(reader, last)?;
         if live.iter().any(|era| ended.contains_key(era)) {
@@ -240,6 +275,11 @@ impl Eras {
     /// Checks that the state contradicts itself nowhere.
     pub fn check_invariants(&self) {
         assert!(self.nodes.len() <= NODES_MAX);
+        for (node, latest) in &self.nodes {
+            latest.requests.check_invariants();
+            let may_have_requests = *node != ALONE && latest.era.is_some();
+            assert!(latest.requests.is_empty() || may_have_requests);
+        }
         let live: Vec<u32> = self.nodes.values().filter_map(|latest| latest.era).collect();
         for (at, era) in live.iter().enumerate() {
             assert!(*era <= self.last && !live[..at].contains(era) && !self.ended.contains_key(era));

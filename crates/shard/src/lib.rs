@@ -26,6 +26,8 @@ mod message;
 mod mutation;
 mod parts;
 mod queue;
+mod request_number;
+mod requests;
 mod retained;
 mod route;
 mod session;
@@ -35,7 +37,7 @@ mod shard_set;
 mod subscriptions;
 mod wire;
 
-pub use batch::{BatchBuilder, Pushed, commands, message_at};
+pub use batch::{BatchBuilder, Pushed, commands, message_at, request_numbers};
 pub use command::{
     Acknowledgement, Claim, Command, Enqueue, Filter, RECORD_MAX, Rewrite, WalkStep, Will, WillFate,
 };
@@ -55,6 +57,8 @@ pub use mutation::{Mutation, mutated};
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};
 pub use queue::PINNED_MAX;
+pub use request_number::{LANES_MAX, RequestNumber};
+pub use requests::CLAIMS_MAX;
 pub use retained::RetainedPage;
 pub use route::BEHIND_MOUNTPOINT;
 pub use shard::{

@@ -42,4 +42,14 @@ mutation::mutations! {
     JudgeUnread,
     /// The retained messages of a subscription do not continue after a reconnect.
     ForgetWalks,
+    /// A release of a Packet Identifier that comes again flips its toggle again.
+    FlipAgain,
+    /// An acknowledgement that comes again is applied to the delivery that has the Packet Identifier now.
+    FinishAgain,
+    /// A Claim that comes again takes the session from its present owner.
+    TakeBack,
+    /// A publish that comes again is queued again.
+    ForgetProducers,
+    /// A replica that begins with a checkpoint does not know which commands of connections were applied.
+    ForgetNumbers,
 }

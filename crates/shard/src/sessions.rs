@@ -15,6 +15,9 @@ use crate::session::Session;
 #[derive(Debug)]
 pub(crate) struct Sessions {
     slots: Vec<Option<Box<Session>>>,
+    /// Number of the last request of the present epoch, by slot; 0 when there was none. Empty on a node that holds the
+    /// shard alone, so that its sessions are no larger for it.
+    last_numbers: Vec<u64>,
     free: BinaryHeap<Reverse<u32>>,
     /// Slots by Client Identifier.
     by_client: HashTable<u32>,
@@ -27,6 +30,7 @@ impl Sessions {
     pub fn new(hasher: FixedState) -> Self {
         Self {
             slots: Vec::new(),
+            last_numbers: Vec::new(),
             free: BinaryHeap::new(),
             by_client: HashTable::new(),
             by_bucket: BTreeMap::new(),
@@ -52,6 +56,26 @@ impl Sessions {
 
     pub fn queue_mut(&mut self, slot: u32) -> Option<&mut Queue> {
         self.at_mut(slot)?.queue.as_deref_mut()
+    }
+
+    /// Number of the last request of a session's present epoch; 0 when there was none.
+    pub fn last_number(&self, slot: u32) -> u64 {
+        self.last_numbers.get(slot as usize).copied().unwrap_or_default()
+    }
+
+    pub fn set_last_number(&mut self, slot: u32, number: u64) {
+        let at = slot as usize;
+        if self.last_numbers.len() <= at {
+            if number == 0 {
+                return;
+            }
+            let more = at + 1 - self.last_numbers.len();
+            if self.last_numbers.capacity() - self.last_numbers.len() < more {
+                self.last_numbers.reserve_exact(more.max(self.last_numbers.len() / 8));
+            }
+            self.last_numbers.resize(at + 1, 0);
+        }
+        self.last_numbers[at] = number;
     }
 
     pub fn get(&self, uid: SessionUid) -> Option<&Session> {
@@ -105,6 +129,7 @@ impl Sessions {
             found.remove();
         }
         let session = self.slots[slot as usize].take()?;
+        self.set_last_number(slot, 0);
         self.free.push(Reverse(slot));
         if let Some(slots) = self.by_bucket.get_mut(&session.bucket) {
             slots.retain(|known| *known != slot);
@@ -140,7 +165,9 @@ impl Sessions {
 
     pub fn check_invariants(&self) {
         let mut count = 0;
+        assert!(self.last_numbers.len() <= self.slots.len());
         for (slot, session) in (0_u32..).zip(&self.slots) {
+            assert!(session.is_some() || self.last_number(slot) == 0);
             let Some(session) = session else { continue };
             count += 1;
             assert_eq!(session.uid.slot(), slot);

@@ -8,6 +8,7 @@ mod inspect;
 mod invariants;
 mod ownership;
 mod publish;
+mod repeat;
 mod restore;
 mod rewrite;
 mod subscribe;
@@ -200,9 +201,9 @@ impl Shard {
             self.applied = index;
             self.advance_clock(batch.now);
         }
-        while let Some(Decoded { command, message }) = batch.commands.get(at.command as usize) {
+        while let Some(decoded) = batch.commands.get(at.command as usize) {
             let is_enough = effects.len() >= self.effects_max;
-            if is_enough || !self.apply_command(&mut at, command, *message, effects) {
+            if is_enough || !self.apply_command(&mut at, decoded, effects) {
                 self.portion = Some(at);
                 self.commands = reused(batch.commands);
                 return Ok(false);
@@ -230,14 +231,17 @@ impl Shard {
     }
 
     /// Applies a command. Returns false when the portion ends before the command does.
-    fn apply_command(
-        &mut self,
-        at: &mut Portion,
-        command: &Command<'_>,
-        message: usize,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let ordinal = at.command;
+    fn apply_command(&mut self, at: &mut Portion, decoded: &Decoded<'_>, effects: &mut Vec<Effect>) -> bool {
+        let Decoded { command, message, request } = decoded;
+        let (ordinal, message) = (at.command, *message);
+        // A Publish that began in an earlier portion was checked there.
+        if let Some(request) = request
+            && at.routes == 0
+            && let Some(answer) = self.answer_repeat(command, *request)
+        {
+            effects.push(Effect::Answer { ordinal, answer });
+            return true;
+        }
         let answer = match command {
             Command::Started { incarnation, elapsed_ms } => {
                 self.started(*incarnation, at.before, *elapsed_ms);
@@ -254,7 +258,7 @@ impl Shard {
             Command::Tick => self.tick(effects),
             Command::Sweep { count } => self.sweep(*count, effects),
             Command::Claim(claim) => {
-                self.claim(ordinal, claim, effects);
+                self.claim(ordinal, claim, *request, effects);
                 return true;
             }
             Command::Release { session, epoch, expiry_s, will } => {

@@ -16,7 +16,9 @@ const ROUNDS: u64 = 300;
 #[test]
 fn a_damaged_record_is_refused_or_does_no_harm() {
     let of_nodes = fixtures(include_str!("golden/commands_of_nodes.txt"));
-    for (name, bytes) in fixtures(include_str!("golden/commands.txt")).into_iter().chain(of_nodes) {
+    let with_numbers = fixtures(include_str!("golden/commands_with_numbers.txt"));
+    let all = fixtures(include_str!("golden/commands.txt")).into_iter().chain(of_nodes).chain(with_numbers);
+    for (name, bytes) in all {
         for round in 0..ROUNDS {
             let damaged = change(&mut Random::new(round), &bytes);
             let checked = std::panic::catch_unwind(|| damage::check_batch(&damaged));
@@ -28,7 +30,9 @@ fn a_damaged_record_is_refused_or_does_no_harm() {
 #[test]
 fn a_damaged_part_is_refused_or_does_no_harm() {
     let with_nodes = fixtures(include_str!("golden/parts_with_nodes.txt"));
-    for (name, bytes) in fixtures(include_str!("golden/parts.txt")).into_iter().chain(with_nodes) {
+    let with_numbers = fixtures(include_str!("golden/parts_with_numbers.txt"));
+    let all = fixtures(include_str!("golden/parts.txt")).into_iter().chain(with_nodes).chain(with_numbers);
+    for (name, bytes) in all {
         let part = PartId::from_u32(name.parse().expect("a number"));
         for round in 0..10 * ROUNDS {
             let damaged = change(&mut Random::new(round), &bytes);

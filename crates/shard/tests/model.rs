@@ -16,4 +16,10 @@ proptest! {
     fn a_shard_follows_the_rules(program in proptest::collection::vec(any::<u8>(), 0..4_000)) {
         program::run(&program);
     }
+
+    /// Requests that come again after a change of leader change nothing.
+    #[test]
+    fn requests_that_come_again_change_nothing(program in proptest::collection::vec(any::<u8>(), 0..4_000)) {
+        program::run_repeats(&program);
+    }
 }

@@ -2,21 +2,24 @@
 
 use mqtt::{PacketId, QoS};
 
-use super::encode::{HEADER, VERSION, WITH_NODE, kind};
+use super::encode::{HEADER, VERSION, WITH_NODE, WITH_NUMBER, kind};
 use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, WalkStep, Will, WillFate};
 use crate::eras::NodeIncarnation;
 use crate::error::{Malformed, malformed};
 use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
+use crate::request_number::RequestNumber;
 use crate::shard_set::ShardSet;
 use crate::wire::Reader;
 
-/// A command of a batch, and the offset of its message in the batch.
+/// A command of a batch.
 #[derive(Debug)]
 pub(crate) struct Decoded<'a> {
     pub command: Command<'a>,
+    /// Offset of its message in the batch.
     pub message: usize,
+    pub request: Option<RequestNumber>,
 }
 
 /// Decodes the command at `at`; returns the offset of the next one.
@@ -24,8 +27,12 @@ pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Ma
     let mut header = Reader::new(batch.get(at..).unwrap_or_default());
     let (kind, version, zero) = (header.u8()?, header.u8()?, header.u16()?);
     let len = header.u32()? as usize;
-    let with_node = version == WITH_NODE && kind == kind::CLAIM;
-    if version != VERSION && !with_node || zero != 0 {
+    let is_known = match version {
+        VERSION | WITH_NUMBER => true,
+        WITH_NODE => kind == kind::CLAIM,
+        _ => false,
+    };
+    if !is_known || zero != 0 {
         return malformed("version of a command");
     }
     if !len.is_multiple_of(MESSAGE_ALIGN) {
@@ -34,10 +41,26 @@ pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Ma
     header.bytes(len)?;
     let end = at + HEADER + len;
     let mut body = Body { reader: Reader::new(&batch[at + HEADER..end]), end, message: 0 };
-    let command = body.command(kind, with_node)?;
+    let with_node = kind == kind::CLAIM && version != VERSION;
+    let owner = if with_node { Some(node_incarnation(&mut body.reader)?) } else { None };
+    let mut request = if version == WITH_NUMBER { Some(body.request(kind)?) } else { None };
+    let command = body.command(kind, owner)?;
     body.pad()?;
     body.reader.finish()?;
-    Ok((Decoded { command, message: body.message }, end))
+    if let Some(request) = &mut request {
+        complete(request, &command)?;
+    }
+    Ok((Decoded { command, message: body.message, request }, end))
+}
+
+/// Adds the epoch of its command to a number, and checks that the command may have such a number.
+fn complete(request: &mut RequestNumber, command: &Command<'_>) -> Result<(), Malformed> {
+    if let (RequestNumber::Connection { epoch, .. }, Some((_, Some(own)))) =
+        (&mut *request, command.of_session())
+    {
+        *epoch = own;
+    }
+    if request.fits(command) { Ok(()) } else { malformed("number of a request") }
 }
 
 fn node_incarnation(reader: &mut Reader<'_>) -> Result<NodeIncarnation, Malformed> {
@@ -52,7 +75,26 @@ struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    fn command(&mut self, kind: u8, with_node: bool) -> Result<Command<'a>, Malformed> {
+    /// Decodes a number. That of a connection lacks the epoch, except for a Walk.
+    fn request(&mut self, kind: u8) -> Result<RequestNumber, Malformed> {
+        let reader = &mut self.reader;
+        match kind {
+            kind::CLAIM => Ok(RequestNumber::Claim { number: reader.u64()? }),
+            kind::PUBLISH | kind::RETAIN | kind::ENQUEUE | kind::FORGET | kind::FORGET_ORIGIN => {
+                let owner = node_incarnation(reader)?;
+                let number = reader.u64()?;
+                Ok(RequestNumber::Lane { owner, lane: reader.u16()?, number })
+            }
+            kind::WALK => {
+                let number = reader.u64()?;
+                Ok(RequestNumber::Connection { epoch: reader.u32()?, number })
+            }
+            _ => Ok(RequestNumber::Connection { epoch: 0, number: reader.u64()? }),
+        }
+    }
+
+    /// Decodes the rest of a command. `owner` is that of a Claim.
+    fn command(&mut self, kind: u8, owner: Option<NodeIncarnation>) -> Result<Command<'a>, Malformed> {
         let reader = &mut self.reader;
         Ok(match kind {
             kind::STARTED => Command::Started { incarnation: reader.u64()?, elapsed_ms: reader.u64()? },
@@ -60,7 +102,7 @@ impl<'a> Body<'a> {
             kind::TICK => Command::Tick,
             kind::SWEEP => Command::Sweep { count: reader.u32()? },
             kind::NODE_ENDED => Command::NodeEnded(node_incarnation(reader)?),
-            kind::CLAIM => return self.claim(with_node),
+            kind::CLAIM => return self.claim(owner),
             kind::RELEASE => return self.release(),
             kind::END => Command::End { session: self.session()? },
             kind::SUBSCRIBE => return self.subscribe(),
@@ -100,9 +142,8 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn claim(&mut self, with_node: bool) -> Result<Command<'a>, Malformed> {
+    fn claim(&mut self, owner: Option<NodeIncarnation>) -> Result<Command<'a>, Malformed> {
         let reader = &mut self.reader;
-        let owner = if with_node { Some(node_incarnation(reader)?) } else { None };
         let (connection, user, expiry_s) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let (window, clean_start, has_will) = (reader.u16()?, reader.bool()?, reader.bool()?);
         let delay_s = reader.u32()?;

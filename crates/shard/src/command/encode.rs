@@ -7,6 +7,7 @@ use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
 use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
 use crate::message::MessageView;
+use crate::request_number::RequestNumber;
 use crate::shard_set::ShardSet;
 use crate::wire::Writer;
 
@@ -42,6 +43,8 @@ pub(super) mod kind {
 pub(super) const VERSION: u8 = 1;
 /// Version of a [`Command::Claim`] for a node of a cluster.
 pub(super) const WITH_NODE: u8 = 2;
+/// Version of every command with a [`RequestNumber`], which comes first in the body.
+pub(super) const WITH_NUMBER: u8 = 3;
 pub(crate) const HEADER: usize = 8;
 
 /// Maximum size of a record's payload in bytes: the batch before its last command, and that command with the
@@ -49,11 +52,16 @@ pub(crate) const HEADER: usize = 8;
 pub const RECORD_MAX: usize = (1 << 20) + (256 << 20) + (1 << 16);
 
 /// Appends a command to a batch; returns the offset of the command's message in it.
-pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
+pub(crate) fn encode(
+    command: &Command<'_>,
+    request: Option<RequestNumber>,
+    out: &mut Vec<u8>,
+) -> Option<usize> {
     let start = out.len();
     debug_assert!(start.is_multiple_of(MESSAGE_ALIGN));
     // The length is filled in below.
-    out.raw(&[kind_of(command), version_of(command), 0, 0, 0, 0, 0, 0]);
+    out.raw(&[kind_of(command), version_of(command, request), 0, 0, 0, 0, 0, 0]);
+    encode_origin(command, request, out);
     let message = body(command, out);
     pad(out);
     let len = (out.len() - start - HEADER) as u32;
@@ -90,10 +98,34 @@ fn kind_of(command: &Command<'_>) -> u8 {
     }
 }
 
-fn version_of(command: &Command<'_>) -> u8 {
+fn version_of(command: &Command<'_>, request: Option<RequestNumber>) -> u8 {
     match command {
+        _ if request.is_some() => WITH_NUMBER,
         Command::Claim(Claim { owner: Some(_), .. }) => WITH_NODE,
         _ => VERSION,
+    }
+}
+
+/// Encodes the node that a command comes from, and the number of its request. A command of a node that holds the shard
+/// alone has neither.
+fn encode_origin(command: &Command<'_>, request: Option<RequestNumber>, out: &mut Vec<u8>) {
+    if let Command::Claim(Claim { owner: Some(owner), .. }) = command {
+        put_node(*owner, out);
+    }
+    match request {
+        None => {}
+        Some(RequestNumber::Claim { number }) => out.u64(number),
+        Some(RequestNumber::Lane { owner, lane, number }) => {
+            put_node(owner, out);
+            out.u64(number);
+            out.u16(lane);
+        }
+        Some(RequestNumber::Connection { epoch, number }) => {
+            out.u64(number);
+            if matches!(command, Command::Walk { .. }) {
+                out.u32(epoch);
+            }
+        }
     }
 }
 
@@ -178,9 +210,6 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
 }
 
 fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
-    if let Some(owner) = claim.owner {
-        put_node(owner, out);
-    }
     out.u64(claim.connection);
     out.u32(claim.user);
     out.u32(claim.expiry_s);

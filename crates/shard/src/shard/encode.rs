@@ -11,8 +11,12 @@ use crate::wire::Writer;
 pub(super) const VERSION: u8 = 1;
 /// Version of a bucket of sessions where some wait for retained messages: each has the progress of its walks.
 pub(super) const WITH_WALKS: u8 = 2;
+/// Version of a bucket of sessions where some had numbered requests: each has its walks, and its last number.
+pub(super) const WITH_NUMBERS: u8 = 3;
 /// Version of the part [`REST`] of a shard whose sessions belong to nodes of a cluster.
 pub(super) const WITH_NODES: u8 = 2;
+/// Version of the part [`REST`] of such a shard when requests of nodes may come again.
+pub(super) const WITH_REQUESTS: u8 = 3;
 
 impl Shard {
     pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
@@ -30,13 +34,21 @@ impl Shard {
             return out;
         }
         let sessions = || slots.iter().filter_map(|slot| self.sessions.at(*slot));
-        let with_walks = sessions().any(|session| session.walks().next().is_some());
-        out.u8(if with_walks { WITH_WALKS } else { VERSION });
+        let with_numbers = slots.iter().any(|slot| self.sessions.last_number(*slot) > 0);
+        let with_walks = with_numbers || sessions().any(|session| session.walks().next().is_some());
+        out.u8(match (with_walks, with_numbers) {
+            (_, true) => WITH_NUMBERS,
+            (true, false) => WITH_WALKS,
+            (false, false) => VERSION,
+        });
         out.u32(slots.len() as u32);
         for session in sessions() {
             encode_session(session, &self.bodies, &mut out);
             if with_walks {
                 encode_walks(session, &mut out);
+            }
+            if with_numbers {
+                out.u64(self.sessions.last_number(session.uid.slot()));
             }
         }
         out
@@ -57,7 +69,11 @@ impl Shard {
     fn encode_rest(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let is_alone = self.eras.is_alone();
-        out.u8(if is_alone { VERSION } else { WITH_NODES });
+        out.u8(match is_alone {
+            true => VERSION,
+            false if self.eras.has_requests() => WITH_REQUESTS,
+            false => WITH_NODES,
+        });
         out.u16(self.id);
         out.u64(self.now);
         self.limits.encode(&mut out);

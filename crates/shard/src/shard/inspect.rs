@@ -198,6 +198,12 @@ impl<'a> SessionView<'a> {
         self.session.epoch
     }
 
+    /// Number of the last command of the present epoch that had a [`RequestNumber`](crate::RequestNumber); 0 when there
+    /// was none.
+    pub fn last_number(self) -> u64 {
+        self.shard.sessions.last_number(self.session.uid.slot())
+    }
+
     /// Window of the last Claim.
     pub fn window(self) -> u16 {
         self.session.window

@@ -7,10 +7,11 @@ use mqtt::{QoS, Subscription};
 use crate::command::{Claim, WillFate};
 use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
-use crate::eras::Entered;
 use crate::ids::{SessionUid, client_bucket};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
+use crate::request_number::RequestNumber;
+use crate::requests::ClaimResult;
 use crate::session::{ArmedWill, Session, after};
 use crate::shard::Shard;
 use crate::subscriptions::Subscriptions;
@@ -18,19 +19,17 @@ use crate::subscriptions::Subscriptions;
 impl Shard {
     /// Claims a session. Clean Start begins a new one, otherwise an existing one is resumed [MQTT-3.1.4-4]
     /// [MQTT3-3.1.4-3]. A session lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
-    pub(super) fn claim(&mut self, ordinal: u32, claim: &Claim<'_>, effects: &mut Vec<Effect>) {
+    pub(super) fn claim(
+        &mut self,
+        ordinal: u32,
+        claim: &Claim<'_>,
+        request: Option<RequestNumber>,
+        effects: &mut Vec<Effect>,
+    ) {
         let bucket = client_bucket(claim.client_id);
-        let (entered, must_sweep) = self.eras.enter(claim.owner, self.now, self.counts.owned > 0);
-        if must_sweep {
-            self.sweep = 0;
-        }
-        let era = match entered {
-            Entered::Era(era) => era,
-            Entered::Over => {
-                self.counts.stale += 1;
-                return effects.push(Effect::Answer { ordinal, answer: Answer::Stale });
-            }
-            Entered::Full => return effects.push(Effect::Answer { ordinal, answer: Answer::Full }),
+        let era = match self.enter(claim.owner) {
+            Ok(era) => era,
+            Err(answer) => return effects.push(Effect::Answer { ordinal, answer }),
         };
         self.touch(bucket);
         let mut existing = self.sessions.slot_of(claim.client_id);
@@ -41,6 +40,7 @@ impl Shard {
         let slot = match existing {
             Some(slot) => slot,
             None if claim.expiry_s == 0 => {
+                self.note_claim(claim, request, None);
                 let answer = Answer::Claimed { session: None, epoch: 0, present };
                 return effects.push(Effect::Answer { ordinal, answer });
             }
@@ -51,11 +51,20 @@ impl Shard {
         };
         self.grant(slot, era, claim);
         let session = self.session_at(slot);
+        let result = Some((session.uid, session.epoch, present));
         let answer = Answer::Claimed { session: Some(session.uid), epoch: session.epoch, present };
+        self.note_claim(claim, request, result);
         effects.push(Effect::Answer { ordinal, answer });
         self.report_open(slot, effects);
         self.pump(slot, effects);
         self.rearm(slot);
+    }
+
+    /// Remembers the result of a Claim that may come again.
+    fn note_claim(&mut self, claim: &Claim<'_>, request: Option<RequestNumber>, result: ClaimResult) {
+        if let (Some(RequestNumber::Claim { number }), Some(owner)) = (request, claim.owner) {
+            self.eras.note_claim(owner.node, number, result);
+        }
     }
 
     /// Removes the owner of a session that is claimed, which has gone or is taken over. Returns the session unless
@@ -125,6 +134,7 @@ impl Shard {
             queue.dup_below = queue.open_range().end;
             queue.bytes()
         });
+        self.sessions.set_last_number(slot, 0);
         self.counts.owned += 1;
         self.counts.held_absent_bytes -= bytes;
     }

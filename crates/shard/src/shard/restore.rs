@@ -16,12 +16,13 @@ use crate::ids::{client_bucket, retained_bucket};
 use crate::inbound::Inbound;
 use crate::limits::Limits;
 use crate::message::{MessageView, NEVER};
+use crate::mutation::{Mutation, mutated};
 use crate::parts::PAGE_HEADER;
 use crate::queue::Queue;
 use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
-use crate::shard::encode::{VERSION, WITH_NODES, WITH_WALKS};
+use crate::shard::encode::{VERSION, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS, WITH_WALKS};
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
@@ -89,15 +90,18 @@ impl Shard {
     fn decode_part(&mut self, bucket: u16, bytes: &[u8]) -> Result<(), Malformed> {
         let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
-        let with_walks = version == WITH_WALKS && bucket < RETAINED_FIRST;
-        let with_nodes = version == WITH_NODES && bucket == REST;
-        if version != VERSION && !with_walks && !with_nodes {
+        let is_known = match bucket {
+            ..RETAINED_FIRST => matches!(version, VERSION | WITH_WALKS | WITH_NUMBERS),
+            RETAINED_FIRST..REST => version == VERSION,
+            REST.. => matches!(version, VERSION | WITH_NODES | WITH_REQUESTS),
+        };
+        if !is_known {
             return malformed("version of a part");
         }
         match bucket {
             ..RETAINED_FIRST => {
                 for _ in 0..reader.u32()? {
-                    self.decode_session(bucket, with_walks, &mut reader)?;
+                    self.decode_session(bucket, version, &mut reader)?;
                 }
             }
             RETAINED_FIRST..REST => {
@@ -109,17 +113,12 @@ impl Shard {
                     }
                 }
             }
-            REST.. => self.decode_rest(with_nodes, &mut reader)?,
+            REST.. => self.decode_rest(version, &mut reader)?,
         }
         reader.finish()
     }
 
-    fn decode_session(
-        &mut self,
-        bucket: u16,
-        with_walks: bool,
-        reader: &mut Reader<'_>,
-    ) -> Result<(), Malformed> {
+    fn decode_session(&mut self, bucket: u16, version: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let uid = SessionUid::from_u64(reader.u64()?);
         let client_id = reader.text()?;
         let taken = self.sessions.at(uid.slot()).is_some() || self.sessions.slot_of(client_id).is_some();
@@ -147,7 +146,7 @@ impl Shard {
             extra: decode_extra(reader)?,
         };
         self.decode_queue(&mut session, reader)?;
-        if with_walks {
+        if version != VERSION {
             for _ in 0..reader.u32()? {
                 let done = ShardSet::decode(reader)?;
                 let (filter, after) = (reader.text()?, reader.text()?.into());
@@ -155,6 +154,12 @@ impl Shard {
             }
         }
         self.sessions.insert(session);
+        if version == WITH_NUMBERS {
+            let number = reader.u64()?;
+            if !mutated(Mutation::ForgetNumbers) {
+                self.sessions.set_last_number(uid.slot(), number);
+            }
+        }
         Ok(())
     }
 
@@ -221,14 +226,16 @@ impl Shard {
         Ok(entry)
     }
 
-    fn decode_rest(&mut self, with_nodes: bool, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    fn decode_rest(&mut self, version: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         if reader.u16()? != self.id {
             return malformed("part of another shard");
         }
         self.now = reader.u64()?;
         self.limits = Limits::decode(reader)?;
-        let decode_eras = if with_nodes { Eras::decode_nodes } else { Eras::decode_alone };
-        (self.eras, self.sweep) = decode_eras(reader)?;
+        (self.eras, self.sweep) = match version {
+            VERSION => Eras::decode_alone(reader)?,
+            _ => Eras::decode_nodes(reader, version == WITH_REQUESTS)?,
+        };
         self.sessions_created = reader.u64()?;
         self.wills_created = reader.u64()?;
         for _ in 0..reader.u32()? {

@@ -117,7 +117,7 @@ impl Shard {
 }
 
 /// Returns the Reason Code of SUBACK (3.9.3).
-fn granted_reason(qos: QoS) -> ReasonCode {
+pub(super) fn granted_reason(qos: QoS) -> ReasonCode {
     match qos {
         QoS::AtMostOnce => ReasonCode::Success,
         QoS::AtLeastOnce => ReasonCode::GrantedQoS1,

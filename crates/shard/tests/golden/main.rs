@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
-    MessageView, NodeIncarnation, QueueFull, Rewrite, SessionUid, Shard, ShardId, ShardSet, WalkStep, Will,
-    WillFate,
+    MessageView, NodeIncarnation, QueueFull, RequestNumber, Rewrite, SessionUid, Shard, ShardId, ShardSet,
+    WalkStep, Will, WillFate,
 };
 use support::{Host, restore};
 
@@ -134,23 +134,66 @@ fn commands_of_nodes() -> Vec<(&'static str, Command<'static>)> {
     vec![("claim-of-a-node", Command::Claim(claim)), ("node-ended", Command::NodeEnded(owner))]
 }
 
-#[test]
-fn the_bytes_of_commands_never_change() {
-    check_commands("commands.txt", &commands());
-    check_commands("commands_of_nodes.txt", &commands_of_nodes());
+/// Commands of nodes of a cluster that may come again.
+fn commands_with_numbers() -> Vec<(&'static str, Command<'static>, RequestNumber)> {
+    let owner = NodeIncarnation { node: 0x0011_0022_0033_0044, incarnation: 0x0055_0066_0077_0088 };
+    let number = 0x0102_0304_0506_0708;
+    let claim = |command: Command<'static>| match command {
+        Command::Claim(claim) => Command::Claim(Claim { owner: Some(owner), ..claim }),
+        other => other,
+    };
+    let numbered = |(name, command): (&'static str, Command<'static>)| {
+        let number = match command {
+            Command::Claim(_) => RequestNumber::Claim { number },
+            Command::Publish { .. }
+            | Command::Retain { .. }
+            | Command::Enqueue(_)
+            | Command::Forget(_)
+            | Command::ForgetOrigin { .. } => RequestNumber::Lane { owner, lane: 63, number },
+            Command::Release { .. }
+            | Command::Subscribe { .. }
+            | Command::Unsubscribe { .. }
+            | Command::Acknowledge { .. }
+            | Command::Receive { .. }
+            | Command::Released { .. }
+            | Command::Refuse { .. }
+            | Command::Walk { .. } => RequestNumber::Connection { epoch: 9, number },
+            _ => return None,
+        };
+        Some((name, claim(command), number))
+    };
+    commands().into_iter().filter_map(numbered).collect()
 }
 
-fn check_commands(file: &str, commands: &[(&'static str, Command<'_>)]) {
-    let batch = |command: &Command<'_>| {
+#[test]
+fn the_bytes_of_commands_never_change() {
+    let plain = |commands: Vec<(&'static str, Command<'static>)>| {
+        commands.into_iter().map(|(name, command)| (name, command, None)).collect::<Vec<_>>()
+    };
+    check_commands("commands.txt", &plain(commands()));
+    check_commands("commands_of_nodes.txt", &plain(commands_of_nodes()));
+    let with_numbers = commands_with_numbers().into_iter();
+    let with_numbers = with_numbers.map(|(name, command, number)| (name, command, Some(number)));
+    check_commands("commands_with_numbers.txt", &with_numbers.collect::<Vec<_>>());
+}
+
+fn check_commands(file: &str, commands: &[(&'static str, Command<'_>, Option<RequestNumber>)]) {
+    let batch = |command: &Command<'_>, number: &Option<RequestNumber>| {
         let mut builder = BatchBuilder::new(0x0011_2233_4455_6677);
-        builder.push(command);
+        match number {
+            Some(number) => builder.push_numbered(command, *number),
+            None => builder.push(command),
+        };
         builder.finish()
     };
-    let written = commands.iter().map(|(name, command)| ((*name).to_owned(), batch(command))).collect();
+    let written = commands.iter();
+    let written =
+        written.map(|(name, command, number)| ((*name).to_owned(), batch(command, number))).collect();
     let fixtures = fixtures(file, &written);
-    for (name, command) in commands {
+    for (name, command, number) in commands {
         let bytes = fixtures.get(*name).unwrap_or_else(|| panic!("no fixture of {name}"));
         assert_eq!(shard::commands(bytes).as_deref(), Ok(&[command.clone()][..]), "{name} is read");
+        assert_eq!(shard::request_numbers(bytes).as_deref(), Ok(&[*number][..]), "{name} is read");
         assert_eq!(hex(&written[*name]), hex(bytes), "{name} is written");
     }
 }
@@ -210,6 +253,27 @@ fn the_bytes_of_parts_with_nodes_never_change() {
     let restored = check_parts("parts_with_nodes.txt", &mut host);
     assert_eq!(restored.session(owner.0).expect("is there").owner_node(), of(7));
     assert!(restored.sweeping());
+}
+
+/// Numbers of requests give the parts that remember them other versions.
+#[test]
+fn the_bytes_of_parts_with_numbers_never_change() {
+    let mut host = Host::with(Limits::default());
+    host.now = 5_000;
+    let owner = NodeIncarnation { node: 7, incarnation: 17 };
+    let claim = |client_id| Command::Claim(Claim { owner: Some(owner), ..support::claim(client_id) });
+    let session = host.claim_numbered(&claim("thermostat"), 0x0102_0304);
+    let brief = Claim { owner: Some(owner), expiry_s: 0, ..support::claim("brief") };
+    host.request(&Command::Claim(brief), RequestNumber::Claim { number: 3 });
+    let of_other = NodeIncarnation { node: 9, incarnation: 19 };
+    host.claim_as(&Claim { owner: Some(of_other), ..support::claim("away") });
+    let walk = Command::Walk { session, filter: "a/+", step: WalkStep::Begin };
+    host.request(&walk, RequestNumber::Connection { epoch: 1, number: 0x0506_0708 });
+    for (lane, number) in [(0, 8), (2, 9)] {
+        host.request(&support::publish("a"), RequestNumber::Lane { owner, lane, number });
+    }
+    let restored = check_parts("parts_with_numbers.txt", &mut host);
+    assert_eq!(restored.session(session).expect("is there").last_number(), 0x0506_0708);
 }
 
 /// A session that waits for retained messages gives its part another version.

@@ -9,5 +9,6 @@ mod inbound;
 mod incarnation;
 mod log;
 mod publish;
+mod repeat;
 mod retained;
 mod wills;

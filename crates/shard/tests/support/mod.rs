@@ -4,7 +4,7 @@
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, Answer, BatchBuilder, Claim, Command, Effect, Filter, Limits, MessageKey, MessageView,
-    NEVER, PartId, SessionUid, Shard, Will, WillFate,
+    NEVER, PartId, RequestNumber, SessionUid, Shard, Will, WillFate,
 };
 
 pub const KEY: [u8; 16] = *b"nobody may know.";
@@ -35,7 +35,12 @@ impl Host {
         for command in commands {
             builder.push(command);
         }
-        self.log.push(builder.finish());
+        self.append(builder.finish())
+    }
+
+    /// Applies a batch; returns its effects.
+    pub fn append(&mut self, batch: Vec<u8>) -> Vec<Effect> {
+        self.log.push(batch);
         let mut effects = Vec::new();
         let (index, batch) = (self.log.len() as u64, &self.log[self.log.len() - 1]);
         self.shard.apply(index, batch, &mut effects).expect("the next batch");
@@ -49,6 +54,50 @@ impl Host {
         let at = effects.iter().position(|effect| matches!(effect, Effect::Answer { .. }));
         match effects.remove(at.expect("every command is answered")) {
             Effect::Answer { ordinal: 0, answer } => (answer, effects),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Applies a command with a number; returns its answer and its other effects.
+    pub fn request_effects(&mut self, command: &Command<'_>, number: RequestNumber) -> (Answer, Vec<Effect>) {
+        let mut builder = BatchBuilder::new(self.now);
+        builder.push_numbered(command, number);
+        let mut effects = self.append(builder.finish());
+        let at = effects.iter().position(|effect| matches!(effect, Effect::Answer { .. }));
+        match effects.remove(at.expect("every command is answered")) {
+            Effect::Answer { ordinal: 0, answer } => (answer, effects),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn request(&mut self, command: &Command<'_>, number: RequestNumber) -> Answer {
+        self.request_effects(command, number).0
+    }
+
+    /// Applies a request again. Checks that it changes nothing, also in a shard that begins with a checkpoint.
+    pub fn again(&mut self, command: &Command<'_>, number: RequestNumber) -> Answer {
+        let parts = self.whole_checkpoint();
+        let mut restored = restore(&parts, self.shard.applied());
+        let digest = self.shard.digest();
+        let (answer, effects) = self.request_effects(command, number);
+        assert_eq!((effects, self.shard.digest()), (vec![], digest), "{command:?} comes again");
+        let mut same = Vec::new();
+        let (index, batch) = (self.log.len() as u64, &self.log[self.log.len() - 1]);
+        restored.apply(index, batch, &mut same).expect("the next batch");
+        assert_eq!(same, [Effect::Answer { ordinal: 0, answer: answer.clone() }]);
+        assert_eq!(restored.digest(), digest);
+        answer
+    }
+
+    /// Subscribes to everything at QoS 2, not on behalf of a connection.
+    pub fn subscribe_to_all(&mut self, session: SessionUid) -> Vec<Effect> {
+        self.subscribe((session, 0), "#", 2)
+    }
+
+    /// Claims a session with a number.
+    pub fn claim_numbered(&mut self, claim: &Command<'_>, number: u64) -> SessionUid {
+        match self.request(claim, RequestNumber::Claim { number }) {
+            Answer::Claimed { session: Some(session), .. } => session,
             other => panic!("{other:?}"),
         }
     }
@@ -114,6 +163,15 @@ impl Host {
 
     pub fn message(&self, key: MessageKey) -> MessageView<'_> {
         shard::message_at(&self.log[key.index() as usize - 1], key).expect("a message is stored there")
+    }
+
+    /// Takes a checkpoint of all parts, as a shard that has never written one.
+    fn whole_checkpoint(&self) -> Vec<(PartId, Vec<u8>)> {
+        let mut replayed = Self::default();
+        for batch in &self.log {
+            replayed.append(batch.clone());
+        }
+        replayed.checkpoint()
     }
 
     /// Takes a whole checkpoint at once.
