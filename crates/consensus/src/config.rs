@@ -18,10 +18,8 @@ pub(crate) const SNAPSHOT_BYTES_IN_FLIGHT: usize = 2 << 20;
 
 /// Time for which a link may stall without an election.
 const STALL: Duration = Duration::from_millis(1000);
-/// Maximum extra time between two heartbeats: `openraft` looks at its clock no more often.
-const TICK_MILLIS: u128 = HEARTBEAT.as_millis() * 13 / 64 + 1;
 const _: () = assert!(
-    STALL.as_millis() + HEARTBEAT.as_millis() + TICK_MILLIS < 3 * ELECTION_TIMEOUT.as_millis(),
+    STALL.as_millis() + HEARTBEAT.as_millis() < 3 * ELECTION_TIMEOUT.as_millis(),
     "a stall would cause an election"
 );
 
@@ -32,7 +30,8 @@ pub struct Config {
     pub id: ReplicaId,
     /// Node of this replica.
     pub own: Member,
-    /// Interval of a leader's heartbeats. Longer than a round trip to any other replica: a request without an answer is
+    /// Interval of a leader's heartbeats. They are sent at multiples of it on the clock of the owner, so those of all
+    /// groups of a node go together. Longer than a round trip to any other replica: a request without an answer is
     /// repeated after three quarters of it.
     pub heartbeat: Duration,
     /// Base of the election time-outs. Longer than `heartbeat` and than two round trips.

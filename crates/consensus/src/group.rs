@@ -133,6 +133,8 @@ pub struct Replica {
     has_led: bool,
     /// Term in which this replica leads.
     leads: Option<u64>,
+    /// Time of the next heartbeat of a leader.
+    beats_at: Time,
     leadership: VecDeque<Leadership>,
     counters: Counters,
 }
@@ -177,6 +179,8 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
     let settings = openraft::Config {
         cluster_name: format!("group {}", config.group.0),
         heartbeat_interval: millis(config.heartbeat),
+        // The replica requests heartbeats: see `Replica::beat`.
+        enable_heartbeat: false,
         election_timeout_min: millis(config.election_timeout),
         election_timeout_max: millis(config.election_timeout) * 2,
         install_snapshot_timeout: 10_000,
@@ -335,6 +339,7 @@ impl Replica {
             purge_requested: None,
             has_led: false,
             leads: None,
+            beats_at: Time::default(),
             leadership: VecDeque::new(),
             counters: Counters::default(),
         })
@@ -473,6 +478,7 @@ impl Replica {
         self.free_segments();
         self.resume_snapshot(now);
         self.purge(now);
+        self.beat(now);
         self.runtime.run(now);
         self.note_leadership();
     }
@@ -498,7 +504,9 @@ impl Replica {
 
     /// Latest time of the next call of [`Self::turn`].
     pub fn timeout(&self) -> Time {
-        self.runtime.due().min(self.store.lock().checkpoint_due(self.runtime.now()))
+        let beats_at = if self.leads.is_some() { self.beats_at } else { Time::NEVER };
+        let checkpoint_due = self.store.lock().checkpoint_due(self.runtime.now());
+        self.runtime.due().min(checkpoint_due).min(beats_at)
     }
 
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
@@ -725,6 +733,22 @@ impl Replica {
             if let Err(fatal) = raft.trigger().snapshot().await {
                 tracing::error!(%fatal, "consensus: snapshot failed; log segments are kept");
             }
+        });
+    }
+
+    /// Sends a heartbeat at each multiple of [`Config::heartbeat`] on the clock of the owner. So those of all groups of
+    /// a node are sent together, and an owner can put them into one frame for each node. `openraft` would send them at
+    /// random times.
+    fn beat(&mut self, now: Time) {
+        if self.leads.is_none() || now < self.beats_at {
+            return;
+        }
+        let interval = (self.config.heartbeat.as_micros() as u64).max(1);
+        self.beats_at = Time((now.0 / interval + 1).saturating_mul(interval));
+        let raft = self.raft.clone();
+        self.runtime.spawn(async move {
+            // The replica may have stopped.
+            let _ = raft.trigger().heartbeat().await;
         });
     }
 
