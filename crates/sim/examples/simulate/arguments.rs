@@ -5,7 +5,7 @@ Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--thread
 
   --seeds N     number of simulations, 1000 by default
   --seed S      first seed, 0 by default
-  --step N      difference between two seeds, 1 by default; --cluster --seed 1 --step 4 runs only clusters with a meta group
+  --step N      difference between two seeds, 1 by default
   --minutes M   stop after this time, whatever is left
   --threads T   number of simulations at one time, by default one per processor
   --cluster     simulate several nodes, and faults between them

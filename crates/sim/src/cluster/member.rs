@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
@@ -191,27 +191,22 @@ impl Member {
         let mut random = Random::new(cx.random.draw());
         let fill =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
-        let mesh_config = MeshConfig { introduces: plan.has_meta_group, ..plan.mesh.clone() };
+        let mesh_config = MeshConfig { introduces: true, ..plan.mesh.clone() };
         let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), mesh_config);
-        let others =
-            plan.nodes.iter().enumerate().filter(|(at, _)| *at != self.number && !plan.has_meta_group);
         let config = Config {
             own: info.clone(),
-            others: others.map(|(_, info)| info.clone()).collect(),
             incarnation: self.number(),
             wall_ms: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
             ..plan.config.clone()
         };
         let incarnation = config.incarnation;
         let mut router = ClusterRouter::new(now, config, node.broker().clone(), mesh, cx.random.draw());
-        if plan.has_meta_group {
-            let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
-            router.join_cluster(now, meta);
-            if cx.random.percent(20) {
-                self.copy = configstore::Copy::default();
-            }
-            router.records_copied(self.copy.position());
+        let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
+        router.join_cluster(now, meta);
+        if cx.random.percent(20) {
+            self.copy = configstore::Copy::default();
         }
+        router.records_copied(self.copy.position());
         let mut process = Process {
             node,
             router,
@@ -268,7 +263,7 @@ fn meta(
     let config = MetaConfig {
         expect: join.len(),
         join,
-        patience: Duration::ZERO,
+        patience: plan.patience,
         lease: plan.config.lease,
         founding: u128::from(cx.random.draw()).max(1),
         record_sync: RecordSyncConfig { part_bytes: 300 },

@@ -129,9 +129,6 @@ impl SimCluster {
 
     /// Returns whether the copies of all available nodes have the latest revision of the cores.
     pub(super) fn copies_are_the_same(&self) -> bool {
-        if !self.plan.has_meta_group {
-            return true;
-        }
         let revisions = self.members.iter().filter_map(|member| {
             let process = member.process.as_ref()?;
             process.router.meta()?.records_revision()
@@ -142,9 +139,6 @@ impl SimCluster {
 
     /// Asserts that all nodes have all accepted changes.
     pub(super) fn check_records(&mut self) {
-        if !self.plan.has_meta_group {
-            return;
-        }
         let available_nodes = self.available_nodes();
         let copy = &self.members[available_nodes[0]].copy;
         for node in &available_nodes {

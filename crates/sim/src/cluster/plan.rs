@@ -134,8 +134,8 @@ pub struct Plan {
     pub is_tight: bool,
     /// True if there is a client that violates the protocol.
     pub has_hostile_client: bool,
-    /// True if the nodes find each other, and the cores form a meta group.
-    pub has_meta_group: bool,
+    /// Time for which no core reaches a node before it is suspected.
+    pub patience: Duration,
     /// Nodes in the join list of each node. All cores if it is empty.
     pub join_lists: Vec<Vec<usize>>,
     /// Nodes of a version that understands only members in the meta group's log.
@@ -188,10 +188,9 @@ impl Plan {
             let (node, after) = (random.below(count), random.draw() % 50);
             faults.push((random.draw() % length, Fault::FailSync { node, after }));
         }
-        let has_meta_group = seed % 4 == 1;
         // Without that node, the others must be a majority.
         let may_go = if cores > 2 { 0..count } else { cores..count };
-        if has_meta_group && !may_go.is_empty() && random.percent(40) {
+        if !may_go.is_empty() && random.percent(40) {
             let node = may_go.start + random.below(may_go.len());
             faults.push((random.draw() % length, Fault::LongOutage { node }));
         }
@@ -209,9 +208,7 @@ impl Plan {
         }
         faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
-        if has_meta_group {
-            setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
-        }
+        setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
         Self {
             skews: (0..count).map(|_| random.draw() % SKEW_MAX).collect(),
             setups,
@@ -226,7 +223,7 @@ impl Plan {
             faults,
             is_tight,
             has_hostile_client: random.percent(50),
-            has_meta_group,
+            patience: Duration::ZERO,
             join_lists: Vec::new(),
             old: Vec::new(),
             rates: Vec::new(),

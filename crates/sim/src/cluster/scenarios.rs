@@ -1,6 +1,6 @@
 //! Scenarios: cases that simulations once found, replayed step by step. They have a few cores and links of one
-//! millisecond, and randomness does not affect the result. `static_members` has clusters from a list of nodes,
-//! `meta_group` clusters with a meta group, and `clocks` wrong clocks. [`Scenario`] is the common part.
+//! millisecond, and randomness does not affect the result. `meta_group` has members that join, die and leave. The other
+//! modules have clusters whose members stay. [`Scenario`] is the common part.
 
 #![cfg_attr(not(test), allow(dead_code, reason = "only some scenarios notice a mutation"))]
 
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use broker::peers::SubackLevel;
 use broker::settings::Settings;
+use cluster::meta::Meta;
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
 use mqtt::QoS;
@@ -23,14 +24,22 @@ use crate::trace::Trace;
 
 #[cfg(test)]
 mod clocks;
+#[cfg(test)]
+mod groups;
+mod leases;
 mod meta_group;
 #[cfg(test)]
 mod regions;
-mod static_members;
+mod restarts;
+mod retained;
+mod routes;
+mod sessions;
 
 const SEED: u64 = 7;
 /// Longer than any scenario takes.
 const LONG: Micros = 1_000 * SECOND;
+/// Time after which new replicants are spread over the cores, and all cores vote.
+const SETTLED: Micros = 8 * SECOND;
 
 fn plan(batching: Duration) -> Plan {
     let info = |at: usize| NodeInfo {
@@ -52,7 +61,7 @@ fn plan(batching: Duration) -> Plan {
         segment_bytes: 64 << 10,
         commit_bytes_max: 8 << 20,
         low_bytes_per_commit: 1 << 20,
-        entropy: [1; 48],
+        entropy: entropy(0),
         sync_max: 300,
         keeps_ahead: true,
         #[cfg(feature = "trial")]
@@ -60,8 +69,9 @@ fn plan(batching: Duration) -> Plan {
     };
     let mut mesh = MeshConfig { dial_max: Duration::from_millis(200), ..MeshConfig::default() };
     (mesh.link.heartbeat, mesh.link.silence_max) = (Duration::from_millis(100), Duration::from_millis(500));
+    let setups = (0..3).map(|at| Setup { entropy: entropy(at), ..setup.clone() });
     Plan {
-        setups: vec![setup; 3],
+        setups: setups.collect(),
         config: Config {
             own: nodes[0].clone(),
             others: Vec::new(),
@@ -86,7 +96,7 @@ fn plan(batching: Duration) -> Plan {
         faults: Vec::new(),
         is_tight: false,
         has_hostile_client: false,
-        has_meta_group: false,
+        patience: Duration::ZERO,
         join_lists: Vec::new(),
         old: Vec::new(),
         rates: Vec::new(),
@@ -94,7 +104,12 @@ fn plan(batching: Duration) -> Plan {
     }
 }
 
-/// Three nodes that know each other, a subscriber on the first and a publisher on the third.
+/// Returns the entropy of a node: the logs of any two nodes differ.
+fn entropy(node: usize) -> [u8; 48] {
+    [node as u8 + 1; 48]
+}
+
+/// A cluster of three or more nodes, a subscriber on the first and a publisher on the third.
 struct Scenario {
     cluster: SimCluster,
 }
@@ -112,8 +127,13 @@ impl Plan {
         let mut info = NodeInfo { name: format!("n{at}").into(), role, ..self.nodes[0].clone() };
         info.address = at.to_string().into();
         self.nodes.push(info);
-        self.setups.push(Setup { entropy: [at as u8 + 1; 48], ..self.setups[0].clone() });
+        self.setups.push(Setup { entropy: entropy(at), ..self.setups[0].clone() });
         self.skews.push(0);
+    }
+
+    /// Returns a plan whose cores declare no node dead. A cut has then the effects that it has before the cores decide.
+    fn undecided(self) -> Self {
+        Self { patience: Duration::from_micros(LONG), ..self }
     }
 }
 
@@ -122,9 +142,12 @@ impl Scenario {
         Self::of_links(plan, |_| None)
     }
 
-    /// Starts a scenario with given link features instead of random ones.
+    /// Starts a scenario with given link features instead of random ones. It begins when replicants stay with their
+    /// cores.
     fn of_links(plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
-        Self::of_seed(SEED, plan, links)
+        let mut scenario = Self::of_seed(SEED, plan, links);
+        scenario.run_for(SETTLED);
+        scenario
     }
 
     /// Starts a scenario with another seed: another leader, and another order of messages.
@@ -145,7 +168,18 @@ impl Scenario {
             scenario.cluster.connect(number, node);
         }
         scenario.run_for(SECOND);
+        let count = scenario.cluster.members.len();
+        scenario.until("all belong to it", |scenario| (0..count).all(|node| scenario.members(node) == count));
         scenario
+    }
+
+    fn meta(&self, node: usize) -> Option<&Meta> {
+        self.cluster.members[node].process.as_ref()?.router.meta()
+    }
+
+    /// Number of members that a node knows, or 0 if it is not a member.
+    fn members(&self, node: usize) -> usize {
+        self.meta(node).filter(|meta| meta.is_member()).map_or(0, |meta| meta.roster().members.len())
     }
 
     fn run_for(&mut self, time: Micros) {
@@ -369,15 +403,15 @@ fn id(node: usize) -> NodeId {
 pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     (
         cluster::Mutation::SettleCutOff,
-        static_members::leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
+        leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
     ),
     (
         cluster::Mutation::SettleForgotten,
-        static_members::sessions::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
+        sessions::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
     ),
     (
         cluster::Mutation::ConfirmToNext,
-        static_members::incarnations::a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next,
+        restarts::a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next,
     ),
     (
         cluster::Mutation::ForgetRemoved,
@@ -385,19 +419,19 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::RefuseShapes,
-        static_members::routes::a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes,
+        routes::a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes,
     ),
     (
         cluster::Mutation::IgnoreCopyRequests,
-        static_members::retained::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
+        retained::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
     ),
     (
         cluster::Mutation::ForgetGrants,
-        static_members::leases::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
+        leases::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
     ),
     (
         cluster::Mutation::GrantUninformed,
-        static_members::leases::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
+        leases::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
     ),
     (
         cluster::Mutation::GrantSuspects,
@@ -423,7 +457,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     (cluster::Mutation::ManyCoresAtOnce, meta_group::majorities::cores_are_removed_one_after_the_other),
     (
         cluster::Mutation::ForgetEarly,
-        static_members::routes::routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again,
+        routes::routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again,
     ),
     (
         cluster::Mutation::AdoptUnread,
@@ -447,16 +481,16 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::AskOneCore,
-        static_members::leases::a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others,
+        leases::a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others,
     ),
-    (cluster::Mutation::ForgetAway, static_members::routes::routes_of_an_absent_replicant_reach_its_restarted_core),
+    (cluster::Mutation::ForgetAway, routes::routes_of_an_absent_replicant_reach_its_restarted_core),
     (
         cluster::Mutation::StayAttached,
         meta_group::removed::a_replicant_leaves_a_core_that_is_dead_for_the_others,
     ),
     (
         cluster::Mutation::GrantInTime,
-        static_members::leases::a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit,
+        leases::a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit,
     ),
     (
         cluster::Mutation::StaySuspect,
@@ -472,6 +506,6 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (
         cluster::Mutation::SendToDead,
-        static_members::incarnations::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,
+        restarts::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,
     ),
 ];

@@ -19,12 +19,9 @@ use crate::schedule::{Event, SECOND};
 const PATIENCE: usize = 600;
 /// Seconds of silence. Longer than all timers except those by which nodes find each other.
 const SILENCE: usize = 4;
-/// Maximum number of seconds until all nodes are joined after the last fault. Detecting a dead connection, giving up a
-/// pending one and dialing another one take up to five seconds each. Another five seconds allow one more attempt.
-const LINK_PATIENCE: usize = 25;
-/// Maximum number of seconds until the cores have all nodes as members. They may need several elections, and cores join
-/// one at a time.
-const META_GROUP_PATIENCE: usize = 90;
+/// Maximum number of seconds until all nodes are joined and members after the last fault. The cores may need several
+/// elections, and cores join one at a time.
+const JOINED_PATIENCE: usize = 90;
 
 /// Routes of a node by filter.
 type Wanted = BTreeMap<String, Wants>;
@@ -60,7 +57,7 @@ impl SimCluster {
         for node in 0..self.members.len() {
             let member = &mut self.members[node];
             member.log = Some(cluster::LOG);
-            if self.plan.has_meta_group && member.features & cluster::LOG != cluster::LOG {
+            if member.features & cluster::LOG != cluster::LOG {
                 self.fault(&Fault::Kill { node });
             }
         }
@@ -103,8 +100,7 @@ impl SimCluster {
             self.run_until(until);
             // Data for another node waits until the two are joined, however quiet the clients are.
             let mut is_quiet = self.are_joined() && self.copies_are_the_same();
-            let patience = if self.plan.has_meta_group { META_GROUP_PATIENCE } else { LINK_PATIENCE };
-            if !is_quiet && second > patience {
+            if !is_quiet && second > JOINED_PATIENCE {
                 self.trace_members();
                 panic!("nodes are not joined, or differ, after {second} s");
             }

@@ -165,9 +165,7 @@ impl SimCluster {
             let delay = self.cx.between(0, 2 * SECOND);
             self.acts_after(client, delay);
         }
-        if self.plan.has_meta_group {
-            self.cx.at(2 * SECOND, Event::SimCluster(Step::Operate));
-        }
+        self.cx.at(2 * SECOND, Event::SimCluster(Step::Operate));
         if self.plan.has_hostile_client {
             self.cx.at(SECOND, Event::Act { client: HOSTILE });
         }
@@ -281,10 +279,8 @@ impl SimCluster {
             self.check_leases();
         }
         self.check_disk_space(number);
-        if self.plan.has_meta_group {
-            self.check_agreement(number);
-            self.check_adopted(number);
-        }
+        self.check_agreement(number);
+        self.check_adopted(number);
     }
 
     /// Asserts that no two majorities of cores exist at one time. Each would rely on a set of cores that does not know

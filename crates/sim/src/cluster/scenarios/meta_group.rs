@@ -1,4 +1,4 @@
-//! Scenarios with a meta group: joining, dead, leaving and removed members, and commands of operators.
+//! Scenarios of the members: joining, dead, leaving and removed ones, and commands of operators.
 
 use cluster::RouterCommand;
 use cluster::meta::{Answer, Command, Meta, ProposalId, Roster, State};
@@ -38,15 +38,8 @@ fn meta_group_of_seed(
     while plan.nodes.len() < cores {
         plan.add(Role::Core);
     }
-    plan.has_meta_group = true;
-    for (number, setup) in plan.setups.iter_mut().enumerate() {
-        setup.entropy = [number as u8 + 1; 48];
-    }
     change(&mut plan);
-    let mut scenario = Scenario::of_seed(seed, plan, links);
-    let nodes = 0..cores;
-    scenario.until("all belong to it", |scenario| nodes.clone().all(|node| scenario.members(node) == cores));
-    scenario
+    Scenario::of_seed(seed, plan, links)
 }
 
 fn meta_group() -> Scenario {
@@ -54,17 +47,8 @@ fn meta_group() -> Scenario {
 }
 
 impl Scenario {
-    fn meta(&self, node: usize) -> Option<&Meta> {
-        self.cluster.members[node].process.as_ref()?.router.meta()
-    }
-
     fn known(&self, node: usize) -> &Roster {
         self.meta(node).expect("the node runs").roster()
-    }
-
-    /// Number of members that a node knows, or 0 if it is not a member.
-    fn members(&self, node: usize) -> usize {
-        self.meta(node).filter(|meta| meta.is_member()).map_or(0, |meta| meta.roster().members.len())
     }
 
     /// State of one node as another knows it.

@@ -15,6 +15,15 @@ fn two_regions() -> Scenario {
     scenario
 }
 
+/// Adds a client of MQTT 5, in which a SUBSCRIBE can request a level, to a node.
+fn connects(scenario: &mut Scenario, node: usize) -> usize {
+    let number = scenario.cluster.clients.len();
+    scenario.cluster.clients.push(Client::member(number));
+    scenario.cluster.connect(number, node);
+    scenario.run_for(SECOND);
+    number
+}
+
 /// Subscribes a client with level `region`.
 fn subscribes(scenario: &mut Scenario, client: usize) {
     let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
@@ -30,7 +39,7 @@ fn is_subscribed(scenario: &mut Scenario, client: usize) -> bool {
 fn a_suback_of_level_region_waits_for_all_nodes_of_the_region_and_for_no_other() {
     for node in [0, REPLICANT] {
         let mut scenario = two_regions();
-        let client = scenario.connects(node);
+        let client = connects(&mut scenario, node);
         scenario.isolate(FAR);
         subscribes(&mut scenario, client);
         scenario.until_granted(client, "t/#");
@@ -45,7 +54,7 @@ fn a_suback_of_level_region_waits_for_all_nodes_of_the_region_and_for_no_other()
 fn a_suback_of_level_region_waits_for_the_lease_of_a_node_of_the_region_that_is_cut_off() {
     for (node, away) in [(0, PUBLISHER_NODE), (0, REPLICANT), (REPLICANT, PUBLISHER_NODE)] {
         let mut scenario = two_regions();
-        let client = scenario.connects(node);
+        let client = connects(&mut scenario, node);
         scenario.isolate(away);
         subscribes(&mut scenario, client);
         scenario.run_for(SECOND);

@@ -144,7 +144,7 @@ fn retained_messages_that_do_not_fit_into_a_link_are_sent_when_there_is_room() {
 /// of its own clients either, which others retain (seed 75153 of `--cluster`). It requests copies when there is room,
 /// and ends up like the others.
 #[cfg_attr(test, test)]
-pub(in super::super) fn retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room() {
+pub(super) fn retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room() {
     let mut scenario = Scenario::of_links(plan(Duration::ZERO), |_| Some(cluster::FEATURES));
     let old = scenario.publishes_on("r/0", QoS::AtLeastOnce, RetainAction::Message);
     scenario.run_for(SECOND);
@@ -176,38 +176,39 @@ pub(in super::super) fn retained_messages_missed_on_a_full_disk_are_copied_when_
     }
 }
 
-/// A node with an empty disk refuses copies, because the sync of a reserve segment failed (seed 2004349 of
+/// A replicant with an empty disk refuses copies, because the sync of a reserve segment failed (seed 2004349 of
 /// `--cluster`). It requests the copies again when it has a reserve. In such plans, all nodes offer to answer these
 /// requests, whatever else they offer.
 #[test]
 fn retained_messages_that_a_log_without_a_reserve_refused_are_copied_later() {
-    let failing = Fault::FailSync { node: 1, after: 0 };
-    let plan = Plan { faults: vec![(LONG, failing)], ..plan(Duration::ZERO) };
+    let failing = Fault::FailSync { node: REPLICANT, after: 0 };
+    let mut plan = Plan { faults: vec![(LONG, failing)], ..plan(Duration::ZERO) };
+    plan.add(Role::Replicant);
     let mut scenario = Scenario::of_links(plan, |_| Some(0));
     let old = scenario.publishes_on("r/0", QoS::AtLeastOnce, RetainAction::Message);
     scenario.run_for(SECOND);
-    assert_eq!(scenario.retained(1), [old]);
+    assert_eq!(scenario.retained(REPLICANT), [old]);
     // The number of the operation that syncs an empty segment depends on other writes.
     for after in 0.. {
         assert!(after < 100, "a sync of an empty segment fails at some time");
-        scenario.cluster.kill(1, false);
-        scenario.cluster.members[1].machine = Machine::new(after);
-        scenario.cluster.fault(&Fault::FailSync { node: 1, after });
-        scenario.cluster.start(1);
+        scenario.cluster.kill(REPLICANT, false);
+        scenario.cluster.members[REPLICANT].machine = Machine::new(after);
+        scenario.cluster.fault(&Fault::FailSync { node: REPLICANT, after });
+        scenario.cluster.start(REPLICANT);
         scenario.run_for(100 * MILLI);
-        let member = &scenario.cluster.members[1];
+        let member = &scenario.cluster.members[REPLICANT];
         let has_failed = member.process.as_ref().is_none_or(|process| process.node.failed().is_some());
         if member.lacks_room && !has_failed {
             break;
         }
     }
     scenario.run_for(10 * SECOND);
-    let process = scenario.cluster.members[1].process.as_ref().expect("the node runs");
+    let process = scenario.cluster.members[REPLICANT].process.as_ref().expect("the node runs");
     assert_eq!(
-        (process.router.counters().copies_requested, scenario.cluster.members[1].lacks_room),
+        (process.router.counters().copies_requested, scenario.cluster.members[REPLICANT].lacks_room),
         (1, false)
     );
-    for node in 0..3 {
+    for node in 0..4 {
         assert_eq!(scenario.retained(node), [old], "n{node}");
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// A node with a durable session loses its power while a message for the session is on its way, and is back before any
 /// peer suspects it. The message is lost with the previous incarnation, so its publisher gets no acknowledgement.
 #[cfg_attr(test, test)]
-pub(in super::super) fn a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged() {
+pub(super) fn a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged() {
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
         // It dials the others when it is back, because its number is the smallest.
         let home = (0..3).min_by_key(|node| id(*node)).expect("there are some");
@@ -44,11 +44,15 @@ pub(in super::super) fn a_message_for_a_durable_session_that_is_lost_with_its_no
 }
 
 /// A node with a durable session is cut off, and the buffer of the link to it is full. Messages without room are
-/// refused. All acknowledged ones arrive when the node is back.
+/// refused. All acknowledged ones arrive when the node is back, also if it was declared dead meanwhile.
 #[test]
 fn messages_for_a_durable_session_are_refused_when_the_link_has_no_room() {
-    for retain_action in [RetainAction::Nothing, RetainAction::Message] {
+    let actions = [RetainAction::Nothing, RetainAction::Message];
+    for (retain_action, is_decided) in actions.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let mut tight = plan(Duration::ZERO);
+        if !is_decided {
+            tight = tight.undecided();
+        }
         tight.mesh.link.buffer_max.assured = 200;
         let mut scenario = Scenario::of(tight);
         let durable = scenario.cluster.clients.len();
@@ -71,6 +75,11 @@ fn messages_for_a_durable_session_are_refused_when_the_link_has_no_room() {
         assert!((1..12).contains(&acknowledged.len()), "some find room: {acknowledged:?}");
         scenario.release(0);
         scenario.run_for(10 * SECOND);
+        if is_decided {
+            assert!(scenario.cluster.clients[durable].location().is_none(), "its client was disconnected");
+            scenario.cluster.connect(durable, 0);
+            scenario.run_for(5 * SECOND);
+        }
         for number in acknowledged {
             assert!(scenario.has_arrived_at(durable, number), "{number} was acknowledged, {retain_action:?}");
         }
