@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use client::{Client, Message};
-use nodes::{Members, Nodes};
+use nodes::Nodes;
 
 use crate::bench::child;
 use crate::chaos::target;
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = repository::root().join("target/cluster-smoke");
     let begun = Instant::now();
     let size = (args.cores, args.replicants);
-    let mut cluster = Nodes::start(&program, &directory, size, args.port, Members::List)?;
+    let mut cluster = Nodes::start(&program, &directory, size, args.port)?;
     println!("{} nodes reach each other after {:.1} s", cluster.nodes.len(), begun.elapsed().as_secs_f64());
     let mut passed = 0;
     passed += pairs(&cluster)?;

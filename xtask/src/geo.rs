@@ -16,7 +16,6 @@ use std::path::PathBuf;
 
 use crate::bench::child;
 use crate::chaos::target;
-use crate::cluster::nodes::Members;
 use crate::repository::root;
 
 #[derive(clap::Args)]
@@ -27,9 +26,6 @@ pub struct Args {
     /// Nodes that must know of a subscription before SUBACK, in the runs of E1
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
-    /// Way in which nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
-    #[arg(long, value_enum, default_value = "meta-group")]
-    members: Members,
     /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -66,7 +62,6 @@ pub fn run(args: &Args) -> Result<()> {
     ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
     let is_losing = !cases.is_empty() || with_startup;
     ensure!(args.loss.is_empty() || is_losing, "--loss is for E1.1 to E1.10, and none of them runs");
-    let has_meta_group = args.members == Members::MetaGroup;
     // Before any build: without root the lab cannot start.
     drop(start()?);
     let program = match &args.program {
@@ -79,12 +74,8 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = root().join("target/geo");
     std::fs::create_dir_all(&directory)?;
     let (mut passed, mut failed) = (0, vec![]);
-    let options = subscribe::SubscribeOptions {
-        levels: &args.suback,
-        losses: &args.loss,
-        rounds: args.rounds,
-        has_meta_group,
-    };
+    let options =
+        subscribe::SubscribeOptions { levels: &args.suback, losses: &args.loss, rounds: args.rounds };
     subscribe::run(&cases, &options, (&program, &directory), (&mut passed, &mut failed))?;
     if with_startup {
         let plan = (&args.loss[..], args.rounds);
@@ -95,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if with_copies {
         let plan = (&args.routes[..], args.rounds);
-        copies::run(&program, &directory, plan, has_meta_group, (&mut passed, &mut failed))?;
+        copies::run(&program, &directory, plan, (&mut passed, &mut failed))?;
     }
     if with_cuts {
         cuts::run((&program, &directory), (&mut passed, &mut failed))?;

@@ -14,7 +14,7 @@ use settings::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::cluster::{ClusterNode, ClusterSettings};
+use crate::cluster::ClusterSettings;
 use crate::otel::OtelSettings;
 use crate::running::runtime_path;
 use crate::store::StorageSettings;
@@ -36,7 +36,6 @@ pub struct Config {
     pub protection: Protection,
     pub broker: BrokerSettings,
     pub cluster: ClusterSettings,
-    pub cluster_nodes: Vec<ClusterNode>,
 }
 
 section! {
@@ -146,7 +145,6 @@ impl Tree for Config {
             protection,
             broker,
             cluster,
-            cluster_nodes: _,
         } = self;
         let BrokerSettings {
             mqtt,
@@ -169,7 +167,7 @@ impl Tree for Config {
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
-        vec![&mut self.edge.listeners, &mut self.broker.durability, &mut self.cluster_nodes]
+        vec![&mut self.edge.listeners, &mut self.broker.durability]
     }
 }
 
@@ -271,7 +269,12 @@ impl fmt::Display for ConfigError {
                 path.display()
             ),
             Self::Problems(problems) => {
-                for (index, problem) in problems.iter().enumerate() {
+                // One line answers the whole list.
+                let first = problems.iter().position(is_of_node_list);
+                let answered = problems.iter().enumerate();
+                let answered =
+                    answered.filter(|(index, problem)| Some(*index) == first || !is_of_node_list(problem));
+                for (index, problem) in answered {
                     let separator = if index == 0 { "" } else { "\n" };
                     match advice(problem) {
                         Some(advice) => write!(f, "{separator}{}: {advice}", problem.source)?,
@@ -284,8 +287,16 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Correction for a setting that other brokers have and Meridian does not.
+/// Returns whether a problem is about the list of nodes of version 0.1.
+fn is_of_node_list(problem: &Problem) -> bool {
+    problem.fault.name().is_some_and(|name| name.split('.').next() == Some("cluster_node"))
+}
+
+/// Correction for a setting that an earlier version or other brokers have.
 fn advice(problem: &Problem) -> Option<String> {
+    if is_of_node_list(problem) {
+        return Some(NODE_LIST.to_owned());
+    }
     let Fault::Unknown { name, .. } = &problem.fault else { return None };
     let (list, key) = (name.split('.').next()?, name.rsplit('.').next()?);
     let write = match (list, key) {
@@ -302,6 +313,10 @@ fn advice(problem: &Problem) -> Option<String> {
     };
     Some(format!("unknown setting `{name}`: {write}"))
 }
+
+const NODE_LIST: &str = "[[cluster_node]] does not exist any more: nodes find each other by cluster.join, and the cores agree on the members. \
+     Remove the list, and set cluster.listen to the address of this node in it, cluster.join to the addresses of all its cores, and cluster.role \
+     and cluster.region as in it. docs/clustering.md, \"From a list of nodes\", has the steps";
 
 /// Returns whether a text has the form of a mosquitto.conf: lines of a known word and a value without `=`.
 fn is_of_mosquitto(text: &str) -> bool {
@@ -496,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_other_brokers_are_answered_with_a_correction() {
+    fn unknown_settings_of_other_versions_and_brokers_are_answered_with_a_correction() {
         let of_file = |text: &str| {
             let layers = Layers { file: Some(("m.toml".into(), text.to_owned())), ..Layers::default() };
             match settings::load::<Config>(&layers) {
@@ -509,6 +524,11 @@ mod tests {
                 "[[listener]]\nport = 1883\n",
                 "m.toml:2: unknown setting `listener.0.port`: host and port are one setting: write address = ",
             ),
+            (
+                "[[cluster_node]]\nname = \"a\"\naddress = \"h:1\"\n[[cluster_node]]\nname = \"b\"\n[mqtt]\nqos_max = 1\n",
+                "m.toml:2: [[cluster_node]] does not exist any more: nodes find each other by cluster.join",
+            ),
+            ("[cluster_node]\nname = \"a\"\n", "cluster.join"),
             ("[[listener]]\nprotocol = \"websockets\"\n", "write transport = \"websocket\""),
             ("[[listener]]\ncertfile = \"c\"\n", "write tls_certificate"),
             ("[[listener]]\nadress = \"c\"\n", "the nearest known one is `listener.0.address`"),
@@ -518,7 +538,7 @@ mod tests {
             ),
         ] {
             let error = of_file(text);
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(says) && error.lines().count() == 1, "{error}");
         }
     }
 

@@ -69,7 +69,7 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     let config_store =
         LocalStore::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
     let config_store = Arc::new(config_store) as Arc<dyn ConfigStore>;
-    let replicated = replicated(&loaded.tree, &config_store)?;
+    let (replicated, _updates) = ReplicatedSettings::open(config_store.clone())?;
     let Loading { loaded, refused, .. } = Loading::join(layers, loaded, &replicated);
     let config = loaded.tree;
     let name = config.node.name.clone().unwrap_or_else(system::host_name);
@@ -102,10 +102,6 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     if let Some(path) = &config.auth.acl_file {
         out.push_str(&format!("{}: access rules read\n", path.display()));
     }
-    if !config.cluster_nodes.is_empty() {
-        let nodes = config.cluster_nodes.len();
-        out.push_str(&format!("cluster: {nodes} nodes, this one is {name:?}\n"));
-    }
     let refused = refused.into_iter().map(|SettingProblem { name, detail }| {
         let detail = detail.replace(char::is_control, " ");
         format!("the cluster setting {name} does not apply to this node: {detail}")
@@ -120,7 +116,7 @@ fn show(args: &ConfigArgs) -> Result<String, String> {
     let (layers, loaded) = args.load().map_err(|error| error.to_string())?;
     let config_store =
         LocalStore::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
-    let replicated = replicated(&loaded.tree, &(Arc::new(config_store) as Arc<dyn ConfigStore>))?;
+    let (replicated, _updates) = ReplicatedSettings::open(Arc::new(config_store))?;
     let Loading { mut loaded, refused, .. } = Loading::join(layers, loaded, &replicated);
     let mut out = settings::show(&mut loaded);
     for SettingProblem { name, detail } in refused {
@@ -128,13 +124,6 @@ fn show(args: &ConfigArgs) -> Result<String, String> {
         out.push_str(&format!("# the cluster setting {name} does not apply to this node: {detail}\n"));
     }
     Ok(out)
-}
-
-/// The cluster's settings in the node's data directory. A node that runs there is not disturbed.
-fn replicated(config: &Config, config_store: &Arc<dyn ConfigStore>) -> Result<ReplicatedSettings, String> {
-    let (replicated, _news) =
-        ReplicatedSettings::open(config.cluster_nodes.is_empty().then(|| config_store.clone()))?;
-    Ok(replicated)
 }
 
 fn reference() -> String {
@@ -221,7 +210,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("meridian-config-show-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         let config_store = Arc::new(LocalStore::open(&path).unwrap());
-        let (replicated, _news) = ReplicatedSettings::open(Some(config_store)).unwrap();
+        let (replicated, _news) = ReplicatedSettings::open(config_store).unwrap();
         let changes: Changes =
             of.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect();
         replicated.propose(&changes, &Author::default()).unwrap();

@@ -27,8 +27,7 @@ struct Record {
 
 /// The cluster's settings, as this node knows them.
 pub struct ReplicatedSettings {
-    /// Configuration store; `None` when the configuration lists the nodes, which then share no settings.
-    config_store: Option<Arc<dyn ConfigStore>>,
+    config_store: Arc<dyn ConfigStore>,
     wanted: Arc<Records>,
 }
 
@@ -45,12 +44,10 @@ impl ReplicatedSettings {
     ///
     /// # Errors
     /// Records that cannot be read.
-    pub fn open(config_store: Option<Arc<dyn ConfigStore>>) -> Result<(Self, Updates), String> {
+    pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<(Self, Updates), String> {
         let (sender, updates) = mpsc::sync_channel(1);
         let wanted = Arc::new(Records { records: Mutex::default(), updates: sender });
-        if let Some(config_store) = &config_store {
-            config_store.subscribe(TABLE, wanted.clone())?;
-        }
+        config_store.subscribe(TABLE, wanted.clone())?;
         Ok((Self { config_store, wanted }, updates))
     }
 
@@ -78,28 +75,12 @@ impl ReplicatedSettings {
         )
     }
 
-    /// Store of the shared settings.
-    ///
-    /// # Errors
-    /// The reason why this cluster shares no settings.
-    pub fn config_store(&self) -> Result<&Arc<dyn ConfigStore>, Refused> {
-        self.config_store.as_ref().ok_or_else(|| {
-            Refused::Failed(
-                "the nodes of this cluster are listed in the configuration ([[cluster_node]]) \
-                 and share no settings: change the setting on each node, or let nodes find each \
-                 other (cluster.join)"
-                    .to_owned(),
-            )
-        })
-    }
-
     /// Proposes these changes to the cluster, all or none. When it returns, this node knows the result. Waits for
     /// other nodes.
     ///
     /// # Errors
     /// The proposal failed; the reason.
     pub fn propose(&self, changes: &Changes, author: &Author) -> Result<(), Refused> {
-        let config_store = self.config_store()?;
         let at = Timestamp::now();
         let by = (!author.by.is_empty()).then(|| author.by.clone());
         let batch: Result<Vec<_>, _> = changes
@@ -113,7 +94,7 @@ impl ReplicatedSettings {
             })
             .collect();
         let batch = batch.map_err(|error| Refused::Failed(error.to_string()))?;
-        config_store.propose(batch).map(drop).map_err(Refused::NotCommitted)
+        self.config_store.propose(batch).map(drop).map_err(Refused::NotCommitted)
     }
 }
 
@@ -223,7 +204,7 @@ mod tests {
     #[test]
     fn a_replicated_setting_is_known_with_author_and_comment() {
         let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
-        let (replicated, updates) = ReplicatedSettings::open(Some(config_store)).unwrap();
+        let (replicated, updates) = ReplicatedSettings::open(config_store).unwrap();
         let author = Author { by: "ops".into(), comment: "more room".into() };
         let set = changes(&[("queue.messages_max", Some("7")), ("log.level", Some("debug"))]);
         replicated.propose(&set, &author).unwrap();
@@ -240,13 +221,6 @@ mod tests {
         assert_eq!(replicated.author(std::iter::empty()).comment, CLUSTER_COMMENT);
         // The first signal is of the empty table; later changes signal once.
         assert!(updates.try_recv().is_ok() && updates.try_recv().is_err());
-    }
-
-    #[test]
-    fn nodes_of_a_fixed_list_share_no_settings() {
-        let (replicated, _updates) = ReplicatedSettings::open(None).unwrap();
-        let refused = replicated.propose(&changes(&[("log.level", Some("debug"))]), &Author::default());
-        assert!(refused.unwrap_err().to_string().contains("cluster.join"));
     }
 
     #[test]
@@ -267,7 +241,7 @@ mod tests {
     #[test]
     fn an_unreadable_record_changes_nothing() {
         let config_store = Arc::new(LocalStore::in_memory());
-        let (replicated, _updates) = ReplicatedSettings::open(Some(config_store.clone())).unwrap();
+        let (replicated, _updates) = ReplicatedSettings::open(config_store.clone()).unwrap();
         replicated.propose(&changes(&[("log.level", Some("debug"))]), &Author::default()).unwrap();
         config_store.propose(vec![Change::number(TABLE, "log.level", 7)]).unwrap();
         assert_eq!(replicated.wanted().get("log.level"), Some("debug"));

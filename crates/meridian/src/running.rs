@@ -334,7 +334,6 @@ impl Running {
     fn change_cluster(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
         let _updates = self.lock_updates();
         let now = self.lock();
-        self.replicated.config_store()?;
         let (layers, loaded) = self.plan_cluster(&now, changes).map_err(Refused::Settings)?;
         let overridden = changes.keys().filter_map(|name| {
             let override_source = loaded.cluster_override(name)?;

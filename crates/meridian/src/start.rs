@@ -85,7 +85,7 @@ struct OpenStores {
 impl OpenStores {
     fn open(config: &Config, name: &str) -> Result<Self, String> {
         let data_dir = &config.node.data_dir;
-        let (config_store, replicated): (Arc<dyn ConfigStore>, _) = if Cluster::replicates_records(config) {
+        let (config_store, replicated): (Arc<dyn ConfigStore>, _) = if cluster::is_clustered(config) {
             let mut incarnation = [0; 8];
             getrandom::fill(&mut incarnation)
                 .map_err(|error| format!("the system has no random bytes: {error}"))?;
@@ -121,8 +121,7 @@ fn serve(
     name: &str,
     log: &Arc<Log>,
 ) -> Result<(), String> {
-    let agrees = loaded.tree.cluster_nodes.is_empty();
-    let (agreed_settings, updates) = ReplicatedSettings::open(agrees.then(|| config_store.clone()))?;
+    let (agreed_settings, updates) = ReplicatedSettings::open(config_store.clone())?;
     let loading = Loading::join(layers, loaded, &agreed_settings);
     let config = loading.loaded.tree.clone();
     log.configure(&config.log);
@@ -241,8 +240,8 @@ fn serve(
         }
     };
     match &cluster {
-        Some(cluster) if replicated.is_some() => cluster.when_records_known(opened),
-        _ => opened(),
+        Some(cluster) => cluster.when_records_known(opened),
+        None => opened(),
     }
     files.warn();
     if let Err(error) = files.warn_daily() {

@@ -1,7 +1,6 @@
-//! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault
-//! after the other. `meridian bench ha` reports losses; this injects the faults, and measures the time until the
-//! cluster has recovered from each. Full disks have a separate cluster, and so do twenty nodes that start at once
-//! ([`ClusterSetup`]).
+//! `cargo xtask chaos --cluster`: five nodes, clients on all of them, and one fault after the other.
+//! `meridian bench ha` reports losses; this injects the faults, and measures the time until the cluster has recovered
+//! from each. Full disks have a separate cluster, and so do twenty nodes that start at once ([`ClusterSetup`]).
 
 mod all_cores;
 mod disks;

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::copies::{self, Copy, Writers, publish_when_served};
-use super::nodes::{Members, Nodes};
+use super::nodes::Nodes;
 use super::{disconnect, peers};
 use crate::bench::child::{self, interrupted};
 use crate::bench::generator;
@@ -48,9 +48,6 @@ pub struct Args {
     pub(super) debug: bool,
     #[arg(long, default_value_t = 22883)]
     pub(super) port: u16,
-    /// Way in which nodes know the others
-    #[arg(long, value_enum, default_value_t = Members::MetaGroup)]
-    members: Members,
 }
 
 /// Maximum time of every wait.
@@ -96,7 +93,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 pub(super) fn start(args: &Args, programs: &Path, nodes: (usize, usize)) -> Result<Nodes> {
     let directory = repository::root().join("target/cluster-bench");
-    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port, args.members)
+    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port)
 }
 
 /// Measures throughput of pairs on one node and on two.

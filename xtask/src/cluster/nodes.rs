@@ -16,18 +16,9 @@ const START: Duration = Duration::from_secs(60);
 pub struct Nodes {
     program: PathBuf,
     directory: PathBuf,
-    /// Flags of each node for finding the others, without a list.
+    /// Flags of each node for finding the others.
     flags: Vec<Vec<String>>,
     pub nodes: Vec<Node>,
-}
-
-/// Way in which nodes know the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Members {
-    /// The cores agree on the members.
-    MetaGroup,
-    /// All nodes have the same list in their configuration.
-    List,
 }
 
 pub struct Node {
@@ -47,7 +38,6 @@ impl Nodes {
         directory: &Path,
         (cores, replicants): (usize, usize),
         port: u16,
-        members: Members,
     ) -> Result<Self> {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
@@ -60,24 +50,13 @@ impl Nodes {
         for number in 1..=cores + replicants {
             let role = if number <= cores { "core" } else { "replicant" };
             let address = address(number).to_string();
-            match members {
-                Members::List => {
-                    writeln!(
-                        config,
-                        "\n[[cluster_node]]\nname = \"n{number}\"\naddress = \"{address}\"\nrole = \"{role}\""
-                    )?;
-                    flags.push(Vec::new());
-                }
-                Members::MetaGroup => {
-                    let mut words =
-                        vec!["--cluster-listen".to_owned(), address, "--role".to_owned(), role.to_owned()];
-                    // A single core without `join` starts a cluster.
-                    if cores > 1 || number > cores {
-                        words.extend(["--join".to_owned(), join.join(",")]);
-                    }
-                    flags.push(words);
-                }
+            let mut words =
+                vec!["--cluster-listen".to_owned(), address, "--role".to_owned(), role.to_owned()];
+            // A single core without `join` starts a cluster.
+            if cores > 1 || number > cores {
+                words.extend(["--join".to_owned(), join.join(",")]);
             }
+            flags.push(words);
         }
         let mut nodes = Vec::new();
         for number in 1..=cores + replicants {

@@ -38,8 +38,6 @@ pub struct Plan<'a> {
     pub level: &'a str,
     /// Value of `routing.batch_sync`.
     pub batch_sync: &'a str,
-    /// True when the nodes find each other and the cores agree on the members; else all have a list.
-    pub has_meta_group: bool,
 }
 
 pub struct Cluster<'a> {
@@ -88,17 +86,10 @@ impl<'a> Cluster<'a> {
         let join = join?.join(",");
         for (host, role) in &hosts {
             let address = address(host)?.to_string();
-            if plan.has_meta_group {
-                let (region, expect) = (region(host), format!("cluster.expect={}", plan.cores.len()));
-                let who = ["--cluster-listen", &address, "--role", role, "--region", region];
-                let words = who.into_iter().chain(["--join", &join, "--set", &expect]);
-                flags.insert((*host).to_owned(), words.map(str::to_owned).collect());
-            } else {
-                let region = region(host);
-                let node =
-                    format!("name = {host:?}\naddress = {address:?}\nrole = {role:?}\nregion = {region:?}");
-                writeln!(config, "\n[[cluster_node]]\n{node}")?;
-            }
+            let (region, expect) = (region(host), format!("cluster.expect={}", plan.cores.len()));
+            let who = ["--cluster-listen", &address, "--role", role, "--region", region];
+            let words = who.into_iter().chain(["--join", &join, "--set", &expect]);
+            flags.insert((*host).to_owned(), words.map(str::to_owned).collect());
         }
         let mut started = Self { lab, directory, nodes: Vec::new(), flags, start_up: Duration::ZERO };
         for (host, _) in &hosts {

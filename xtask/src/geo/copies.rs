@@ -23,7 +23,6 @@ pub fn run(
     program: &Path,
     directory: &Path,
     (counts, rounds): (&[u32], u32),
-    has_meta_group: bool,
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
     println!(
@@ -39,7 +38,7 @@ pub fn run(
     );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for count in counts {
-        match one((program, directory), *count, rounds, has_meta_group) {
+        match one((program, directory), *count, rounds) {
             Ok(rows) => {
                 rows.iter().for_each(|row| println!("{row}"));
                 *passed += 1;
@@ -54,16 +53,10 @@ pub fn run(
 /// A copy, and the core's CPU time for it.
 type Copied = (Copy, f64);
 
-fn one(
-    (program, directory): (&Path, &Path),
-    count: u32,
-    rounds: u32,
-    has_meta_group: bool,
-) -> Result<Vec<String>> {
+fn one((program, directory): (&Path, &Path), count: u32, rounds: u32) -> Result<Vec<String>> {
     let lab = start()?;
     lab.set(("fra", "hkg"), "rtt", TRIPS[0])?;
-    let plan =
-        Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto", has_meta_group };
+    let plan = Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto" };
     let mut cluster = Cluster::start(&lab, program, directory, &plan)?;
     let mqtt = (lab.address(CORE)?, MQTT).into();
     let mut writers = lab.within(CORE, || Writers::subscribe(mqtt, count))??;

@@ -76,7 +76,6 @@ pub struct SubscribeOptions<'a> {
     /// Percentages of lost packets between places, in addition to none.
     pub losses: &'a [f64],
     pub rounds: u32,
-    pub has_meta_group: bool,
 }
 
 pub fn run(
@@ -140,13 +139,7 @@ fn measure(
         Shape::Spread => (&["euc1", "ape1", "afs1"], &[]),
         Shape::Replicants => (&["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"]),
     };
-    let plan = Plan {
-        cores,
-        replicants,
-        level,
-        batch_sync: case.batch_sync,
-        has_meta_group: options.has_meta_group,
-    };
+    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
     let file = |loss: f64| directory.join(format!("{}-{level}-{loss}.json", case.name));
     let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, options.rounds)?;

@@ -32,7 +32,7 @@ use ring::digest;
 use shardlog::LogNotifier;
 use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 
-pub use settings::{ClusterNode, ClusterSettings};
+pub use settings::ClusterSettings;
 
 use self::peer_requests::PeerRequests;
 use self::proposals::Proposals;
@@ -69,8 +69,7 @@ struct Prepared {
     mesh: Mesh,
     transport: TransportConfig,
     hash_seed: u64,
-    /// Meta group, when the cores agree on the members.
-    meta: Option<PreparedMeta>,
+    meta: PreparedMeta,
 }
 
 struct PreparedMeta {
@@ -141,63 +140,50 @@ impl Shared {
     }
 }
 
-/// Returns the number of nodes in the list, when the list and the files of links are usable; 0 when the node belongs
-/// to no cluster.
+/// Checks the settings of the cluster and the files of links, if the node belongs to one.
 ///
 /// # Errors
 /// A problem of the configuration or its files, with advice.
-pub fn check(config: &Config, name: &str) -> Result<usize, String> {
+pub fn check(config: &Config, name: &str) -> Result<(), String> {
     if is_clustered(config) {
         checked(config, name)?;
     }
-    Ok(config.cluster_nodes.len())
+    Ok(())
 }
 
 /// Advice on a valid cluster configuration that is not recommended.
 pub fn advice(config: &Config) -> Vec<String> {
     match is_clustered(config) {
         true => {
-            let ports =
-                peer_addresses(config).filter_map(|(setting, address)| other_port(config, &setting, address));
-            settings::advice(&config.cluster, &config.cluster_nodes).into_iter().chain(ports).collect()
+            let ports = settings::join(&config.cluster).iter().filter_map(|peer| other_port(config, peer));
+            settings::advice(&config.cluster).into_iter().chain(ports).collect()
         }
         false => settings::unused(&config.cluster).into_iter().collect(),
     }
 }
 
-/// Returns whether the node belongs to a cluster.
-fn is_clustered(config: &Config) -> bool {
+/// Returns whether the node belongs to a cluster, so that the records of [`configstore`] are replicated.
+pub fn is_clustered(config: &Config) -> bool {
     let settings = &config.cluster;
-    !config.cluster_nodes.is_empty() || settings.listen.is_some() || settings.join.is_some()
+    settings.listen.is_some() || settings.join.is_some()
 }
 
 fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
-    if config.cluster_nodes.is_empty() {
-        settings::check_dynamic(&config.cluster, name)?;
-        let is_core = config.cluster.role == settings::RoleSetting::Core;
-        if is_core && config.storage.durability == Durability::Memory {
-            return Err("a core stores the Raft log of the cluster on disk: set \
-                 storage.durability = \"local-disk\", or cluster.role = \"replicant\""
-                .to_owned());
-        }
-    } else {
-        settings::check(&config.cluster_nodes, name)?;
-        settings::check_static(&config.cluster, &config.cluster_nodes, name)?;
+    settings::check(&config.cluster, name)?;
+    let is_core = config.cluster.role == settings::RoleSetting::Core;
+    if is_core && config.storage.durability == Durability::Memory {
+        return Err("a core stores the Raft log of the cluster on disk: set \
+             storage.durability = \"local-disk\", or cluster.role = \"replicant\""
+            .to_owned());
     }
-    check_listen_conflict(config, name)?;
+    check_listen_conflict(config)?;
     check_peer_addresses(config)?;
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
 
-/// Address at which this node accepts links.
-fn listens_at<'a>(config: &'a Config, name: &str) -> Option<&'a HostPort> {
-    let own = || config.cluster_nodes.iter().find(|node| node.name == name)?.address.as_ref();
-    config.cluster.listen.as_ref().or_else(own)
-}
-
 /// Checks that no other listener uses the address for links.
-fn check_listen_conflict(config: &Config, name: &str) -> Result<(), String> {
-    let Some(listen) = listens_at(config, name) else { return Ok(()) };
+fn check_listen_conflict(config: &Config) -> Result<(), String> {
+    let Some(listen) = &config.cluster.listen else { return Ok(()) };
     match client_addresses(config).find(|(_, address)| address.overlaps(listen)) {
         Some((setting, address)) => Err(format!(
             "other nodes connect to {listen} (cluster.listen), and {setting} is {address}: they need ports of their own, such as 7883 for nodes"
@@ -216,16 +202,7 @@ fn client_addresses(config: &Config) -> impl Iterator<Item = (String, HostPort)>
     clients.chain([http]).filter_map(|(setting, address)| Some((setting, address.parse().ok()?)))
 }
 
-/// Addresses of nodes in the configuration, with the settings that name them.
-fn peer_addresses(config: &Config) -> impl Iterator<Item = (String, &HostPort)> {
-    let join = config.cluster.join.iter().flat_map(|join| &join.0);
-    let listed = config.cluster_nodes.iter().enumerate();
-    let listed =
-        listed.filter_map(|(index, node)| Some((format!("cluster_node.{index}"), node.address.as_ref()?)));
-    join.map(|address| ("cluster.join".to_owned(), address)).chain(listed)
-}
-
-/// Checks that no address of a node is a port for clients or operators of this node.
+/// Checks that no address of another node is a port for clients or operators of this node.
 fn check_peer_addresses(config: &Config) -> Result<(), String> {
     let cluster = &config.cluster;
     // A port opened at an unspecified address has all addresses of the machine. Only the listed ones and loopback are
@@ -234,7 +211,7 @@ fn check_peer_addresses(config: &Config) -> Result<(), String> {
         let known = [&cluster.listen, &cluster.advertise].into_iter().flatten();
         address.is_loopback() || known.into_iter().any(|own| own.host().eq_ignore_ascii_case(address.host()))
     };
-    for (setting, address) in peer_addresses(config) {
+    for address in settings::join(cluster) {
         let is_it = |client_address: &HostPort| {
             client_address.is_same(address) || client_address.overlaps(address) && is_own(address)
         };
@@ -242,7 +219,7 @@ fn check_peer_addresses(config: &Config) -> Result<(), String> {
             client_addresses(config).find(|(_, client_address)| is_it(client_address))
         {
             return Err(format!(
-                "{setting}: {address} is not a port for nodes: {client_setting} of this node is \
+                "cluster.join: {address} is not a port for nodes: {client_setting} of this node is \
                  {client_address}. Name the cluster ports of nodes, their cluster.listen or \
                  cluster.advertise{}",
                 example_port(config)
@@ -254,13 +231,13 @@ fn check_peer_addresses(config: &Config) -> Result<(), String> {
 
 /// Advice on an address of another node that has the port of this node's clients or operators: nodes mostly use the
 /// same ports.
-fn other_port(config: &Config, setting: &str, address: &HostPort) -> Option<String> {
+fn other_port(config: &Config, address: &HostPort) -> Option<String> {
     let is_cluster_port =
         config.cluster.listen.as_ref().is_some_and(|listen| listen.port() == address.port());
     let (client_setting, client_address) = client_addresses(config)
         .find(|(_, client_address)| client_address.port() == address.port() && !is_cluster_port)?;
     Some(format!(
-        "{setting}: {address} has the port of {client_setting} ({client_address}): check that it is the cluster port of that node, its cluster.listen or \
+        "cluster.join: {address} has the port of {client_setting} ({client_address}): check that it is the cluster port of that node, its cluster.listen or \
          cluster.advertise{}",
         example_port(config)
     ))
@@ -279,24 +256,16 @@ impl Cluster {
     /// # Errors
     /// A problem of the configuration or its files, with advice.
     pub fn prepare(config: &Config, name: &str, log: Option<MetaLog>) -> Result<Option<Arc<Self>>, String> {
-        let (settings, nodes) = (&config.cluster, &config.cluster_nodes);
+        let settings = &config.cluster;
         if !is_clustered(config) {
             return Ok(None);
         }
-        let is_replicated = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
         warn_of_the_future(settings);
-        let listen = listens_at(config, name).map(resolve).transpose()?.unwrap_or_default();
+        let listen = settings.listen.as_ref().map(resolve).transpose()?.unwrap_or_default();
         let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
         let incarnation = incarnation::next(&config.node.data_dir)?;
-        let cluster_config = if is_replicated {
-            settings::dynamic_config(settings, name, batches, incarnation)
-        } else {
-            match settings::config(settings, nodes, name, batches, incarnation) {
-                Some(cluster_config) => cluster_config,
-                None => return Ok(None),
-            }
-        };
+        let cluster_config = settings::config(settings, name, batches, incarnation);
         let packs = if cluster_config.packs { cluster::PACKS } else { 0 };
         let features = cluster::FEATURES & !cluster::PACKS | packs;
         let (id, descriptor) = (cluster_id(&settings.id), Default::default());
@@ -309,7 +278,7 @@ impl Cluster {
         let mesh_config = MeshConfig {
             link,
             connections: settings.connections,
-            introduces: is_replicated,
+            introduces: true,
             cluster: settings.id.as_str().into(),
             ..MeshConfig::default()
         };
@@ -317,11 +286,11 @@ impl Cluster {
         getrandom::fill(&mut seed).map_err(|error| format!("the system has no random bytes: {error}"))?;
         let [a, b, c, d] =
             [0, 8, 16, 24].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
-        let meta = is_replicated.then(|| PreparedMeta {
+        let meta = PreparedMeta {
             config: settings::meta_config(settings, u128::from(a) << 64 | u128::from(b).max(1)),
             log: log.filter(|_| cluster_config.own.role == Role::Core),
             seed: c,
-        });
+        };
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);
         let in_use = Mutex::new(tls.clone());
         let transport = TransportConfig { listen, tls, ..TransportConfig::default() };
@@ -341,15 +310,9 @@ impl Cluster {
         })))
     }
 
-    /// Returns whether the records of [`configstore`] are replicated. They are not when the configuration lists the
-    /// nodes.
-    pub fn replicates_records(config: &Config) -> bool {
-        is_clustered(config) && config.cluster_nodes.is_empty()
-    }
-
     /// Returns whether this node is a core and has a replica of the meta group.
     pub fn has_replica(config: &Config) -> bool {
-        Self::replicates_records(config) && config.cluster.role == settings::RoleSetting::Core
+        is_clustered(config) && config.cluster.role == settings::RoleSetting::Core
     }
 
     /// Copies the replicated records into this store from now on, and proposes its changes to the cores.
@@ -361,7 +324,7 @@ impl Cluster {
     }
 
     /// Calls `call` as soon as this node knows the valid users, rules, bans and keys: it has a copy of the cluster's
-    /// records, or the cluster has none. Only for replicated records.
+    /// records, or the cluster has none.
     pub fn when_records_known(&self, call: impl FnOnce() + Send + 'static) {
         self.shared.record_copies.when_known(Box::new(call));
     }
@@ -377,13 +340,10 @@ impl Cluster {
         let now = Time(elapsed.as_micros() as u64);
         let began = SystemTime::now().checked_sub(elapsed).map_or(0, since_1970);
         let config = cluster::Config { wall_ms: began, ..config };
-        let meta = meta.map(|meta| meta.start(now, &config)).transpose()?;
+        let (meta, access) = meta.start(now, &config)?;
+        let (meta_events, log_reads) = access.unzip();
         let mut router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed);
-        let (mut meta_events, mut log_reads) = (None, None);
-        if let Some((meta, access)) = meta {
-            router.join_cluster(now, meta);
-            (meta_events, log_reads) = access.unzip();
-        }
+        router.join_cluster(now, meta);
         self.shared.lock_last_view().at = Some(Instant::now());
         let served = RouterThread { router, shared: self.shared.clone(), log_reads, viewed_at: None };
         let handle = transport::spawn(served, TransportConfig { clock, ..transport })

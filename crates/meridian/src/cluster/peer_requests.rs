@@ -101,7 +101,7 @@ impl Drop for PendingReply {
 
 fn explain(why: Unanswered) -> String {
     match why {
-        Unanswered::Unknown => "it is not in the list of nodes".to_owned(),
+        Unanswered::Unknown => "it is no member of the cluster".to_owned(),
         Unanswered::Down => "it is silent".to_owned(),
         Unanswered::Old => "its version does not answer other nodes".to_owned(),
         Unanswered::Busy => "there are too many requests to other nodes already".to_owned(),

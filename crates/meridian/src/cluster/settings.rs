@@ -7,8 +7,7 @@ use replog::{Batching, Incarnation};
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
 
 section! {
-    /// Cluster that this node belongs to. With `listen` the cores agree on its members; with `[[cluster_node]]` it
-    /// has a fixed list of nodes; with neither the node belongs to none.
+    /// Cluster that this node belongs to. Without `listen` the node belongs to none.
     [cluster]
     pub struct ClusterSettings {
         /// Name of the cluster. Nodes of another cluster are refused.
@@ -16,8 +15,7 @@ section! {
         /// File with the secret that all nodes of the cluster share, of 16 bytes or more. Surrounding space is
         /// ignored.
         pub secret_file: Option<PathBuf> = "", at start;
-        /// Address that other nodes connect to, `HOST:PORT`. With `[[cluster_node]]` the default is the address of
-        /// this node in that list.
+        /// Address that other nodes connect to, `HOST:PORT`.
         pub listen: Option<HostPort> = "", at start;
         /// Address at which other nodes reach this one, `HOST:PORT`, when it is not `listen`.
         pub advertise: Option<HostPort> = "", at start;
@@ -75,22 +73,6 @@ section! {
     }
 }
 
-section! {
-    /// Node of a cluster with a fixed list. The list is the same in the configuration of each node: a node finds
-    /// itself by `node.name`.
-    [cluster_node]
-    pub struct ClusterNode {
-        /// Name of the node: its `node.name`.
-        pub name: String = "", at start;
-        /// Address at which other nodes reach it, `HOST:PORT`.
-        pub address: Option<HostPort> = "", at start;
-        /// Role of the node.
-        pub role: RoleSetting = "core", at start;
-        /// Region of the node: nodes of one region are near each other.
-        pub region: String = "", at start;
-    }
-}
-
 choices! {
     /// Role of a node.
     pub enum RoleSetting {
@@ -133,85 +115,9 @@ choices! {
     }
 }
 
-/// Checks the list of nodes. Errors contain advice.
-pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
-    for (index, node) in nodes.iter().enumerate() {
-        if node.name.is_empty() || node.name.len() > 255 {
-            return Err(format!("cluster_node.{index}: a name of 1 to 255 bytes is needed"));
-        }
-        let Some(address) = &node.address else {
-            return Err(format!(
-                "cluster_node.{index}: the address of {:?} is missing: add it, such as address = \
-                     \"10.0.0.1:7883\"",
-                node.name
-            ));
-        };
-        if address.is_unspecified() {
-            return Err(format!(
-                "cluster_node.{index}: no node can be reached at {address}: write an address of \
-                     that node, and set its cluster.listen to this one"
-            ));
-        }
-        let is_same = |earlier: &ClusterNode| earlier.address.as_ref().is_some_and(|it| it.is_same(address));
-        if let Some(earlier) = nodes[..index].iter().find(|earlier| is_same(earlier)) {
-            return Err(format!(
-                "cluster_node.{index}: {address} is the address of {:?} too: each node needs one of its own",
-                earlier.name
-            ));
-        }
-        if nodes[..index].iter().any(|earlier| earlier.name == node.name) {
-            return Err(format!(
-                "cluster_node.{index}: there is another node {:?}: each needs a name of its own",
-                node.name
-            ));
-        }
-    }
-    let here = nodes.iter().position(|node| node.address.as_ref().is_some_and(HostPort::is_loopback));
-    let has_elsewhere = nodes.iter().filter_map(|node| node.address.as_ref()).any(is_elsewhere);
-    if let Some(index) = here.filter(|_| has_elsewhere) {
-        return Err(format!(
-            "cluster_node.{index}: its address is reached from the same machine only, and other \
-             nodes are on other machines: write an address at which they reach it"
-        ));
-    }
-    if !nodes.iter().any(|node| node.name == own) {
-        let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
-        return Err(format!(
-            "this node is called {own:?}, and the [[cluster_node]] list has {}: set node.name \
-             (--name) to one of them, or add it to the list of every node",
-            names.join(", ")
-        ));
-    }
-    if !nodes.iter().any(|node| node.role == RoleSetting::Core) {
-        return Err("no [[cluster_node]] is a core: at least one is needed, better three".to_owned());
-    }
-    Ok(())
-}
-
-/// Checks settings of this node that contradict its entry in the list of nodes. Errors contain advice.
-pub fn check_static(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str) -> Result<(), String> {
-    let role = nodes.iter().find(|node| node.name == own).map(|node| node.role);
-    let wrong = if cluster.join.is_some() {
-        "cluster.join and [[cluster_node]] exclude each other, both name the other nodes: remove \
-             one of them"
-    } else if cluster.advertise.is_some() {
-        "cluster.advertise and [[cluster_node]] exclude each other: write the address in the \
-             list, and remove cluster.advertise"
-    } else if cluster.role == RoleSetting::Replicant && role == Some(RoleSetting::Core) {
-        "cluster.role is replicant, and in the list of nodes this one is a core: the list \
-             decides; remove cluster.role"
-    } else {
-        return Ok(());
-    };
-    Err(wrong.to_owned())
-}
-
 /// Advice on settings that are valid and not recommended, or probably not intended.
-pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
-    let is_listed = !nodes.is_empty();
-    let listed = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
+pub fn advice(cluster: &ClusterSettings) -> Vec<String> {
     let (cores, whose) = match usize::from(cluster.expect) {
-        _ if is_listed => (listed, ""),
         0 => (all_cores(cluster), " that cluster.join names, which a new cluster waits for,"),
         expect => (expect, " that a new cluster waits for (cluster.expect)"),
     };
@@ -272,8 +178,8 @@ pub fn unused(cluster: &ClusterSettings) -> Option<String> {
     })
 }
 
-/// Checks the settings by which a node finds a cluster whose cores agree on its members. Errors contain advice.
-pub fn check_dynamic(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
+/// Checks the settings by which a node finds its cluster. Errors contain advice.
+pub fn check(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
     if own.is_empty() || own.len() > 255 {
         return Err("a node of a cluster needs a name of 1 to 255 bytes, which no other node has: set node.name (--name)".to_owned());
     }
@@ -332,7 +238,7 @@ fn advertised(cluster: &ClusterSettings) -> Option<&HostPort> {
 }
 
 /// Addresses of other nodes, from `cluster.join`.
-fn join(cluster: &ClusterSettings) -> &[HostPort] {
+pub fn join(cluster: &ClusterSettings) -> &[HostPort] {
     cluster.join.as_ref().map_or(&[], |join| &join.0)
 }
 
@@ -359,61 +265,23 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
     }
 }
 
-/// Configuration of the cluster router of a node that finds the others by itself.
-pub fn dynamic_config(
-    cluster: &ClusterSettings,
-    own: &str,
-    batches: bool,
-    incarnation: Incarnation,
-) -> Config {
+/// Configuration of the node's cluster router. The settings have been checked.
+pub fn config(cluster: &ClusterSettings, own: &str, batches: bool, incarnation: Incarnation) -> Config {
     let own = NodeInfo {
         name: own.into(),
-        role: role(cluster.role),
+        role: match cluster.role {
+            RoleSetting::Core => Role::Core,
+            RoleSetting::Replicant => Role::Replicant,
+        },
         region: cluster.region.as_str().into(),
         address: text(advertised(cluster)),
     };
-    of(cluster, own, Vec::new(), batches, incarnation)
-}
-
-fn role(role: RoleSetting) -> Role {
-    match role {
-        RoleSetting::Core => Role::Core,
-        RoleSetting::Replicant => Role::Replicant,
-    }
-}
-
-/// Configuration of the cluster router of a node in a fixed list. The list has been checked.
-pub fn config(
-    cluster: &ClusterSettings,
-    nodes: &[ClusterNode],
-    own: &str,
-    batches: bool,
-    incarnation: Incarnation,
-) -> Option<Config> {
-    let info = |node: &ClusterNode| NodeInfo {
-        name: node.name.as_str().into(),
-        role: role(node.role),
-        region: node.region.as_str().into(),
-        address: text(node.address.as_ref()),
-    };
-    let others = nodes.iter().filter(|node| node.name != own).map(info).collect();
-    let own = info(nodes.iter().find(|node| node.name == own)?);
-    Some(of(cluster, own, others, batches, incarnation))
-}
-
-fn of(
-    cluster: &ClusterSettings,
-    own: NodeInfo,
-    others: Vec<NodeInfo>,
-    batches: bool,
-    incarnation: Incarnation,
-) -> Config {
     let bytes_max = cluster.bootstrap_batch.bytes() as usize;
     let gathered = Batching { bytes_max, ..Batching::default() };
     let single = Batching { interval: Duration::ZERO, bytes_max: 1, ..Batching::default() };
     Config {
         own,
-        others,
+        others: Vec::new(),
         incarnation,
         wall_ms: 0,
         batching: if batches { gathered } else { single },
@@ -447,56 +315,11 @@ mod tests {
         Value::from_raw(&Raw::Text(addresses.to_owned())).expect(addresses)
     }
 
-    fn node(name: &str, address: &str, role: RoleSetting) -> ClusterNode {
-        ClusterNode { name: name.into(), address: at(address), role, ..ClusterNode::default() }
-    }
-
-    #[test]
-    fn an_invalid_list_is_refused_with_advice() {
-        let a = || node("a", "127.0.0.1:1", RoleSetting::Core);
-        let b = || node("b", "[::1]:2", RoleSetting::Replicant);
-        assert_eq!(check(&[a(), b()], "b"), Ok(()));
-        for (nodes, own, says) in [
-            (vec![a(), b()], "c", "node.name"),
-            (vec![a(), node("a", "127.0.0.1:3", RoleSetting::Core)], "a", "a name of its own"),
-            (vec![a(), node("c", "127.0.0.1:1", RoleSetting::Core)], "a", "is the address of \"a\" too"),
-            (
-                vec![a(), node("c", "10.0.0.1:1", RoleSetting::Core)],
-                "a",
-                "cluster_node.0: its address is reached",
-            ),
-            (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
-            (vec![node("a", "", RoleSetting::Core)], "a", "add it, such as address"),
-            (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "no node can be reached"),
-            (vec![b()], "b", "core"),
-        ] {
-            let error = check(&nodes, own).expect_err("is wrong");
-            assert!(error.contains(says), "{error}");
-        }
-    }
-
-    #[test]
-    fn settings_that_contradict_the_list_are_refused() {
-        let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
-        let of = |change: &dyn Fn(&mut ClusterSettings)| {
-            let mut settings = ClusterSettings::default();
-            change(&mut settings);
-            check_static(&settings, &nodes, "a").map_err(|why| why.split_once(' ').unwrap().0.to_owned())
-        };
-        assert_eq!(of(&|_| ()), Ok(()));
-        assert_eq!(of(&|settings| settings.join = joined("h:1")), Err("cluster.join".into()));
-        assert_eq!(of(&|settings| settings.advertise = at("h:1")), Err("cluster.advertise".into()));
-        assert_eq!(of(&|settings| settings.role = RoleSetting::Replicant), Err("cluster.role".into()));
-    }
-
     #[test]
     fn an_even_number_of_cores_is_advised_against() {
-        let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
-        let settings = ClusterSettings::default();
-        assert_eq!(advice(&settings, &nodes[..3]), Vec::<String>::new());
-        let [advised] = &advice(&settings, &nodes)[..] else { panic!("four") };
-        assert!(advised.starts_with("of 4 cores 3 have") && advised.contains("than of 3"), "{advised}");
-        let expecting = |expect| advice(&ClusterSettings { expect, ..ClusterSettings::default() }, &[]);
+        let expecting = |expect| advice(&ClusterSettings { expect, ..ClusterSettings::default() });
+        let [advised] = &expecting(4)[..] else { panic!("four") };
+        assert!(advised.contains(" 3 have to be there") && advised.contains("than of 3"), "{advised}");
         let [advised] = &expecting(2)[..] else { panic!("two") };
         assert!(advised.starts_with("of 2 cores that") && advised.contains("cluster.expect"), "{advised}");
         assert!([0, 1, 3].into_iter().all(|expect| expecting(expect).is_empty()));
@@ -504,7 +327,7 @@ mod tests {
         let joining = |expect, role, addresses| {
             let listen = at("10.0.0.1:1");
             let join = joined(addresses);
-            advice(&ClusterSettings { listen, join, expect, role, ..ClusterSettings::default() }, &[])
+            advice(&ClusterSettings { listen, join, expect, role, ..ClusterSettings::default() })
         };
         let (core, two) = (RoleSetting::Core, "10.0.0.1:1,10.0.0.2:1");
         let [advised] = &joining(0, core, two)[..] else { panic!("two") };
@@ -523,7 +346,7 @@ mod tests {
                 join: joined(join),
                 ..ClusterSettings::default()
             };
-            advice(&settings, &[])
+            advice(&settings)
         };
         assert!(of("10.0.0.1:1", "", "10.0.0.1:1")[0].contains("names this node only"));
         assert!(of("0.0.0.0:1", "a.example:1", "A.example:1")[0].contains("names this node only"));
@@ -552,7 +375,7 @@ mod tests {
             ..ClusterSettings::default()
         };
         let core = settings("10.0.0.1:7883", " a:1 ,b:2,", RoleSetting::Core);
-        assert_eq!(check_dynamic(&core, "n"), Ok(()));
+        assert_eq!(check(&core, "n"), Ok(()));
         let meta = meta_config(&core, 7);
         assert_eq!((meta.join, meta.expect, meta.founding), (vec!["a:1".into(), "b:2".into()], 2, 7));
         assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7).expect, 3);
@@ -576,20 +399,23 @@ mod tests {
             (settings("h:1", "a:1,b:2,A:1", RoleSetting::Core), "n", "A:1 is there twice"),
             (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
         ] {
-            let error = check_dynamic(&settings, own).expect_err("is wrong");
+            let error = check(&settings, own).expect_err("is wrong");
             assert!(error.contains(says), "{error}");
         }
         let open = settings("0.0.0.0:7883", "", RoleSetting::Core);
         let advertise = at("10.0.0.1:7883");
-        assert_eq!(check_dynamic(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
+        assert_eq!(check(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
     }
 
     #[test]
-    fn a_node_finds_itself_by_its_name() {
-        let nodes = [node("a", "h:1", RoleSetting::Core), node("b", "h:2", RoleSetting::Replicant)];
-        let config =
-            config(&ClusterSettings::default(), &nodes, "b", true, Incarnation(7)).expect("is there");
-        assert_eq!((&*config.own.name, config.own.role), ("b", Role::Replicant));
-        assert_eq!(config.others.iter().map(|other| &*other.name).collect::<Vec<_>>(), ["a"]);
+    fn other_nodes_connect_to_the_advertised_address() {
+        let settings = ClusterSettings {
+            listen: at("0.0.0.0:1"),
+            advertise: at("a.example:2"),
+            role: RoleSetting::Replicant,
+            ..ClusterSettings::default()
+        };
+        let own = config(&settings, "a", true, Incarnation(7)).own;
+        assert_eq!((&*own.name, own.role, &*own.address), ("a", Role::Replicant, "a.example:2"));
     }
 }

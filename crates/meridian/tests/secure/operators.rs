@@ -187,11 +187,12 @@ fn a_reload_renews_the_certificates_of_links() {
     authority.write("cluster.secret", "a secret that is long enough");
     let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[http]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"a\"\n\
                   [cluster]\nsecret_file = \"cluster.secret\"\nlisten = \"127.83.11.1:7883\"\ntls_certificate = \"link.crt\"\n\
-                  tls_key = \"link.key\"\ntls_ca = \"ca.pem\"\n[[cluster_node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n\
-                  [[cluster_node]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n";
+                  tls_key = \"link.key\"\ntls_ca = \"ca.pem\"\n";
     let mut node = Node::start(&authority, config, &[]);
+    node.reload();
     let line = node.wait_for("the certificate has expired");
     assert!(line.contains("listener=\"cluster\"") && line.contains("link.crt"), "{line}");
+    node.wait_for("reloaded");
     let series = |node: &Node| {
         let mut stream = std::net::TcpStream::connect(&node.http).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
