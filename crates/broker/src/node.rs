@@ -62,7 +62,7 @@ pub struct Node {
     nearly_full: AtomicBool,
     /// Time in milliseconds at which the lease ends, see [`Self::set_fresh_until`].
     fresh_until: AtomicU64,
-    /// Number of other nodes, see [`Self::stamp_retained`].
+    /// Number of other nodes, see [`Self::set_other_nodes`].
     others: AtomicU16,
     /// True when retained messages get a stamp by which other nodes can compare them.
     is_stamping: AtomicBool,
@@ -414,12 +414,10 @@ impl Node {
         peers.connect(self, clock)
     }
 
-    /// Starts stamping retained messages, so that all nodes of a cluster keep the same ones. `others` is the number of
-    /// other nodes; their indexes are the numbers below it. `wall_ms` is the wall-clock time in milliseconds at the
-    /// node's time [`Self::began`]. `own` is a number that no other node should have, for messages that are retained at
-    /// the same time.
-    pub fn stamp_retained(&self, others: u16, wall_ms: u64, own: u8) {
-        self.set_other_nodes(others);
+    /// Starts stamping retained messages, so that all nodes of a cluster keep the same ones. `wall_ms` is the
+    /// wall-clock time in milliseconds at the node's time [`Self::began`]. `own` is a number that no other node should
+    /// have, for messages that are retained at the same time.
+    pub fn stamp_retained(&self, wall_ms: u64, own: u8) {
         self.is_stamping.store(true, Relaxed);
         self.wall_ms.store(wall_ms, Relaxed);
         self.last_stamp.store(u64::from(own), Relaxed);
@@ -430,7 +428,7 @@ impl Node {
         self.wall_ms.store(wall_ms, Relaxed);
     }
 
-    /// Sets the number of indexes of other nodes.
+    /// Sets the number of indexes of other nodes: these are the numbers below it.
     pub fn set_other_nodes(&self, others: u16) {
         self.others.store(others, Relaxed);
     }

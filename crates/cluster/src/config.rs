@@ -7,8 +7,6 @@ use replog::{Batching, Incarnation};
 pub struct Config {
     /// Descriptor of this node.
     pub own: NodeInfo,
-    /// Descriptors of the other nodes.
-    pub others: Vec<NodeInfo>,
     /// Incarnation of the node: greater than that of every earlier one.
     pub incarnation: Incarnation,
     /// Wall-clock time at the start of the node's own time, in milliseconds.

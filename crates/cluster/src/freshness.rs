@@ -186,7 +186,7 @@ fn longer(lease: Duration) -> Duration {
 #[derive(Debug)]
 pub struct Leases {
     lease: Duration,
-    /// Number of cores of the cluster.
+    /// Number of cores of the cluster; while no other is known, this node alone if it is one.
     cores: usize,
     is_core: bool,
     until: BTreeMap<NodeId, Time>,
@@ -194,7 +194,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    pub fn new(lease: Duration, cores: usize, is_core: bool) -> Self {
+    pub fn new(lease: Duration, is_core: bool) -> Self {
+        let cores = usize::from(is_core);
         Self { lease, cores, is_core, until: BTreeMap::new(), settled: BTreeMap::new() }
     }
 
@@ -364,7 +365,9 @@ mod tests {
 
     #[test]
     fn a_majority_of_cores_decides() {
-        let mut leases = Leases::new(LEASE, 3, false);
+        let cores = BTreeSet::from([1, 2, 3].map(NodeId));
+        let mut leases = Leases::new(LEASE, false);
+        leases.set_cores(&cores);
         assert_eq!(leases.fresh_until(Time::NEVER), at(0));
         leases.granted(NodeId(1), at(1000));
         assert_eq!(leases.fresh_until(Time::NEVER), at(0));
@@ -372,11 +375,12 @@ mod tests {
         assert_eq!(leases.fresh_until(Time::NEVER), at(2500));
         leases.granted(NodeId(2), at(400));
         assert_eq!(leases.fresh_until(Time::NEVER), at(2500), "an answer that is late takes nothing away");
-        let mut core = Leases::new(LEASE, 3, true);
+        let mut core = Leases::new(LEASE, true);
+        core.set_cores(&cores);
         assert_eq!(core.fresh_until(Time::NEVER), at(0), "one of three is no majority");
         core.granted(NodeId(1), at(1000));
         assert_eq!(core.fresh_until(Time::NEVER), at(3000));
-        assert_eq!(Leases::new(LEASE, 1, true).fresh_until(Time::NEVER), Time::NEVER);
+        assert_eq!(Leases::new(LEASE, true).fresh_until(Time::NEVER), Time::NEVER);
         core.settled(NodeId(1), Position(4));
         assert_eq!(core.settled_by_majority(Position(7)), Position(4));
         assert_eq!(core.settled_by_majority(Position(3)), Position(3));

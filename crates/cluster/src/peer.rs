@@ -46,7 +46,7 @@ pub struct Peer {
     pub knew: Option<KnownPositions>,
     /// Last hello of the peer.
     pub last_hello: Option<Hello>,
-    /// Incarnation that is a member, if the cores agree on members.
+    /// Incarnation that is a member.
     pub member: Option<Incarnation>,
     /// Number of nodes that are attached to it, as it reports.
     pub load: u32,

@@ -57,10 +57,6 @@ impl Peers {
         self.by_id.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
-    }
-
     pub fn contains(&self, id: NodeId) -> bool {
         self.by_id.contains_key(&id)
     }
@@ -98,7 +94,7 @@ impl Peers {
         self.iter().filter(|(_, peer)| peer.is_core() && peer.is_up).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the incarnation of a node that is a member, if the cores agree on members.
+    /// Returns the incarnation of a node that is a member.
     pub fn member_incarnation(&self, writer: WriterId) -> Option<Incarnation> {
         self.get(&NodeId(writer.0)).and_then(|peer| peer.member)
     }

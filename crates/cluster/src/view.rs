@@ -37,8 +37,7 @@ pub struct View {
     pub links: Vec<Link>,
     /// Nodes that were met or looked for and are not joined, by address.
     pub not_joined: Vec<NotJoined>,
-    /// Membership, if the cores agree on the members.
-    pub membership: Option<Membership>,
+    pub membership: Membership,
 }
 
 /// Number of SUBACKs that wait until others know of the subscription, by level.

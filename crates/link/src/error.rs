@@ -108,7 +108,7 @@ impl fmt::Display for Refusal {
             Self::Secret => "the cluster's secret is not the same on both: check the secret's file",
             Self::OwnName => "both nodes have the same name: give each node a name of its own",
             Self::Channel => "the channel number is not below the number of channels",
-            Self::Unknown => "the refusing node has no peer with this name: add it to the list of peers there",
+            Self::Unknown => "the refusing node has no peer with this name",
             Self::Taken => {
                 "another process with this name is connected and alive: give each node a name of its own, or stop one of the two; after a \
                  restart this passes within seconds"

@@ -132,7 +132,7 @@ impl Mesh {
     pub fn add_peer(&mut self, now: Time, name: &str, address: &str) {
         let node = NodeId::of_name(name);
         if node == self.node {
-            let reason = "a peer has this node's own name: give each node a name of its own, or remove it from the list of peers";
+            let reason = "a peer has this node's own name: give each node a name of its own";
             return self.report(now, Problem { address, name: Some(name), reason, is_transient: false });
         }
         if let Some(peer) = self.peers.get_mut(&node) {

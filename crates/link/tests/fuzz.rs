@@ -161,7 +161,7 @@ fn written(mesh: &mut Mesh) -> Vec<u8> {
 fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
     let mut random = Random::new(random.draw());
     let bytes = move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-    let config = MeshConfig { connections: 1, introduces: true, ..MeshConfig::default() };
+    let config = MeshConfig { connections: 1, ..MeshConfig::default() };
     let mut mesh = Mesh::new(identity(name), Secret::new(b"secret"), Box::new(bytes), config);
     if peer.is_empty() {
         mesh.discover(Time(0), "there");

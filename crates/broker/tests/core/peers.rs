@@ -237,7 +237,8 @@ fn a_message_on_its_way_to_be_retained_is_copied_to_a_node_that_joins() {
     everywhere(|net| {
         let others = Arc::<Others>::default();
         net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
-        net.node.stamp_retained(1, 0, 0);
+        net.node.stamp_retained(0, 0);
+        net.node.set_other_nodes(1);
         let topics: Vec<String> = (0..16).map(|number| format!("r/{number}")).collect();
         let publishers = [0, 1, 2].map(|index| net.connect(index, v5(&format!("p{index}"))));
         for (topic, publisher) in topics.iter().zip(publishers.iter().cycle()) {

@@ -10,7 +10,7 @@ use replog::Incarnation;
 
 use super::ClusterRouter;
 use crate::config::WithoutQuorum;
-use crate::meta::{Member, Meta, State};
+use crate::meta::{Member, State};
 
 /// A value that may change, and the last line about it.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl ClusterRouter {
         let is_full = self.event_log.is_full.next_line(now, None);
         let attached = self.event_log.attached.next_line(now, None);
         let leader = self.event_log.leader.next_line(now, None);
-        let leads = self.membership.meta().and_then(Meta::leader) == Some(self.own);
+        let leads = self.membership.meta.leader() == Some(self.own);
         links.iter().for_each(|(id, line)| self.log_link(*id, line));
         for (id, line) in &members {
             self.log_member(*id, line, leads);
@@ -352,7 +352,7 @@ impl ClusterRouter {
 
     /// Describes why no majority of the cores lets this node acknowledge.
     fn not_fresh_for(&self, now: Time) -> String {
-        if let Some(why) = self.membership.meta().and_then(Meta::waits_for) {
+        if let Some(why) = self.membership.meta.waits_for() {
             return why;
         }
         let cores = || self.peers.values().filter(|peer| peer.is_core());
@@ -397,7 +397,7 @@ impl ClusterRouter {
 
     fn log_leader(&self, now: Time, line: &Line<Option<NodeId>>) {
         let Some(leader) = line.is.and_then(|leader| self.peers.get(&leader)) else { return };
-        let term = self.membership.meta().and_then(|meta| meta.status(now)).map(|status| status.term);
+        let term = self.membership.meta.status(now).map(|status| status.term);
         tracing::info!(
             node = &*leader.info.name,
             term,

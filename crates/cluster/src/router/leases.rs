@@ -12,7 +12,6 @@ use crate::config::WithoutQuorum;
 use crate::features::BRIEF;
 use crate::freshness::{Grants, KnownPositions, Leases};
 use crate::interest::Interest;
-use crate::meta::Meta;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::peers::Peers;
@@ -28,7 +27,7 @@ const CHECK_INTERVAL: u64 = 10_000;
 const FULL_REPORT_INTERVAL: u64 = 5_000_000;
 /// Interval between checks whether shards know the members of groups, in microseconds.
 const JOINING_PAUSE: u64 = 1_000;
-/// Time that a restarted core waits for a node that others reach and it does not, in multiples of the SUBACK time-out.
+/// Time that a restarted core waits for an unreachable node that is not dead, in multiples of the SUBACK time-out.
 const OUT_OF_REACH: u32 = 3;
 /// Number of requests per lease time.
 const RENEWALS: u32 = 4;
@@ -55,9 +54,9 @@ enum Knowledge {
 }
 
 impl LeaseState {
-    pub fn new(now: Time, lease: Duration, cores: usize, is_core: bool) -> Self {
+    pub fn new(now: Time, lease: Duration, is_core: bool) -> Self {
         Self {
-            held: Leases::new(lease, cores, is_core),
+            held: Leases::new(lease, is_core),
             granted: is_core.then(|| Grants::new(now, lease)),
             knowledge: Knowledge::Learning(now),
             request_interval: (lease / RENEWALS).as_micros() as u64,
@@ -227,8 +226,9 @@ impl ClusterRouter {
     }
 
     /// Returns whether this restarted core, which learns since a time, knows all changes that others may have been
-    /// promised that it knows. It does not wait for a node that the cores have declared dead. It waits for an
-    /// unreachable node as long as SUBACKs do, and three times as long if others reach the node.
+    /// promised that it knows. It does not wait for a node that the cores have declared dead. It waits for another node
+    /// as long as SUBACKs do if other cores have sent it what they knew of the node. Otherwise it waits three times as
+    /// long for an unreachable node, and without a limit for a reachable one.
     fn has_learned_all(&self, now: Time, since: Time) -> bool {
         let vector: KnownPositions = self
             .routes
@@ -242,14 +242,11 @@ impl ClusterRouter {
         };
         let has_waited = |times: u32| now >= since.after(self.config.suback_timeout * times);
         let may_wait = |id: &NodeId, peer: &Peer| {
-            // Clients may be connected there whose subscriptions were promised to be known.
-            let is_there = peer.is_up || self.membership.meta().is_some() && peer.dead.is_none();
             // Its clients are gone with it, and messages that its sessions miss until it returns are not promised.
-            let is_over =
-                peer.dead.is_some() && !peer.is_up && self.membership.meta().is_some_and(Meta::may_grant);
-            is_over
+            let is_gone = peer.dead.is_some() && !peer.is_up;
+            is_gone && self.membership.meta.may_grant()
                 || has_waited(1)
-                    && (!is_there
+                    && (is_gone
                         || mutated(Mutation::GrantInTime)
                         || self.peers.are_known_by_cores(WriterId(id.0), &vector)
                         || !peer.is_up && has_waited(OUT_OF_REACH))
@@ -493,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_core_counts_itself_once_it_knows_what_others_were_promised() {
-        let mut leases = LeaseState::new(at(0), LEASE, 1, true);
+        let mut leases = LeaseState::new(at(0), LEASE, true);
         assert_eq!(leases.fresh_until(), at(0));
         leases.learn_from(at(7));
         assert_eq!(leases.knowledge, Knowledge::Learning(at(7)));
@@ -505,7 +502,7 @@ mod tests {
 
     #[test]
     fn leases_are_requested_at_intervals_and_at_once_after_a_change() {
-        let mut leases = LeaseState::new(at(0), LEASE, 3, false);
+        let mut leases = LeaseState::new(at(0), LEASE, false);
         assert!(leases.take_request(at(500)));
         assert_eq!(leases.request_due(), at(1500));
         assert!(!leases.take_request(at(1499)) && leases.take_request(at(1500)));

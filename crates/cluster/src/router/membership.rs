@@ -1,6 +1,6 @@
-//! Peers of this node when the cores agree on the members.
+//! Peers of this node: the members on which the cores agree, and nodes that may become members.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use broker::peers::{Copies, Wants};
@@ -24,17 +24,9 @@ use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{Hello, PeerMessage};
 
-/// Members of the cluster.
-pub(super) enum Membership {
-    /// Members of the configuration. Proposals to change them are refused.
-    Configured { refused: VecDeque<ProposalId> },
-    /// Members on which the cores agree.
-    Agreed(Box<AgreedMembers>),
-}
-
 /// Members on which the cores agree, and nodes that may become members.
-pub(super) struct AgreedMembers {
-    meta: Meta,
+pub(super) struct Membership {
+    pub meta: Meta,
     pending_peers: PendingPeers,
     /// Index of the roster that the peers match.
     applied_roster: u64,
@@ -51,36 +43,7 @@ struct AppliedRoster {
 }
 
 impl Membership {
-    pub fn configured() -> Self {
-        Self::Configured { refused: VecDeque::new() }
-    }
-
-    pub fn meta(&self) -> Option<&Meta> {
-        match self {
-            Self::Configured { .. } => None,
-            Self::Agreed(agreed) => Some(&agreed.meta),
-        }
-    }
-
-    pub fn meta_mut(&mut self) -> Option<&mut Meta> {
-        Some(&mut self.agreed_mut()?.meta)
-    }
-
-    fn agreed_mut(&mut self) -> Option<&mut AgreedMembers> {
-        match self {
-            Self::Configured { .. } => None,
-            Self::Agreed(agreed) => Some(agreed),
-        }
-    }
-
-    /// Returns whether this node takes part in the cluster.
-    fn is_member(&self) -> bool {
-        self.meta().is_none_or(Meta::is_member)
-    }
-}
-
-impl AgreedMembers {
-    fn new(meta: Meta) -> Self {
+    pub fn new(meta: Meta) -> Self {
         Self { meta, pending_peers: PendingPeers::default(), applied_roster: 0, was_member: false }
     }
 
@@ -167,103 +130,73 @@ const PENDING_PEERS_MAX: usize = 256;
 const SETTLED: Duration = Duration::from_secs(5);
 
 impl ClusterRouter {
-    /// Starts to follow the members that the cores agree on. Before this call there are no other nodes.
-    pub fn join_cluster(&mut self, now: Time, meta: Meta) {
-        debug_assert!(self.peers.is_empty() && self.membership.meta().is_none());
-        self.mesh.set_descriptor(now, meta.descriptor().encode().into());
-        self.membership = Membership::Agreed(Box::new(AgreedMembers::new(meta)));
-        self.discover(now);
-        self.apply_roster(now);
-    }
-
     /// Passes an event of the node's log to this node's replica.
     pub fn handle_log_event(&mut self, event: LogEvent) {
-        if let Some(meta) = self.membership.meta_mut() {
-            meta.handle_log_event(event);
-        }
+        self.membership.meta.handle_log_event(event);
     }
 
     /// Returns a request of this node's replica to read from the node's log. The owner runs it where a disk may
     /// be waited for, and passes the result on by [`RouterCommand::LogRead`](super::RouterCommand::LogRead).
     pub fn poll_log_read(&mut self) -> Option<LogRead> {
-        self.membership.meta_mut()?.poll_read()
+        self.membership.meta.poll_read()
     }
 
     pub(super) fn handle_read(&mut self, result: LogReadResult) {
-        if let Some(meta) = self.membership.meta_mut() {
-            meta.handle_read(result);
-        }
+        self.membership.meta.handle_read(result);
     }
 
     /// Proposes an operator's command: [`Self::poll_proposal`] returns the outcome.
     pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
-        match &mut self.membership {
-            Membership::Agreed(agreed) => agreed.meta.propose(now, id, command),
-            Membership::Configured { refused } => refused.push_back(id),
-        }
+        self.membership.meta.propose(now, id, command);
     }
 
     pub fn poll_proposal(&mut self) -> Option<(ProposalId, Result<Answer, String>)> {
-        match &mut self.membership {
-            Membership::Agreed(agreed) => agreed.meta.poll_answered(),
-            Membership::Configured { refused } => {
-                let why = "the members of this cluster are those of the [[cluster_node]] lists: change these, and restart the nodes";
-                Some((refused.pop_front()?, Err(why.to_owned())))
-            }
-        }
+        self.membership.meta.poll_answered()
     }
 
     /// Lets this node leave the cluster: [`Self::poll_proposal`] reports the end of its membership. Its clients are
     /// disconnected before.
     pub fn leave(&mut self, now: Time, id: ProposalId) {
-        match &mut self.membership {
-            Membership::Agreed(agreed) => agreed.meta.leave(now, id),
-            Membership::Configured { refused } => refused.push_back(id),
-        }
+        self.membership.meta.leave(now, id);
     }
 
     /// Adds addresses of other nodes, on an operator's request.
     pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
-        let Some(meta) = self.membership.meta_mut() else { return };
-        meta.join_at(addresses);
+        self.membership.meta.join_at(addresses);
         self.discover(now);
     }
 
     /// Sets the position of the owner's copy of the records.
     pub fn records_copied(&mut self, at: Position) {
-        if let Some(meta) = self.membership.meta_mut() {
-            meta.set_position(at);
-        }
+        self.membership.meta.set_position(at);
     }
 
     /// Returns an update for the owner's copy of the records. The next one follows when the owner reports that this one
     /// is stored.
     pub fn poll_delivery(&mut self) -> Option<RecordUpdate> {
-        self.membership.meta_mut()?.poll_delivery()
+        self.membership.meta.poll_delivery()
     }
 
     /// Prepares a stop of this node: another core leads if this one did.
     pub fn resign(&mut self, now: Time) {
-        if let Some(meta) = self.membership.meta_mut() {
-            meta.resign(now);
-        }
+        self.membership.meta.resign(now);
     }
 
-    pub fn meta(&self) -> Option<&Meta> {
-        self.membership.meta()
+    pub fn meta(&self) -> &Meta {
+        &self.membership.meta
     }
 
     /// Returns whether this node takes part in the cluster.
     pub(super) fn is_member(&self) -> bool {
-        self.membership.is_member()
+        self.membership.meta.is_member()
     }
 
     pub(super) fn update_membership(&mut self, now: Time) {
+        let Membership { meta, pending_peers, .. } = &mut self.membership;
         // Turns for messages do not wait for a meta group that has nothing to do.
-        let Some(agreed) = self.membership.agreed_mut().filter(|agreed| agreed.meta.timeout() <= now) else {
+        if meta.timeout() > now {
             return;
-        };
-        let (meta, pending_peers) = (&mut agreed.meta, &agreed.pending_peers);
+        }
         let (own, mesh) = (self.leases.granted.as_ref(), &self.mesh);
         let link_status = |id: NodeId, is_up: bool| LinkStatus {
             id,
@@ -295,7 +228,7 @@ impl ClusterRouter {
 
     fn log_turned_away(&mut self, now: Time) {
         let reason = "its version is too old for the cluster, whose cores do not admit it: update it";
-        while let Some(id) = self.membership.meta_mut().and_then(Meta::poll_turned_away) {
+        while let Some(id) = self.membership.meta.poll_turned_away() {
             // The node may have asked by a relay that this node reaches.
             let linked = self.mesh.peer(id).map(|peer| (peer.name.to_owned(), peer.address.to_owned()));
             let known = || self.info(id).map(|info| (info.name.to_string(), info.address.to_string()));
@@ -306,8 +239,8 @@ impl ClusterRouter {
     }
 
     /// Looks for other nodes while this one is no member, or reaches no core.
-    fn discover(&mut self, now: Time) {
-        let Some(meta) = self.membership.meta() else { return };
+    pub(super) fn discover(&mut self, now: Time) {
+        let meta = &self.membership.meta;
         // The only core of a cluster has no other core to reach.
         let hears_core = self.is_core() && !self.peers.values().any(Peer::is_core)
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
@@ -322,9 +255,6 @@ impl ClusterRouter {
 
     /// Handles an introduction of a node that knows the secret.
     pub(super) fn introduced(&mut self, now: Time, name: &str, descriptor: &[u8], address: Option<&str>) {
-        if self.membership.meta().is_none() {
-            return;
-        }
         let said = descriptor;
         let Some(descriptor) = NodeDescriptor::decode(said) else {
             self.counters.malformed += 1;
@@ -342,7 +272,7 @@ impl ClusterRouter {
             }
             return;
         }
-        let Some(AgreedMembers { meta, pending_peers, .. }) = self.membership.agreed_mut() else { return };
+        let Membership { meta, pending_peers, .. } = &mut self.membership;
         let (is_wanted, ours) = (meta.introduced(id, &descriptor, address), meta.roster().founded);
         if is_wanted {
             if let Some(pending_peer) = pending_peers.by_id.get_mut(&id) {
@@ -396,22 +326,22 @@ impl ClusterRouter {
     }
 
     fn expire_pending_peers(&mut self, now: Time) {
-        let agreed = self.membership.agreed_mut();
         // Nodes that found a cluster wait for each other without a limit.
-        let Some(agreed) = agreed.filter(|agreed| agreed.meta.roster().founded != 0) else { return };
-        for id in agreed.pending_peers.take_expired(now) {
+        if self.membership.meta.roster().founded == 0 {
+            return;
+        }
+        for id in self.membership.pending_peers.take_expired(now) {
             self.mesh.remove_peer(now, id);
         }
     }
 
     /// Removes the link of a node that has left and stopped. It is not dialed again, and not reported as missing.
     pub(super) fn forget_removed(&mut self, now: Time, id: NodeId) -> bool {
-        let Some(agreed) = self.membership.agreed_mut() else { return false };
-        if !agreed.pending_peers.forget_removed(id) {
+        if !self.membership.pending_peers.forget_removed(id) {
             return false;
         }
         self.mesh.remove_peer(now, id);
-        agreed.meta.link_changed(id, false);
+        self.membership.meta.link_changed(id, false);
         true
     }
 
@@ -420,7 +350,7 @@ impl ClusterRouter {
         if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
             return;
         }
-        let Some(AgreedMembers { meta, pending_peers, .. }) = self.membership.agreed_mut() else { return };
+        let Membership { meta, pending_peers, .. } = &mut self.membership;
         let Some(pending_peer) = pending_peers.by_id.get_mut(&id) else { return };
         match event {
             Event::Up => {
@@ -456,20 +386,18 @@ impl ClusterRouter {
     }
 
     pub(super) fn meta_message(&mut self, now: Time, from: NodeId, message: &MetaMessage<'_>) {
-        let is_message =
-            self.membership.meta_mut().is_some_and(|meta| meta.handle_message(now, from, message));
+        let is_message = self.membership.meta.handle_message(now, from, message);
         self.counters.malformed += u64::from(!is_message);
     }
 
     /// Updates the peers to match the roster.
-    fn apply_roster(&mut self, now: Time) {
-        let Some(meta) = self.membership.meta() else { return };
+    pub(super) fn apply_roster(&mut self, now: Time) {
+        let meta = &self.membership.meta;
         let roster = meta.roster().clone();
         if meta.is_over() && !mutated(Mutation::StayDead) {
             self.restart_incarnation();
         }
-        let applied = self.membership.agreed_mut().and_then(AgreedMembers::apply_roster);
-        let Some(AppliedRoster { is_first, has_joined }) = applied else { return };
+        let Some(AppliedRoster { is_first, has_joined }) = self.membership.apply_roster() else { return };
         if has_joined {
             // Nodes that had removed an earlier incarnation of this node meanwhile have forgotten its requests.
             self.request_all_again();
@@ -553,8 +481,7 @@ impl ClusterRouter {
     }
 
     fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
-        let agreed = self.membership.agreed_mut();
-        let pending_peer = agreed.and_then(|agreed| agreed.pending_peers.by_id.remove(&id));
+        let pending_peer = self.membership.pending_peers.by_id.remove(&id);
         self.mesh.add_peer(now, &info.name, &info.address);
         let peer = self.peers.add(now, id, info.clone());
         let index = peer.index;
@@ -597,9 +524,7 @@ impl ClusterRouter {
         // The report that it could not be reached concerned a member. No node looks for it now.
         self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
         tracing::info!(node = &*peer.info.name, "node removed from the cluster");
-        if let Some(meta) = self.membership.meta_mut() {
-            meta.link_changed(id, false);
-        }
+        self.membership.meta.link_changed(id, false);
         self.node.routes.set_reachable(peer.index, false);
         let writer = WriterId(id.0);
         // This includes earlier incarnations: when they are forgotten, the node may have another index.
@@ -613,12 +538,12 @@ impl ClusterRouter {
             self.forget_incarnations(writer);
         }
         self.hand_over_retained(id);
-        let agreed = self.membership.agreed_mut();
-        if let Some(agreed) = agreed.filter(|agreed| peer.is_up && agreed.pending_peers.has_room()) {
+        let pending_peers = &mut self.membership.pending_peers;
+        if peer.is_up && pending_peers.has_room() {
             // This link tells the node that it is no member.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
             let removed = PendingPeer { last, ..PendingPeer::new(now, PendingState::Removed) };
-            agreed.pending_peers.by_id.insert(id, removed);
+            pending_peers.by_id.insert(id, removed);
         } else {
             self.mesh.remove_peer(now, id);
         }
@@ -664,7 +589,7 @@ impl ClusterRouter {
     /// Restarts this node's incarnation, because the others have declared it dead or it may not start. Its clients are
     /// disconnected.
     fn restart_incarnation(&mut self) {
-        let Some(meta) = self.membership.meta_mut() else { return };
+        let meta = &mut self.membership.meta;
         let known = meta.roster().members.get(&self.own);
         let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
         let was_member = meta.was_member() || is_known;
@@ -693,9 +618,7 @@ impl ClusterRouter {
             self.peers.iter().filter(|(_, peer)| !peer.is_up).map(|(id, _)| *id).collect();
         away.into_iter().for_each(|id| self.expect_other_link(id));
         // The others learn of the new incarnation, and receive its changes.
-        if let Some(agreed) = self.membership.agreed_mut() {
-            agreed.was_member = false;
-        }
+        self.membership.was_member = false;
         self.request_all_again();
     }
 
@@ -712,7 +635,8 @@ impl ClusterRouter {
     /// Returns whether this core may grant a lease to a node.
     pub(super) fn may_be_granted(&self, id: NodeId) -> bool {
         let incarnation = self.peers.get(&id).and_then(|peer| peer.incarnation);
-        self.membership.meta().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, incarnation))
+        let meta = &self.membership.meta;
+        meta.may_grant() && meta.may_be_granted(id, incarnation)
     }
 }
 

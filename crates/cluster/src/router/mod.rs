@@ -140,35 +140,27 @@ impl Counters {
 }
 
 impl ClusterRouter {
-    /// Creates a router. `mesh` has no peers yet; `hash_seed` is the node's secret.
-    pub fn new(now: Time, config: Config, node: Arc<Node>, mut mesh: Mesh, hash_seed: u64) -> Self {
+    /// Creates a router, which follows the members that the cores agree on. `mesh` has no peers yet; `hash_seed` is the
+    /// node's secret.
+    pub fn new(now: Time, config: Config, node: Arc<Node>, mesh: Mesh, hash_seed: u64, meta: Meta) -> Self {
         let own = NodeId::of_name(&config.own.name);
-        let mut peers = Peers::default();
-        for info in &config.others {
-            let id = NodeId::of_name(&info.name);
-            mesh.add_peer(now, &info.name, &info.address);
-            let peer = peers.add(now, id, info.clone());
-            // The other node is unreachable until its link comes up.
-            node.routes.set_reachable(peer.index, false);
-        }
         let is_core = config.own.role == Role::Core;
-        let cores = peers.values().filter(|peer| peer.is_core()).count() + usize::from(is_core);
         let replica = Replica::new(hash_seed, config.tombstones_max);
         let routes = RouteReplica::new(WriterId(own.0), config.incarnation, replica);
-        node.stamp_retained(peers.index_count(), config.wall_ms, own.0 as u8);
+        node.stamp_retained(config.wall_ms, own.0 as u8);
         if config.without_quorum == WithoutQuorum::Hold {
             node.set_fresh_until(broker::Time::default());
         }
-        Self {
+        let mut router = Self {
             own,
             mesh,
-            peers,
+            peers: Peers::default(),
             routes,
             attachment: Attachment::default(),
             retained_missing: false,
-            membership: Membership::configured(),
+            membership: Membership::new(meta),
             subacks: Subacks::default(),
-            leases: LeaseState::new(now, config.lease, cores, is_core),
+            leases: LeaseState::new(now, config.lease, is_core),
             reports: Reports::new(now),
             clocks: Clocks::new(config.wall_ms),
             now,
@@ -179,7 +171,10 @@ impl ClusterRouter {
             event_log: event_log::EventLog::new(now),
             node,
             config,
-        }
+        };
+        router.discover(now);
+        router.apply_roster(now);
+        router
     }
 
     pub fn mesh(&mut self) -> &mut Mesh {
@@ -265,7 +260,7 @@ impl ClusterRouter {
     /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
-        let meta = self.membership.meta().map_or(Time::NEVER, Meta::timeout);
+        let meta = self.membership.meta.timeout();
         self.mesh
             .timeout()
             .min(feeds)
@@ -304,9 +299,7 @@ impl ClusterRouter {
                 self.routes.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_reachable(peer.index, true);
                 self.send_hello(now, id);
-                if let Some(meta) = self.membership.meta_mut() {
-                    meta.link_changed(id, true);
-                }
+                self.membership.meta.link_changed(id, true);
             }
             Event::Suspect => {
                 peer.is_up = false;
@@ -325,9 +318,7 @@ impl ClusterRouter {
                 if !self.is_member() {
                     self.expect_other_link(id);
                 }
-                if let Some(meta) = self.membership.meta_mut() {
-                    meta.link_changed(id, false);
-                }
+                self.membership.meta.link_changed(id, false);
             }
             Event::Restarted => {
                 self.clocks.restarted(now, id);

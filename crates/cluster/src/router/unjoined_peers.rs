@@ -132,8 +132,7 @@ impl ClusterRouter {
     pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
         let are_all_up = self.is_member() && self.peers.values().all(|peer| peer.is_up);
         let is_spare = |entry: &Entry| {
-            let is_given = self.membership.meta().is_some_and(|meta| meta.is_given(&entry.address));
-            are_all_up && entry.name.is_none() && is_given
+            are_all_up && entry.name.is_none() && self.membership.meta.is_given(&entry.address)
         };
         let is_dead = |name: &str, address: &str| {
             let id = NodeId::of_name(name);

@@ -57,8 +57,8 @@ impl ClusterRouter {
         }
     }
 
-    fn membership_view(&self, now: Time) -> Option<Membership> {
-        let meta = self.membership.meta()?;
+    fn membership_view(&self, now: Time) -> Membership {
+        let meta = &self.membership.meta;
         let roster = meta.roster();
         let status = meta.status(now);
         let name = |id: NodeId| roster.members.get(&id).map(|member| member.info.name.clone());
@@ -95,14 +95,14 @@ impl ClusterRouter {
         });
         // A node without a replica knows of a majority by its lease.
         let has_quorum = replica.as_ref().map_or(self.fresh_until() > now, |replica| replica.has_quorum);
-        Some(Membership {
+        Membership {
             is_stale: !has_quorum,
             founded: roster.founded,
             index: roster.index,
             waits_for: meta.waits_for(),
             members,
             replica,
-        })
+        }
     }
 
     /// Returns the grants that hold, with names and remaining times.

@@ -18,9 +18,6 @@ pub struct MeshConfig {
     pub dial_max: Duration,
     /// Pause between introductions at one discovery address.
     pub discovery_interval: Duration,
-    /// True to introduce this node to nodes that know the secret and are no peers, and to report them. Otherwise they
-    /// are refused.
-    pub introduces: bool,
     /// Maximum incoming connections whose handshake is not done. Beyond it, those that have sent nothing valid make
     /// room.
     pub handshakes_max: usize,
@@ -43,7 +40,6 @@ impl Default for MeshConfig {
             dial_first: Duration::from_millis(100),
             dial_max: Duration::from_secs(1),
             discovery_interval: Duration::from_secs(2),
-            introduces: false,
             handshakes_max: 64,
             handshakes_per_address: 32,
             warning_interval: Duration::from_secs(60),

@@ -47,8 +47,7 @@ impl Mesh {
             connection.reached = namesake.filter(|_| is_taken).map(|it| it.address.clone());
             let answer = match peer {
                 _ if is_namesake => Err(Refusal::Taken),
-                _ if is_introduction && self.config.introduces => Ok(NO_LINK),
-                _ if is_introduction => Err(Refusal::Unknown),
+                _ if is_introduction => Ok(NO_LINK),
                 None => Err(Refusal::Unknown),
                 Some(_) if self.node < node => Err(Refusal::Direction),
                 Some(_) if is_taken => Err(Refusal::Taken),
@@ -91,8 +90,8 @@ impl Mesh {
             PeerError::Refuses { reason: Refusal::Unknown }
                 | PeerError::RefusedBy { reason: Refusal::Unknown }
         );
-        // With introductions both nodes learn of each other, but not at the same time.
-        connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Discovery;
+        // Both nodes learn of each other, but not at the same time.
+        connection.is_early = is_unknown && connection.origin != Origin::Discovery;
         let is_other = matches!(
             error,
             PeerError::Refuses { reason: Refusal::Cluster }
@@ -222,8 +221,8 @@ impl Mesh {
 fn refused_introduction(error: &PeerError) -> String {
     match error {
         PeerError::RefusedBy { reason: Refusal::Unknown } => {
-            "the node there has a fixed list of peers and takes no introductions: let it look \
-            for other nodes too, or add each of the two to the other's list of peers"
+            "the node there has a list of the nodes in its configuration, as in version 0.1, and joins no others: \
+             change it to cluster.join as well"
                 .into()
         }
         PeerError::RefusedBy { reason: Refusal::Channel } => {

@@ -6,18 +6,17 @@ use link::{
     ConnectionId, Demand, Handshake, Identity, Lane, LinkId, MeshEvent, Output, Progress, Secret, Time,
 };
 
-/// Returns nodes without peers. Each of them dials all addresses for discovery and allows introductions.
+/// Returns nodes without peers. Each of them dials all addresses for discovery.
 fn unauthenticated_nodes(count: usize) -> Vec<Spec> {
     let mut specs = specs(count, 2);
     for spec in &mut specs {
         spec.peers.clear();
         spec.seeks = (0..count).collect();
-        spec.config.introduces = true;
     }
     specs
 }
 
-/// Returns two nodes: the first dials the second for discovery, and the second allows introductions.
+/// Returns two nodes: the first dials the second for discovery.
 fn seeker_and_sought() -> Vec<Spec> {
     let mut specs = unauthenticated_nodes(2);
     specs[0].seeks = vec![1];
@@ -70,7 +69,6 @@ fn peers_that_are_introduced_are_not_disturbed() {
     let mut specs = specs(2, 2);
     for spec in &mut specs {
         spec.seeks = vec![0, 1];
-        spec.config.introduces = true;
     }
     let mut world = World::new(specs, 3);
     world.run(2_000);
@@ -101,16 +99,6 @@ fn not_introduced(change: impl Fn(&mut [Spec]), at_seeker: &str, at_sought: &str
     assert!((10..60).contains(&counters.dialed), "{} attempts, ever more seldom", counters.dialed);
     assert!(counters.dials_failed >= counters.dialed - 1);
     assert_eq!(world.nodes[1].mesh.counters().introduced, 0);
-}
-
-#[test]
-fn a_node_that_takes_no_introductions_refuses() {
-    let change = |specs: &mut [Spec]| specs[1].config.introduces = false;
-    not_introduced(
-        change,
-        "add each of the two to the other's list of peers",
-        "the refusing node has no peer with this name",
-    );
 }
 
 #[test]
@@ -247,7 +235,6 @@ fn discovery_addresses_have_a_bound() {
 fn another_process_with_the_name_of_a_peer_learns_why_it_is_refused() {
     let mut specs = specs(2, 2);
     for (at, spec) in specs.iter_mut().enumerate() {
-        spec.config.introduces = true;
         spec.seeks = vec![1 - at];
     }
     let mut world = World::new(specs.clone(), 13);
@@ -358,9 +345,7 @@ fn introductions_without_a_proof_count_as_handshakes_and_end() {
 /// A node that knows the id of the cluster can announce a name, and then be silent until the handshake times out.
 #[test]
 fn a_connection_from_the_network_of_a_peer_gets_a_slot_despite_unknown_nodes() {
-    let mut specs = specs(2, 2);
-    specs.iter_mut().for_each(|spec| spec.config.introduces = true);
-    let mut world = World::new(specs, 12);
+    let mut world = World::new(specs(2, 2), 12);
     world.run(8_000);
     assert!(world.is_joined());
     // The node that is dialed knows the address of the other.
@@ -419,13 +404,10 @@ fn a_dialer_that_is_no_peer_yet_is_refused_and_both_log_what_they_wait_for() {
     let world = World::new(specs.clone(), 12);
     let acceptor = usize::from(world.id(0) < world.id(1));
     specs[acceptor].peers.clear();
-    for spec in &mut specs {
-        spec.config.introduces = true;
-    }
     let mut world = World::new(specs, 12);
     world.run(10_000);
     assert_eq!(world.said(acceptor, "this node does not know it as a member yet"), 1);
     assert_eq!(world.said(1 - acceptor, "the node there does not know this one as a member yet"), 1);
-    assert_eq!(world.said(0, "list of peers") + world.said(1, "list of peers"), 0, "there is none");
+    assert_eq!(world.nodes[acceptor].mesh.peers().count(), 0);
     assert!(world.nodes.iter().all(|node| node.introduced.is_empty()));
 }

@@ -278,7 +278,6 @@ impl Cluster {
         let mesh_config = MeshConfig {
             link,
             connections: settings.connections,
-            introduces: true,
             cluster: settings.id.as_str().into(),
             ..MeshConfig::default()
         };
@@ -342,8 +341,7 @@ impl Cluster {
         let config = cluster::Config { wall_ms: began, ..config };
         let (meta, access) = meta.start(now, &config)?;
         let (meta_events, log_reads) = access.unzip();
-        let mut router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed);
-        router.join_cluster(now, meta);
+        let router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed, meta);
         self.shared.lock_last_view().at = Some(Instant::now());
         let served = RouterThread { router, shared: self.shared.clone(), log_reads, viewed_at: None };
         let handle = transport::spawn(served, TransportConfig { clock, ..transport })

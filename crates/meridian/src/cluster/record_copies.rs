@@ -49,15 +49,14 @@ impl RecordCopies {
         if cluster_state.1.is_some_and(|at| at.after(KNOWN_INTERVAL) > now) {
             return;
         }
-        if let Some(meta) = router.meta() {
-            let founded = meta.roster().founded;
-            let leads = meta.has_quorum(now) && meta.leads(now);
-            let revision = meta.records_revision();
-            *cluster_state = (ClusterState { founded, revision, leads }, Some(now));
-            drop(cluster_state);
-            if founded != 0 && revision == Some(0) {
-                self.arrived();
-            }
+        let meta = router.meta();
+        let founded = meta.roster().founded;
+        let leads = meta.has_quorum(now) && meta.leads(now);
+        let revision = meta.records_revision();
+        *cluster_state = (ClusterState { founded, revision, leads }, Some(now));
+        drop(cluster_state);
+        if founded != 0 && revision == Some(0) {
+            self.arrived();
         }
     }
 

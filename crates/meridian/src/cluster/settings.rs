@@ -281,7 +281,6 @@ pub fn config(cluster: &ClusterSettings, own: &str, batches: bool, incarnation: 
     let single = Batching { interval: Duration::ZERO, bytes_max: 1, ..Batching::default() };
     Config {
         own,
-        others: Vec::new(),
         incarnation,
         wall_ms: 0,
         batching: if batches { gathered } else { single },

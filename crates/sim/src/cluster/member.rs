@@ -11,8 +11,7 @@ use cluster::{ClusterRouter, Config, NodeInfo, Role, RouterCommand};
 use configstore::{RecordUpdate, Records, RecordsLimits};
 use consensus::{Group, LogGroup, LogRead, ReplicaId, StartError, StorageGroups};
 use link::{
-    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, PeerStatus, Secret,
-    Time,
+    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, NodeId, Output, PeerStatus, Secret, Time,
 };
 use replog::Incarnation;
 
@@ -191,8 +190,7 @@ impl Member {
         let mut random = Random::new(cx.random.draw());
         let fill =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
-        let mesh_config = MeshConfig { introduces: true, ..plan.mesh.clone() };
-        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), mesh_config);
+        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), plan.mesh.clone());
         let config = Config {
             own: info.clone(),
             incarnation: self.number(),
@@ -200,9 +198,9 @@ impl Member {
             ..plan.config.clone()
         };
         let incarnation = config.incarnation;
-        let mut router = ClusterRouter::new(now, config, node.broker().clone(), mesh, cx.random.draw());
+        let hash_seed = cx.random.draw();
         let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
-        router.join_cluster(now, meta);
+        let mut router = ClusterRouter::new(now, config, node.broker().clone(), mesh, hash_seed, meta);
         if cx.random.percent(20) {
             self.copy = configstore::Copy::default();
         }
@@ -350,9 +348,7 @@ impl Process {
             self.answers.push(outcome);
         }
         self.node.send_posted(cx);
-        if self.router.meta().is_some() {
-            self.node.check_log_queue(cx);
-        }
+        self.node.check_log_queue(cx);
         self.serve_mesh(cx, wan, now);
         self.note_links(cx);
         self.turns += 1;
@@ -426,7 +422,7 @@ impl Process {
         for (node, is_up, attached, restarts) in peers {
             let is_there = is_up && self.is_member(node);
             self.note_restarts(now, node, is_there, restarts);
-            let member = self.router.meta().and_then(|meta| meta.roster().members.get(&node));
+            let member = self.router.meta().roster().members.get(&node);
             let peer_state = (attached, member.map(|member| member.incarnation));
             let interrupted = self.interrupted.entry(node).or_insert((now, peer_state));
             if !is_there || interrupted.1 != peer_state {
@@ -468,9 +464,8 @@ impl Process {
 
     /// Returns whether another node is a living member, as far as this one knows.
     fn is_member(&self, node: NodeId) -> bool {
-        self.router.meta().is_none_or(|meta| {
-            meta.roster().members.get(&node).is_some_and(|member| member.state != State::Dead)
-        })
+        let member = self.router.meta().roster().members.get(&node);
+        member.is_some_and(|member| member.state != State::Dead)
     }
 
     /// Returns whether the link to another node was down or reconnected since `since`, or that node was dead or not a

@@ -278,7 +278,6 @@ fn config(random: &mut Random, own: NodeInfo) -> Config {
     };
     Config {
         own,
-        others: Vec::new(),
         incarnation: Incarnation(0),
         wall_ms: 0,
         batching,

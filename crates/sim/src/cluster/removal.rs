@@ -97,7 +97,7 @@ impl SimCluster {
         let asked = self.cx.random.below(self.members.len());
         let Some(process) = &self.members[asked].process else { return };
         let id = self.id_of(node);
-        let known = process.router.meta().and_then(|meta| meta.roster().members.get(&id));
+        let known = process.router.meta().roster().members.get(&id);
         let Some(known) = known.filter(|known| known.state == State::Dead) else { return };
         let command = Command::Remove(id, Some(known.incarnation));
         self.send_command(asked, RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), command));
@@ -204,7 +204,7 @@ impl SimCluster {
     fn can_do_without(&self, node: usize) -> bool {
         let known = self.members.iter().filter_map(|member| {
             let process = member.process.as_ref()?;
-            let meta = process.router.meta()?;
+            let meta = process.router.meta();
             Some((meta.roster(), meta.status(process.time(&self.cx))?))
         });
         let known: Vec<(&Roster, Status)> = known.map(|(roster, status)| (&**roster, status)).collect();
@@ -253,8 +253,8 @@ impl SimCluster {
 
     /// Latest roster of all nodes.
     fn last_roster(&self) -> Option<&Roster> {
-        let metas = self.members.iter().filter_map(|member| member.process.as_ref()?.router.meta());
-        metas.map(|meta| &**meta.roster()).max_by_key(|roster| roster.index)
+        let processes = self.members.iter().filter_map(|member| member.process.as_ref());
+        processes.map(|process| &**process.router.meta().roster()).max_by_key(|roster| roster.index)
     }
 
     pub(super) fn id_of(&self, node: usize) -> NodeId {

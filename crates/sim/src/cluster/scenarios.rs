@@ -74,7 +74,6 @@ fn plan(batching: Duration) -> Plan {
         setups: setups.collect(),
         config: Config {
             own: nodes[0].clone(),
-            others: Vec::new(),
             incarnation: Incarnation(0),
             wall_ms: 0,
             batching: Batching { interval: batching, bytes_max: 64 << 10, in_flight_max: 4 << 20 },
@@ -174,7 +173,7 @@ impl Scenario {
     }
 
     fn meta(&self, node: usize) -> Option<&Meta> {
-        self.cluster.members[node].process.as_ref()?.router.meta()
+        Some(self.cluster.members[node].process.as_ref()?.router.meta())
     }
 
     /// Number of members that a node knows, or 0 if it is not a member.
@@ -401,10 +400,7 @@ fn id(node: usize) -> NodeId {
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
 pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
-    (
-        cluster::Mutation::SettleCutOff,
-        leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
-    ),
+    (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
         sessions::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
@@ -425,10 +421,7 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
         cluster::Mutation::IgnoreCopyRequests,
         retained::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
     ),
-    (
-        cluster::Mutation::ForgetGrants,
-        leases::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
-    ),
+    (cluster::Mutation::ForgetGrants, leases::restarted_cores_wait_for_the_leases_that_they_have_forgotten),
     (
         cluster::Mutation::GrantUninformed,
         leases::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
@@ -439,7 +432,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     ),
     (cluster::Mutation::DeclareDeadAtOnce, meta_group::dead::a_node_with_a_lease_is_not_declared_dead),
     (cluster::Mutation::NoMargin, meta_group::dead::a_node_with_a_lease_by_a_slow_clock_is_not_declared_dead),
-    (cluster::Mutation::PurgeSuspects, meta_group::dead::a_suspected_node_that_is_reachable_again_keeps_its_routes),
+    (
+        cluster::Mutation::PurgeSuspects,
+        meta_group::dead::a_suspected_node_that_is_reachable_again_keeps_its_routes,
+    ),
     (
         cluster::Mutation::KeepClients,
         meta_group::dead::a_client_connected_to_a_node_that_was_declared_dead_misses_nothing,

@@ -71,7 +71,7 @@ impl SimCluster {
             let is_cut_off = |peer: &PeerStatus<'_>| !peer.is_up;
             let cut_off = process.router.mesh().peers().filter(is_cut_off).map(|peer| peer.name.to_owned());
             let cut_off: Vec<String> = cut_off.collect();
-            let Some(meta) = process.router.meta() else { continue };
+            let meta = process.router.meta();
             let (roster, status, waits_for) = (meta.roster(), meta.status(now), meta.waits_for());
             self.cx.log(|| format!("n{node}: {roster:?}, {status:?}, waits for {waits_for:?}"));
             let (view, copy) = (process.router.view(now), member.copy.position());
@@ -131,10 +131,9 @@ impl SimCluster {
         let absent_node = absent_node.map(|node| self.id_of(node));
         available_nodes.into_iter().all(|node| {
             let Some(process) = &mut self.members[node].process else { return false };
-            let is_whole = process.router.meta().is_none_or(|meta| {
-                let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
-                meta.is_member() && alive.count() == count && meta.adopted().is_none_or(is_open)
-            });
+            let meta = process.router.meta();
+            let alive = meta.roster().members.values().filter(|member| member.state == State::Alive);
+            let is_whole = meta.is_member() && alive.count() == count && meta.adopted().is_none_or(is_open);
             let is_linked = |peer: PeerStatus<'_>| peer.is_up && peer.connections.0 == peer.connections.1;
             is_whole
                 && process.router.mesh().peers().all(|peer| Some(peer.node) == absent_node || is_linked(peer))

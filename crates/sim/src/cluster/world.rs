@@ -288,7 +288,7 @@ impl SimCluster {
     fn check_majorities(&mut self) {
         let mut sets = BTreeMap::<BTreeSet<NodeId>, usize>::new();
         for (process, info) in self.members.iter().zip(&self.plan.nodes) {
-            let meta = process.process.as_ref().and_then(|process| process.router.meta());
+            let meta = process.process.as_ref().map(|process| process.router.meta());
             let Some(meta) = meta.filter(|meta| meta.may_grant()) else { continue };
             let cores: BTreeSet<NodeId> = meta.roster().cores().map(|(id, _)| id).collect();
             if cores.contains(&NodeId::of_name(&info.name)) {
@@ -316,8 +316,7 @@ impl SimCluster {
                 let Some(granter) = at.and_then(|at| self.members[at].process.as_ref()) else { continue };
                 let has_granted = granter.router.has_granted(granter.time(&self.cx), id);
                 assert!(has_granted, "n{node} relies on a lease of n{at:?}, which has forgotten it");
-                let meta = granter.router.meta();
-                let is_removed = meta.is_some_and(|meta| !meta.roster().members.contains_key(&id));
+                let is_removed = !granter.router.meta().roster().members.contains_key(&id);
                 self.cx.report.cluster_check_leases += 1;
                 self.cx.report.cluster_check_leases_of_removed += u64::from(is_removed);
             }
@@ -327,15 +326,15 @@ impl SimCluster {
     /// Asserts that a core that is a member has all features that the log may require.
     fn check_adopted(&mut self, number: usize) {
         let member = &self.members[number];
-        let Some(meta) = member.process.as_ref().and_then(|process| process.router.meta()) else { return };
+        let Some(meta) = member.process.as_ref().map(|process| process.router.meta()) else { return };
         let Some(adopted) = meta.adopted() else { return };
         self.decisions.adopted |= adopted;
         let lacking = self.decisions.adopted & !member.features;
         if lacking != 0 {
             let incarnation = meta.incarnation();
             let id = NodeId::of_name(&self.plan.nodes[number].name);
-            let others = self.members.iter().filter_map(|member| member.process.as_ref()?.router.meta());
-            let last = others.map(|meta| meta.roster()).max_by_key(|roster| roster.index);
+            let others = self.members.iter().filter_map(|member| member.process.as_ref());
+            let last = others.map(|it| it.router.meta().roster()).max_by_key(|roster| roster.index);
             let known = last.and_then(|roster| roster.members.get(&id));
             let is_member = known.is_some_and(|known| known.incarnation == incarnation);
             assert!(!is_member, "n{number} lacks features {lacking:#x}, which the log may require");
@@ -346,7 +345,7 @@ impl SimCluster {
     /// Asserts that there is one cluster, and that a dead incarnation may acknowledge nothing, whatever it knows.
     fn check_agreement(&mut self, number: usize) {
         let Some(process) = &self.members[number].process else { return };
-        let Some(roster) = process.router.meta().map(|meta| meta.roster()) else { return };
+        let roster = process.router.meta().roster();
         let index = roster.index;
         let decisions = &mut self.decisions;
         if roster.founded != 0 {

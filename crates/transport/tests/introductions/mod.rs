@@ -122,12 +122,6 @@ fn a_node_of_another_cluster_is_not_introduced() {
 }
 
 #[test]
-fn a_node_that_takes_no_introductions_logs_it() {
-    let change = |spec: &mut Spec| spec.mesh.introduces = false;
-    not_introduced(change, "takes no introductions", "the refusing node has no peer with this name");
-}
-
-#[test]
 fn an_address_without_a_node_is_reported() {
     let (_silent, silent) = silence();
     let (garbage, address) = silence();

@@ -182,7 +182,6 @@ impl Spec {
                 connections: 3,
                 dial_max: Duration::from_millis(300),
                 discovery_interval: Duration::from_millis(50),
-                introduces: true,
                 ..MeshConfig::default()
             },
             tls: None,

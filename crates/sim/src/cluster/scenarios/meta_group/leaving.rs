@@ -25,11 +25,7 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
                 Some((vec![State::Alive; left], 1)),
                 "two cores tolerate no more failures than one"
             );
-            let meta = scenario.cluster.members[stays]
-                .process
-                .as_ref()
-                .and_then(|it| it.router.meta())
-                .expect("agreed");
+            let meta = scenario.meta(stays).expect("the node runs");
             assert!(meta.leader().is_some(), "n{leaves} of {left}, n{first} first");
         }
         scenario.orders(last, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
