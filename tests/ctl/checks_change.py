@@ -232,7 +232,7 @@ def counted_topics(node):
 def cluster(node):
     """cluster: a node without a cluster has no members, and a removal needs --yes"""
     for verb in ([], ["status"]):
-        assert "[[cluster_node]]" in node.ctl("cluster", *verb, code=4).err
+        assert "cluster.listen" in node.ctl("cluster", *verb, code=4).err
     said = node.ctl("cluster", "remove", "n2", code=2).err
     assert "n2" in said and "--yes" in said, said
     problem = json.loads(node.ctl("--json", "cluster", "remove", "n2", "--yes", code=4).err)

@@ -185,9 +185,8 @@ export const checks = [
       await gone(peers);
       answer.membership.waits_for = 'the cores have not all met each other yet';
       await page.getByRole('status').getByText('not a member yet: the cores have not all met').waitFor();
-      answer.membership = null;
+      answer.membership.waits_for = null;
       await gone(page.getByText('not a member yet'));
-      assert.equal(await table.count(), 0, 'there is no meta group');
       await page.unrouteAll({ behavior: 'ignoreErrors' });
     },
   ],

@@ -205,8 +205,8 @@ fn of_certificates(node: &str, expiries: Vec<(String, Expiry)>, now: i64) -> Vec
 fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     let node = &view.node;
     let error = |code, text: &str| Alarm::new(node, Severity::Error, code, text);
-    let mut alarms: Vec<Alarm> = view.membership.iter().flat_map(|it| of_membership(node, it)).collect();
-    let waits = view.membership.as_ref().is_some_and(|membership| membership.waits_for.is_some());
+    let mut alarms: Vec<Alarm> = of_membership(node, &view.membership);
+    let waits = view.membership.waits_for.is_some();
     // A node that is no member yet cannot acknowledge for a reason that another alarm gives.
     if !view.acknowledging && !waits {
         let (up, all) = reached(view);
@@ -300,8 +300,7 @@ fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {
 
 fn of_links(view: &ClusterView) -> Vec<Alarm> {
     // The alarm `dead` covers dead nodes, and the alarm `unjoined_peers` covers nodes that have not joined.
-    let is_known =
-        |link: &&LinkView| link.state == "dead" && view.membership.is_some() || is_not_joined(view, link);
+    let is_known = |link: &&LinkView| link.state == "dead" || is_not_joined(view, link);
     let mut alarms = Vec::new();
     for link in view.links.iter().filter(|link| !is_known(link)) {
         let why = match (&link.last_error, link.last_error_s) {

@@ -149,8 +149,7 @@ pub struct ClusterView {
     /// Unjoined peers by address: the 32 most recent ones of the last three minutes.
     pub unjoined_peers: Vec<UnjoinedPeerView>,
     pub transport: TransportView,
-    /// State that the cores agree on; null where the configuration lists the members.
-    pub membership: Option<MembershipView>,
+    pub membership: MembershipView,
 }
 
 /// A node that acknowledges messages by a lease from a core.

@@ -93,10 +93,11 @@ fn cluster(node: &str, position: u64) -> Value {
              "round_trip_ms": 0.25, "bytes_sent": 2048, "retransmitted_percent": 0.5,
              "lanes": [{"class": "assured", "stalled": 3, "refused": 1, "lost": 1, "waiting_frames": 2, "waiting_bytes": 1536, "oldest_s": 1.5}]},
             {"node": "n3", "role": "core", "region": "south", "state": "suspect", "state_s": 12, "connections": 0,
-             "connections_wanted": 4, "address": "10.0.0.3:7883", "last_error": "no route", "last_error_s": 3, "lanes": []}]})
+             "connections_wanted": 4, "address": "10.0.0.3:7883", "last_error": "no route", "last_error_s": 3, "lanes": []}],
+        "membership": {"cluster_uid": "ff", "index": 40, "stale": true, "waits_for": null, "members": [], "replica": null}})
 }
 
-/// The same view, of a core of a cluster with a meta group: `n2` is the leader, and `n3` is dead.
+/// The same view, of a core that knows the members: `n2` is the leader, and `n3` is dead.
 fn replicated(quorum: bool) -> Value {
     let mut view = cluster("n1", 4);
     let member = |node: &str, state: &str, leads: bool| {

@@ -46,7 +46,7 @@ export interface Pair {
 export interface Snapshot {
   at: number;
   page: Page<NodeInfo>;
-  /** `null`: the node belongs to no cluster, or has no meta group. */
+  /** `null`: the node belongs to no cluster. */
   membership: Membership | null;
   /** Unjoined peers of the node that answers. */
   unjoinedPeers: UnjoinedPeer[];

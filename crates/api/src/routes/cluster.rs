@@ -42,9 +42,7 @@ async fn cluster(state: State) -> Result<Json<ClusterView>, Problem> {
 
 fn of_state(state: &State) -> Result<&Arc<dyn Cluster>, Problem> {
     state.cluster.as_ref().ok_or_else(|| {
-        Problem::not_found(
-            "this node belongs to no cluster: its configuration has neither cluster.listen nor a [[cluster_node]]",
-        )
+        Problem::not_found("this node belongs to no cluster: cluster.listen is not set in its configuration")
     })
 }
 
@@ -89,7 +87,7 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
 /// operator's next request would show the old state.
 async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool) {
     let until = Instant::now() + SHOWN_WITHIN;
-    let holds = || cluster.view().and_then(|view| view.membership).as_ref().is_some_and(&is_shown);
+    let holds = || cluster.view().is_some_and(|view| is_shown(&view.membership));
     while !holds() && Instant::now() < until {
         tokio::time::sleep(SHOWN_EVERY).await;
     }
@@ -124,8 +122,7 @@ struct Leader {
 async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<StatusCode, Problem> {
     caller.note(|| body.node.clone());
     let (cluster, view) = part(&state)?;
-    let membership = replicated(&view, "its cores have no leader")?;
-    may_lead(membership, &body.node)?;
+    may_lead(&view.membership, &body.node)?;
     let led = execute(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
         Problem::unavailable(format!(
             "`{}` did not become the leader: {why}. `meridian ctl cluster` on a core shows the leader and \
@@ -216,8 +213,7 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
         return Err(stays("it has begun to stop"));
     }
     let (cluster, view) = part(&state)?;
-    let membership = replicated(&view, "a node does not leave it")?;
-    may_leave(&view, membership)?;
+    may_leave(&view)?;
     let sessions = state.admin.figures().total(|worker| worker.sessions);
     if sessions > 0 && !body.discard_sessions {
         return Err(Problem::conflict(format!(
@@ -240,16 +236,6 @@ fn stays(why: &str) -> Problem {
     ))
 }
 
-/// Returns the membership that the cores agree on, or the reason why there is none.
-fn replicated<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView, Problem> {
-    view.membership.as_ref().ok_or_else(|| {
-        Problem::conflict(format!(
-            "the members of this cluster are those of the [[cluster_node]] lists: {so}. Change the list on every node, and restart them \
-             one after the other"
-        ))
-    })
-}
-
 fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
     let member = member(membership, name)?;
     let why = match member.state {
@@ -263,7 +249,7 @@ fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
 
 /// Refuses a node that is already a member: an address does not move it to another cluster.
 fn may_join(view: &ClusterView) -> Result<(), Problem> {
-    let membership = replicated(view, "no node joins it by an address")?;
+    let membership = &view.membership;
     if membership.waits_for.is_some() || membership.members.is_empty() {
         return Ok(());
     }
@@ -279,7 +265,8 @@ fn may_join(view: &ClusterView) -> Result<(), Problem> {
     Ok(())
 }
 
-fn may_leave(view: &ClusterView, membership: &MembershipView) -> Result<(), Problem> {
+fn may_leave(view: &ClusterView) -> Result<(), Problem> {
+    let membership = &view.membership;
     if membership.waits_for.is_some() || !membership.members.iter().any(|member| member.node == view.node) {
         return Err(Problem::conflict("this node is no member of the cluster yet: stop it"));
     }
@@ -306,7 +293,7 @@ fn member<'a>(membership: &'a MembershipView, name: &str) -> Result<&'a crate::c
 /// Returns the incarnation to remove. Only a dead node is removed: a running one would join again, and messages that it
 /// acknowledged could be lost in the meantime.
 fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
-    let member = member(replicated(view, "a node that is on it is a member")?, name)?;
+    let member = member(&view.membership, name)?;
     match member.state {
         "dead" => Ok(member.incarnation),
         "alive" => Err(Problem::conflict(format!(

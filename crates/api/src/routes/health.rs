@@ -49,9 +49,9 @@ async fn live() -> Json<Health> {
 
 /// Reports whether the node accepts clients; 503 otherwise.
 ///
-/// A node accepts no clients before it has started and after its stop has begun. In a cluster whose cores agree on
-/// users, rules, bans and keys, it first needs a copy of them. It also accepts none while the thread that carries its
-/// links has been silent for 5 seconds.
+/// A node accepts no clients before it has started and after its stop has begun. In a cluster, it first
+/// needs a copy of the users, rules, bans and keys. It also accepts none while the thread that carries its links has
+/// been silent for 5 seconds.
 #[cfg_attr(feature = "document", utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health))))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
@@ -129,7 +129,7 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
     if let Some(why) = joining(view) {
         return Some(("joining", why));
     }
-    let mut why = match view.membership.as_ref().and_then(|membership| membership.replica.as_ref()) {
+    let mut why = match &view.membership.replica {
         Some(replica) => match &replica.failure {
             Some(failure) => format!("this core no longer takes part in the meta group: {failure}"),
             None if !replica.quorum => format!(
@@ -156,7 +156,7 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
 
 /// Returns the reason why the node is no member of its cluster.
 fn joining(view: &ClusterView) -> Option<String> {
-    let why = view.membership.as_ref()?.waits_for.as_ref()?;
+    let why = view.membership.waits_for.as_ref()?;
     Some(format!("this node is no member yet: {why}"))
 }
 

@@ -92,7 +92,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
 fn alarms_report_a_missing_quorum_and_the_reason_of_a_node_that_is_no_member() {
     let but = |change: fn(&mut MembershipView)| {
         let mut view = agreed();
-        change(view.membership.as_mut().unwrap());
+        change(&mut view.membership);
         of(view)
     };
     has_not(&but(|_| ()), "no quorum");

@@ -216,10 +216,10 @@ fn one_node_is_asked_by_way_of_another() {
     assert_eq!(listed(world.a(), "/api/v1/clients?node=c").0, ["z@c"]);
     let publish = json!({"topic": "t/z", "payload": "hello"});
     world.a().write("POST", "/api/v1/publish?node=c", Some(&publish)).is(200);
-    // The answer has the reason: there is nobody to agree.
+    // The answer has the reason.
     let detail =
         world.a().write("POST", "/api/v1/cluster/leave?node=c", Some(&json!({}))).problem(409, "conflict");
-    assert!(detail.contains("[[cluster_node]]"), "{detail}");
+    assert!(detail.contains("no member"), "{detail}");
     let detail = world.a().get("/api/v1/node?node=d").problem(404, "not-found");
     assert!(detail.contains("a, b, c"), "{detail}");
     world.a().get("/api/v1/node?node=a&node=b").problem(400, "bad-request");

@@ -515,7 +515,7 @@ impl api::Cluster for Part {
             _ => Ok(()),
         };
         let mut view = self.view.lock().unwrap().clone();
-        let mut membership = view.as_mut().and_then(|view| view.membership.as_mut());
+        let mut membership = view.as_mut().map(|view| &mut view.membership);
         let is_changed = match (&order, &mut membership) {
             (api::Order::Remove { node, .. }, Some(membership)) => {
                 membership.members.retain(|member| member.node != *node);

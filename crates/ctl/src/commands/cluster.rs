@@ -337,16 +337,13 @@ fn reached(view: &Value) -> (usize, usize) {
     (up, all)
 }
 
-/// Describes the meta group and its leader; empty where there is no meta group, or nothing is known of it.
+/// Describes the meta group and its leader, as far as this node knows.
 fn quorum(view: &Value) -> String {
     let replica = view.field("membership.replica");
     if replica.is_null() {
-        return match (view.field("membership").is_null(), view.truth("membership.stale")) {
-            (true, _) => String::new(),
-            (false, false) => "yes: a majority of cores lets this node acknowledge".to_owned(),
-            (false, true) => {
-                "NO: this node reaches no majority of cores; members are as last known".to_owned()
-            }
+        return match view.truth("membership.stale") {
+            false => "yes: a majority of cores lets this node acknowledge".to_owned(),
+            true => "NO: this node reaches no majority of cores; members are as last known".to_owned(),
         };
     }
     let voters = replica.whole("voters").unwrap_or(0);
@@ -369,12 +366,9 @@ fn quorum(view: &Value) -> String {
     )
 }
 
-/// Counts the members by state; empty where the configuration lists the members.
+/// Counts the members by state.
 fn members(view: &Value) -> String {
     let members = view.list("membership.members");
-    if view.field("membership").is_null() {
-        return String::new();
-    }
     let of = |state: &str| members.iter().filter(|member| member.text("state") == state).count();
     let leaving = match of("leaving") {
         0 => String::new(),

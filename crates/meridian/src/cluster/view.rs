@@ -44,7 +44,7 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         links: view.links.iter().map(link).collect(),
         unjoined_peers: view.not_joined.iter().map(not_joined).collect(),
         transport: transport(figures),
-        membership: Some(membership(&view.membership)),
+        membership: membership(&view.membership),
     }
 }
 

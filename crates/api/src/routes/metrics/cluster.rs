@@ -11,12 +11,10 @@ pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
     links(text, &view.links);
     lanes(text, &view.links);
     transport(text, &view.transport);
-    if let Some(view) = &view.membership {
-        membership(text, view);
-    }
+    membership(text, &view.membership);
 }
 
-/// Writes the figures of the members where the cores agree on them. Only cores have those of the meta group.
+/// Writes the figures of the members. Only cores have those of the meta group.
 fn membership(text: &mut Text, view: &MembershipView) {
     let help = "Members of the cluster that this node knows, by the state that the cores agree on: alive, \
         leaving, suspect or dead.";
