@@ -39,6 +39,8 @@ pub struct Args {
 
 /// Maximum time for a message to arrive, whatever the load of the machine.
 const ARRIVAL: Duration = Duration::from_secs(20);
+/// Session Expiry Interval in seconds of a durable session, longer than a run.
+const SESSION_EXPIRY: u32 = 600;
 /// Time after which an unwanted message would have arrived.
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -149,15 +151,15 @@ fn shared(cluster: &Nodes) -> Result<usize> {
     Ok(passed)
 }
 
-/// Checks failures. A stopped node delays publishers no longer than its silence, and receives the missed messages
-/// when it continues. A killed one is declared dead, and comes back.
+/// Checks failures. A stopped node delays publishers no longer than its silence. It may be declared dead, and its
+/// durable sessions receive the missed messages when it continues. A killed node is declared dead, and comes back.
 fn failures(cluster: &mut Nodes) -> Result<usize> {
     let last = cluster.nodes.len() - 1;
     if last < 2 {
         println!("  failures: skipped, they need three nodes");
         return Ok(0);
     }
-    let mut stopped = Client::connect(cluster.nodes[last].mqtt, "stopped")?;
+    let mut stopped = Client::connect_lasting(cluster.nodes[last].mqtt, "stopped", SESSION_EXPIRY)?;
     stopped.subscribe("all/#", 1, "cluster")?;
     let mut other = Client::connect(cluster.nodes[1].mqtt, "other")?;
     other.subscribe("all/#", 1, "cluster")?;
@@ -175,6 +177,9 @@ fn failures(cluster: &mut Nodes) -> Result<usize> {
     let held_up = begun.elapsed();
     ensure!(held_up < ARRIVAL, "a stopped node delayed a publisher for {} s", held_up.as_secs());
     cluster.nodes[last].signal(libc::SIGCONT);
+    drop(stopped);
+    cluster.wait_for_links()?;
+    let mut stopped = Client::resume(cluster.nodes[last].mqtt, "stopped", SESSION_EXPIRY)?;
     for number in 0..20 {
         let found = stopped.receive(ARRIVAL)?;
         ensure!(
@@ -186,7 +191,6 @@ fn failures(cluster: &mut Nodes) -> Result<usize> {
         "  stopped: 20 messages at {:.1} s, none of them lost to the node that was stopped",
         held_up.as_secs_f64()
     );
-    cluster.wait_for_links()?;
     drop(stopped);
 
     let mut before = Client::connect(cluster.nodes[last].mqtt, "before")?;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum time for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
+/// Connect flag of Clean Start.
+const CLEAN_START: u8 = 2;
 
 pub struct Client {
     stream: TcpStream,
@@ -36,13 +38,24 @@ impl Client {
         Self::connect_lasting(address, id, 0)
     }
 
-    /// Connects with a Session Expiry Interval in seconds.
+    /// Connects to a new session, with a Session Expiry Interval in seconds.
     pub fn connect_lasting(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
+        Self::connect_with(address, id, CLEAN_START, expiry)
+    }
+
+    /// Connects to the session that the client has there, with a Session Expiry Interval in seconds.
+    pub fn resume(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
+        Self::connect_with(address, id, 0, expiry)
+    }
+
+    fn connect_with(address: SocketAddr, id: &str, flags: u8, expiry: u32) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, ANSWER).with_context(|| format!("{address}"))?;
         stream.set_nodelay(true)?;
         let mut client =
             Self { stream, bytes: Vec::new(), received: VecDeque::new(), next_id: 0, patience: ANSWER };
-        let mut body = b"\0\x04MQTT\x05\x02\0\0\x05\x11".to_vec();
+        let mut body = b"\0\x04MQTT\x05".to_vec();
+        body.push(flags);
+        body.extend(b"\0\0\x05\x11");
         body.extend(expiry.to_be_bytes());
         put_text(id, &mut body);
         client.send(0x10, &body)?;
