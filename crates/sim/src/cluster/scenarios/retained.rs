@@ -167,7 +167,10 @@ pub(super) fn retained_messages_missed_on_a_full_disk_are_copied_when_there_is_r
         let process = scenario.cluster.members[1].process.as_ref().expect("the node runs");
         process.router.counters().copies_requested
     };
-    assert!(scenario.cluster.members[1].machine.disk.counts().full > 0 && copies_requested(&scenario) == 0);
+    assert!(scenario.cluster.members[1].machine.disk.counts().full > 0, "its disk has refused data");
+    // The log may have freed a segment meanwhile.
+    let has_room = !scenario.cluster.members[1].lacks_room;
+    assert_eq!(copies_requested(&scenario), u64::from(has_room));
     scenario.cluster.members[1].machine.disk.set_capacity(None);
     scenario.run_for(10 * SECOND);
     assert_eq!(copies_requested(&scenario), 1);
