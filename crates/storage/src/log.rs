@@ -101,31 +101,43 @@ impl Log {
         Ok(payload)
     }
 
-    /// Reads what the log has of an entry: the entry itself, or the bodies that were kept of it. Blocks for the disk,
-    /// so reactors must not call it.
+    /// Reads what the log has of an entry: the bodies that were kept of it, or the entry itself. Kept bodies come
+    /// first: those of another replica may belong to another entry than the one here. Blocks for the disk, so reactors
+    /// must not call it.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read_bodies(&self, group: GroupId, index: u64) -> Result<Bodies, Error> {
-        // The entry may be damaged and the bodies whole.
-        let failed = match self.read(group, index) {
-            Ok(payload) => return Ok(Bodies::InEntry(payload)),
-            Err(error) => error,
-        };
+        match self.read_kept(group, index) {
+            Some(read) => read.map(Bodies::Kept),
+            None => self.read(group, index).map(Bodies::InEntry),
+        }
+    }
+
+    fn read_kept(&self, group: GroupId, index: u64) -> Option<Result<Arc<[u8]>, Error>> {
         let (pin, location) = {
             let state = self.shared.state();
-            let location = state.groups.get(&group).and_then(|known| known.bodies.get(index));
-            match location.and_then(|location| Some((state.segments.get(&location.segment)?, location))) {
-                Some((segment, location)) => (segment.pin(), location),
-                None => return Err(failed),
-            }
+            let location = state.groups.get(&group)?.bodies.get(index)?;
+            (state.segments.get(&location.segment)?.pin(), location)
         };
-        let (header, payload) = read_record(&pin, location.offset)?;
-        if header.kind != Kind::Bodies || header.group != group || header.index != index {
-            let detail = format!("these are not the bodies of entry {index} of {group}");
-            return Err(pin.corrupt(location.offset, detail));
-        }
-        Ok(Bodies::Kept(payload))
+        let read = read_record(&pin, location.offset).and_then(|(header, payload)| {
+            if header.kind != Kind::Bodies || header.group != group || header.index != index {
+                let detail = format!("these are not the bodies of entry {index} of {group}");
+                return Err(pin.corrupt(location.offset, detail));
+            }
+            Ok(payload)
+        });
+        Some(read)
+    }
+
+    /// Returns whether [`Self::read_bodies`] finds an entry or bodies of this index, without a look at the disk.
+    pub fn has_bodies(&self, group: GroupId, index: u64) -> bool {
+        let state = self.shared.state();
+        let Some(known) = state.groups.get(&group) else { return false };
+        let entry =
+            known.entries.get(index).and_then(|entry| Some((state.segments.get(&entry.segment)?, entry)));
+        known.bodies.get(index).is_some()
+            || entry.is_some_and(|(segment, location)| location.offset < segment.end())
     }
 
     /// Reads consecutive entries from `first` on, up to `last` and to `bytes_max` bytes of payloads, but at least one.
