@@ -54,7 +54,8 @@ pub use overload::Level;
 pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
 pub use store::{
-    Completion, Condition, Identity, Incarnation, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog,
-    Vacate, Wanted,
+    Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
+    PeerFrame, Purpose, ReplicaCounters, Request, SHARDS, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
+    shard_of_client,
 };
 pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

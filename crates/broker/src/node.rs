@@ -25,7 +25,9 @@ use crate::refusal_log::RefusalLog;
 use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::store::{Condition, GroupName, Incarnation, Request, SHARDS, Store, StoreEvent, StoreLog};
+use crate::store::{
+    Agreement, Condition, GroupName, Incarnation, Request, SHARDS, Store, StoreEvent, StoreLog,
+};
 use crate::worker::Worker;
 
 /// Parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
@@ -79,6 +81,8 @@ pub struct Node {
     has_begun: AtomicBool,
     /// Restored shards, until their workers take them.
     found: Mutex<Vec<Shard>>,
+    /// Agreements of the shards, until their workers take them.
+    agreements: Mutex<Vec<(ShardId, Box<dyn Agreement>)>>,
     /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
 }
@@ -201,8 +205,13 @@ impl Node {
         workers: u16,
         seed: [u8; 16],
     ) -> Arc<Self> {
-        let store =
-            Store { log: None, shards: Vec::new(), incarnation: Incarnation::default(), hash_key: seed };
+        let store = Store {
+            log: None,
+            shards: Vec::new(),
+            agreements: Vec::new(),
+            incarnation: Incarnation::default(),
+            hash_key: seed,
+        };
         Self::with_store(settings, access, version, workers, store)
     }
 
@@ -214,7 +223,7 @@ impl Node {
         workers: u16,
         store: Store,
     ) -> Arc<Self> {
-        let Store { log, shards, incarnation, hash_key: seed } = store;
+        let Store { log, shards, agreements, incarnation, hash_key: seed } = store;
         // `mqtt.topic_levels_max` does not apply: a filter that another node granted, or this node before a restart,
         // may have more levels.
         let limits =
@@ -249,6 +258,7 @@ impl Node {
             log,
             incarnation,
             found: Mutex::new(shards),
+            agreements: Mutex::new(agreements),
             has_begun: AtomicBool::new(false),
             assigned: AtomicU64::new(0),
         })
@@ -397,6 +407,13 @@ impl Node {
         }
     }
 
+    /// Takes the agreement of a shard that other nodes have too.
+    pub(crate) fn take_agreement(&self, id: ShardId) -> Option<Box<dyn Agreement>> {
+        let mut agreements = sync::lock(&self.agreements);
+        let at = agreements.iter().position(|(shard, _)| *shard == id)?;
+        Some(agreements.swap_remove(at).1)
+    }
+
     /// Connects the log, which sends its events to this node from now on. It is called after [`Self::set_mailbox`].
     pub fn connect_log(self: &Arc<Self>) {
         if let Some(log) = &self.log {
@@ -520,11 +537,11 @@ impl Node {
         self.post(self.shard_host(shard), WorkerCommand::Store(vec![(shard, event)]));
     }
 
-    /// Reports that batches up to these indexes are durable.
-    pub fn store_durable(&self, shards: impl Iterator<Item = (ShardId, u64)>) {
+    /// Passes events of the log to several shards.
+    pub fn store_events(&self, events: impl Iterator<Item = (ShardId, StoreEvent)>) {
         let mut by_worker: Vec<Vec<_>> = (0..self.workers).map(|_| Vec::new()).collect();
-        for (shard, index) in shards {
-            by_worker[self.shard_host(shard).index()].push((shard, StoreEvent::Durable(index)));
+        for (shard, event) in events {
+            by_worker[self.shard_host(shard).index()].push((shard, event));
         }
         for (worker, events) in by_worker.into_iter().enumerate() {
             if !events.is_empty() {

@@ -27,6 +27,7 @@
 //! 23 request copies
 //! 24 namesake address
 //! 25 region   incarnation u64, position u64
+//! 26 shard    number u16 of the shard, a frame of its agreement
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -35,7 +36,7 @@
 //! anything else that the node does not answer.
 //!
 //! Fields that a later version appends are ignored. Exceptions are fields that extend to the end: lists, deltas,
-//! questions, answers, all of 12 to 18, relayed messages and addresses.
+//! questions, answers, all of 12 to 18, relayed messages, addresses, and frames of agreements.
 
 use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
@@ -115,6 +116,11 @@ pub enum PeerMessage<'a> {
     /// Another process has the receiver's name, and is reached at this address. Only for peers with
     /// [`NAMESAKES`](crate::features::NAMESAKES).
     Namesake(&'a str),
+    /// Frame of the agreement of a shard. Only for peers with [`SHARDS`](crate::features::SHARDS).
+    Shard {
+        shard: u16,
+        frame: &'a [u8],
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +207,11 @@ impl PeerMessage<'_> {
             Self::Namesake(address) => {
                 out.push(24);
                 out.extend(address.as_bytes());
+            }
+            Self::Shard { shard, frame } => {
+                out.push(26);
+                out.extend(shard.to_le_bytes());
+                out.extend(*frame);
             }
             Self::AskClock(stamp) => {
                 out.push(20);
@@ -343,6 +354,7 @@ pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
             PeerMessage::Meta(MetaMessage::Relay { from, to, features, message: rest })
         }
         23 => PeerMessage::RequestCopies,
+        26 => PeerMessage::Shard { shard: u16::from_le_bytes(take(rest)?), frame: rest },
         24 => PeerMessage::Namesake(str::from_utf8(rest).ok()?),
         25 => PeerMessage::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
         _ => return None,
@@ -464,6 +476,7 @@ mod tests {
             ),
             (PeerMessage::RequestCopies, "17"),
             (PeerMessage::Namesake("h:1"), "18683a31"),
+            (PeerMessage::Shard { shard: 3, frame: b"ab" }, "1a03006162"),
             (PeerMessage::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
         ]
     }

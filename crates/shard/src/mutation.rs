@@ -14,6 +14,10 @@ mutation::mutations! {
     SkipPinned,
     /// Checkpoints have no retained messages.
     DropRetained,
+    /// A replica confirms a received state whose messages it does not have.
+    DropBodies,
+    /// A replica reads messages that only other nodes have.
+    ReadEarly,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
     /// A published Will is due again after a restart.

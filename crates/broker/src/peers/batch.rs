@@ -5,7 +5,8 @@ use settings::choices;
 
 use super::NodeIndex;
 use crate::batch::Token;
-use crate::ids::{ConnectionId, Ticket, WorkerId};
+use crate::ids::{ConnectionId, ShardId, Ticket, WorkerId};
+use crate::store::Frame;
 
 /// All messages and reports of one worker for other nodes at the end of a turn.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Outbound {
     pub taken: Vec<u32>,
     /// Retained messages of other nodes had no room here for a while: those nodes must copy them again.
     pub retained_missing: bool,
+    /// Frames of the replicas of shards here for those on other nodes.
+    pub agreement_frames: Vec<(ShardId, Frame)>,
 }
 
 /// A copy of a retained message of another node that was new to this one.
@@ -146,6 +149,7 @@ impl Outbound {
             answers: Vec::new(),
             taken: Vec::new(),
             retained_missing: false,
+            agreement_frames: Vec::new(),
         }
     }
 
@@ -156,6 +160,7 @@ impl Outbound {
             + self.propagated.len() * size_of::<PropagatedCopy>()
             + self.announces.len() * size_of::<Announce>()
             + self.answers.len() * size_of::<(PeerTicket, ReasonCode)>()
+            + self.agreement_frames.iter().map(|(_, frame)| frame.bytes.len()).sum::<usize>()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -165,6 +170,7 @@ impl Outbound {
             && self.answers.is_empty()
             && self.taken.is_empty()
             && !self.retained_missing
+            && self.agreement_frames.is_empty()
     }
 }
 

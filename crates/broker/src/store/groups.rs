@@ -291,6 +291,19 @@ impl Groups {
         self.matches = matches;
     }
 
+    /// Removes all groups, with their routes.
+    pub fn clear(&mut self) {
+        let all: Vec<(GroupName, (u32, u32))> =
+            self.names.iter().map(|(name, index)| (name.clone(), *index)).collect();
+        for (name, (slot, generation)) in all {
+            let announced = self.all.get(slot, generation).map(|group| group.announced);
+            if announced.is_some_and(|members| members != Members::default()) {
+                self.node_routes.note_group(&name.text(), Members::default());
+            }
+            self.drop_group(slot, generation);
+        }
+    }
+
     pub fn check_empty(&self) {
         assert_eq!((self.all.len(), self.names.len()), (0, 0), "groups without members");
         assert_eq!((self.uses.len(), self.routes.len()), (0, 0), "unused filters");

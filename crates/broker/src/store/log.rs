@@ -1,6 +1,9 @@
-//! Interface of a shard to the log that makes its batches durable.
+//! Interface of a shard to the log that makes its batches durable, and to the agreement of its replicas.
 
+use std::any::Any;
 use std::sync::Arc;
+
+use shard::MessageKey;
 
 use crate::ids::{ShardId, Time};
 use crate::message::Message;
@@ -26,7 +29,12 @@ pub trait StoreLog: Send + Sync {
     /// Writes messages again whose segment is to be freed, so that they can be read afterwards too. The keys are
     /// ascending, and include all that are needed of each batch. Answered by [`StoreEvent::Kept`]. `is_second_try`: the
     /// disk could not return these batches the first time.
-    fn keep(&self, shard: ShardId, keys: Vec<shard::MessageKey>, is_second_try: bool);
+    fn keep(&self, shard: ShardId, keys: Vec<MessageKey>, is_second_try: bool);
+    /// Writes messages that another replica has sent, with the indexes of their batches. The log reports them by
+    /// [`StoreEvent::KeptDurable`].
+    fn append_bodies(&self, shard: ShardId, bodies: Vec<(u64, Vec<u8>)>);
+    /// Returns whether the log has this batch, or messages that were kept of it.
+    fn has_bodies(&self, shard: ShardId, index: u64) -> bool;
     /// Reports that the shard needs nothing of this segment any more, durably.
     fn vacated(&self, shard: ShardId, segment: u64);
     /// Reports the number of bytes that the shard needs: its state and the messages it refers to.
@@ -55,13 +63,13 @@ pub enum Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub purpose: Purpose,
-    pub key: shard::MessageKey,
+    pub key: MessageKey,
     /// The disk could not return the message the first time.
     pub is_second_try: bool,
 }
 
 impl Wanted {
-    pub fn new(purpose: Purpose, key: shard::MessageKey) -> Self {
+    pub fn new(purpose: Purpose, key: MessageKey) -> Self {
         Self { purpose, key, is_second_try: false }
     }
 }
@@ -90,11 +98,141 @@ pub enum StoreEvent {
     Vacate(Vacate),
     /// The messages of [`StoreLog::keep`] are queued in so many records, except those of batches that the disk could
     /// not return. [`Self::KeptDurable`] follows, or came before.
-    Kept { records: u64, failed: Vec<shard::MessageKey> },
+    Kept { records: u64, failed: Vec<MessageKey> },
     /// The number of further records of kept messages that are durable.
     KeptDurable(u64),
     /// The condition of the log has changed: it has room again, or none any more.
     Condition(Condition),
+    /// An event for the [`Agreement`] of the shard.
+    Agreement(AgreementEvent),
+    /// A frame of another replica.
+    Frame(PeerFrame),
+    /// The link to this node of the cluster is down: what was sent to it is lost.
+    LinkLost(u64),
+    /// Effects of earlier events are left from the last turn.
+    More,
+}
+
+/// Agreement of the replicas of a shard on its batches, as one of them uses it. It belongs to the worker of the shard.
+/// No function blocks.
+///
+/// The replica does one [`Step`] at a time, in their order. It ends each with [`Self::done`], [`Self::wrote`],
+/// [`Self::prepared`] or [`Self::refuse`]. [`Step::Leads`], [`Step::Follows`], [`Step::Vacate`], [`Step::Bodies`] and
+/// [`Step::AbandonRestore`] need no end. They, [`Step::WriteParts`] and batches may come while a state is prepared.
+///
+/// **Invariant:** the batches that are committed, and their order, are the same on all replicas.
+pub trait Agreement: Send {
+    /// Handles an event of the log. [`Self::turn`] must follow.
+    fn handle(&mut self, event: AgreementEvent);
+    /// Handles a frame of another replica. [`Self::turn`] must follow.
+    fn receive(&mut self, frame: PeerFrame);
+    /// Handles the loss of the link to a node.
+    fn link_lost(&mut self, node: u64);
+    /// Runs everything that is due.
+    fn turn(&mut self, now: Time);
+    /// Time of the next call of [`Self::turn`], at the latest.
+    fn timeout(&self) -> Time;
+    /// Takes a frame for another replica.
+    fn poll_frame(&mut self) -> Option<Frame>;
+    /// Index up to which the log of this node has the batches. One can be committed before: others have it then.
+    fn durable(&self) -> u64;
+    /// Proposes a batch, between [`Step::Leads`] and [`Step::Follows`]. `number` is one more than that of the last one.
+    /// A batch that is committed meanwhile comes as [`Step::Commit`] with its number, in the order of the numbers.
+    fn propose(&mut self, number: u64, batch: Arc<Vec<u8>>);
+    /// Takes the next step.
+    fn poll(&mut self) -> Option<Step>;
+    /// Ends the step.
+    fn done(&mut self);
+    /// Writes a part of the checkpoint, for [`Step::WriteParts`].
+    fn put(&mut self, part: u32, bytes: &[u8]);
+    /// Ends [`Step::WriteParts`]. `is_last`: all parts are written.
+    fn wrote(&mut self, is_last: bool);
+    /// Ends a step that cannot be done: the replica takes no further part in the agreement.
+    fn refuse(&mut self, why: &str);
+    /// Asks another replica for messages that a received state refers to, all that it needs of each of these batches.
+    /// Answered by [`Step::Bodies`].
+    fn fetch(&mut self, keys: Vec<MessageKey>);
+    /// Ends [`Step::Prepare`]. `is_complete`: the log has all messages. Otherwise they have no room, and the state
+    /// stays as it is.
+    fn prepared(&mut self, is_complete: bool);
+    /// Reports that the log has what the state needs of a segment elsewhere too, durably.
+    fn bodies_kept(&mut self, segment: u64);
+}
+
+/// An event for an [`Agreement`]. Only its implementation knows what it is.
+pub type AgreementEvent = Box<dyn Any + Send>;
+
+/// Work of a replica for its [`Agreement`].
+#[derive(Debug)]
+pub enum Step {
+    /// The replica leads in this term. Its state has everything that was committed before.
+    Leads {
+        term: u64,
+    },
+    /// The replica leads no more. Batches that it has proposed may be lost, or be committed later.
+    Follows,
+    /// Apply a batch.
+    Commit(CommittedBatch),
+    /// Entries up to this index are no batches.
+    PassOver(u64),
+    /// Begin a checkpoint of the present state.
+    BeginCheckpoint,
+    /// Write parts of the checkpoint until this number of bytes is exceeded.
+    WriteParts {
+        budget: usize,
+    },
+    /// Begin to read a state that another replica has sent.
+    BeginRestore,
+    RestorePart {
+        part: u32,
+        bytes: Arc<[u8]>,
+    },
+    /// All parts were read. The state includes the batches up to this index. [`Agreement::fetch`] gets the messages
+    /// that it refers to; the step ends when the log has them, durably.
+    Prepare {
+        index: u64,
+    },
+    /// The state that was read replaces the present one.
+    Restored,
+    /// The state that is being read is not wanted any more.
+    AbandonRestore,
+    /// The messages of [`Agreement::fetch`], with the indexes of their batches, in the form of
+    /// [`StoredBatch::Kept`](shard::StoredBatch::Kept). Those that nobody needs any more are missing.
+    Bodies(Vec<(u64, Vec<u8>)>),
+    /// A segment is to be freed: what the state needs of these batches has to be kept.
+    Vacate(Vacate),
+}
+
+/// A batch on which the replicas agree.
+#[derive(Debug)]
+pub struct CommittedBatch {
+    /// Index in the log of the shard. It grows, but not by one: the agreement has entries of its own.
+    pub index: u64,
+    /// Number with which this replica has proposed the batch since it leads.
+    pub number: Option<u64>,
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// A frame of an [`Agreement`] for another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Number of the node in the cluster.
+    pub to: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// A frame of an [`Agreement`] of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFrame {
+    /// Number of the node in the cluster.
+    pub from: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl From<PeerFrame> for StoreEvent {
+    fn from(frame: PeerFrame) -> Self {
+        Self::Frame(frame)
+    }
 }
 
 /// A segment that is to be freed, and what a shard has in it.
@@ -127,6 +265,8 @@ pub struct Store {
     pub log: Option<Arc<dyn StoreLog>>,
     /// Shards that were found on disk; those that are missing are empty.
     pub shards: Vec<shard::Shard>,
+    /// Agreements of the shards that other nodes have too. A shard without one is on this node alone.
+    pub agreements: Vec<(ShardId, Box<dyn Agreement>)>,
     pub incarnation: Incarnation,
     /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and owners of sessions.
     /// With a log it is the same in every incarnation.

@@ -7,6 +7,7 @@
 //! **Invariant:** the worker that sends a request never assumes when its completion arrives, or in which order
 //! completions of different sessions do.
 
+mod follower;
 mod group;
 mod groups;
 mod host;
@@ -22,9 +23,14 @@ use session::Dispatched;
 pub use shard::SHARDS;
 use shard::SessionUid;
 
+pub(crate) use follower::Follower;
 pub use host::ShardOutput;
-pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
-pub use log::{Condition, Incarnation, Purpose, Store, StoreEvent, StoreLog, Vacate, Wanted};
+pub(crate) use host::{HostContext, Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
+pub use log::{
+    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose, Step,
+    Store, StoreEvent, StoreLog, Vacate, Wanted,
+};
+pub use replica::ReplicaCounters;
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;
@@ -522,6 +528,11 @@ impl GroupName {
 /// The shard that owns a Client Identifier: identifiers hash to fixed buckets, buckets belong to shards.
 pub fn client_shard(client_hash: u32) -> ShardId {
     ShardId::of_hash(client_hash)
+}
+
+/// The shard that a Client Identifier belongs to.
+pub fn shard_of_client(client_id: &str) -> ShardId {
+    client_shard(crate::ids::client_hash(client_id))
 }
 
 /// Id of a session in the broker.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::ids::ShardId;
 use crate::message_queue::Awaited;
-use crate::store::ShardHost;
+use crate::store::{ReplicaCounters, ShardHost};
 
 impl Worker {
     /// Checks the invariants that hold between any two calls.
@@ -40,6 +41,23 @@ impl Worker {
         for shard in self.shards.iter() {
             shard.check_invariants();
         }
+    }
+
+    /// Returns whether this worker hosts a shard, and this node leads it.
+    pub fn leads(&self, shard: ShardId) -> bool {
+        self.shards.get(shard).is_some()
+    }
+
+    /// Returns the last record that a shard of this worker has applied, and a digest of its state. `None` while a
+    /// record is applied in part.
+    pub fn digest(&self, shard: ShardId) -> Option<(u64, u64)> {
+        let state = self.shards.state(shard).filter(|state| !state.is_midway())?;
+        Some((state.applied(), state.digest()))
+    }
+
+    /// Returns the counters of the replicas of this worker's shards.
+    pub fn replica_counters(&self) -> ReplicaCounters {
+        self.shards.replica_counters()
     }
 
     /// Returns the number of messages whose identities the shards of this worker keep because publishers may send them

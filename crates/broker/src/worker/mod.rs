@@ -64,7 +64,7 @@ use crate::overload::Level;
 use crate::retained::RetainedShard;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::ShardHost;
+use crate::store::{Follower, HostContext, ShardHost};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
@@ -135,10 +135,14 @@ impl Worker {
     pub(crate) fn new(id: WorkerId, node: Arc<Node>) -> Self {
         let settings = node.settings();
         let shards = node.hosted(id).map(|shard| {
-            let random = node.secret(u64::MAX - u64::from(shard.0));
-            let (state, log) = (node.take_shard(shard), node.log.clone());
-            let (settings, routes, load) = (settings.clone(), node.routes.clone(), node.load.clone());
-            (shard, ShardHost::new(state, log, settings, routes, load, node.hash_key, random))
+            let context = HostContext {
+                settings: settings.clone(),
+                node_routes: node.routes.clone(),
+                load: node.load.clone(),
+                hash_key: node.hash_key,
+                random: node.secret(u64::MAX - u64::from(shard.0)),
+            };
+            Follower::open(node.take_shard(shard), node.log.clone(), node.take_agreement(shard), context)
         });
         let interval = settings.sys.interval;
         Self {
@@ -151,7 +155,7 @@ impl Worker {
             copies: RetainedCopies::default(),
             wheel: Wheel::default(),
             ready: ReadyLists::default(),
-            shards: HostedShards::new(shards.collect()),
+            shards: HostedShards::new(shards),
             own_retained: RetainedShard::default(),
             waiting_scans: WaitingScans::default(),
             wills: WaitingWills::default(),
@@ -421,6 +425,7 @@ impl Worker {
             self.recall();
             self.start_shards();
         }
+        self.shards.tick_followers(now);
         if self.shards.has_events() {
             self.process_store_events();
         }
@@ -462,6 +467,10 @@ impl Worker {
         self.outbox.answer_flushes();
         if self.node.log.is_some() {
             self.shards.end_turn(self.clock.now(), self.stage == Stage::Stopping);
+            if self.shards.has_frames() {
+                self.apply_output();
+                self.send_to_peers();
+            }
         }
         let published = &self.node.published[self.id.index()];
         let held = self.shards.iter().map(ShardHost::held);

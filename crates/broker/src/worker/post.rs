@@ -187,6 +187,7 @@ impl Worker {
         for (from, message, stamp) in output.propagated.drain(..) {
             self.propagate(from, &message, stamp);
         }
+        self.peers.outbound.agreement_frames.append(&mut output.frames);
         for will in output.wills.drain(..) {
             self.outbox.post(own, WorkerCommand::Will(Box::new(will)));
         }

@@ -6,22 +6,36 @@ use std::sync::Arc;
 use crate::batch::WorkerCommand;
 use crate::ids::{SessionId, ShardId, Time, WorkerId};
 use crate::settings::Settings;
-use crate::store::{Incarnation, Request, ShardHost, ShardOutput, StoreEvent};
+use crate::store::{Follower, Incarnation, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent};
 
 /// Approximate maximum number of effects of log events in one turn.
 const EFFECTS_AT_ONCE: usize = 8192;
 
 /// Shards of one worker. What they want to send is in their common output, until the worker takes it.
 pub(super) struct HostedShards {
+    /// Shards that this node leads.
     hosts: Vec<(ShardId, ShardHost)>,
+    /// Shards that another node leads, or none does now.
+    followers: Vec<(ShardId, Follower)>,
     output: ShardOutput,
     /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
     events: VecDeque<(ShardId, StoreEvent)>,
+    /// Requests for shards that this node did not lead.
+    pub refused: u64,
 }
 
 impl HostedShards {
-    pub fn new(hosts: Vec<(ShardId, ShardHost)>) -> Self {
-        Self { hosts, output: ShardOutput::default(), events: VecDeque::new() }
+    /// Takes the shards of a worker. A shard that is on this node alone has a host from the beginning, any other one
+    /// when this node leads it.
+    pub fn new(shards: impl Iterator<Item = Follower>) -> Self {
+        let (mut hosts, mut followers) = (Vec::new(), Vec::new());
+        for shard in shards {
+            match shard.is_agreed() {
+                true => followers.push((shard.id(), shard)),
+                false => hosts.push((shard.id(), shard.into_host())),
+            }
+        }
+        Self { hosts, followers, output: ShardOutput::default(), events: VecDeque::new(), refused: 0 }
     }
 
     pub fn get(&self, id: ShardId) -> Option<&ShardHost> {
@@ -30,6 +44,22 @@ impl HostedShards {
 
     pub fn get_mut(&mut self, id: ShardId) -> Option<&mut ShardHost> {
         self.hosts.iter_mut().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
+    }
+
+    /// State of a shard, whether this node leads it or not.
+    pub fn state(&self, id: ShardId) -> Option<&shard::Shard> {
+        let follower = || self.followers.iter().find(|(shard, _)| *shard == id);
+        self.get(id).map(ShardHost::state).or_else(|| follower().map(|(_, follower)| follower.state()))
+    }
+
+    /// Counters of all replicas.
+    pub fn replica_counters(&self) -> ReplicaCounters {
+        let of_hosts = self.iter().map(ShardHost::replica_counters);
+        let of_followers = self.followers.iter().map(|(_, follower)| follower.replica_counters());
+        of_hosts.chain(of_followers).fold(ReplicaCounters::default(), |sum, one| ReplicaCounters {
+            restored: sum.restored + one.restored,
+            fetched: sum.fetched + one.fetched,
+        })
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ShardHost> {
@@ -51,7 +81,7 @@ impl HostedShards {
 
     /// Takes the output if it is one command or nothing; `None` if there is more.
     pub fn take_only_command(&mut self) -> Option<Option<(WorkerId, WorkerCommand)>> {
-        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, propagated } =
+        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, propagated, frames } =
             &mut self.output;
         let is_short = commands.len() <= 1
             && requests.is_empty()
@@ -59,7 +89,8 @@ impl HostedShards {
             && wills.is_empty()
             && offered.is_empty()
             && deleted.is_empty()
-            && propagated.is_empty();
+            && propagated.is_empty()
+            && frames.is_empty();
         is_short.then(|| commands.pop())
     }
 
@@ -83,15 +114,19 @@ impl HostedShards {
     }
 
     pub fn set_settings(&mut self, now: Time, settings: &Arc<Settings>) {
-        let Self { hosts, output, .. } = self;
+        let Self { hosts, followers, output, .. } = self;
         hosts.iter_mut().for_each(|(_, shard)| shard.set_settings(now, settings.clone(), output));
+        followers.iter_mut().for_each(|(_, follower)| follower.set_settings(settings.clone()));
     }
 
-    /// Passes a request to its shard.
+    /// Passes a request to its shard. Only a shard that this node leads takes one.
     pub fn apply(&mut self, now: Time, id: ShardId, request: Request) {
         match self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
             Some((_, host)) => host.apply(now, request, &mut self.output),
-            None => debug_assert!(false, "request for a shard of another worker"),
+            None => {
+                debug_assert!(self.followers.iter().any(|(shard, _)| *shard == id), "a shard of this worker");
+                self.refused += 1;
+            }
         }
     }
 
@@ -108,12 +143,32 @@ impl HostedShards {
             return false;
         }
         shard.tick(now, judged, &mut self.output);
+        if shard.is_agreed() && shard.has_event() {
+            self.events.push_back((shard.id(), StoreEvent::More));
+        }
         true
+    }
+
+    /// Performs the timed work of the shards that this node does not lead.
+    pub fn tick_followers(&mut self, now: Time) {
+        let due = |follower: &Follower| follower.next_deadline() <= now;
+        let ids: Vec<ShardId> =
+            self.followers.iter().filter(|(_, follower)| due(follower)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some((_, follower)) = self.followers.iter_mut().find(|(shard, _)| *shard == id) {
+                follower.tick(now);
+                self.events.push_back((id, StoreEvent::More));
+            }
+        }
     }
 
     /// Returns the time at which the next timed work of a shard is due.
     pub fn next_deadline(&self) -> Time {
-        self.iter().map(ShardHost::next_deadline).min().unwrap_or(Time::NEVER)
+        let hosts = self.iter().map(ShardHost::next_deadline);
+        hosts
+            .chain(self.followers.iter().map(|(_, follower)| follower.next_deadline()))
+            .min()
+            .unwrap_or(Time::NEVER)
     }
 
     /// Queues events of the log.
@@ -132,20 +187,80 @@ impl HostedShards {
         while effects < EFFECTS_AT_ONCE
             && let Some((id, event)) = self.events.pop_front()
         {
-            if let Some((_, shard)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
-                let effects_max = EFFECTS_AT_ONCE - effects;
-                let (had, rest) = shard.store_event(now, event, effects_max, &mut self.output);
-                effects += had;
-                if let Some(rest) = rest {
-                    self.events.push_front((id, rest));
-                }
+            let effects_max = EFFECTS_AT_ONCE - effects;
+            let (had, is_more) =
+                if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
+                    let result = host.store_event(now, event, effects_max, &mut self.output);
+                    self.take_frames(id);
+                    self.follow(id);
+                    result
+                } else {
+                    self.follower_event(now, id, event, effects_max)
+                };
+            effects += had;
+            if is_more {
+                self.events.push_front((id, StoreEvent::More));
             }
+        }
+    }
+
+    /// Passes an event of the log to a shard that this node does not lead.
+    fn follower_event(
+        &mut self,
+        now: Time,
+        id: ShardId,
+        event: StoreEvent,
+        effects_max: usize,
+    ) -> (usize, bool) {
+        let Some(at) = self.followers.iter().position(|(shard, _)| *shard == id) else { return (0, false) };
+        let (_, follower) = &mut self.followers[at];
+        let result = follower.store_event(now, event, effects_max);
+        let leads = follower.take_leads();
+        self.take_frames(id);
+        if let Some(term) = leads {
+            let (_, follower) = self.followers.swap_remove(at);
+            let mut host = follower.into_host();
+            host.recall(&mut self.output);
+            host.serve(now, term, &mut self.output);
+            self.hosts.push((id, host));
+        }
+        result
+    }
+
+    /// Ends the host of a shard that this node does not lead any more.
+    fn follow(&mut self, id: ShardId) {
+        let Some(at) = self.hosts.iter().position(|(shard, host)| *shard == id && host.has_ended()) else {
+            return;
+        };
+        let (_, host) = self.hosts.swap_remove(at);
+        self.followers.push((id, host.into_follower()));
+    }
+
+    /// Takes the frames of a shard for its other replicas.
+    fn take_frames(&mut self, id: ShardId) {
+        let Self { hosts, followers, output, .. } = self;
+        if let Some((_, host)) = hosts.iter_mut().find(|(shard, _)| *shard == id) {
+            output.frames.extend(std::iter::from_fn(|| host.poll_frame()).map(|frame| (id, frame)));
+        } else if let Some((_, follower)) = followers.iter_mut().find(|(shard, _)| *shard == id) {
+            output.frames.extend(std::iter::from_fn(|| follower.poll_frame()).map(|frame| (id, frame)));
         }
     }
 
     /// Ends a turn. Shards that can wait are flushed together, for one sync.
     pub fn end_turn(&mut self, now: Time, is_stopping: bool) {
         let all = is_stopping || self.iter().any(|shard| shard.batch_is_due(now));
-        self.iter_mut().for_each(|shard| shard.end_turn(all));
+        self.iter_mut().for_each(|shard| shard.end_turn(now, all));
+        let agreed: Vec<ShardId> = self.iter().filter(|shard| shard.is_agreed()).map(ShardHost::id).collect();
+        for id in agreed {
+            self.take_frames(id);
+            if self.get(id).is_some_and(ShardHost::has_event) {
+                self.events.push_back((id, StoreEvent::More));
+            }
+        }
+    }
+
+    /// Returns whether frames for other replicas wait.
+    pub fn has_frames(&self) -> bool {
+        !self.output.frames.is_empty()
     }
 }

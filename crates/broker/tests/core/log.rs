@@ -51,7 +51,8 @@ impl Log {
     pub fn sync(&self) {
         let pending = std::mem::take(&mut self.state().pending);
         self.state().durable.extend(&pending);
-        self.node().store_durable(pending.into_iter().map(|(shard, index)| (ShardId(shard), index)));
+        let event = |(shard, index)| (ShardId(shard), StoreEvent::Durable(index));
+        self.node().store_events(pending.into_iter().map(event));
         let keeping = std::mem::take(&mut self.state().keeping);
         for (shard, records) in keeping {
             self.node().store_event(ShardId(shard), StoreEvent::KeptDurable(records));
@@ -231,6 +232,16 @@ impl StoreLog for Log {
         }
         drop(state);
         self.node().store_event(shard, StoreEvent::Kept { records, failed });
+    }
+
+    fn append_bodies(&self, shard: ShardId, bodies: Vec<(u64, Vec<u8>)>) {
+        let mut state = self.state();
+        *state.keeping.entry(shard.0).or_default() += bodies.len() as u64;
+        state.kept.extend(bodies.into_iter().map(|(index, kept)| ((shard.0, index), kept)));
+    }
+
+    fn has_bodies(&self, shard: ShardId, index: u64) -> bool {
+        self.state().stored(shard, index).is_some()
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {

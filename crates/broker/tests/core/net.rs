@@ -146,7 +146,13 @@ impl Net {
         travel: Travel,
     ) -> (Self, Arc<Log>) {
         let incarnation = broker::Incarnation::default();
-        let store = broker::Store { log: Some(log.clone()), shards, incarnation, hash_key: HASH_KEY };
+        let store = broker::Store {
+            log: Some(log.clone()),
+            shards,
+            agreements: Vec::new(),
+            incarnation,
+            hash_key: HASH_KEY,
+        };
         let node = Node::with_store(settings, access, "test".into(), workers, store);
         let net = Self::around(node, travel);
         net.node.connect_log();

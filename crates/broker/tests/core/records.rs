@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{
-    Batch, Condition, Incarnation, Node, SHARDS, ShardId, Store, StoreLog, Time, Wanted, Worker,
+    Batch, Condition, Incarnation, Node, SHARDS, ShardId, Store, StoreEvent, StoreLog, Time, Wanted, Worker,
     WorkerCommand,
 };
 use mqtt::{QoS, Version, decode, frame};
@@ -43,6 +43,14 @@ impl StoreLog for Appended {
         unreachable!("no segment is freed")
     }
 
+    fn append_bodies(&self, _: ShardId, _: Vec<(u64, Vec<u8>)>) {
+        unreachable!("no other node has the shard")
+    }
+
+    fn has_bodies(&self, _: ShardId, _: u64) -> bool {
+        true
+    }
+
     fn vacated(&self, _: ShardId, _: u64) {}
     fn report_live(&self, _: ShardId, _: u64) {}
 
@@ -74,7 +82,13 @@ impl Broker {
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
         let incarnation = Incarnation { began: Time(1), number: 1 };
-        let store = Store { log: store_log, shards: Vec::new(), incarnation, hash_key: [3; 16] };
+        let store = Store {
+            log: store_log,
+            shards: Vec::new(),
+            agreements: Vec::new(),
+            incarnation,
+            hash_key: [3; 16],
+        };
         let node = Node::with_store(settings, Arc::new(AllowAll), "test".into(), 1, store);
         let worker = node.build_workers().remove(0);
         let commands = Arc::new(Mutex::new(Vec::new()));
@@ -98,8 +112,8 @@ impl Broker {
         let records = std::mem::take(&mut *self.log.0.lock().expect("no panic"));
         let names = |batch: &[u8]| shard::commands(batch).expect("a batch").iter().map(name).collect();
         let commands = records.iter().map(|record| names(&record.batch)).collect();
-        let durable: Vec<_> = records.into_iter().map(|record| (record.shard, record.index)).collect();
-        self.node.store_durable(durable.into_iter());
+        let durable = |record: Record| (record.shard, StoreEvent::Durable(record.index));
+        self.node.store_events(records.into_iter().map(durable));
         for command in std::mem::take(&mut *self.commands.lock().expect("no panic")) {
             self.worker.take_batch(self.now, &mut Batch::of(command));
         }

@@ -21,8 +21,8 @@ use crate::wire::{Confirmed, PeerMessage};
 impl ClusterRouter {
     /// Forwards a worker's messages to other nodes.
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
-        let Outbound { worker, frames, forwards, propagated, announces, answers, taken, retained_missing } =
-            outbound;
+        let Outbound { worker, frames, forwards, propagated, announces, answers, taken, .. } = outbound;
+        let Outbound { retained_missing, agreement_frames, .. } = outbound;
         // Subscriptions are sent before the messages of the clients that made them.
         self.routes_changed();
         self.announced(now, &announces);
@@ -47,6 +47,11 @@ impl ClusterRouter {
             for (peer, credit) in self.inbound.handled(key) {
                 self.mesh.consume(peer, credit);
             }
+        }
+        for (shard, frame) in agreement_frames {
+            // A frame that is lost is repeated by its sender.
+            let message = PeerMessage::Shard { shard: shard.0, frame: &frame.bytes };
+            self.send_message(now, NodeId(frame.to), Lane::CONTROL, &message);
         }
     }
 

@@ -29,7 +29,7 @@ use routes::RouteReplica;
 
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
-use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
+use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS, SHARDS};
 use crate::inbound::InboundQueues;
 use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
@@ -408,6 +408,13 @@ impl ClusterRouter {
             PeerMessage::RequestCopies => self.copy_again(from),
             PeerMessage::Namesake(_) if !self.can(from, NAMESAKES) => self.counters.malformed += 1,
             PeerMessage::Namesake(address) => self.namesake(now, address),
+            PeerMessage::Shard { shard, .. } if !self.can(from, SHARDS) || shard >= broker::SHARDS => {
+                self.counters.malformed += 1;
+            }
+            PeerMessage::Shard { shard, frame } => {
+                let frame = broker::PeerFrame { from: from.0, bytes: frame.into() };
+                self.node.store_event(broker::ShardId(shard), frame.into());
+            }
         }
     }
 

@@ -163,7 +163,11 @@ impl Store {
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
-        Ok((store, broker::Store { log: Some(log), shards, incarnation, hash_key }, meta))
+        Ok((
+            store,
+            broker::Store { log: Some(log), shards, agreements: Vec::new(), incarnation, hash_key },
+            meta,
+        ))
     }
 
     /// View of the store for operators.

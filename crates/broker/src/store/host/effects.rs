@@ -116,7 +116,7 @@ impl ShardHost {
             Continuation::Released { connection, packet_id } => {
                 out.complete(Completion::Complete { connection, packet_id });
             }
-            Continuation::Clock { sweep } => self.ticked(now, &answer, sweep),
+            Continuation::Clock => self.ticked(),
             Continuation::Forget { identity, shards } => {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });
                 out.requests.extend(shards.iter().map(forget));

@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use session::Dispatched;
-use shard::{Command, SessionUid, Shard};
+use shard::{Command, SessionUid};
 
 use self::appends::{Appends, Waiter};
 use self::clients::Clients;
@@ -52,9 +52,10 @@ use self::propose::{Continuation, Continuations};
 use self::retained::RetainedChanges;
 use self::time::Proposed;
 use self::wills::Wills;
+use super::follower::Follower;
 use super::groups::Groups;
-use super::log::{Incarnation, StoreEvent, StoreLog};
-use super::replica::Replica;
+use super::log::{Frame, Incarnation, StoreEvent};
+use super::replica::{Replica, ReplicaCounters};
 use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
@@ -77,7 +78,11 @@ pub struct ShardHost {
     /// The node's index, in which this shard is the destination for all its sessions and groups.
     node_routes: Arc<Routes>,
     load: Arc<NodeLoad>,
+    hash_key: [u8; 16],
+    random: u64,
     replica: Replica,
+    /// The replica leads no more.
+    has_ended: bool,
     continuations: Continuations,
     /// Sessions to which something may be sent now.
     touched: Vec<SessionUid>,
@@ -105,6 +110,17 @@ pub struct ShardHost {
     pub counters: StoreCounters,
 }
 
+/// Parts of the node that the host of a shard uses.
+#[derive(Clone)]
+pub struct HostContext {
+    pub settings: Arc<Settings>,
+    pub node_routes: Arc<Routes>,
+    pub load: Arc<NodeLoad>,
+    pub hash_key: [u8; 16],
+    /// Seed of the choice among members of shared groups.
+    pub random: u64,
+}
+
 /// Results of applying a request.
 #[derive(Debug, Default)]
 pub struct ShardOutput {
@@ -120,6 +136,8 @@ pub struct ShardOutput {
     pub deleted: Vec<(Option<NodeIndex>, Box<str>, u64)>,
     /// Copies of retained messages that another node has sent and that were new here, each with its stamp.
     pub propagated: Vec<(NodeIndex, Message, u64)>,
+    /// Frames for other replicas of the shard.
+    pub frames: Vec<(ShardId, Frame)>,
 }
 
 /// Messages that a shard holds in memory. Those for connected sessions are in [`Live::bodies`].
@@ -171,28 +189,21 @@ fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
 }
 
 impl ShardHost {
-    /// Creates a shard that begins with a state and, unless nothing is kept on disk, the log that the state comes from.
-    ///
-    /// `random` seeds the choice among members of shared groups.
-    pub fn new(
-        state: Shard,
-        log: Option<Arc<dyn StoreLog>>,
-        settings: Arc<Settings>,
-        node_routes: Arc<Routes>,
-        load: Arc<NodeLoad>,
-        hash_key: [u8; 16],
-        random: u64,
-    ) -> Self {
+    /// Creates the host of a shard, without any connection.
+    pub(in crate::store) fn new(replica: Replica, context: HostContext) -> Self {
+        let HostContext { settings, node_routes, load, hash_key, random } = context;
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
-        let replica = Replica::new(state, log);
         let groups = Groups::new(replica.id(), node_routes.clone(), hash_key, &hasher, random);
         load.sessions.fetch_add(replica.state().counts().sessions, Relaxed);
         Self {
             id: replica.id(),
             node_routes,
             load,
+            hash_key,
+            random,
+            has_ended: false,
             continuations: Continuations::default(),
             touched: Vec::new(),
             page_waits: BTreeSet::new(),
@@ -224,6 +235,49 @@ impl ShardHost {
         }
     }
 
+    /// Ends the host: the replica leads no more. Its routes and charges end, and so do the requests that wait.
+    pub fn into_follower(mut self) -> Follower {
+        let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
+        filters.iter().for_each(|filter| self.filter_removed(filter));
+        self.groups.clear();
+        self.charged.clear();
+        self.load.sessions.fetch_sub(self.replica.state().counts().sessions, Relaxed);
+        let Self { settings, node_routes, load, hash_key, random, replica, .. } = self;
+        Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random })
+    }
+
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    pub fn state(&self) -> &shard::Shard {
+        self.replica.state()
+    }
+
+    pub fn replica_counters(&self) -> ReplicaCounters {
+        self.replica.counters()
+    }
+
+    /// Returns whether other nodes may have replicas of the shard.
+    pub fn is_agreed(&self) -> bool {
+        self.replica.is_agreed()
+    }
+
+    /// Returns whether effects of earlier events are left.
+    pub fn has_event(&self) -> bool {
+        self.replica.has_event()
+    }
+
+    /// Returns whether the replica leads no more.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Takes a frame for another replica.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.replica.poll_frame()
+    }
+
     /// Starts the shard: no client of the node's previous incarnation is connected any more. It is called once, after
     /// [`Self::recall`] of all shards and before any other request.
     pub fn start(&mut self, now: Time, incarnation: Incarnation, out: &mut ShardOutput) {
@@ -233,10 +287,12 @@ impl ShardHost {
     }
 
     /// Starts to serve clients: the replica leads.
-    fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
-        self.replica.propose_start(now, term);
+    pub fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
+        // In a cluster, nodes that are gone are reported one by one.
+        if !self.replica.is_agreed() {
+            self.replica.propose_start(now, term);
+        }
         self.configure(now);
-        self.sweep(now);
         let wills: Vec<u64> = self.replica.state().due_wills().map(|(id, _)| id).collect();
         wills.into_iter().for_each(|id| self.will_due(id, out));
         self.search_orphans(out);
@@ -342,23 +398,23 @@ impl ShardHost {
     }
 
     /// Handles an event of the log. Durable batches may cause too much work for one turn. So about `effects_max`
-    /// effects are applied to the state; the rest follows in the next turn. Returns the number of effects.
+    /// effects are applied to the state; the rest follows in the next turn. Returns the number of effects, and whether
+    /// some are left.
     pub fn store_event(
         &mut self,
         now: Time,
         event: StoreEvent,
         effects_max: usize,
         out: &mut ShardOutput,
-    ) -> (usize, Option<StoreEvent>) {
-        let durable = if let StoreEvent::Durable(index) = event { Some(index) } else { None };
+    ) -> (usize, bool) {
         self.replica.handle_log_event(event);
         let mut effects = 0;
         while effects < effects_max
+            && !self.has_ended
             && let Some(had) = self.next_replica_event(now, effects_max - effects, out)
         {
             effects += had;
         }
-        let rest = durable.filter(|index| !self.has_applied(*index)).map(StoreEvent::Durable);
-        (effects, rest)
+        (effects, self.replica.has_event())
     }
 }

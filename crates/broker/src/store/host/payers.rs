@@ -30,6 +30,13 @@ pub(super) struct RetainedCharge {
     bytes: u64,
 }
 
+impl RetainedCharge {
+    fn release(self) {
+        self.payers.release(Resource::RetainedMessages, 1);
+        self.payers.release(Resource::RetainedBytes, self.bytes);
+    }
+}
+
 impl Charged {
     pub fn new(hash_key: [u8; 16], hasher: foldhash::quality::FixedState) -> Self {
         Self {
@@ -62,13 +69,22 @@ impl Charged {
     /// Charges the topic's retained message to these payers and to nobody else.
     pub fn retained(&mut self, charge: RetainedCharge) {
         if let Some(before) = self.retained.remove(&charge.topic_hash) {
-            before.payers.release(Resource::RetainedMessages, 1);
-            before.payers.release(Resource::RetainedBytes, before.bytes);
+            before.release();
         }
         if charge.bytes > 0 && !charge.payers.is_empty() {
             charge.payers.charge(Resource::RetainedMessages, 1);
             charge.payers.charge(Resource::RetainedBytes, charge.bytes);
             self.retained.insert(charge.topic_hash, charge);
+        }
+    }
+
+    /// Ends all charges.
+    pub fn clear(&mut self) {
+        for (_, payers) in self.sessions.drain() {
+            payers.release(Resource::Sessions, 1);
+        }
+        for (_, charge) in self.retained.drain() {
+            charge.release();
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) struct Continuations {
 /// Continuations of the commands of one batch, by their ordinals.
 #[derive(Default)]
 struct OfBatch {
-    index: u64,
+    number: u64,
     list: Vec<Continuation>,
 }
 
@@ -98,9 +98,7 @@ pub(super) enum Continuation {
         packet_id: PacketId,
     },
     /// A Tick or Sweep.
-    Clock {
-        sweep: bool,
-    },
+    Clock,
     Overdue(SessionUid),
     /// A Will or an orphan is queued. Afterwards nothing sends it again, and these shards may forget its identity.
     Forget {
@@ -114,8 +112,8 @@ pub(super) enum Continuation {
 impl Continuations {
     #[inline]
     fn push(&mut self, ticket: replica::Ticket, continuation: Continuation) {
-        if self.last.index != ticket.index {
-            self.begin(ticket.index);
+        if self.last.number != ticket.number {
+            self.begin(ticket.number);
         }
         // The batch may contain commands of the replica too.
         while self.last.list.len() < ticket.ordinal as usize {
@@ -124,12 +122,12 @@ impl Continuations {
         self.last.list.push(continuation);
     }
 
-    fn begin(&mut self, index: u64) {
+    fn begin(&mut self, number: u64) {
         if !self.last.list.is_empty() {
             let list = self.take_last();
-            self.earlier.push_back(OfBatch { index: self.last.index, list });
+            self.earlier.push_back(OfBatch { number: self.last.number, list });
         }
-        self.last.index = index;
+        self.last.number = number;
     }
 
     /// Takes the list of the last batch, and leaves memory for the next one.
@@ -140,17 +138,17 @@ impl Continuations {
 
     /// Takes the list of a batch that is being applied. [`Self::put_back`] or [`Self::reuse`] must follow.
     #[inline]
-    fn take(&mut self, index: u64) -> Vec<Continuation> {
-        match self.earlier.pop_front_if(|first| first.index == index) {
+    fn take(&mut self, number: u64) -> Vec<Continuation> {
+        match self.earlier.pop_front_if(|first| first.number == number) {
             Some(first) => first.list,
-            None if self.last.index == index => self.take_last(),
+            None if self.last.number == number => self.take_last(),
             None => Vec::new(),
         }
     }
 
     /// Puts the list back, for the next portion of its batch.
-    fn put_back(&mut self, index: u64, list: Vec<Continuation>) {
-        self.earlier.push_front(OfBatch { index, list });
+    fn put_back(&mut self, number: u64, list: Vec<Continuation>) {
+        self.earlier.push_front(OfBatch { number, list });
     }
 
     /// Keeps the memory of a list whose batch was applied.
@@ -190,7 +188,7 @@ impl ShardHost {
         }
         let mut effects = 0;
         loop {
-            self.replica.end_turn(true);
+            self.replica.end_turn(now, true);
             if effects >= EFFECTS_AT_ONCE || !self.replica.has_event() {
                 return;
             }
@@ -206,8 +204,8 @@ impl ShardHost {
 
     /// Ends a turn, with a log: passes the open batch to it. A batch that no request waits for is passed only when
     /// `all` is set.
-    pub fn end_turn(&mut self, all: bool) {
-        self.replica.end_turn(all);
+    pub fn end_turn(&mut self, now: Time, all: bool) {
+        self.replica.end_turn(now, all);
     }
 
     /// Reports to the log how much of it is needed.
@@ -225,6 +223,7 @@ impl ShardHost {
     ) -> Option<usize> {
         match self.replica.poll_event(now, effects_max)? {
             ReplicaEvent::Leads { term } => self.serve(now, term, out),
+            ReplicaEvent::Follows => self.has_ended = true,
             ReplicaEvent::Committed(committed) => {
                 return Some(self.committed(now, committed, effects_max, out));
             }
@@ -233,25 +232,27 @@ impl ShardHost {
         Some(0)
     }
 
-    fn committed(
+    pub(super) fn committed(
         &mut self,
         now: Time,
-        Committed { index, mut effects, is_whole }: Committed,
+        Committed { number, mut effects, is_whole }: Committed,
         effects_max: usize,
         out: &mut ShardOutput,
     ) -> usize {
-        let mut continuations = self.continuations.take(index);
+        let mut continuations = number.map(|number| self.continuations.take(number)).unwrap_or_default();
         let count = effects.len();
         for effect in effects.drain(..) {
             self.effect(now, effect, &mut continuations, out);
         }
         self.replica.reuse(effects);
-        if is_whole {
-            self.continuations.reuse(continuations);
-        } else {
-            self.continuations.put_back(index, continuations);
+        match number {
+            Some(number) if !is_whole => self.continuations.put_back(number, continuations),
+            _ => self.continuations.reuse(continuations),
         }
         self.pump_touched(now, out);
+        if self.replica.state().sweeping() {
+            self.sweep(now);
+        }
         // A portion may be spent on parts of a checkpoint alone.
         if is_whole { count.max(1) } else { count.max(effects_max) }
     }

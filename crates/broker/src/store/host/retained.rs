@@ -23,7 +23,7 @@ const DELETIONS_SENT_MAX: usize = 1000;
 pub(super) struct RetainedChanges {
     /// Times at which topics were last retained or their messages deleted, as far as they are remembered.
     stamps: Stamps,
-    /// Index of the batch with the last retained message that was sent here.
+    /// Number of the batch with the last retained message that was sent here.
     asked: u64,
 }
 
@@ -80,7 +80,7 @@ impl ShardHost {
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
         let ticket = self.replica.propose(now, &Command::Retain { message: stored }, Urgency::Now);
-        self.retained.asked = ticket.index;
+        self.retained.asked = ticket.number;
         self.continue_with(ticket, Continuation::Retain { append, charge });
     }
 
@@ -141,7 +141,7 @@ impl ShardHost {
         };
         let charge = self.charged.for_retained(topic, Payers::default(), 0);
         let ticket = self.replica.propose(now, &Command::Retain { message }, Urgency::Now);
-        self.retained.asked = ticket.index;
+        self.retained.asked = ticket.number;
         self.continue_with(ticket, Continuation::Delete(token, charge));
     }
 
@@ -151,13 +151,13 @@ impl ShardHost {
         out.acknowledged.push((token, reason));
     }
 
-    /// Index of a batch that has to be applied before a reader sees every retained message that was sent here so far.
+    /// Number of a batch that has to be applied before a reader sees every retained message that was sent here so far.
     pub(crate) fn retained_barrier(&self) -> Option<u64> {
-        (self.retained.asked > self.replica.state().applied()).then_some(self.retained.asked)
+        (!self.replica.has_applied(self.retained.asked)).then_some(self.retained.asked)
     }
 
-    pub(crate) fn has_applied(&self, index: u64) -> bool {
-        self.replica.has_applied(index)
+    pub(crate) fn has_applied(&self, number: u64) -> bool {
+        self.replica.has_applied(number)
     }
 
     /// The last topics whose retained message was deleted, with the stamps.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use shard::{Answer, Command, Limits, SessionUid};
+use shard::{Command, Limits, SessionUid};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
@@ -52,24 +52,24 @@ impl ShardHost {
         }
         if !self.proposed.ticking && self.replica.state().next_deadline() <= now.0 {
             self.proposed.ticking = true;
-            self.propose(now, &Command::Tick, Continuation::Clock { sweep: false });
+            self.propose(now, &Command::Tick, Continuation::Clock);
         }
         self.send_held_wills(now, out);
-        self.replica.tick();
+        self.replica.tick(now);
         self.apply_at_once(now, out);
     }
 
-    pub(super) fn ticked(&mut self, now: Time, answer: &Answer, sweep: bool) {
+    /// Records that a step of the clock is applied. [`Self::committed`] proposes the next Sweep if one is needed.
+    pub(super) fn ticked(&mut self) {
         self.proposed.ticking = false;
-        if sweep && matches!(answer, Answer::Progress { more: true }) {
-            self.sweep(now);
-        }
     }
 
-    /// Releases, in portions, the sessions that had a connection when the process ended.
+    /// Releases, in portions, the sessions whose owner is gone, unless a step of the clock is in progress.
     pub(super) fn sweep(&mut self, now: Time) {
-        self.proposed.ticking = true;
-        self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock { sweep: true });
+        if std::mem::replace(&mut self.proposed.ticking, true) {
+            return;
+        }
+        self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock);
     }
 
     /// Records that the rule for full queues has decided: no publisher waits for this session any more.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::ids::WorkerId;
     use crate::node::OwnerKey;
-    use crate::store::{Claim, Incarnation, Request};
+    use crate::store::{Claim, Follower, HostContext, Incarnation, Request};
 
     const HOUR: u64 = 3_600_000;
 
@@ -176,7 +176,9 @@ mod tests {
         let key = [7; 16];
         let index = routing::Index::new(key, routing::IndexLimits::default());
         let routes = Arc::new(crate::Routes::new(index));
-        ShardHost::new(state, None, Arc::default(), routes, Arc::default(), key, 1)
+        let (settings, load) = Default::default();
+        let context = HostContext { settings, node_routes: routes, load, hash_key: key, random: 1 };
+        Follower::open(state, None, None, context).into_host()
     }
 
     fn start(host: &mut ShardHost, began: Time) {

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shard::{MessageKey, Mutation, REST, RETAINED_FIRST, mutated};
+use shard::MessageKey;
 
 use super::Replica;
+use super::agreed::write_part;
 use crate::ids::Time;
 use crate::store::log::Vacate;
 
@@ -17,7 +18,7 @@ const BYTES_BETWEEN: u64 = 16 << 20;
 /// Bytes of parts that are written in one turn.
 const PARTS_AT_ONCE: usize = 256 * 1024;
 /// Entries looked at in one turn, for a segment that is to be freed.
-const LOOKED_AT_AT_ONCE: usize = 256;
+pub(super) const LOOKED_AT_AT_ONCE: usize = 256;
 /// Number of messages that the log is asked to keep at once, and their bytes. All that are needed of the same batch as
 /// the last of them come on top.
 const KEPT_AT_ONCE: usize = 256;
@@ -51,7 +52,7 @@ struct Vacating {
 }
 
 /// Keys and sizes of messages that are needed.
-type Needed = BTreeMap<MessageKey, u64>;
+pub(super) type Needed = BTreeMap<MessageKey, u64>;
 
 /// Progress with the messages of a segment.
 enum Step {
@@ -74,25 +75,25 @@ struct Keeping {
     is_second_try: bool,
 }
 
+/// Takes the keys of the next messages, in ascending order: some, and all of the same batch as the last of them. What
+/// the log keeps of a batch replaces what it kept before.
+pub(super) fn take_some(left: &mut Needed) -> Vec<MessageKey> {
+    let (mut keys, mut bytes) = (Vec::new(), 0);
+    while let Some(next) = left.first_entry() {
+        let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= KEPT_BYTES_AT_ONCE;
+        if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != next.key().index()) {
+            break;
+        }
+        let (key, size) = next.remove_entry();
+        keys.push(key);
+        bytes += size;
+    }
+    keys
+}
+
 impl Keeping {
     fn of(needed: Needed, is_second_try: bool) -> Self {
         Self { left: needed, is_asked: false, failed: Needed::new(), is_second_try }
-    }
-
-    /// Takes the keys of the next messages, in ascending order: some, and all of the same batch as the last of them.
-    /// What the log keeps of a batch replaces what it kept before.
-    fn take(&mut self) -> Vec<MessageKey> {
-        let (mut keys, mut bytes) = (Vec::new(), 0);
-        while let Some(next) = self.left.first_entry() {
-            let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= KEPT_BYTES_AT_ONCE;
-            if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != next.key().index()) {
-                break;
-            }
-            let (key, size) = next.remove_entry();
-            keys.push(key);
-            bytes += size;
-        }
-        keys
     }
 }
 
@@ -133,6 +134,16 @@ impl Checkpointing {
         })
     }
 
+    /// Records that so many records of messages of another replica are queued.
+    pub fn fetched(&mut self, records: usize) {
+        self.keeping += records as i64;
+    }
+
+    /// Returns whether all records of kept messages are durable.
+    pub fn all_kept_durable(&self) -> bool {
+        self.keeping == 0
+    }
+
     fn begin(&mut self, index: u64, state_bytes: u64) {
         self.writing = Some(index);
         self.begun = index;
@@ -146,19 +157,17 @@ impl Replica {
     pub(super) fn continue_checkpoint(&mut self) {
         let Some(log) = self.log.clone() else { return };
         self.keep_messages();
+        if self.agreement.is_some() {
+            // The agreement decides when a checkpoint is written.
+            return;
+        }
         if self.checkpointing.writing.is_none() && self.checkpointing.is_wanted() && !self.state.is_midway() {
             self.checkpointing.begin(self.state.begin_checkpoint(), self.state.live_bytes());
         }
         let Some(checkpoint) = self.checkpointing.writing else { return };
         let id = self.id;
-        let done = self.state.write_parts(PARTS_AT_ONCE, &mut |part, bytes| {
-            let retained = u32::from(RETAINED_FIRST)..u32::from(REST);
-            let is_retained = retained.contains(&part.as_u32());
-            if is_retained && mutated(Mutation::DropRetained) {
-                return;
-            }
-            log.part(id, checkpoint, part.as_u32(), bytes.to_vec());
-        });
+        let put = &mut |part, bytes: &[u8]| log.part(id, checkpoint, part, bytes.to_vec());
+        let done = self.state.write_parts(PARTS_AT_ONCE, &mut |part, bytes| write_part(part, bytes, put));
         if done {
             log.checkpointed(id, checkpoint);
             self.checkpointing.writing = None;
@@ -171,13 +180,23 @@ impl Replica {
         self.release_segments();
     }
 
-    /// Frees segments that are not needed after the last durable checkpoint.
+    /// Frees segments that are not needed after the last durable checkpoint. An agreement knows that checkpoint, and
+    /// frees the segments itself.
     fn release_segments(&mut self) {
         let Some(log) = &self.log else { return };
         let Checkpointing { durable, vacating, .. } = &mut self.checkpointing;
-        let is_free = |front: &mut Vacating| front.is_kept() && front.vacate.last() <= *durable;
-        while let Some(front) = vacating.pop_front_if(is_free) {
-            log.vacated(self.id, front.vacate.segment);
+        match &mut self.agreement {
+            Some(agreement) => {
+                while let Some(front) = vacating.pop_front_if(|front| front.is_kept()) {
+                    agreement.bodies_kept(front.vacate.segment);
+                }
+            }
+            None => {
+                let is_free = |front: &mut Vacating| front.is_kept() && front.vacate.last() <= *durable;
+                while let Some(front) = vacating.pop_front_if(is_free) {
+                    log.vacated(self.id, front.vacate.segment);
+                }
+            }
         }
     }
 
@@ -189,7 +208,7 @@ impl Replica {
 
     /// Finds the messages that are needed of a segment to be freed, and asks the log to keep them.
     fn keep_messages(&mut self) {
-        if !self.checkpointing.can_keep(self.state.applied()) {
+        if !self.checkpointing.can_keep(self.state.applied()) || self.applying.is_fetching() {
             return;
         }
         let Some(log) = &self.log else { return };
@@ -205,7 +224,7 @@ impl Replica {
                 }
             }
             Step::Keeping(keeping) => {
-                let next = keeping.take();
+                let next = take_some(&mut keeping.left);
                 if !next.is_empty() {
                     keeping.is_asked = true;
                     return log.keep(self.id, next, keeping.is_second_try);

@@ -13,6 +13,8 @@
 //! [`ShardHost`](super::ShardHost), which is the only user of the replica and never touches the log.
 
 mod ages;
+mod agreed;
+mod appended;
 mod checkpoint;
 mod proposals;
 mod reads;
@@ -23,11 +25,13 @@ use std::sync::Arc;
 use shard::{Effect, Shard};
 
 pub(super) use self::ages::Ages;
+use self::agreed::Applying;
+use self::appended::Appended;
 use self::checkpoint::Checkpointing;
 use self::proposals::Proposals;
 pub(super) use self::proposals::{Ticket, Urgency};
 pub(super) use self::reads::{Read, ReadResult};
-use super::log::{Condition, StoreEvent, StoreLog};
+use super::log::{Agreement, Condition, StoreEvent, StoreLog, Wanted};
 use crate::ids::{ShardId, Time};
 
 /// State and log of one shard.
@@ -36,11 +40,20 @@ pub(super) struct Replica {
     state: Shard,
     /// Log of the shard; `None` when nothing is kept on disk.
     log: Option<Arc<dyn StoreLog>>,
+    /// Agreement with the other replicas of the shard. Without it, the log of this node alone decides.
+    agreement: Option<Box<dyn Agreement>>,
     condition: Condition,
     ahead_bytes: u64,
     proposals: Proposals,
-    /// Index up to which batches may be applied.
-    durable: u64,
+    /// Batches that the log has, without an agreement.
+    appended: Appended,
+    /// Work for the agreement.
+    applying: Applying,
+    /// Number of the last own batch that was applied.
+    applied: u64,
+    /// Messages that are read when this node's log has them.
+    reads_held: Vec<Wanted>,
+    counters: ReplicaCounters,
     ages: Ages,
     checkpointing: Checkpointing,
     /// Events for the host that no batch has caused.
@@ -49,12 +62,31 @@ pub(super) struct Replica {
     effects: Vec<Effect>,
 }
 
+/// Counters of a replica since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounters {
+    /// States that were received from other replicas.
+    pub restored: u64,
+    /// Records of messages that were fetched for them.
+    pub fetched: u64,
+}
+
+/// A batch that is not applied yet.
+struct Batch {
+    index: u64,
+    /// Number of the batch, if this replica proposed it since it leads.
+    number: Option<u64>,
+    bytes: Arc<Vec<u8>>,
+}
+
 /// An event of a replica for its host.
 #[derive(Debug)]
 pub(super) enum ReplicaEvent {
     /// The replica is the one that proposes: its host serves clients from now on. On a single node this is the first
     /// event, and the term is the number of the incarnation.
     Leads { term: u64 },
+    /// The replica leads no more. What its host has proposed may be lost.
+    Follows,
     /// A batch is durable, and it or a portion of it was applied to the state.
     Committed(Committed),
     /// Messages that the host requested.
@@ -64,7 +96,8 @@ pub(super) enum ReplicaEvent {
 /// Effects of a batch, or of a portion of it.
 #[derive(Debug)]
 pub(super) struct Committed {
-    pub index: u64,
+    /// Number of the batch, if this replica proposed it since it leads.
+    pub number: Option<u64>,
     /// Effects in their order. [`Replica::reuse`] takes the memory back.
     pub effects: Vec<Effect>,
     /// The whole batch has been applied: no further portion follows.
@@ -78,16 +111,26 @@ const EFFECTS_KEPT: usize = 4096;
 
 impl Replica {
     /// Creates a replica that begins with a state and, unless nothing is kept on disk, the log that the state comes
-    /// from.
-    pub fn new(state: Shard, log: Option<Arc<dyn StoreLog>>) -> Self {
+    /// from. With an agreement, that decides when the replica leads; otherwise [`Self::lead`] makes it lead.
+    pub fn new(
+        state: Shard,
+        log: Option<Arc<dyn StoreLog>>,
+        agreement: Option<Box<dyn Agreement>>,
+        hash_key: [u8; 16],
+    ) -> Self {
         Self {
             id: ShardId(state.id()),
             ahead_bytes: log.as_ref().map_or(u64::MAX, |log| log.ahead_bytes()),
             condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
-            proposals: Proposals::starting_after(state.applied(), state.now()),
-            durable: state.applied(),
+            proposals: Proposals::starting_at(state.now()),
+            appended: Appended::starting_after(state.applied()),
+            applying: Applying::new(hash_key),
+            applied: 0,
+            reads_held: Vec::new(),
+            counters: ReplicaCounters::default(),
             state,
             log,
+            agreement,
             ages: Ages::default(),
             checkpointing: Checkpointing::default(),
             events: VecDeque::new(),
@@ -97,11 +140,21 @@ impl Replica {
 
     /// Makes the replica lead. The log of a single node has no other replicas, so nothing else decides.
     pub fn lead(&mut self, term: u64) {
+        debug_assert!(self.agreement.is_none(), "the replicas decide who leads");
         self.events.push_back(ReplicaEvent::Leads { term });
+    }
+
+    /// Returns whether other nodes may have replicas of the shard.
+    pub fn is_agreed(&self) -> bool {
+        self.agreement.is_some()
     }
 
     pub fn id(&self) -> ShardId {
         self.id
+    }
+
+    pub fn counters(&self) -> ReplicaCounters {
+        self.counters
     }
 
     /// The state after all batches that were applied.
@@ -133,19 +186,20 @@ impl Replica {
         &self.ages
     }
 
-    pub fn has_applied(&self, index: u64) -> bool {
-        self.state.applied() >= index
+    /// Returns whether the batch of this number has been applied.
+    pub fn has_applied(&self, number: u64) -> bool {
+        self.applied >= number
     }
 
     /// Returns whether all proposals have been applied.
     pub fn is_idle(&self) -> bool {
-        self.proposals.is_idle()
+        !self.proposals.has_open() && self.applied == self.proposals.last()
     }
 
     /// Handles an event of the log. [`Self::poll_event`] returns its results.
     pub fn handle_log_event(&mut self, event: StoreEvent) {
         match event {
-            StoreEvent::Durable(index) => self.durable = self.durable.max(index),
+            StoreEvent::Durable(index) => self.appended.durable = self.appended.durable.max(index),
             StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
             StoreEvent::Read(read) => {
                 let read = self.was_read(read);
@@ -155,31 +209,57 @@ impl Replica {
             StoreEvent::Kept { records, failed } => self.kept(records, failed),
             StoreEvent::KeptDurable(records) => self.kept_durable(records),
             StoreEvent::Condition(condition) => self.condition = condition,
+            StoreEvent::Agreement(event) => {
+                self.with_agreement(|agreement| agreement.handle(event));
+                self.read_held();
+            }
+            StoreEvent::Frame(frame) => self.with_agreement(|agreement| agreement.receive(frame)),
+            StoreEvent::LinkLost(node) => self.with_agreement(|agreement| agreement.link_lost(node)),
+            StoreEvent::More => {}
         }
     }
 
     /// Returns whether [`Self::poll_event`] has an event.
     #[inline]
     pub fn has_event(&self) -> bool {
-        !self.events.is_empty() || self.proposals.durable(self.durable).is_some()
+        !self.events.is_empty() || self.appended.has_durable() || self.applying.has_work()
     }
 
-    /// Returns the next event. A durable batch is applied for that, or a portion of it with about `effects_max`
-    /// effects.
+    /// Returns the next event. A batch that is durable, on a majority if there are other replicas, is applied for that,
+    /// or a portion of it with about `effects_max` effects.
     pub fn poll_event(&mut self, now: Time, effects_max: usize) -> Option<ReplicaEvent> {
+        if self.agreement.is_some() {
+            self.take_steps(now);
+        }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        let batch = self.proposals.durable(self.durable)?;
+        let batch = self.appended.durable().or(self.applying.batch())?;
         let mut effects = std::mem::take(&mut self.effects);
         let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
+        let number = batch.number;
+        self.ages.note(batch.index, now);
         let is_whole = applied.expect("the log returns the shard's own batches in order");
-        let index = batch.index;
-        self.ages.note(index, now);
         if is_whole {
-            self.proposals.finish();
+            self.applied = number.unwrap_or(self.applied);
+            self.finish_batch();
         }
-        Some(ReplicaEvent::Committed(Committed { index, effects, is_whole }))
+        Some(ReplicaEvent::Committed(Committed { number, effects, is_whole }))
+    }
+
+    /// Removes the batch that has been applied.
+    fn finish_batch(&mut self) {
+        match &mut self.agreement {
+            None => {
+                if let Some(batch) = self.appended.pop() {
+                    self.proposals.reuse(batch.bytes);
+                }
+            }
+            Some(agreement) => {
+                self.applying.finish_batch();
+                agreement.done();
+            }
+        }
     }
 
     /// Keeps the memory of effects that were handled.
@@ -193,14 +273,20 @@ impl Replica {
 
     /// Time at which [`Self::tick`], [`Self::end_turn`] or [`Self::poll_event`] has work; [`Time::NEVER`] without any.
     pub fn next_deadline(&self) -> Time {
-        let left = self.log.is_none() && self.proposals.has_underway();
-        let own = self.checkpointing.due(self.state.applied()).min(self.proposals.due());
-        own.min(if left { Time::default() } else { Time::NEVER })
+        let left = self.log.is_none() && !self.appended.is_empty();
+        let checkpoint = match self.applying.is_fetching() {
+            true => Time::NEVER,
+            false => self.checkpointing.due(self.state.applied()),
+        };
+        let own = checkpoint.min(self.proposals.due());
+        let agreement = self.agreement.as_ref().map_or(Time::NEVER, |agreement| agreement.timeout());
+        own.min(agreement).min(if left { Time::default() } else { Time::NEVER })
     }
 
-    /// Continues the current checkpoint and the freeing of segments.
-    pub fn tick(&mut self) {
+    /// Continues the current checkpoint, the freeing of segments, and the agreement.
+    pub fn tick(&mut self, now: Time) {
         self.continue_checkpoint();
+        self.run_agreement(now);
     }
 
     /// Reports to the log how much of it is needed.

@@ -1,21 +1,18 @@
 //! Path of commands to the log, in batches.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS};
 
-use super::Replica;
+use super::{Batch, Replica};
 use crate::ids::Time;
 
-/// Batches on their way to the log.
+/// Batches that this replica makes.
 #[derive(Default)]
 pub(super) struct Proposals {
     open: Option<Open>,
-    /// Batches that are not applied yet, oldest first.
-    underway: VecDeque<Underway>,
-    /// Index of the last batch that was made.
-    last_index: u64,
+    /// Number of the last batch that was closed.
+    last: u64,
     /// Clock of the state after all of them are applied, in milliseconds.
     clock: u64,
     /// Memory of applied batches, for later ones.
@@ -32,16 +29,17 @@ struct Open {
     urgent: bool,
 }
 
-/// A batch that is not applied yet.
-pub(super) struct Underway {
-    pub index: u64,
+/// A batch that is closed.
+pub(super) struct Closed {
+    pub number: u64,
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// Position of a command: the index of its batch, and its number in that.
+/// Position of a command among those that this replica has proposed: the number of its batch, and its own number in
+/// that. The log gives the batch its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Ticket {
-    pub index: u64,
+    pub number: u64,
     pub ordinal: u32,
 }
 
@@ -64,9 +62,15 @@ const SPARES: usize = 2;
 const SPARE_BYTES: usize = 256 * 1024;
 
 impl Proposals {
-    /// Makes batches for a state that has applied `index` and whose clock stands at `clock`.
-    pub fn starting_after(index: u64, clock: u64) -> Self {
-        Self { last_index: index, clock, ..Self::default() }
+    /// Makes batches for a state whose clock stands at `clock`.
+    pub fn starting_at(clock: u64) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
+    /// Begins again, for a state whose clock stands at `clock`. Drops the open batch.
+    pub fn restart(&mut self, clock: u64) {
+        self.open = None;
+        self.clock = clock;
     }
 
     /// The open batch; created when there is none.
@@ -81,27 +85,20 @@ impl Proposals {
     }
 
     #[inline]
-    fn close(&mut self) -> Option<Underway> {
+    fn close(&mut self) -> Option<Closed> {
         let Open { batch, shared: mut bytes, .. } = self.open.take()?;
         let built = batch.finish();
         match Arc::get_mut(&mut bytes) {
             Some(empty) => *empty = built,
             None => bytes = Arc::new(built),
         }
-        self.last_index += 1;
-        Some(Underway { index: self.last_index, bytes })
+        self.last += 1;
+        Some(Closed { number: self.last, bytes })
     }
 
-    /// The oldest batch that is not applied yet, if it is durable: its index is at most `durable`.
+    /// Keeps the memory of a batch that has been applied.
     #[inline]
-    pub fn durable(&self, durable: u64) -> Option<&Underway> {
-        self.underway.front().filter(|batch| batch.index <= durable)
-    }
-
-    /// Removes the oldest batch, which has been applied, and keeps its memory.
-    #[inline]
-    pub fn finish(&mut self) {
-        let Some(Underway { mut bytes, .. }) = self.underway.pop_front() else { return };
+    pub fn reuse(&mut self, mut bytes: Arc<Vec<u8>>) {
         let is_ours = Arc::get_mut(&mut bytes).is_some();
         if is_ours && bytes.capacity() <= SPARE_BYTES && self.spare.len() < SPARES {
             self.spare.push(bytes);
@@ -122,13 +119,13 @@ impl Proposals {
         }
     }
 
-    /// Returns whether batches are in progress. Without a log, requests wait only for their turn.
-    pub fn has_underway(&self) -> bool {
-        !self.underway.is_empty()
+    pub fn has_open(&self) -> bool {
+        self.open.is_some()
     }
 
-    pub fn is_idle(&self) -> bool {
-        self.open.is_none() && self.underway.is_empty()
+    /// Number of the last batch that was closed.
+    pub fn last(&self) -> u64 {
+        self.last
     }
 }
 
@@ -137,7 +134,7 @@ impl Replica {
     #[inline]
     pub fn propose(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> Ticket {
         self.catch_up(now);
-        let index = self.proposals.last_index + 1;
+        let number = self.proposals.last + 1;
         let open = self.proposals.opened(now);
         // A batch may stay open for some turns.
         open.batch.advance(now.0);
@@ -146,7 +143,7 @@ impl Replica {
         if open.batch.is_full() {
             self.close_batch();
         }
-        Ticket { index, ordinal }
+        Ticket { number, ordinal }
     }
 
     /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
@@ -193,14 +190,18 @@ impl Replica {
     }
 
     fn close_batch(&mut self) {
-        let Some(batch) = self.proposals.close() else { return };
-        if let Some(log) = &self.log {
-            self.checkpointing.appended(batch.bytes.len());
-            log.append(self.id, batch.index, batch.bytes.clone());
-        } else {
-            self.durable = batch.index;
+        let Some(Closed { number, bytes }) = self.proposals.close() else { return };
+        if let Some(agreement) = &mut self.agreement {
+            return agreement.propose(number, bytes);
         }
-        self.proposals.underway.push_back(batch);
+        let index = self.appended.next_index();
+        if let Some(log) = &self.log {
+            self.checkpointing.appended(bytes.len());
+            log.append(self.id, index, bytes.clone());
+        } else {
+            self.appended.durable = index;
+        }
+        self.appended.push(Batch { index, number: Some(number), bytes });
     }
 
     /// Returns whether a batch that no request waits for has been open for long enough.
@@ -210,10 +211,11 @@ impl Replica {
 
     /// Ends a turn: passes the open batch to the log. A batch that no request waits for is passed only when `all` is
     /// set.
-    pub fn end_turn(&mut self, all: bool) {
+    pub fn end_turn(&mut self, now: Time, all: bool) {
         let is_closed = self.proposals.open.as_ref().is_some_and(|open| open.urgent || all);
         if is_closed {
             self.close_batch();
+            self.run_agreement(now);
         }
     }
 }

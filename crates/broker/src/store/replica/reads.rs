@@ -25,11 +25,27 @@ pub(in crate::store) enum ReadResult {
 }
 
 impl Replica {
-    /// Requests messages from the log.
-    pub fn read(&self, wanted: Vec<Wanted>) {
-        match &self.log {
-            Some(log) => log.read(self.id, wanted),
-            None => debug_assert!(false, "without a log every message is in memory"),
+    /// Requests messages from the log. Those that other nodes have and this one not yet are read when it has them.
+    pub fn read(&mut self, mut wanted: Vec<Wanted>) {
+        let Some(log) = &self.log else {
+            return debug_assert!(false, "without a log every message is in memory");
+        };
+        if let Some(agreement) = &self.agreement
+            && !mutated(Mutation::ReadEarly)
+        {
+            let durable = agreement.durable();
+            self.reads_held.extend(wanted.extract_if(.., |wanted| wanted.key.index() > durable));
+        }
+        if !wanted.is_empty() {
+            log.read(self.id, wanted);
+        }
+    }
+
+    /// Requests the messages that the log has now.
+    pub(super) fn read_held(&mut self) {
+        if !self.reads_held.is_empty() {
+            let held = std::mem::take(&mut self.reads_held);
+            self.read(held);
         }
     }
 

@@ -1,0 +1,102 @@
+//! A shard that this node does not lead: it applies what the replicas agree on, and serves nobody.
+
+use std::sync::Arc;
+
+use shard::Shard;
+
+use super::host::{HostContext, ShardHost};
+use super::log::{Agreement, Frame, StoreEvent, StoreLog};
+use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
+use crate::ids::{ShardId, Time};
+use crate::settings::Settings;
+
+/// A replica without a host. It becomes a [`ShardHost`] when it leads.
+pub struct Follower {
+    replica: Replica,
+    context: HostContext,
+    /// Term in which the replica leads. No later event is handled before there is a host.
+    leads: Option<u64>,
+}
+
+impl Follower {
+    pub(super) fn new(replica: Replica, context: HostContext) -> Self {
+        Self { replica, context, leads: None }
+    }
+
+    /// Creates the replica of a shard that begins with a state. `log`: where the state comes from, unless nothing is
+    /// kept on disk. `agreement`: with the other replicas, if there are any.
+    pub fn open(
+        state: Shard,
+        log: Option<Arc<dyn StoreLog>>,
+        agreement: Option<Box<dyn Agreement>>,
+        context: HostContext,
+    ) -> Self {
+        Self::new(Replica::new(state, log, agreement, context.hash_key), context)
+    }
+
+    pub fn id(&self) -> ShardId {
+        self.replica.id()
+    }
+
+    /// Returns whether other nodes may have replicas of the shard.
+    pub fn is_agreed(&self) -> bool {
+        self.replica.is_agreed()
+    }
+
+    pub fn state(&self) -> &Shard {
+        self.replica.state()
+    }
+
+    pub fn replica_counters(&self) -> ReplicaCounters {
+        self.replica.counters()
+    }
+
+    pub fn into_host(self) -> ShardHost {
+        ShardHost::new(self.replica, self.context)
+    }
+
+    pub fn set_settings(&mut self, settings: Arc<Settings>) {
+        self.context.settings = settings;
+    }
+
+    pub fn next_deadline(&self) -> Time {
+        self.replica.next_deadline()
+    }
+
+    /// Performs the timed work. [`Self::store_event`] must follow.
+    pub fn tick(&mut self, now: Time) {
+        self.replica.tick(now);
+    }
+
+    /// Handles an event of the log, like [`ShardHost::store_event`]. Ends when the replica leads.
+    pub fn store_event(&mut self, now: Time, event: StoreEvent, effects_max: usize) -> (usize, bool) {
+        self.replica.handle_log_event(event);
+        let mut effects = 0;
+        while effects < effects_max
+            && self.leads.is_none()
+            && let Some(event) = self.replica.poll_event(now, effects_max - effects)
+        {
+            match event {
+                ReplicaEvent::Leads { term } => self.leads = Some(term),
+                ReplicaEvent::Committed(mut committed) => {
+                    effects += committed.effects.len().max(1);
+                    committed.effects.clear();
+                    self.replica.reuse(committed.effects);
+                }
+                // Nobody waits for what an earlier host wanted to read.
+                ReplicaEvent::Follows | ReplicaEvent::Read(_) => {}
+            }
+        }
+        (effects, self.replica.has_event())
+    }
+
+    /// Takes the term in which the replica leads, if it does.
+    pub fn take_leads(&mut self) -> Option<u64> {
+        self.leads.take()
+    }
+
+    /// Takes a frame for another replica.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.replica.poll_frame()
+    }
+}

@@ -1,0 +1,244 @@
+//! Work of a replica for its agreement with the others: it applies batches that are committed, writes snapshots, and
+//! takes those of others.
+//!
+//! The agreement gives one [`Step`] at a time and waits until it is done. So a snapshot is of exactly the state that
+//! the agreement knows, although a batch may be applied in portions over several turns.
+
+use shard::{Cursor, Mutation, PartId, REST, RETAINED_FIRST, Shard, mutated};
+
+use super::checkpoint::{LOOKED_AT_AT_ONCE, Needed, take_some};
+use super::{Batch, Replica, ReplicaEvent};
+use crate::ids::Time;
+use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, Step};
+
+/// Work that the agreement has given.
+pub(super) struct Applying {
+    hash_key: [u8; 16],
+    /// Batch that is being applied.
+    batch: Option<Batch>,
+    /// State of a snapshot that is being read. It replaces the present one when it is complete.
+    restoring: Option<Box<Shard>>,
+    /// Messages that the complete state of a snapshot refers to.
+    fetching: Option<Fetching>,
+    /// The agreement has more steps than one turn took.
+    has_more: bool,
+}
+
+/// Progress with the messages that a received state refers to. The log must have them before the replica confirms the
+/// state.
+struct Fetching {
+    /// Position at which the walk over the state continues; `None` when it is complete.
+    cursor: Option<Cursor>,
+    /// Messages that are left.
+    left: Needed,
+    /// Others were asked for.
+    is_asked: bool,
+}
+
+/// Maximum number of steps in one turn, in addition to batches with effects. Each takes about as long as one part.
+const STEPS_AT_ONCE: usize = 16;
+
+impl Applying {
+    pub fn new(hash_key: [u8; 16]) -> Self {
+        Self { hash_key, batch: None, restoring: None, fetching: None, has_more: false }
+    }
+
+    /// Batch that is being applied.
+    pub fn batch(&self) -> Option<&Batch> {
+        self.batch.as_ref()
+    }
+
+    pub fn finish_batch(&mut self) {
+        self.batch = None;
+    }
+
+    /// Returns whether the log gets messages of a received state. The present state does not refer to them.
+    pub fn is_fetching(&self) -> bool {
+        self.fetching.is_some()
+    }
+
+    pub fn has_work(&self) -> bool {
+        self.batch.is_some() || self.has_more
+    }
+}
+
+/// Passes a part of a checkpoint on, unless a mutation drops it.
+pub(super) fn write_part(part: PartId, bytes: &[u8], out: &mut dyn FnMut(u32, &[u8])) {
+    let retained = u32::from(RETAINED_FIRST)..u32::from(REST);
+    let is_retained = retained.contains(&part.as_u32());
+    if !(is_retained && mutated(Mutation::DropRetained)) {
+        out(part.as_u32(), bytes);
+    }
+}
+
+impl Replica {
+    /// Passes an event to the agreement. [`Self::take_steps`] runs it.
+    pub(super) fn with_agreement(&mut self, handle: impl FnOnce(&mut dyn Agreement)) {
+        match &mut self.agreement {
+            Some(agreement) => {
+                handle(&mut **agreement);
+                self.applying.has_more = true;
+            }
+            None => debug_assert!(false, "an event of an agreement for a shard without one"),
+        }
+    }
+
+    /// Takes a frame for another replica.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.agreement.as_mut()?.poll_frame()
+    }
+
+    /// Runs the agreement. Its steps become events.
+    pub(super) fn run_agreement(&mut self, now: Time) {
+        if let Some(agreement) = &mut self.agreement {
+            agreement.turn(now);
+            self.applying.has_more = true;
+        }
+    }
+
+    /// Takes steps until there is an event for the host or a batch to apply.
+    pub(super) fn take_steps(&mut self, now: Time) {
+        for _ in 0..STEPS_AT_ONCE {
+            if self.applying.batch.is_some() || !self.events.is_empty() {
+                return;
+            }
+            if self.fetch_bodies() {
+                continue;
+            }
+            let Some(agreement) = &mut self.agreement else { return };
+            // The answer to the last step may bring the next one.
+            let step = agreement.poll().or_else(|| {
+                agreement.turn(now);
+                agreement.poll()
+            });
+            let Some(step) = step else {
+                self.applying.has_more = false;
+                return;
+            };
+            self.step(step);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let Some(agreement) = &mut self.agreement else { return };
+        match step {
+            Step::Leads { term } => {
+                self.proposals.restart(self.state.now());
+                self.events.push_back(ReplicaEvent::Leads { term });
+            }
+            Step::Follows => {
+                self.proposals.restart(self.state.now());
+                self.applied = self.proposals.last();
+                self.events.push_back(ReplicaEvent::Follows);
+            }
+            Step::Commit(CommittedBatch { index, number, bytes }) => {
+                // Entries in between are the agreement's own.
+                if index > self.state.applied() + 1 {
+                    self.state.pass_over(index - 1);
+                }
+                self.applying.batch = Some(Batch { index, number, bytes });
+            }
+            Step::PassOver(index) => {
+                self.state.pass_over(index);
+                agreement.done();
+            }
+            Step::BeginCheckpoint => {
+                self.state.begin_checkpoint();
+                agreement.done();
+            }
+            Step::WriteParts { budget } => {
+                let put = &mut |part, bytes: &[u8]| agreement.put(part, bytes);
+                let is_last = self.state.write_parts(budget, &mut |part, bytes| write_part(part, bytes, put));
+                agreement.wrote(is_last);
+            }
+            Step::BeginRestore => {
+                self.applying.restoring = Some(Box::new(Shard::new(self.id.0, self.applying.hash_key)));
+                agreement.done();
+            }
+            Step::RestorePart { part, bytes } => {
+                let state = self.applying.restoring.as_mut();
+                let restored = state.map(|state| state.restore_part(PartId::from_u32(part), &bytes));
+                match restored {
+                    Some(Ok(())) => agreement.done(),
+                    Some(Err(error)) => agreement.refuse(&error.to_string()),
+                    None => agreement.refuse("a part without a beginning"),
+                }
+            }
+            Step::Prepare { index } => {
+                let restored = self.applying.restoring.as_mut().map(|state| state.restored(index));
+                match restored {
+                    Some(Ok(())) => {
+                        let cursor = Some(Cursor::default());
+                        let fetching = Fetching { cursor, left: Needed::new(), is_asked: false };
+                        self.applying.fetching = Some(fetching);
+                    }
+                    Some(Err(error)) => agreement.refuse(&error.to_string()),
+                    None => agreement.refuse("an end without a beginning"),
+                }
+            }
+            Step::Restored => match self.applying.restoring.take() {
+                Some(state) => {
+                    self.state = *state;
+                    self.counters.restored += 1;
+                    agreement.done();
+                }
+                None => agreement.refuse("no state was read"),
+            },
+            Step::AbandonRestore => (self.applying.restoring, self.applying.fetching) = (None, None),
+            Step::Bodies(bodies) => self.bodies_came(bodies),
+            Step::Vacate(vacate) => self.vacate(vacate),
+        }
+    }
+
+    /// Continues to fetch the messages of a received state. Returns whether there may be more to do at once.
+    fn fetch_bodies(&mut self) -> bool {
+        let Applying { fetching, restoring, .. } = &mut self.applying;
+        let (Some(current), Some(state)) = (fetching.as_mut(), restoring.as_ref()) else { return false };
+        let (Some(agreement), Some(log)) = (&mut self.agreement, &self.log) else { return false };
+        if self.condition == Condition::Full {
+            (*fetching, *restoring) = (None, None);
+            agreement.prepared(false);
+            return true;
+        }
+        if let Some(cursor) = current.cursor {
+            // A batch that was applied here is in the log here, unless nothing needed it any more.
+            let applied = self.state.applied();
+            let is_here = |index| index <= applied && log.has_bodies(self.id, index);
+            let found = state.needed_messages(|index| !is_here(index), cursor, LOOKED_AT_AT_ONCE);
+            current.left.extend(found.messages);
+            current.cursor = found.cursor;
+            return true;
+        }
+        if mutated(Mutation::DropBodies) {
+            current.left.clear();
+        }
+        if current.is_asked {
+            return false;
+        }
+        let next = take_some(&mut current.left);
+        if !next.is_empty() {
+            current.is_asked = true;
+            agreement.fetch(next);
+            return false;
+        }
+        let is_complete = self.checkpointing.all_kept_durable();
+        if is_complete {
+            *fetching = None;
+            agreement.prepared(true);
+        }
+        is_complete
+    }
+
+    /// Writes messages of a received state.
+    fn bodies_came(&mut self, bodies: Vec<(u64, Vec<u8>)>) {
+        let Some(current) = &mut self.applying.fetching else { return };
+        current.is_asked = false;
+        self.checkpointing.fetched(bodies.len());
+        self.counters.fetched += bodies.len() as u64;
+        if let Some(log) = &self.log
+            && !bodies.is_empty()
+        {
+            log.append_bodies(self.id, bodies);
+        }
+    }
+}
