@@ -7,10 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod agreement;
+mod bodies;
+mod frame;
 mod log;
 mod moment;
 mod restore;
 
+pub use agreement::{AgreementInput, AgreementRead, ScheduleRead, ShardAgreement, log_group, storage_groups};
+pub use frame::ShardFrame;
 pub use log::{EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of};
 pub use moment::Moment;
 pub use restore::{incarnation, records, restore, sort, take_meta};

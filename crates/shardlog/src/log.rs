@@ -4,31 +4,47 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
+use broker::{Condition, Message, Node, SHARDS, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{MessageKey, Mutation, StoredBatch, mutated};
 use storage::{Bodies, GroupId, Log, LogEvent, LogListener, Record, SegmentId, Shortage, Vacate};
+
+use crate::agreement::AgreementInput;
 
 /// Groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
 
+/// Returns the group of a shard's batches.
 pub fn group_of(shard: ShardId) -> GroupId {
     GroupId(shard.0 + 1)
 }
 
+/// Returns the group of the votes of a shard's replica.
+pub fn votes_of(shard: ShardId) -> GroupId {
+    GroupId(u16::MAX - 1 - shard.0)
+}
+
 fn shard_of(group: GroupId) -> ShardId {
-    ShardId(group.0 - 1)
+    ShardId(if is_of_votes(group) { u16::MAX - 1 - group.0 } else { group.0 - 1 })
+}
+
+fn is_of_votes(group: GroupId) -> bool {
+    group.0 > u16::MAX / 2
 }
 
 /// Listener for the groups of [`META`]. It gets no events about room.
 pub type MetaListener = Box<dyn Fn(LogEvent) + Send + Sync>;
 
-/// Passes the events of the log to the node's shards and to the meta group. Shards receive none before the node
-/// exists.
+/// Passes the events of the log to the node's shards and to the meta group. Shards without an agreement receive none
+/// before the node exists.
 #[derive(Default)]
 pub struct LogNotifier {
     node: OnceLock<Weak<Node>>,
     meta: Mutex<MetaSink>,
     condition: AtomicU8,
+    /// True if the node's shards have agreements with other nodes.
+    are_agreed: bool,
+    /// Events for agreements before the node exists. Their replicas may have written, and wait for that.
+    early: Mutex<Vec<(ShardId, AgreementInput)>>,
 }
 
 /// Receiver of the events of the groups of [`META`].
@@ -55,9 +71,26 @@ impl MetaSink {
 }
 
 impl LogNotifier {
+    /// Creates the notifier for a node whose shards have agreements with other nodes.
+    pub fn of_agreements() -> Self {
+        Self { are_agreed: true, ..Self::default() }
+    }
+
     fn deliver_to(&self, node: &Arc<Node>) {
+        let mut early = sync::lock(&self.early);
         if self.node.set(Arc::downgrade(node)).is_err() {
             debug_assert!(false, "a log has one node");
+        }
+        node.store_events(early.drain(..).map(|(shard, input)| (shard, input.into())));
+    }
+
+    /// Passes events of the log to the agreements of shards.
+    fn agreement_events(&self, events: impl Iterator<Item = (ShardId, LogEvent)>) {
+        let mut early = sync::lock(&self.early);
+        let events = events.map(|(shard, event)| (shard, AgreementInput::Log(event)));
+        match self.node() {
+            Some(node) => node.store_events(events.map(|(shard, input)| (shard, input.into()))),
+            None => early.extend(events),
         }
     }
 
@@ -101,23 +134,35 @@ impl LogListener for EventForwarder {
         for (group, index) in groups.iter().filter(|(group, _)| META.contains(group)) {
             self.0.meta().push(LogEvent::Durable(*group, *index));
         }
+        let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
+        if self.0.are_agreed {
+            let event = |(group, index): &_| (shard_of(*group), LogEvent::Durable(*group, *index));
+            return self.0.agreement_events(of_shards.map(event));
+        }
         if let Some(node) = self.0.node() {
-            let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
-            node.store_durable(of_shards.map(|(group, index)| (shard_of(*group), *index)));
+            let event = |(group, index): &_| (shard_of(*group), StoreEvent::Durable(*index));
+            node.store_events(of_shards.map(event));
         }
     }
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        let event = LogEvent::Checkpointed(group, index);
         if META.contains(&group) {
-            return self.0.meta().push(LogEvent::Checkpointed(group, index));
+            return self.0.meta().push(event);
+        }
+        if self.0.are_agreed {
+            return self.0.agreement_events([(shard_of(group), event)].into_iter());
         }
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
-    /// Shards pace their checkpoints themselves.
+    /// Shards without an agreement pace their checkpoints themselves.
     fn parts_durable(&mut self, group: GroupId, parts: u64) {
+        let event = LogEvent::PartsDurable(group, parts);
         if META.contains(&group) {
-            self.0.meta().push(LogEvent::PartsDurable(group, parts));
+            self.0.meta().push(event);
+        } else if self.0.are_agreed {
+            self.0.agreement_events([(shard_of(group), event)].into_iter());
         }
     }
 
@@ -129,6 +174,10 @@ impl LogListener for EventForwarder {
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
             return self.0.meta().push(LogEvent::Vacate(vacate));
+        }
+        if self.0.are_agreed {
+            let shard = shard_of(vacate.group);
+            return self.0.agreement_events([(shard, LogEvent::Vacate(vacate))].into_iter());
         }
         let Vacate { group, segment, entries, bodies } = vacate;
         let vacate = broker::Vacate { segment: segment.0, batches: entries, kept: bodies };
@@ -150,6 +199,10 @@ impl LogListener for EventForwarder {
             "the disk has failed; messages that have to be kept are no longer acknowledged. Check the disk, then restart the node"
         );
         self.0.meta().push(LogEvent::Failed(error.to_string()));
+        if self.0.are_agreed {
+            let event = |shard| (ShardId(shard), LogEvent::Failed(error.to_string()));
+            self.0.agreement_events((0..SHARDS).map(event));
+        }
         self.0.condition(Condition::Failed);
     }
 }
@@ -159,6 +212,8 @@ impl LogListener for EventForwarder {
 pub struct ReadRequest {
     shard: ShardId,
     messages: Requested,
+    /// The batches are entries of an agreement.
+    is_agreed: bool,
 }
 
 #[derive(Debug)]
@@ -193,14 +248,20 @@ impl ShardLog {
     pub fn log(&self) -> &Log {
         &self.log
     }
+
+    fn schedule(&self, shard: ShardId, messages: Requested) {
+        (self.schedule_read)(ReadRequest { shard, messages, is_agreed: self.notifier.are_agreed });
+    }
 }
 
 impl ReadRequest {
     /// Reads the messages, and passes them to the shard or keeps them. Waits for the disk.
     pub fn run(self, log: &Log, notifier: &LogNotifier) {
         let event = match self.messages {
-            Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted)),
-            Requested::Kept { keys, is_second_try } => keep(log, self.shard, &keys, is_second_try),
+            Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted, self.is_agreed)),
+            Requested::Kept { keys, is_second_try } => {
+                keep(log, self.shard, &keys, (is_second_try, self.is_agreed))
+            }
         };
         notifier.event(self.shard, event);
     }
@@ -241,21 +302,25 @@ fn read_batch(log: &Log, shard: ShardId, index: u64, is_second_try: bool) -> Opt
     }
 }
 
-fn stored(bodies: &Bodies) -> StoredBatch<'_> {
+/// Returns what was read, as a batch. `is_agreed`: the log has it as an entry of an agreement.
+pub fn stored(bodies: &Bodies, is_agreed: bool) -> StoredBatch<'_> {
     match bodies {
+        Bodies::InEntry(payload) if is_agreed => {
+            StoredBatch::Whole(consensus::entry_command(payload).unwrap_or_default())
+        }
         Bodies::InEntry(payload) => StoredBatch::Whole(payload),
         Bodies::Kept(payload) => StoredBatch::Kept(payload),
     }
 }
 
-fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>) -> Vec<(Wanted, Option<Message>)> {
+fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>, is_agreed: bool) -> Vec<(Wanted, Option<Message>)> {
     // Messages that were published together are in one record.
     let mut batches: HashMap<u64, Option<Bodies>> = HashMap::new();
     let read = wanted.into_iter().map(|wanted| {
         let index = wanted.key.index();
         let batch =
             batches.entry(index).or_insert_with(|| read_batch(log, shard, index, wanted.is_second_try));
-        let view = batch.as_ref().and_then(|batch| stored(batch).message(wanted.key).ok());
+        let view = batch.as_ref().and_then(|batch| stored(batch, is_agreed).message(wanted.key).ok());
         (wanted, view.map(|view| Message::of_stored(&view)))
     });
     let mut read: Vec<_> = read.collect();
@@ -268,7 +333,12 @@ fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>) -> Vec<(Wanted, Option<M
 }
 
 /// Appends the messages to the log again, except those of batches that the disk cannot return.
-fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> StoreEvent {
+fn keep(
+    log: &Log,
+    shard: ShardId,
+    keys: &[MessageKey],
+    (is_second_try, is_agreed): (bool, bool),
+) -> StoreEvent {
     let keys = if mutated(Mutation::KeepFirst) { &keys[..keys.len().min(1)] } else { keys };
     let (mut failed, mut bodies) = (Vec::new(), Vec::new());
     for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
@@ -277,7 +347,7 @@ fn keep(log: &Log, shard: ShardId, keys: &[MessageKey], is_second_try: bool) -> 
             failed.extend_from_slice(keys);
             continue;
         };
-        let (payload, missing) = stored(&batch).keep(keys);
+        let (payload, missing) = stored(&batch, is_agreed).keep(keys);
         if !missing.is_empty() {
             tracing::error!(shard = shard.0, ?missing, "messages are not in the log and are lost");
         }
@@ -308,11 +378,20 @@ impl StoreLog for ShardLog {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
-        (self.schedule_read)(ReadRequest { shard, messages: Requested::Wanted(wanted) });
+        self.schedule(shard, Requested::Wanted(wanted));
     }
 
     fn keep(&self, shard: ShardId, keys: Vec<MessageKey>, is_second_try: bool) {
-        (self.schedule_read)(ReadRequest { shard, messages: Requested::Kept { keys, is_second_try } });
+        self.schedule(shard, Requested::Kept { keys, is_second_try });
+    }
+
+    fn append_bodies(&self, shard: ShardId, bodies: Vec<(u64, Vec<u8>)>) {
+        let bodies = bodies.into_iter().map(|(index, payload)| (index, payload.into())).collect();
+        self.log.append_bodies(group_of(shard), bodies);
+    }
+
+    fn has_bodies(&self, shard: ShardId, index: u64) -> bool {
+        self.log.has_bodies(group_of(shard), index)
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {

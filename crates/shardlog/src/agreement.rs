@@ -1,0 +1,529 @@
+//! Agreement of the replicas of a shard: a group of `consensus`, whose jobs the replica of the broker does.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Agreement, AgreementEvent, CommittedBatch, Frame, PeerFrame, ShardId, Step, StoreEvent, Time};
+use consensus::{
+    Answer, Change, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult,
+    Outcome, RequestId, SnapshotError, StartError, StateMachine, StorageGroups, UnsupportedVersion,
+    WriteParts, Written, log_index,
+};
+use link::NodeId;
+use shard::{MessageKey, PartId, Shard};
+use storage::{Log, LogEvent, RecoveredGroup, SegmentId};
+
+use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
+use crate::frame::ShardFrame;
+use crate::log::{group_of, votes_of};
+
+/// An event for the agreement of a shard.
+#[derive(Debug)]
+pub enum AgreementInput {
+    /// Event of the log about a group of the shard.
+    Log(LogEvent),
+    /// Result of a read from the log.
+    Read(LogReadResult),
+    /// Messages for another replica.
+    Bodies(BodiesReadResult),
+    /// Change of the members, which the leader makes. The owner compares the members with those that it wants, and asks
+    /// again.
+    ChangeMembers(Change),
+}
+
+impl From<AgreementInput> for StoreEvent {
+    fn from(input: AgreementInput) -> Self {
+        Self::Agreement(Box::new(input))
+    }
+}
+
+/// A read from the log, for a thread that may wait for the disk.
+#[derive(Debug)]
+pub enum AgreementRead {
+    Log(LogRead),
+    Bodies(BodiesRead),
+}
+
+impl AgreementRead {
+    /// Reads, and returns the result for the agreement of the shard.
+    pub fn run(self, log: &Log) -> AgreementInput {
+        match self {
+            Self::Log(read) => AgreementInput::Read(read.run(log)),
+            Self::Bodies(read) => AgreementInput::Bodies(read.run(log)),
+        }
+    }
+
+    /// Ends the read as on a disk that fails to read.
+    pub fn fail(self, why: &str) -> AgreementInput {
+        match self {
+            Self::Log(read) => AgreementInput::Read(read.fail(why)),
+            Self::Bodies(read) => AgreementInput::Bodies(read.fail()),
+        }
+    }
+}
+
+/// Schedules a read on a thread that may wait for the disk.
+pub type ScheduleRead = Box<dyn Fn(ShardId, AgreementRead) + Send>;
+
+/// The agreement of one shard on this node.
+pub struct ShardAgreement {
+    shard: ShardId,
+    replica: consensus::Replica,
+    schedule_read: ScheduleRead,
+    role: Role,
+    /// Batches that wait until the replica takes them.
+    proposals: VecDeque<Arc<Vec<u8>>>,
+    /// Steps that need no end.
+    steps: VecDeque<Step>,
+    job: Option<Current>,
+    /// A state that is being prepared. Other jobs come meanwhile.
+    preparing: Option<Answer<Result<(), GivenUp>>>,
+    /// Parts of a snapshot that are being written.
+    parts: Option<WriteParts>,
+    exchange: Exchange,
+    frames: VecDeque<Frame>,
+    /// Index up to which the log of this node has the entries.
+    durable: u64,
+    /// The time of the last turn.
+    now: link::Time,
+}
+
+/// Role of the replica, as its owner knows it.
+enum Role {
+    Follows,
+    /// The replica leads, but its state may lack entries. A barrier is requested, or is to be at this time.
+    CatchingUp {
+        term: u64,
+        barrier: Result<RequestId, link::Time>,
+    },
+    /// The replica leads. The next batch of its own has this number.
+    Leads {
+        term: u64,
+        next: Option<u64>,
+    },
+}
+
+/// A job that is being done.
+enum Current {
+    Apply {
+        /// Commands that are left.
+        commands: std::vec::IntoIter<Committed>,
+        /// Last entry of the job.
+        last: u64,
+        answer: Answer<Result<(), UnsupportedVersion>>,
+        /// A step was made of the last entry.
+        is_over: bool,
+    },
+    Begin(Answer<()>),
+    Part(Answer<Result<(), SnapshotError>>),
+}
+
+/// Maximum time that a leader waits for the answers to a barrier.
+const BARRIER_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum time that a change of the members takes.
+const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+/// Time after which a barrier that failed is requested again.
+const BARRIER_AGAIN: Duration = Duration::from_millis(100);
+
+fn link_time(now: Time) -> link::Time {
+    link::Time(now.0.saturating_mul(1000))
+}
+
+/// Returns the groups of the log that the agreement of a shard uses.
+pub fn storage_groups(shard: ShardId) -> StorageGroups {
+    StorageGroups { entries: group_of(shard), votes: votes_of(shard) }
+}
+
+/// Returns the number of a shard's group.
+pub fn log_group(shard: ShardId) -> LogGroup {
+    LogGroup(shard.0 + 1)
+}
+
+/// State of a shard while its replica starts.
+struct Restoring {
+    shard: Shard,
+    hash_key: [u8; 16],
+}
+
+impl StateMachine for Restoring {
+    type Effect = ();
+
+    fn apply(&mut self, committed: &Committed, _: &mut Vec<()>) -> Result<(), UnsupportedVersion> {
+        let index = log_index(committed.index);
+        if index > self.shard.applied() + 1 {
+            self.shard.pass_over(index - 1);
+        }
+        let applied = self.shard.apply(index, &committed.command, &mut Vec::new());
+        applied.map_err(|error| {
+            tracing::error!(%error, shard = self.shard.id(), "a batch of a shard cannot be read");
+            UnsupportedVersion
+        })
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.shard.begin_checkpoint();
+    }
+
+    fn write_parts(&mut self, budget: usize, out: &mut dyn FnMut(u32, &[u8])) -> bool {
+        self.shard.write_parts(budget, &mut |part, bytes| out(part.as_u32(), bytes))
+    }
+
+    fn begin_restore(&mut self) {
+        self.shard = Shard::new(self.shard.id(), self.hash_key);
+    }
+
+    fn restore_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), SnapshotError> {
+        let restored = self.shard.restore_part(PartId::from_u32(part), bytes);
+        restored.map_err(|_| SnapshotError::Invalid)
+    }
+
+    fn restored(&mut self, index: u64) -> Result<(), SnapshotError> {
+        self.shard.restored(log_index(index)).map_err(|_| SnapshotError::Invalid)
+    }
+}
+
+impl ShardAgreement {
+    /// Starts the replica of a shard from the log. Returns its state, too. `schedule_read` is called on the thread of
+    /// the shard's worker.
+    ///
+    /// # Errors
+    /// The log is damaged or of a later version. The replica must not vote, and comes back under another id.
+    pub fn start(
+        now: Time,
+        shard: ShardId,
+        config: Config,
+        log: Log,
+        recovered: &[RecoveredGroup],
+        hash_key: [u8; 16],
+        schedule_read: ScheduleRead,
+    ) -> Result<(Shard, Self), StartError> {
+        let machine = Restoring { shard: Shard::new(shard.0, hash_key), hash_key };
+        let config = Config { group: log_group(shard), keeps_bodies: true, ..config };
+        let now = link_time(now);
+        let group = Group::start(now, config, log, storage_groups(shard), recovered, machine)?;
+        let (replica, machine) = group.into_parts();
+        // Everything that a start finds is durable.
+        let found = recovered.iter().find(|found| found.group == group_of(shard));
+        let durable = found.map_or(0, |found| found.last);
+        let this = Self {
+            shard,
+            replica,
+            schedule_read,
+            role: Role::Follows,
+            proposals: VecDeque::new(),
+            steps: VecDeque::new(),
+            job: None,
+            preparing: None,
+            parts: None,
+            exchange: Exchange::default(),
+            frames: VecDeque::new(),
+            durable,
+            now,
+        };
+        Ok((machine.shard, this))
+    }
+
+    /// The replica, for changes of the members.
+    pub fn replica_mut(&mut self) -> &mut consensus::Replica {
+        &mut self.replica
+    }
+
+    fn handle_log_event(&mut self, event: LogEvent) {
+        match event {
+            LogEvent::Durable(group, index) => {
+                if group == group_of(self.shard) {
+                    self.durable = index;
+                }
+                self.replica.durable(group, index);
+            }
+            LogEvent::Checkpointed(group, index) => self.replica.checkpoint_durable(group, index),
+            LogEvent::PartsDurable(group, parts) => self.replica.parts_durable(group, parts),
+            LogEvent::Vacate(vacate) => self.replica.vacate(vacate),
+            LogEvent::Failed(_) => self.replica.fail("the disk has failed"),
+            LogEvent::BodiesDurable(..) | LogEvent::Full(_) | LogEvent::Room => {}
+        }
+    }
+
+    fn handle_frame(&mut self, from: NodeId, bytes: &[u8]) {
+        match ShardFrame::decode(bytes) {
+            Some(ShardFrame::Replica(frame)) => self.replica.receive(from, frame),
+            // What the log does not have yet is asked for again.
+            Some(ShardFrame::Fetch { keys, .. })
+                if keys.last().is_some_and(|last| last.index() > self.durable) => {}
+            Some(ShardFrame::Fetch { number, keys }) => {
+                if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
+                    (self.schedule_read)(self.shard, AgreementRead::Bodies(read));
+                }
+            }
+            Some(ShardFrame::Bodies(piece)) => {
+                let bodies = self.exchange.received(self.now, from, piece);
+                self.steps.extend(bodies.map(Step::Bodies));
+            }
+            None => tracing::debug!(shard = self.shard.0, %from, "a frame of a shard that cannot be decoded"),
+        }
+    }
+
+    /// Follows the changes of the replica's role. The replica serves when its state has everything that was committed
+    /// before it led.
+    fn follow_role(&mut self) {
+        while let Some(change) = self.replica.poll_leadership() {
+            if matches!(self.role, Role::Leads { .. }) {
+                self.steps.push_back(Step::Follows);
+            }
+            self.proposals.clear();
+            self.role = match change {
+                Leadership::Leads(term) => Role::CatchingUp { term, barrier: Err(self.now) },
+                Leadership::Follows => Role::Follows,
+            };
+        }
+        if let Role::CatchingUp { barrier: barrier @ Err(_), .. } = &mut self.role
+            && *barrier <= Err(self.now)
+        {
+            *barrier = Ok(self.replica.read_barrier(BARRIER_LIMIT));
+            self.replica.turn(self.now);
+        }
+        while let Some(event) = self.replica.poll_event() {
+            let Role::CatchingUp { term, barrier } = &mut self.role else { continue };
+            if *barrier != Ok(event.request) {
+                continue;
+            }
+            match event.outcome {
+                Ok(Outcome::Readable) => {
+                    self.steps.push_back(Step::Leads { term: *term });
+                    self.role = Role::Leads { term: *term, next: None };
+                }
+                _ => *barrier = Err(self.now.after(BARRIER_AGAIN)),
+            }
+        }
+    }
+
+    fn send_proposals(&mut self) {
+        while let Some(batch) = self.proposals.front()
+            && self.replica.write(batch.clone())
+        {
+            self.proposals.pop_front();
+        }
+    }
+
+    /// Takes the output of the replica for others.
+    fn take_output(&mut self) {
+        while let Some(read) = self.replica.poll_read() {
+            (self.schedule_read)(self.shard, AgreementRead::Log(read));
+        }
+        while let Some(vacate) = self.replica.poll_vacate() {
+            let storage::Vacate { segment, entries, bodies, .. } = vacate;
+            let vacate = broker::Vacate { segment: segment.0, batches: entries, kept: bodies };
+            self.steps.push_back(Step::Vacate(vacate));
+        }
+        while let Some(transmit) = self.replica.poll_transmit() {
+            let bytes = ShardFrame::Replica(&transmit.frame).encode();
+            self.frames.push_back(Frame { to: transmit.to.0, bytes });
+        }
+    }
+
+    fn leader(&self) -> Option<NodeId> {
+        let status = self.replica.status(self.now);
+        let leader = status.leader?;
+        status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node)
+    }
+
+    /// Asks the leader for messages, if the request or its answer may be lost.
+    fn fetch_again(&mut self) {
+        if self.exchange.due() > self.now {
+            return;
+        }
+        let leader = self.leader();
+        if let Some((to, frame)) = self.exchange.ask(self.now, leader) {
+            self.frames.push_back(Frame { to: to.0, bytes: frame });
+        }
+    }
+
+    /// Takes the next job, and returns its first step.
+    fn next_job(&mut self) -> Option<Step> {
+        loop {
+            let job = self.replica.poll_job()?;
+            let (current, step) = match job {
+                Job::Apply { commands, last, answer } => {
+                    let commands = commands.into_iter();
+                    self.job = Some(Current::Apply { commands, last, answer, is_over: false });
+                    match self.next_command() {
+                        Some(step) => return Some(step),
+                        None => continue,
+                    }
+                }
+                Job::WriteParts(parts) => {
+                    self.parts = Some(parts);
+                    return Some(Step::WriteParts { budget: WriteParts::BUDGET });
+                }
+                Job::BeginCheckpoint { answer, .. } => (Current::Begin(answer), Step::BeginCheckpoint),
+                Job::BeginRestore { answer } => (Current::Begin(answer), Step::BeginRestore),
+                Job::RestorePart { part, bytes, answer } => {
+                    (Current::Part(answer), Step::RestorePart { part, bytes })
+                }
+                Job::Prepare { last, answer } => {
+                    self.preparing = Some(answer);
+                    return Some(Step::Prepare { index: log_index(last) });
+                }
+                Job::Restored { answer, .. } => (Current::Part(answer), Step::Restored),
+                Job::AbandonRestore => {
+                    self.exchange.forget();
+                    self.preparing = None;
+                    return Some(Step::AbandonRestore);
+                }
+            };
+            self.job = Some(current);
+            return Some(step);
+        }
+    }
+
+    /// Makes the step of the next command of the current job, and answers the job after the last one.
+    fn next_command(&mut self) -> Option<Step> {
+        let Some(Current::Apply { commands, last, is_over, .. }) = &mut self.job else { return None };
+        if let Some(Committed { index, term, command }) = commands.next() {
+            *is_over = index == *last;
+            let number = match &mut self.role {
+                Role::Leads { term: own, next: Some(next) } if *own == term => {
+                    *next += 1;
+                    Some(*next - 1)
+                }
+                _ => None,
+            };
+            return Some(Step::Commit(CommittedBatch { index: log_index(index), number, bytes: command }));
+        }
+        if !std::mem::replace(is_over, true) {
+            return Some(Step::PassOver(log_index(*last)));
+        }
+        if let Some(Current::Apply { answer, .. }) = self.job.take() {
+            answer.send(Ok(()));
+        }
+        None
+    }
+}
+
+impl Agreement for ShardAgreement {
+    fn handle(&mut self, event: AgreementEvent) {
+        let Ok(input) = event.downcast::<AgreementInput>() else {
+            debug_assert!(false, "an event of something else");
+            return;
+        };
+        match *input {
+            AgreementInput::Log(event) => self.handle_log_event(event),
+            AgreementInput::Read(result) => self.replica.handle_read(result),
+            AgreementInput::ChangeMembers(change) => {
+                // Its outcome shows in the members.
+                let _ = self.replica.change_members(change, CHANGE_LIMIT);
+            }
+            AgreementInput::Bodies(result) => {
+                let frames = self.exchange.answer(result).into_iter();
+                self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
+            }
+        }
+    }
+
+    fn receive(&mut self, frame: PeerFrame) {
+        self.handle_frame(NodeId(frame.from), &frame.bytes);
+    }
+
+    fn link_lost(&mut self, node: u64) {
+        self.replica.lost(NodeId(node));
+    }
+
+    fn turn(&mut self, now: Time) {
+        self.now = self.now.max(link_time(now));
+        self.replica.turn(self.now);
+        self.follow_role();
+        if !self.proposals.is_empty() {
+            self.send_proposals();
+            self.replica.turn(self.now);
+        }
+        self.fetch_again();
+        self.take_output();
+    }
+
+    fn timeout(&self) -> Time {
+        let barrier = match &self.role {
+            Role::CatchingUp { barrier: Err(at), .. } => *at,
+            _ => link::Time::NEVER,
+        };
+        let due = self.replica.timeout().min(barrier).min(self.exchange.due());
+        // Rounded up: a turn in the same millisecond would come too early.
+        if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
+    }
+
+    fn poll_frame(&mut self) -> Option<Frame> {
+        self.frames.pop_front()
+    }
+
+    fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    fn propose(&mut self, number: u64, batch: Arc<Vec<u8>>) {
+        match &mut self.role {
+            Role::Leads { next, .. } => {
+                next.get_or_insert(number);
+                self.proposals.push_back(batch);
+            }
+            // The replica has just lost its role: `Follows` is the next step.
+            Role::Follows | Role::CatchingUp { .. } => {}
+        }
+    }
+
+    fn poll(&mut self) -> Option<Step> {
+        let step = self.steps.pop_front();
+        step.or_else(|| if self.job.is_none() { self.next_job() } else { None })
+    }
+
+    fn done(&mut self) {
+        match self.job.take() {
+            Some(job @ Current::Apply { .. }) => {
+                self.job = Some(job);
+                let next = self.next_command();
+                self.steps.extend(next);
+            }
+            Some(Current::Begin(answer)) => answer.send(()),
+            Some(Current::Part(answer)) => answer.send(Ok(())),
+            None => debug_assert!(false, "no step is being done"),
+        }
+    }
+
+    fn put(&mut self, part: u32, bytes: &[u8]) {
+        if let Some(parts) = &mut self.parts {
+            parts.put(part, bytes);
+        }
+    }
+
+    fn wrote(&mut self, is_last: bool) {
+        if let Some(parts) = self.parts.take() {
+            parts.answer(if is_last { Written::All } else { Written::Some });
+        }
+    }
+
+    fn refuse(&mut self, why: &str) {
+        tracing::error!(shard = self.shard.0, why, "the replica of a shard stops");
+        match self.job.take() {
+            Some(Current::Part(answer)) => answer.send(Err(SnapshotError::Invalid)),
+            Some(Current::Apply { answer, .. }) => answer.send(Err(UnsupportedVersion)),
+            Some(Current::Begin(answer)) => answer.send(()),
+            None => {}
+        }
+        self.replica.fail(why);
+    }
+
+    fn fetch(&mut self, keys: Vec<MessageKey>) {
+        self.exchange.fetch(self.now, keys);
+        self.fetch_again();
+    }
+
+    fn prepared(&mut self, is_complete: bool) {
+        self.exchange.forget();
+        if let Some(answer) = self.preparing.take() {
+            answer.send(if is_complete { Ok(()) } else { Err(GivenUp) });
+        }
+    }
+
+    fn bodies_kept(&mut self, segment: u64) {
+        self.replica.bodies_kept(SegmentId(segment));
+    }
+}

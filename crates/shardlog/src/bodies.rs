@@ -1,0 +1,286 @@
+//! Messages that a replica fetches from another one: those that a received state refers to.
+//!
+//! A request names the messages, all that are needed of each of their batches. The leader reads them from its log. It
+//! leaves out those that its own state does not need any more: the entries after the received state finish them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use broker::ShardId;
+use link::{NodeId, Time};
+use shard::MessageKey;
+use storage::Log;
+
+use crate::frame::{Piece, ShardFrame, decode_bodies, encode_bodies};
+use crate::log::{group_of, stored};
+
+/// Time after which a request without any answer is repeated.
+const ASK_AGAIN: Duration = Duration::from_secs(3);
+/// Time after which a leader is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Size of a piece of an answer.
+const PIECE_BYTES: usize = 128 << 10;
+/// Maximum size of an answer: somewhat more than the largest message.
+const ANSWER_MAX: u64 = 320 << 20;
+
+/// Messages that a replica wants, and those that it sends.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    wanted: Option<Wanted>,
+    /// Number of the last request.
+    number: u64,
+    /// Nodes whose messages are being read.
+    reading: BTreeSet<NodeId>,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    keys: Vec<MessageKey>,
+    /// Node that was asked.
+    from: Option<NodeId>,
+    /// Time of the next request.
+    due: Time,
+    received: Vec<u8>,
+}
+
+/// Request to read messages for another node.
+#[derive(Debug)]
+pub struct BodiesRead {
+    shard: ShardId,
+    to: NodeId,
+    number: u64,
+    keys: Vec<MessageKey>,
+}
+
+/// Messages for another node, encoded; `None` if the disk cannot return one.
+#[derive(Debug)]
+pub struct BodiesReadResult {
+    to: NodeId,
+    number: u64,
+    bodies: Option<Vec<u8>>,
+}
+
+impl BodiesRead {
+    /// Reads the messages. Waits for the disk.
+    pub fn run(self, log: &Log) -> BodiesReadResult {
+        let Self { shard, to, number, keys } = self;
+        let mut bodies = Some(Vec::new());
+        for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
+            let index = keys[0].index();
+            match log.read_bodies(group_of(shard), index) {
+                Ok(read) => {
+                    let (kept, _) = stored(&read, true).keep(keys);
+                    if let Some(bodies) = bodies.as_mut().filter(|_| !kept.is_empty()) {
+                        bodies.push((index, kept));
+                    }
+                }
+                Err(storage::Error::NotFound { .. }) => {}
+                Err(error) => {
+                    tracing::error!(%error, shard = shard.0, index, "a message cannot be read for another replica");
+                    bodies = None;
+                    break;
+                }
+            }
+        }
+        BodiesReadResult { to, number, bodies: bodies.map(|bodies| encode_bodies(&bodies)) }
+    }
+
+    /// Ends the read as on a disk that fails to read.
+    pub fn fail(self) -> BodiesReadResult {
+        BodiesReadResult { to: self.to, number: self.number, bodies: None }
+    }
+}
+
+impl Exchange {
+    /// Requests messages. The previous request is over.
+    pub fn fetch(&mut self, now: Time, keys: Vec<MessageKey>) {
+        self.wanted = Some(Wanted { keys, from: None, due: now, received: Vec::new() });
+    }
+
+    /// Ends the request.
+    pub fn forget(&mut self) {
+        self.wanted = None;
+    }
+
+    /// Time of the next call of [`Self::ask`].
+    pub fn due(&self) -> Time {
+        self.wanted.as_ref().map_or(Time::NEVER, |wanted| wanted.due)
+    }
+
+    /// Returns the request for the leader, if that is known.
+    pub fn ask(&mut self, now: Time, leader: Option<NodeId>) -> Option<(NodeId, Vec<u8>)> {
+        let wanted = self.wanted.as_mut()?;
+        wanted.received.clear();
+        wanted.from = leader;
+        wanted.due = now.after(if leader.is_some() { ASK_AGAIN } else { LOOK_AGAIN });
+        // Answers to an earlier request are not mixed with those to this one.
+        self.number += 1;
+        let fetch = ShardFrame::Fetch { number: self.number, keys: wanted.keys.clone() };
+        Some((leader?, fetch.encode()))
+    }
+
+    /// Handles a piece of an answer. Returns the messages, with the indexes of their batches, when all are here.
+    pub fn received(&mut self, now: Time, from: NodeId, piece: Piece<'_>) -> Option<Vec<(u64, Vec<u8>)>> {
+        let wanted = self.wanted.as_mut()?;
+        let Piece { number, offset, total, bytes } = piece;
+        let is_next =
+            number == self.number && wanted.from == Some(from) && offset == wanted.received.len() as u64;
+        if !is_next || total > ANSWER_MAX {
+            return None;
+        }
+        wanted.received.extend_from_slice(bytes);
+        wanted.due = now.after(ASK_AGAIN);
+        if (wanted.received.len() as u64) < total {
+            return None;
+        }
+        let bodies = decode_bodies(&wanted.received);
+        let is_asked_for = |index: &u64| wanted.keys.binary_search_by_key(index, |key| key.index()).is_ok();
+        let bodies = bodies.filter(|bodies| {
+            bodies.is_sorted_by_key(|(index, _)| *index)
+                && bodies.iter().all(|(index, _)| is_asked_for(index))
+        });
+        match bodies {
+            Some(bodies) => {
+                self.wanted = None;
+                Some(bodies)
+            }
+            None => {
+                tracing::warn!(%from, "messages of another replica cannot be decoded; asking again");
+                wanted.received.clear();
+                None
+            }
+        }
+    }
+
+    /// Handles another replica's request. Returns a read, unless one for that node is being done: it asks again.
+    pub fn asked(
+        &mut self,
+        shard: ShardId,
+        to: NodeId,
+        number: u64,
+        keys: Vec<MessageKey>,
+    ) -> Option<BodiesRead> {
+        self.reading.insert(to).then_some(BodiesRead { shard, to, number, keys })
+    }
+
+    /// Returns the frames of an answer.
+    pub fn answer(&mut self, result: BodiesReadResult) -> Vec<(NodeId, Vec<u8>)> {
+        let BodiesReadResult { to, number, bodies } = result;
+        self.reading.remove(&to);
+        let Some(bodies) = bodies else { return Vec::new() };
+        let total = bodies.len() as u64;
+        let frame = |offset: usize, bytes: &[u8]| {
+            let piece = Piece { number, offset: offset as u64, total, bytes };
+            (to, ShardFrame::Bodies(piece).encode())
+        };
+        if bodies.is_empty() {
+            return vec![frame(0, &[])];
+        }
+        let pieces = bodies.chunks(PIECE_BYTES).enumerate();
+        pieces.map(|(at, bytes)| frame(at * PIECE_BYTES, bytes)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEADER: NodeId = NodeId(1);
+    const FOLLOWER: NodeId = NodeId(2);
+
+    fn keys() -> Vec<MessageKey> {
+        vec![MessageKey::new(3, 0), MessageKey::new(3, 64), MessageKey::new(9, 8)]
+    }
+
+    /// A follower that has asked, and the number of its request.
+    fn asked() -> (Exchange, u64) {
+        let mut follower = Exchange::default();
+        follower.fetch(Time(0), keys());
+        let (to, frame) = follower.ask(Time(0), Some(LEADER)).expect("a request");
+        assert_eq!(to, LEADER);
+        match ShardFrame::decode(&frame) {
+            Some(ShardFrame::Fetch { number, keys: wanted }) if wanted == keys() => (follower, number),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pieces(number: u64, bodies: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
+        let result = BodiesReadResult { to: FOLLOWER, number, bodies: Some(encode_bodies(bodies)) };
+        let frames = Exchange::default().answer(result);
+        frames
+            .into_iter()
+            .map(|(to, frame)| (to == FOLLOWER).then_some(frame).expect("for the follower"))
+            .collect()
+    }
+
+    fn give(follower: &mut Exchange, from: NodeId, frame: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
+        match ShardFrame::decode(frame) {
+            Some(ShardFrame::Bodies(piece)) => follower.received(Time(1), from, piece),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn messages_come_in_pieces() {
+        let (mut follower, number) = asked();
+        let bodies = vec![(3, vec![1; PIECE_BYTES]), (9, vec![2; 10])];
+        let pieces = pieces(number, &bodies);
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(give(&mut follower, LEADER, &pieces[0]), None);
+        assert_eq!(give(&mut follower, LEADER, &pieces[1]), Some(bodies));
+        assert_eq!(follower.due(), Time::NEVER, "nothing is wanted any more");
+    }
+
+    #[test]
+    fn an_answer_may_have_no_message() {
+        let (mut follower, number) = asked();
+        assert_eq!(give(&mut follower, LEADER, &pieces(number, &[])[0]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn what_was_lost_is_asked_for_again() {
+        let (mut follower, number) = asked();
+        let bodies = vec![(3, vec![1; 2 * PIECE_BYTES])];
+        let before = pieces(number, &bodies);
+        assert_eq!(give(&mut follower, LEADER, &before[0]), None);
+        assert_eq!(give(&mut follower, LEADER, &before[2]), None, "the second piece was lost");
+        let due = follower.due();
+        assert!(due < Time::NEVER);
+        follower.ask(due, Some(FOLLOWER));
+        for piece in &before {
+            assert_eq!(give(&mut follower, LEADER, piece), None, "an answer to the earlier request");
+        }
+        let again: Vec<_> =
+            pieces(number + 1, &bodies).iter().map(|piece| give(&mut follower, FOLLOWER, piece)).collect();
+        assert_eq!(again, [None, None, Some(bodies)]);
+    }
+
+    #[test]
+    fn without_a_leader_nobody_is_asked_for_now() {
+        let mut follower = Exchange::default();
+        follower.fetch(Time(0), keys());
+        assert_eq!(follower.ask(Time(0), None), None);
+        assert!(follower.due() > Time(0) && follower.due() < Time::NEVER);
+    }
+
+    #[test]
+    fn messages_that_were_not_asked_for_are_refused() {
+        let unasked = vec![(4, vec![1])];
+        let unsorted = vec![(9, vec![1]), (3, vec![1])];
+        for bodies in [unasked, unsorted] {
+            let (mut follower, number) = asked();
+            assert_eq!(give(&mut follower, LEADER, &pieces(number, &bodies)[0]), None);
+            assert!(follower.due() < Time::NEVER, "it asks again");
+        }
+    }
+
+    #[test]
+    fn one_read_at_a_time_is_done_for_a_node() {
+        let mut leader = Exchange::default();
+        let read = leader.asked(ShardId(1), FOLLOWER, 1, keys()).expect("a read");
+        assert!(leader.asked(ShardId(1), FOLLOWER, 2, keys()).is_none());
+        assert!(leader.asked(ShardId(1), NodeId(3), 1, keys()).is_some());
+        assert_eq!(leader.answer(read.fail()), Vec::new(), "the other node asks again");
+        assert!(leader.asked(ShardId(1), FOLLOWER, 3, keys()).is_some());
+    }
+}
