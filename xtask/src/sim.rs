@@ -32,6 +32,9 @@ pub struct Args {
     /// Simulate replicas that agree on a log, on failing disks and networks
     #[arg(long)]
     quorum: bool,
+    /// Simulate shards with replicas on three nodes
+    #[arg(long)]
+    shards: bool,
     /// Print the events of the first seed
     #[arg(long)]
     trace: bool,
@@ -61,6 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
     command.args(args.cluster.then_some("--cluster"));
     command.args(args.full.then_some("--full"));
     command.args(args.quorum.then_some("--quorum"));
+    command.args(args.shards.then_some("--shards"));
     command.args(args.trace.then_some("--trace"));
     command.args(args.mutations.then_some("--mutations"));
     let status = command.status().context("simulate")?;

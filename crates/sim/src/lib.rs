@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agreed;
 mod client;
 mod cluster;
 mod context;

@@ -81,6 +81,7 @@ impl Mutation {
     /// Shape of the simulation that has to notice the mutation.
     pub fn shape(self) -> Shape {
         match self {
+            Self::Shard(shard::Mutation::DropBodies | shard::Mutation::ReadEarly) => Shape::Shards,
             Self::Log(_) | Self::Shard(_) => Shape::Node,
             Self::Cluster(_) | Self::Link(_) => Shape::Cluster,
             Self::Consensus(_) => Shape::Quorum,

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::settings::Settings;
-use broker::{Batch, Condition, StoreLog, Time, Worker, WorkerCommand, WorkerId};
-use shardlog::{EventForwarder, LogNotifier, Moment, ReadRequest, ShardLog};
+use broker::{Agreement, Batch, Condition, SHARDS, ShardId, StoreLog, Time, Worker, WorkerCommand, WorkerId};
+use shardlog::{AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest, ShardAgreement, ShardLog};
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
 use self::log::ObservedLog;
@@ -36,8 +36,27 @@ pub struct Setup {
     pub sync_max: Micros,
     /// True if messages for connected clients wait in memory. Otherwise each of them is read from disk.
     pub keeps_ahead: bool,
+    /// Set if the shards of the node have replicas on other nodes.
+    pub replica: Option<ReplicaSetup>,
     #[cfg(feature = "trial")]
     pub mutation: Option<storage::Mutation>,
+}
+
+/// Parameters of the replicas of a node's shards.
+#[derive(Clone)]
+pub struct ReplicaSetup {
+    /// Parameters of each of them, but for the group.
+    pub config: consensus::Config,
+    /// Secret of the cluster.
+    pub hash_key: [u8; 16],
+    /// Members of the groups, if this node makes them.
+    pub founds: Option<BTreeMap<consensus::ReplicaId, consensus::Member>>,
+}
+
+/// A read of the log, for a reader.
+enum PendingRead {
+    Shard(ReadRequest),
+    Agreement(ShardId, AgreementRead),
 }
 
 impl Setup {
@@ -109,8 +128,8 @@ pub struct Node {
     /// Time at which a write without room is repeated.
     retry_at: Micros,
     keeping: bool,
-    pending_reads: Arc<Mutex<Vec<ReadRequest>>>,
-    readers: [VecDeque<ReadRequest>; 2],
+    pending_reads: Arc<Mutex<Vec<PendingRead>>>,
+    readers: [VecDeque<PendingRead>; 2],
     connections: BTreeMap<Link, NodeConnection>,
     links: BTreeMap<(usize, u32), Link>,
     /// Connections that the node has ended since the last look.
@@ -154,7 +173,10 @@ impl Node {
     ) -> Result<Self, StartFailure> {
         let moment = machine.moment(cx.now(), Duration::ZERO);
         let options = setup.options(&moment);
-        let log_events = Arc::new(LogNotifier::default());
+        let log_events = match &setup.replica {
+            Some(_) => Arc::new(LogNotifier::of_agreements()),
+            None => Arc::new(LogNotifier::default()),
+        };
         let events = Box::new(EventForwarder(log_events.clone()));
         let disk = Arc::new(machine.disk.clone());
         let mut opened = match storage::open(disk, options, events, &mut |_| ()) {
@@ -169,23 +191,44 @@ impl Node {
             }
         };
         cx.report.tails_cut += u64::from(opened.recovery.report.cut_bytes > 0);
-        let hash_key: [u8; 16] = opened.log.identity().secret[..16].try_into().unwrap_or_default();
+        let own_key: [u8; 16] = opened.log.identity().secret[..16].try_into().unwrap_or_default();
+        let hash_key = setup.replica.as_ref().map_or(own_key, |replica| replica.hash_key);
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
-        let groups = shardlog::sort(opened.recovery.groups).map_err(StartFailure::Broken)?;
-        let shards = groups.into_iter().map(|(id, group)| shardlog::restore(id, group, hash_key, &mut || ()));
-        let shards: Vec<_> = shards.collect::<Result<_, _>>().map_err(StartFailure::Broken)?;
+        let groups = std::mem::take(&mut opened.recovery.groups);
+        let pending_reads = Arc::<Mutex<Vec<PendingRead>>>::default();
+        let mut agreements = Vec::new();
+        let (shards, broker_incarnation) = match &setup.replica {
+            Some(replica) => {
+                // The nodes agree about the time.
+                let began = Time(cx.now() / MILLI + 1);
+                let (shards, opened) =
+                    start_replicas(cx, began, replica, &opened.log, &groups, &pending_reads)?;
+                agreements = opened;
+                (shards, broker::Incarnation { began, number: moment.wall.as_millis() as u64 })
+            }
+            None => {
+                let groups = shardlog::sort(groups).map_err(StartFailure::Broken)?;
+                let restore = |(id, group)| shardlog::restore(id, group, hash_key, &mut || ());
+                let shards: Vec<_> = groups
+                    .into_iter()
+                    .map(restore)
+                    .collect::<Result<_, _>>()
+                    .map_err(StartFailure::Broken)?;
+                let incarnation = shardlog::incarnation(&shards, machine.noted(), &moment);
+                (shards, incarnation)
+            }
+        };
         shards.iter().for_each(shard::Shard::check_invariants);
-        let broker_incarnation = shardlog::incarnation(&shards, machine.noted(), &moment);
-        let pending_reads = Arc::<Mutex<Vec<ReadRequest>>>::default();
         let read_queue = pending_reads.clone();
         let log = ShardLog::new(opened.log, log_events.clone(), move |reading| {
-            sync::lock(&read_queue).push(reading)
+            sync::lock(&read_queue).push(PendingRead::Shard(reading))
         });
         let observed_log = ObservedLog::new(log.clone(), setup.keeps_ahead);
         let began = broker_incarnation.began;
         let store = broker::Store {
             log: Some(observed_log.clone()),
             shards,
+            agreements,
             incarnation: broker_incarnation,
             hash_key,
         };
@@ -401,11 +444,15 @@ impl Node {
     fn read(&mut self, cx: &mut Context, reader: usize) {
         if let Some(reading) = self.readers[reader].pop_front() {
             cx.report.reads += 1;
-            if reading.is_first_try() && cx.random.percent(10) {
-                cx.report.reads_failed += 1;
-                reading.fail(&self.log_events);
-            } else {
-                reading.run(self.log.log(), &self.log_events);
+            match reading {
+                PendingRead::Shard(reading) if reading.is_first_try() && cx.random.percent(10) => {
+                    cx.report.reads_failed += 1;
+                    reading.fail(&self.log_events);
+                }
+                PendingRead::Shard(reading) => reading.run(self.log.log(), &self.log_events),
+                PendingRead::Agreement(shard, reading) => {
+                    self.node.store_event(shard, reading.run(self.log.log()).into());
+                }
             }
             self.send_posted(cx);
         }
@@ -431,6 +478,22 @@ impl Node {
         cx.report.check_invariants += 1;
     }
 
+    /// Returns whether the node leads a shard.
+    pub fn leads(&self, shard: ShardId) -> bool {
+        self.workers.iter().any(|worker| worker.leads(shard))
+    }
+
+    /// States that the replicas of the node have received, and records of messages that were fetched for them.
+    pub fn received(&self) -> (u64, u64) {
+        let counters = self.workers.iter().map(Worker::replica_counters);
+        counters.fold((0, 0), |sum, one| (sum.0 + one.restored, sum.1 + one.fetched))
+    }
+
+    /// Last record that a shard has applied, and a digest of its state.
+    pub fn digest(&self, shard: ShardId) -> Option<(u64, u64)> {
+        self.workers.iter().find_map(|worker| worker.digest(shard))
+    }
+
     /// Number of messages that were dropped because a queue was full. Up to a second old.
     pub fn dropped(&self) -> u64 {
         self.node.published.iter().map(|published| published.counters().1.dropped_queue_full).sum()
@@ -440,4 +503,34 @@ impl Node {
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.connections.iter().filter(|(_, connection)| !connection.ended).map(|(link, _)| *link)
     }
+}
+
+/// A shard's agreement on a node.
+type OfShard = (ShardId, Box<dyn Agreement>);
+
+/// Starts the replicas of all shards. Returns their states, too.
+fn start_replicas(
+    cx: &mut Context,
+    began: Time,
+    setup: &ReplicaSetup,
+    log: &storage::Log,
+    recovered: &[RecoveredGroup],
+    reads: &Arc<Mutex<Vec<PendingRead>>>,
+) -> Result<(Vec<shard::Shard>, Vec<OfShard>), StartFailure> {
+    let (mut shards, mut agreements) = (Vec::new(), Vec::new());
+    for id in (0..SHARDS).map(ShardId) {
+        let config = consensus::Config { seed: cx.random.draw(), ..setup.config.clone() };
+        let reads = reads.clone();
+        let schedule_read =
+            Box::new(move |shard, read| sync::lock(&reads).push(PendingRead::Agreement(shard, read)));
+        let started =
+            ShardAgreement::start(began, id, config, log.clone(), recovered, setup.hash_key, schedule_read);
+        let (shard, mut agreement) = started.map_err(|error| StartFailure::Broken(error.to_string()))?;
+        if let Some(members) = &setup.founds {
+            agreement.replica_mut().initialize(members.clone());
+        }
+        shards.push(shard);
+        agreements.push((id, Box::new(agreement) as Box<dyn Agreement>));
+    }
+    Ok((shards, agreements))
 }

@@ -80,6 +80,7 @@ impl Plan {
             entropy,
             sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
             keeps_ahead: seed % 3 != 1,
+            replica: None,
             #[cfg(feature = "trial")]
             mutation: None,
         };

@@ -357,6 +357,20 @@ report! {
     /// Replicas that reached no other and raised no term.
     quorum_check_isolated,
     quorum_check_kept,
+    /// Messages to sessions of shards with replicas: acknowledged, delivered, and delivered after a later one.
+    agreed_acknowledged,
+    agreed_delivered,
+    agreed_again,
+    /// CONNACKs with Session Present, and CONNECTs that were refused.
+    agreed_resumed,
+    agreed_refused,
+    /// States of replicas that were compared.
+    agreed_compared,
+    /// States that replicas have received from others, and records of messages that were fetched for them.
+    agreed_restored,
+    agreed_fetched,
+    /// Disks that were replaced by empty ones.
+    agreed_replaced,
 }
 
 /// Number of simulations from which on each counter has to be greater than 0.
@@ -382,10 +396,13 @@ impl Report {
             ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps", "disks_full"];
         let not_of_quorum = ["clock_jumps", "disks_full"];
         self.each().filter(move |(name, _)| match shape {
-            Shape::Node => !name.starts_with("cluster_") && !name.starts_with("quorum_"),
+            Shape::Node => !["cluster_", "quorum_", "agreed_"].iter().any(|prefix| name.starts_with(prefix)),
             Shape::Cluster | Shape::FullCluster => name.starts_with("cluster_") || of_both.contains(name),
             Shape::Quorum => {
                 name.starts_with("quorum_") || of_both.contains(name) && !not_of_quorum.contains(name)
+            }
+            Shape::Shards => {
+                name.starts_with("agreed_") || of_both.contains(name) && !not_of_quorum.contains(name)
             }
         })
     }

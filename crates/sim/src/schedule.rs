@@ -51,6 +51,8 @@ pub enum Event {
     SimCluster(Step),
     /// Event of consensus groups only.
     Quorum(crate::quorum::Step),
+    /// Event of shards with replicas only.
+    AgreedShards(crate::agreed::Step),
 }
 
 impl Event {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::agreed::AgreedShards;
 use crate::cluster::SimCluster;
 use crate::quorum::Quorum;
 use crate::report::Report;
@@ -32,6 +33,8 @@ pub enum Shape {
     FullCluster,
     /// Replicas of a consensus group.
     Quorum,
+    /// Shards with replicas on three nodes.
+    Shards,
 }
 
 /// A failed simulation.
@@ -75,6 +78,7 @@ impl Simulation {
                 self.run_one(SimCluster::new(self.seed, self.shape == Shape::FullCluster, trace))
             }
             Shape::Quorum => self.run_one(Quorum::new(self.seed, trace)),
+            Shape::Shards => self.run_one(AgreedShards::new(self.seed, trace)),
         }
     }
 
@@ -116,7 +120,7 @@ macro_rules! runs {
     };
 }
 
-runs!(World, SimCluster, Quorum);
+runs!(World, SimCluster, Quorum, AgreedShards);
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -21,6 +21,8 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::PublishDeniedWills,
         shard::Mutation::JudgeUnread,
         shard::Mutation::ForgetWalks,
+        shard::Mutation::DropBodies,
+        shard::Mutation::ReadEarly,
     ];
     let log = [
         storage::Mutation::SkipSync,

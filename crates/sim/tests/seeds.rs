@@ -33,9 +33,30 @@ fn some_seeds_of_consensus_groups_pass() {
 }
 
 #[test]
+fn some_seeds_of_shards_with_replicas_pass() {
+    let mut all = Report::default();
+    for seed in 0..8 {
+        let (result, _) = Simulation { shape: Shape::Shards, ..Simulation::of(seed) }.run();
+        all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
+    }
+    assert!(all.agreed_acknowledged > 0 && all.agreed_resumed > 0 && all.agreed_fetched > 0, "{all:?}");
+    assert!(all.agreed_replaced > 0 && all.kills > 0 && all.power_cuts > 0, "{all:?}");
+}
+
+#[test]
 fn the_same_seed_has_the_same_result() {
-    let (node, cluster, quorum) = (Shape::Node, Shape::Cluster, Shape::Quorum);
-    let seeds = [(node, 3), (node, 7), (node, 20), (cluster, 1), (cluster, 2), (quorum, 1), (quorum, 5)];
+    let (node, cluster, quorum, shards) = (Shape::Node, Shape::Cluster, Shape::Quorum, Shape::Shards);
+    let seeds = [
+        (node, 3),
+        (node, 7),
+        (node, 20),
+        (cluster, 1),
+        (cluster, 2),
+        (quorum, 1),
+        (quorum, 5),
+        (shards, 1),
+        (shards, 2),
+    ];
     for (shape, seed) in seeds {
         let run = || Simulation { shape, trace: true, ..Simulation::of(seed) }.run();
         let ((first, lines), (second, again)) = (run(), run());

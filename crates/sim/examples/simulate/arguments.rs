@@ -1,7 +1,7 @@
 //! Command line of the example.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum] [--trace | --mutations]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum | --shards] [--trace | --mutations]
 
   --seeds N     number of simulations, 1000 by default
   --seed S      first seed, 0 by default
@@ -11,6 +11,7 @@ Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--thread
   --cluster     simulate several nodes, and faults between them
   --full        simulate clusters of five nodes, with 50 clients, for five minutes and with at least 20 faults each
   --quorum      simulate the replicas of one consensus group
+  --shards      simulate shards with replicas on three nodes
   --trace       print all events of one seed
   --mutations   instead, build each mutation into the product, and run up to N seeds with it; with --cluster or --quorum,
                 only the mutations that have to be noticed there";
@@ -63,6 +64,7 @@ impl Arguments {
                 "--cluster" => {}
                 "--full" => parsed.shape = Shape::FullCluster,
                 "--quorum" => parsed.shape = Shape::Quorum,
+                "--shards" => parsed.shape = Shape::Shards,
                 "--trace" => parsed.trace = true,
                 "--mutations" => parsed.mutations = true,
                 other => return Err(format!("unknown argument {other}")),

@@ -124,6 +124,7 @@ fn show(shape: Shape, failure: &Failure) {
         Shape::Cluster => " --cluster",
         Shape::FullCluster => " --full",
         Shape::Quorum => " --quorum",
+        Shape::Shards => " --shards",
     };
     println!("again: cargo xtask sim{of} --seed {} --trace\n", failure.seed);
 }

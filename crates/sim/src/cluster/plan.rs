@@ -265,6 +265,7 @@ fn setup(random: &mut Random) -> Setup {
         entropy,
         sync_max: *random.pick(&[300, 5 * MILLI, 30 * MILLI]),
         keeps_ahead: true,
+        replica: None,
         #[cfg(feature = "trial")]
         mutation: None,
     }

@@ -64,6 +64,7 @@ fn plan(batching: Duration) -> Plan {
         entropy: entropy(0),
         sync_max: 300,
         keeps_ahead: true,
+        replica: None,
         #[cfg(feature = "trial")]
         mutation: None,
     };

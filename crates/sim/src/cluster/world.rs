@@ -254,7 +254,12 @@ impl SimCluster {
             | Event::Read { incarnation, .. }
             | Event::Note { incarnation } => self.handle_process_event(incarnation, event),
             Event::SimCluster(step) => self.step(step),
-            Event::Start | Event::End { .. } | Event::Room | Event::ReadAll { .. } | Event::Quorum(_) => {}
+            Event::Start
+            | Event::End { .. }
+            | Event::Room
+            | Event::ReadAll { .. }
+            | Event::Quorum(_)
+            | Event::AgreedShards(_) => {}
         }
     }
 

@@ -53,6 +53,14 @@ impl StoreLog for ObservedLog {
         self.log.keep(shard, keys, is_second_try);
     }
 
+    fn append_bodies(&self, shard: ShardId, bodies: Vec<(u64, Vec<u8>)>) {
+        self.mark_used().append_bodies(shard, bodies);
+    }
+
+    fn has_bodies(&self, shard: ShardId, index: u64) -> bool {
+        self.log.has_bodies(shard, index)
+    }
+
     fn vacated(&self, shard: ShardId, segment: u64) {
         self.mark_used().vacated(shard, segment);
     }

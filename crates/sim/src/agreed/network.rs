@@ -1,0 +1,124 @@
+//! Frames between the replicas of shards.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use broker::peers::{Announce, Outbound, Peers};
+use broker::{Frame, Node, ShardId, WorkerId};
+use link::NodeId;
+
+use crate::context::Context;
+use crate::schedule::{Event, MILLI, Micros, SECOND};
+
+/// Event of these simulations only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Delivers a frame.
+    Frame { number: u64 },
+    /// Starts the process of a node.
+    Start { node: usize },
+    /// Lets a client act.
+    Act { client: usize },
+    /// Causes a fault of the plan.
+    Fault { number: usize },
+    /// Compares the states of the replicas.
+    Compare,
+    /// Changes the members after a disk was replaced.
+    Reconcile,
+}
+
+/// Output of the workers of a node for other nodes.
+#[derive(Default)]
+pub struct Mailbox(Mutex<Vec<Outbound>>);
+
+impl Mailbox {
+    /// Takes the frames for other replicas, and the SUBACKs that wait for other nodes, with their workers.
+    pub fn take(&self) -> (Vec<(ShardId, Frame)>, Vec<(WorkerId, Announce)>) {
+        let (mut frames, mut announces) = (Vec::new(), Vec::new());
+        for outbound in std::mem::take(&mut *sync::lock(&self.0)) {
+            frames.extend(outbound.agreement_frames);
+            announces.extend(outbound.announces.into_iter().map(|announce| (outbound.worker, announce)));
+        }
+        (frames, announces)
+    }
+}
+
+impl Peers for Mailbox {
+    fn connect(&self, _: &Arc<Node>, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn submit(&self, outbound: Outbound) {
+        sync::lock(&self.0).push(outbound);
+    }
+
+    fn backlog(&self) -> usize {
+        0
+    }
+
+    fn routes_changed(&self) {}
+}
+
+/// A frame on its way.
+pub struct Travelling {
+    pub from: usize,
+    pub to: usize,
+    /// Incarnation that sent it. A frame of an earlier one does not arrive.
+    pub incarnation: u32,
+    pub shard: ShardId,
+    pub bytes: Vec<u8>,
+}
+
+/// Paths between the nodes.
+#[derive(Default)]
+pub struct Network {
+    travelling: BTreeMap<u64, Travelling>,
+    sent: u64,
+    /// Times until which nothing passes between two nodes.
+    cut: BTreeMap<(usize, usize), Micros>,
+    /// Arrival time of the last frame on each path: the order is kept.
+    last: BTreeMap<(usize, usize), Micros>,
+    latency: Micros,
+}
+
+pub fn node_id(node: usize) -> NodeId {
+    NodeId(node as u64 + 1)
+}
+
+impl Network {
+    pub fn new(latency: Micros) -> Self {
+        Self { latency, ..Self::default() }
+    }
+
+    pub fn send(&mut self, cx: &mut Context, frame: Travelling) {
+        let path = (frame.from, frame.to);
+        if self.is_cut(cx.now(), path) {
+            return;
+        }
+        // A slow frame holds up all behind it.
+        let is_slow = cx.random.below(1000) == 0;
+        let jitter = if is_slow { cx.between(0, SECOND / 2) } else { cx.between(10, 2 * MILLI) };
+        let last = self.last.entry(path).or_default();
+        *last = (*last).max(cx.now() + self.latency + jitter);
+        self.sent += 1;
+        cx.at(*last, Event::AgreedShards(Step::Frame { number: self.sent }));
+        self.travelling.insert(self.sent, frame);
+    }
+
+    /// Takes a frame that arrives, unless it is lost.
+    pub fn take(&mut self, now: Micros, number: u64) -> Option<Travelling> {
+        let frame = self.travelling.remove(&number)?;
+        (!self.is_cut(now, (frame.from, frame.to))).then_some(frame)
+    }
+
+    /// Lets nothing pass between two nodes, in both directions.
+    pub fn cut(&mut self, one: usize, other: usize, until: Micros) {
+        self.cut.insert((one, other), until);
+        self.cut.insert((other, one), until);
+    }
+
+    fn is_cut(&self, now: Micros, path: (usize, usize)) -> bool {
+        self.cut.get(&path).is_some_and(|until| *until > now)
+    }
+}

@@ -1,0 +1,574 @@
+//! Nodes, the network between them, and their clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::peers::{Announce, Inbound};
+use broker::settings::Settings;
+use broker::{PeerFrame, SHARDS, ShardId, StoreEvent};
+use consensus::{Change, LogGroup, Member, ReplicaId};
+use shardlog::AgreementInput;
+
+use super::client::Client;
+use super::network::{Mailbox, Network, Step, Travelling, node_id};
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::net::{Direction, Link, Net, Piece};
+use crate::node::{Node, ReplicaSetup, Setup, StartFailure};
+use crate::report::Report;
+use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
+use crate::trace::Trace;
+use random::Random;
+
+/// Nodes whose shards have a replica on each of them.
+pub struct AgreedShards {
+    cx: Context,
+    net: Net,
+    network: Network,
+    hosts: Vec<Host>,
+    clients: Vec<Client>,
+    /// Node of each client's connection.
+    homes: BTreeMap<Link, usize>,
+    /// Number of incarnations of all nodes so far.
+    incarnations: u32,
+    /// Digest of each shard at each record, as the first replica has computed it.
+    digests: BTreeMap<(ShardId, u64), u64>,
+    faults: Vec<(Micros, Fault)>,
+    /// Replica of a disk that was replaced, the one on the new disk, and its node.
+    replaced: Option<(ReplicaId, ReplicaId, usize)>,
+    length: Micros,
+    is_calm: bool,
+}
+
+struct Host {
+    machine: Machine,
+    setup: Setup,
+    node: Option<Node>,
+    mailbox: Arc<Mailbox>,
+    /// Values of [`Node::received`] that were reported.
+    received: (u64, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// The process ends, and starts again after a time.
+    Kill { node: usize, after: Micros },
+    /// The power is cut.
+    Cut { node: usize, after: Micros },
+    /// Nothing passes between two nodes.
+    Part { one: usize, other: usize, time: Micros },
+    /// A node reaches no other.
+    Isolate { node: usize, time: Micros },
+    /// A process stands still.
+    Pause { node: usize, time: Micros },
+    /// A client loses its connection.
+    Lose { client: usize },
+    /// A node is lost with its disk. It comes back with an empty one, as other replicas.
+    Replace { node: usize, after: Micros },
+}
+
+impl Fault {
+    fn any(random: &mut Random, nodes: usize, clients: usize) -> Self {
+        let (node, other) = (random.below(nodes), random.below(nodes));
+        let time = *random.pick(&[SECOND / 2, 3 * SECOND, 10 * SECOND, 25 * SECOND]);
+        match random.below(100) {
+            0..30 => Self::Kill { node, after: time },
+            30..50 => Self::Cut { node, after: time },
+            50..62 if node != other => Self::Part { one: node, other, time },
+            50..74 => Self::Isolate { node, time },
+            74..84 => Self::Pause { node, time },
+            _ => Self::Lose { client: random.below(clients) },
+        }
+    }
+}
+
+/// Shortest and longest time between two actions of a client.
+const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
+/// Time between two comparisons of the replicas.
+const COMPARE: Micros = SECOND / 4;
+/// Time after the last fault in which everything must settle.
+const SETTLE: Micros = 120 * SECOND;
+
+impl AgreedShards {
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0xA6_4EED);
+        let nodes = 3;
+        let mut hash_key = [0; 16];
+        hash_key.iter_mut().for_each(|byte| *byte = random.draw() as u8);
+        let mut settings = Settings::default();
+        settings.sys.interval = Duration::ZERO;
+        let (snapshot_after, keep_entries) = (*random.pick(&[20, 100, 1000]), *random.pick(&[0, 5, 100]));
+        let entry_cache_bytes = *random.pick(&[0, 1_000, 20_000]);
+        let segment_bytes = *random.pick(&[16 << 10, 64 << 10, 256 << 10]);
+        let sync_max = *random.pick(&[300, 5 * MILLI, 20 * MILLI]);
+        let member = |node: usize| (ReplicaId(node as u64 + 1), Member { node: node_id(node) });
+        let hosts = (0..nodes).map(|node| {
+            let (id, own) = member(node);
+            let config = consensus::Config {
+                snapshot_after,
+                keep_entries,
+                entry_cache_bytes,
+                snapshot_piece_bytes: 10_000,
+                ..consensus::Config::new(LogGroup(0), id, own, 0)
+            };
+            let founds = (node == 0).then(|| (0..nodes).map(member).collect());
+            let mut entropy = [0; 48];
+            entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
+            Host {
+                machine: Machine::new(random.draw()),
+                setup: Setup {
+                    urgent: &[],
+                    settings: settings.clone(),
+                    rules: Arc::default(),
+                    workers: 1 + random.below(3) as u16,
+                    segment_bytes,
+                    commit_bytes_max: 8 << 20,
+                    low_bytes_per_commit: 1 << 20,
+                    entropy,
+                    sync_max,
+                    keeps_ahead: seed % 3 != 1,
+                    replica: Some(ReplicaSetup { config, hash_key, founds }),
+                    #[cfg(feature = "trial")]
+                    mutation: None,
+                },
+                node: None,
+                mailbox: Arc::default(),
+                received: (0, 0),
+            }
+        });
+        let hosts: Vec<Host> = hosts.collect();
+        let clients = 4 + random.below(6);
+        let length = (30 + random.below(40) as u64) * SECOND;
+        let count = 3 + random.below(8);
+        let mut faults: Vec<_> = (0..count)
+            .map(|_| (5 * SECOND + random.draw() % length, Fault::any(&mut random, nodes, clients)))
+            .collect();
+        if seed % 2 == 0 {
+            // Once: the other two have everything, whatever happens to them.
+            let (node, after) = (random.below(nodes), random.draw() % (10 * SECOND));
+            faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));
+        }
+        faults.sort_by_key(|(at, _)| *at);
+        Self {
+            net: Net::default(),
+            network: Network::new(*random.pick(&[100, MILLI, 40 * MILLI])),
+            hosts,
+            clients: (0..clients).map(Client::new).collect(),
+            homes: BTreeMap::new(),
+            incarnations: 0,
+            digests: BTreeMap::new(),
+            faults,
+            replaced: None,
+            length: length + 5 * SECOND,
+            is_calm: false,
+            cx: Context {
+                random,
+                schedule: Schedule::default(),
+                report: Report::default(),
+                trace,
+                has_slow_reads: true,
+            },
+        }
+    }
+
+    pub fn run(&mut self) {
+        for node in 0..self.hosts.len() {
+            self.start(node);
+        }
+        for client in 0..self.clients.len() {
+            self.cx.after(SECOND, Event::AgreedShards(Step::Act { client }));
+        }
+        for (number, (at, _)) in self.faults.iter().enumerate() {
+            self.cx.schedule.at(*at, number as u64, Event::AgreedShards(Step::Fault { number }));
+        }
+        self.cx.after(COMPARE, Event::AgreedShards(Step::Compare));
+        self.pass(self.length);
+        self.settle();
+        let report = &mut self.cx.report;
+        report.seeds = 1;
+        report.seconds = self.cx.schedule.now() / SECOND;
+        report.events = self.cx.schedule.handled();
+    }
+
+    pub fn report(&self) -> Report {
+        self.cx.report.clone()
+    }
+
+    pub fn take_trace(&mut self) -> Vec<String> {
+        self.cx.trace.take()
+    }
+
+    /// Ends all faults, and checks that nothing is lost and all replicas are equal.
+    fn settle(&mut self) {
+        (self.is_calm, self.net.calm, self.cx.has_slow_reads) = (true, true, false);
+        for node in 0..self.hosts.len() {
+            self.start(node);
+        }
+        let end = self.cx.now() + SETTLE;
+        while self.cx.now() < end {
+            self.pass(self.cx.now() + SECOND);
+            if self.clients.iter().all(Client::is_settled) && self.are_equal() {
+                break;
+            }
+        }
+        self.clients.iter().for_each(Client::check);
+        assert!(self.are_equal(), "the replicas have not caught up");
+    }
+
+    /// Returns whether all replicas of all shards have applied the same records. Their digests were compared then.
+    fn are_equal(&mut self) -> bool {
+        self.compare();
+        (0..SHARDS).map(ShardId).all(|shard| {
+            let of = |host: &Host| host.node.as_ref().and_then(|node| node.digest(shard));
+            let first = of(&self.hosts[0]);
+            first.is_some() && self.hosts.iter().all(|host| of(host) == first)
+        })
+    }
+
+    fn compare(&mut self) {
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            let Some(node) = &host.node else { continue };
+            let received = node.received();
+            self.cx.report.agreed_restored += received.0 - host.received.0;
+            self.cx.report.agreed_fetched += received.1 - host.received.1;
+            host.received = received;
+            for shard in (0..SHARDS).map(ShardId) {
+                let Some((index, digest)) = node.digest(shard) else { continue };
+                let known = *self.digests.entry((shard, index)).or_insert(digest);
+                assert_eq!(known, digest, "{shard:?} at record {index} differs on node {at}");
+                self.cx.report.agreed_compared += 1;
+            }
+        }
+    }
+
+    fn pass(&mut self, until: Micros) {
+        while let Some(event) = self.cx.schedule.next(until) {
+            self.handle(event);
+        }
+        self.cx.schedule.pass_to(until);
+    }
+
+    fn handle(&mut self, event: Event) {
+        if let Some(incarnation) = event.incarnation() {
+            let Some(at) = self
+                .hosts
+                .iter()
+                .position(|host| host.node.as_ref().is_some_and(|node| node.incarnation() == incarnation))
+            else {
+                return;
+            };
+            let host = &mut self.hosts[at];
+            let Some(node) = &mut host.node else { return };
+            if let Some(until) = node.paused_until(self.cx.now()) {
+                return self.cx.at(until, event);
+            }
+            node.handle(&mut self.cx, &mut self.net, &mut host.machine, event);
+            return self.after_turn(at);
+        }
+        match event {
+            Event::Arrive { link, direction } => self.arrive(link, direction),
+            Event::Lost { link, direction } => self.lost(link, direction),
+            Event::AgreedShards(step) => self.step(step),
+            Event::ReadAll { incarnation } => self.read_all(incarnation),
+            _ => {}
+        }
+    }
+
+    /// Ends a pause of a process.
+    fn read_all(&mut self, incarnation: u32) {
+        let nodes = self.hosts.iter_mut().enumerate();
+        let mut nodes = nodes.filter_map(|(at, host)| Some((at, host.node.as_mut()?)));
+        let found = nodes.find(|(_, node)| node.incarnation() == incarnation);
+        if let Some((at, node)) = found {
+            node.has_read_all(&mut self.cx, &mut self.net);
+            self.after_turn(at);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Frame { number } => self.frame(number),
+            Step::Start { node } => self.start(node),
+            Step::Act { client } => {
+                self.act(client);
+                let delay = self.cx.between(PACE.0, PACE.1);
+                self.cx.after(delay, Event::AgreedShards(Step::Act { client }));
+            }
+            Step::Fault { number } => {
+                let fault = self.faults[number].1;
+                self.cx.log(|| format!("{fault:?}"));
+                self.fail(fault);
+            }
+            Step::Reconcile => {
+                self.reconcile();
+                self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+            }
+            Step::Compare => {
+                self.compare();
+                self.cx.after(COMPARE, Event::AgreedShards(Step::Compare));
+            }
+        }
+    }
+
+    /// Asks the leaders to replace the members that are lost. They refuse what is done already.
+    fn reconcile(&mut self) {
+        let Some((old, new, node)) = self.replaced else { return };
+        let others = self.hosts.iter().filter_map(|host| Some(host.setup.replica.as_ref()?.config.id));
+        let changes = [
+            Change::AddLearner(new, Member { node: node_id(node) }),
+            Change::SetVoters(others.collect()),
+            Change::RemoveLearner(old),
+        ];
+        for host in &mut self.hosts {
+            let Some(node) = &mut host.node else { continue };
+            let leads = (0..SHARDS).map(ShardId).filter(|shard| node.leads(*shard));
+            for shard in leads.collect::<Vec<_>>() {
+                let change = self.cx.random.pick(&changes).clone();
+                node.broker().store_event(shard, AgreementInput::ChangeMembers(change).into());
+            }
+            node.send_posted(&mut self.cx);
+        }
+    }
+
+    fn start(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        if host.node.is_some() {
+            return;
+        }
+        self.incarnations += 1;
+        host.mailbox = Arc::default();
+        let peers = host.mailbox.clone();
+        let join = move |node: &Arc<broker::Node>| {
+            assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
+        };
+        let started =
+            Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
+        host.received = (0, 0);
+        match started {
+            Ok(node) => host.node = Some(node),
+            Err(StartFailure::Broken(why)) => panic!("node {at} does not start: {why}"),
+            Err(StartFailure::Disk | StartFailure::Outdated) => {
+                host.machine.kill();
+                return self.cx.after(SECOND, Event::AgreedShards(Step::Start { node: at }));
+            }
+        }
+        self.cx.log(|| format!("node {at} starts"));
+        // What an earlier incarnation had sent does not come any more.
+        for other in (0..self.hosts.len()).filter(|other| *other != at) {
+            self.tell_lost(other, at);
+            self.tell_lost(at, other);
+        }
+        self.after_turn(at);
+    }
+
+    /// Reports to a node that it has lost the link to another.
+    fn tell_lost(&mut self, at: usize, other: usize) {
+        let Some(node) = &mut self.hosts[at].node else { return };
+        for shard in (0..SHARDS).map(ShardId) {
+            node.broker().store_event(shard, StoreEvent::LinkLost(node_id(other).0));
+        }
+        node.send_posted(&mut self.cx);
+    }
+
+    /// Sends the frames of a node, and schedules the work of its log.
+    fn after_turn(&mut self, at: usize) {
+        let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
+        node.check_log_queue(&mut self.cx);
+        let incarnation = node.incarnation();
+        let (frames, announces) = mailbox.take();
+        // The other nodes have no publishers for these subscriptions.
+        for (worker, Announce { connection, ticket, .. }) in announces {
+            let announced = vec![(connection, ticket, true)];
+            node.broker().post_inbound(worker, Inbound { announced, ..Inbound::default() });
+        }
+        node.send_posted(&mut self.cx);
+        for (shard, frame) in frames {
+            let to = frame.to as usize - 1;
+            let frame = Travelling { from: at, to, incarnation, shard, bytes: frame.bytes };
+            self.network.send(&mut self.cx, frame);
+        }
+        self.end_connections(at);
+    }
+
+    /// Handles the connections that a node has ended.
+    fn end_connections(&mut self, at: usize) {
+        if let Some(node) = &mut self.hosts[at].node {
+            node.take_ended();
+        }
+    }
+
+    fn frame(&mut self, number: u64) {
+        let Some(frame) = self.network.take(self.cx.now(), number) else { return };
+        let is_current =
+            |host: &Host| host.node.as_ref().is_some_and(|node| node.incarnation() == frame.incarnation);
+        if !is_current(&self.hosts[frame.from]) {
+            return;
+        }
+        let Some(node) = &mut self.hosts[frame.to].node else { return };
+        let received = PeerFrame { from: node_id(frame.from).0, bytes: frame.bytes };
+        node.broker().store_event(frame.shard, received.into());
+        node.send_posted(&mut self.cx);
+    }
+
+    fn act(&mut self, number: usize) {
+        let client = &mut self.clients[number];
+        match &client.connection {
+            None => {
+                let shard = client.shard;
+                let leads = |host: &Host| host.node.as_ref().is_some_and(|node| node.leads(shard));
+                let leaders: Vec<usize> =
+                    (0..self.hosts.len()).filter(|at| leads(&self.hosts[*at])).collect();
+                if leaders.is_empty() {
+                    return;
+                }
+                // An old leader may not know yet that there is another.
+                let home = *self.cx.random.pick(&leaders);
+                let Some(node) = &mut self.hosts[home].node else { return };
+                let link = self.net.open(number);
+                node.open(&mut self.cx, link);
+                self.cx.report.connections += 1;
+                self.homes.insert(link, home);
+                let bytes = self.clients[number].connect(link);
+                self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
+                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+                self.after_turn(home);
+            }
+            Some(connection) => {
+                let link = connection.link;
+                let home = self.homes[&link];
+                let shard = client.shard;
+                if !self.hosts[home].node.as_ref().is_some_and(|node| node.leads(shard)) {
+                    // Nobody answers there any more.
+                    self.net.lose(&mut self.cx, link);
+                    return;
+                }
+                if self.is_calm {
+                    return;
+                }
+                let bytes = self.clients[number].publish(&mut self.cx);
+                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            }
+        }
+    }
+
+    fn arrive(&mut self, link: Link, direction: Direction) {
+        let Some(home) = self.homes.get(&link).copied() else { return };
+        match direction {
+            Direction::ToNode => {
+                let Some(node) = &mut self.hosts[home].node else { return };
+                if let Some(until) = node.paused_until(self.cx.now()) {
+                    return self.cx.at(until, Event::Arrive { link, direction });
+                }
+                match self.net.take(link, direction) {
+                    Some(Piece::Bytes(bytes)) => node.receive(&mut self.cx, &mut self.net, link, &bytes),
+                    Some(Piece::End) => node.lost(&mut self.cx, &mut self.net, link),
+                    None => return,
+                }
+                self.after_turn(home);
+            }
+            Direction::ToClient => {
+                let piece = self.net.take(link, direction);
+                let of_link = |client: &&mut Client| {
+                    client.connection.as_ref().is_some_and(|connection| connection.link == link)
+                };
+                let Some(client) = self.clients.iter_mut().find(of_link) else { return };
+                match piece {
+                    Some(Piece::Bytes(bytes)) => {
+                        let answers = client.read(&mut self.cx, &bytes);
+                        self.net.send(&mut self.cx, link, Direction::ToNode, answers);
+                    }
+                    Some(Piece::End) => client.disconnected(),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn lost(&mut self, link: Link, direction: Direction) {
+        match direction {
+            Direction::ToNode => {
+                let Some(home) = self.homes.get(&link).copied() else { return };
+                let Some(node) = &mut self.hosts[home].node else { return };
+                if let Some(until) = node.paused_until(self.cx.now()) {
+                    return self.cx.at(until, Event::Lost { link, direction });
+                }
+                node.lost(&mut self.cx, &mut self.net, link);
+                self.after_turn(home);
+            }
+            Direction::ToClient => {
+                let of_link = |client: &&mut Client| {
+                    client.connection.as_ref().is_some_and(|connection| connection.link == link)
+                };
+                if let Some(client) = self.clients.iter_mut().find(of_link) {
+                    client.disconnected();
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        match fault {
+            Fault::Kill { node, after } => {
+                self.cx.report.kills += 1;
+                self.end(node, after, |_, machine| machine.kill());
+            }
+            Fault::Cut { node, after } => {
+                self.cx.report.power_cuts += 1;
+                self.end(node, after, |cx, machine| machine.cut(cx));
+            }
+            Fault::Part { one, other, time } => {
+                self.cx.report.partitions += 1;
+                self.network.cut(one, other, self.cx.now() + time);
+            }
+            Fault::Isolate { node, time } => {
+                self.cx.report.partitions += 1;
+                let until = self.cx.now() + time;
+                for other in (0..self.hosts.len()).filter(|other| *other != node) {
+                    self.network.cut(node, other, until);
+                }
+            }
+            Fault::Pause { node, time } => {
+                let until = self.cx.now() + time;
+                if let Some(running) = &mut self.hosts[node].node {
+                    self.cx.report.process_pauses += 1;
+                    running.pause_process(until);
+                    let incarnation = running.incarnation();
+                    self.cx.at(until, Event::ReadAll { incarnation });
+                }
+            }
+            Fault::Replace { node, after } => {
+                self.cx.report.agreed_replaced += 1;
+                let seed = self.cx.random.draw();
+                self.end(node, after, |_, machine| *machine = Machine::new(seed));
+                let host = &mut self.hosts[node];
+                if let Some(replica) = &mut host.setup.replica {
+                    let old = std::mem::replace(&mut replica.config.id, ReplicaId(100 + node as u64));
+                    replica.founds = None;
+                    self.replaced = Some((old, replica.config.id, node));
+                }
+                self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+            }
+            Fault::Lose { client } => {
+                if let Some(connection) = &self.clients[client].connection {
+                    self.cx.report.connections_lost += 1;
+                    let link = connection.link;
+                    self.net.lose(&mut self.cx, link);
+                }
+            }
+        }
+    }
+
+    /// Ends a node's process. It starts again after a time.
+    fn end(&mut self, at: usize, after: Micros, stop: impl FnOnce(&mut Context, &mut Machine)) {
+        let host = &mut self.hosts[at];
+        let Some(node) = host.node.take() else { return };
+        let links: Vec<Link> = node.links().collect();
+        drop(node);
+        stop(&mut self.cx, &mut host.machine);
+        for link in links {
+            self.net.lose(&mut self.cx, link);
+        }
+        self.cx.after(after, Event::AgreedShards(Step::Start { node: at }));
+    }
+}
