@@ -420,6 +420,12 @@ impl Replica {
         self.store.lock().vacate(vacate);
     }
 
+    /// Index up to which the log of this node has the entries, durably: that of `storage`, see
+    /// [`log_index`](crate::log_index). An entry can be committed before, when others have it.
+    pub fn durable_in_log(&self) -> u64 {
+        self.store.lock().durable_in_log()
+    }
+
     /// Takes the next segment that is to be freed, with [`Config::keeps_bodies`]. The owner keeps what its state needs
     /// of these entries and bodies ([`Log::append_bodies`]), and calls [`Self::bodies_kept`] when that is durable.
     /// Entries that are not applied may need bodies of the segment, too. While a snapshot is restored, both states do.

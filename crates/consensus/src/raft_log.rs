@@ -541,6 +541,11 @@ impl RaftLog {
         self.votes.vacates.push(Vacating { segment, last, is_kept: true });
     }
 
+    /// Index in the log up to which the entries are durable.
+    pub fn durable_in_log(&self) -> u64 {
+        self.durable
+    }
+
     pub fn poll_vacate(&mut self) -> Option<Vacate> {
         self.unasked.pop_front()
     }

@@ -78,13 +78,15 @@ pub struct ShardAgreement {
     steps: VecDeque<Step>,
     job: Option<Current>,
     /// A state that is being prepared. Other jobs come meanwhile.
-    preparing: Option<Answer<Result<(), GivenUp>>>,
+    preparing: Option<(u64, Answer<Result<(), GivenUp>>)>,
     /// Parts of a snapshot that are being written.
     parts: Option<WriteParts>,
     exchange: Exchange,
     frames: VecDeque<Frame>,
-    /// Index up to which the log of this node has the entries.
-    durable: u64,
+    /// Node that has sent the last frame of the group.
+    heard: Option<NodeId>,
+    /// Index up to which the log had everything at the start, or has everything since a state was received.
+    complete: u64,
     /// The time of the last turn.
     now: link::Time,
 }
@@ -205,7 +207,7 @@ impl ShardAgreement {
         let (replica, machine) = group.into_parts();
         // Everything that a start finds is durable.
         let found = recovered.iter().find(|found| found.group == group_of(shard));
-        let durable = found.map_or(0, |found| found.last);
+        let complete = found.map_or(0, |found| found.last);
         let this = Self {
             shard,
             replica,
@@ -218,7 +220,8 @@ impl ShardAgreement {
             parts: None,
             exchange: Exchange::default(),
             frames: VecDeque::new(),
-            durable,
+            heard: None,
+            complete,
             now,
         };
         Ok((machine.shard, this))
@@ -231,12 +234,7 @@ impl ShardAgreement {
 
     fn handle_log_event(&mut self, event: LogEvent) {
         match event {
-            LogEvent::Durable(group, index) => {
-                if group == group_of(self.shard) {
-                    self.durable = index;
-                }
-                self.replica.durable(group, index);
-            }
+            LogEvent::Durable(group, index) => self.replica.durable(group, index),
             LogEvent::Checkpointed(group, index) => self.replica.checkpoint_durable(group, index),
             LogEvent::PartsDurable(group, parts) => self.replica.parts_durable(group, parts),
             LogEvent::Vacate(vacate) => self.replica.vacate(vacate),
@@ -247,10 +245,13 @@ impl ShardAgreement {
 
     fn handle_frame(&mut self, from: NodeId, bytes: &[u8]) {
         match ShardFrame::decode(bytes) {
-            Some(ShardFrame::Replica(frame)) => self.replica.receive(from, frame),
+            Some(ShardFrame::Replica(frame)) => {
+                self.heard = Some(from);
+                self.replica.receive(from, frame);
+            }
             // What the log does not have yet is asked for again.
             Some(ShardFrame::Fetch { keys, .. })
-                if keys.last().is_some_and(|last| last.index() > self.durable) => {}
+                if keys.last().is_some_and(|last| last.index() > self.durable()) => {}
             Some(ShardFrame::Fetch { number, keys }) => {
                 if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
                     (self.schedule_read)(self.shard, AgreementRead::Bodies(read));
@@ -322,10 +323,13 @@ impl ShardAgreement {
         }
     }
 
+    /// Returns the node that leads. A replica that has no state yet does not know the members: for it, it is the node
+    /// that has sent something.
     fn leader(&self) -> Option<NodeId> {
         let status = self.replica.status(self.now);
         let leader = status.leader?;
-        status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node)
+        let known = status.members.iter().find(|(id, _)| *id == leader).map(|(_, member)| member.node);
+        known.or(self.heard)
     }
 
     /// Asks the leader for messages, if the request or its answer may be lost.
@@ -362,7 +366,7 @@ impl ShardAgreement {
                     (Current::Part(answer), Step::RestorePart { part, bytes })
                 }
                 Job::Prepare { last, answer } => {
-                    self.preparing = Some(answer);
+                    self.preparing = Some((log_index(last), answer));
                     return Some(Step::Prepare { index: log_index(last) });
                 }
                 Job::Restored { answer, .. } => (Current::Part(answer), Step::Restored),
@@ -456,7 +460,7 @@ impl Agreement for ShardAgreement {
     }
 
     fn durable(&self) -> u64 {
-        self.durable
+        self.replica.durable_in_log().max(self.complete)
     }
 
     fn propose(&mut self, number: u64, batch: Arc<Vec<u8>>) {
@@ -518,7 +522,10 @@ impl Agreement for ShardAgreement {
 
     fn prepared(&mut self, is_complete: bool) {
         self.exchange.forget();
-        if let Some(answer) = self.preparing.take() {
+        if let Some((index, answer)) = self.preparing.take() {
+            if is_complete {
+                self.complete = self.complete.max(index);
+            }
             answer.send(if is_complete { Ok(()) } else { Err(GivenUp) });
         }
     }

@@ -213,7 +213,14 @@ impl AgreedShards {
             }
         }
         self.clients.iter().for_each(Client::check);
-        assert!(self.are_equal(), "the replicas have not caught up");
+        assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
+    }
+
+    /// Last record that each replica has applied, by node and shard.
+    fn records(&self) -> Vec<Vec<Option<u64>>> {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let of = |node: &Node| (0..SHARDS).map(|shard| Some(node.digest(ShardId(shard))?.0)).collect();
+        nodes.map(of).collect()
     }
 
     /// Returns whether all replicas of all shards have applied the same records. Their digests were compared then.
