@@ -417,7 +417,7 @@ mod tests {
     use super::*;
     use crate::questions::Unanswered;
 
-    fn messages() -> [(PeerMessage<'static>, &'static str); 27] {
+    fn messages() -> [(PeerMessage<'static>, &'static str); 28] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
