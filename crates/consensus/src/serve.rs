@@ -165,11 +165,13 @@ impl Server {
     async fn install(&self, raft: &Raft, whole: Incoming) -> Option<Body> {
         let Incoming { source: Source { vote, meta, size, .. }, writer, .. } = whole;
         let last = meta.last_log_id?;
-        {
+        let is_known = {
             let _appended = self.appending.write().await;
-            if self.store.lock().has_from(&vote, Some(last)) {
-                return self.known(vote, size).await;
-            }
+            self.store.lock().has_from(&vote, Some(last))
+        };
+        if is_known {
+            // Later entries need not wait for the disk with this answer.
+            return self.known(vote, size).await;
         }
         // While the owner reads the snapshot and fetches what it refers to, `openraft` goes on without it.
         writer.prepares().ok()?;
@@ -190,6 +192,7 @@ impl Server {
         let appended = self.appending.write().await;
         if self.store.lock().has_from(&vote, Some(last)) {
             // If it installed this snapshot, `openraft` would assume that its log is shorter than it is.
+            drop(appended);
             return self.known(vote, size).await;
         }
         // Until here the checkpoint can be given up for a segment that the log needs.

@@ -74,6 +74,10 @@ pub struct ShardAgreement {
     role: Role,
     /// Batches that wait until the replica takes them.
     proposals: VecDeque<Arc<Vec<u8>>>,
+    /// Sizes of own batches that are not committed, and their sum.
+    uncommitted: (VecDeque<usize>, usize),
+    /// Number of uncommitted batches of an earlier host in this term. They are committed first, if at all.
+    earlier: usize,
     /// Steps that need no end.
     steps: VecDeque<Step>,
     job: Option<Current>,
@@ -85,8 +89,10 @@ pub struct ShardAgreement {
     frames: VecDeque<Frame>,
     /// Node that has sent the last frame of the group.
     heard: Option<NodeId>,
-    /// Index up to which the log had everything at the start, or has everything since a state was received.
+    /// Index of the last state that was received, or of the checkpoint at the start: the log has its messages.
     complete: u64,
+    /// Index up to which the state has applied everything.
+    applied: u64,
     /// The time of the last turn.
     now: link::Time,
 }
@@ -119,12 +125,16 @@ enum Current {
     },
     Begin(Answer<()>),
     Part(Answer<Result<(), SnapshotError>>),
+    /// The index of the state that is taken.
+    Restored(u64, Answer<Result<(), SnapshotError>>),
 }
 
 /// Maximum time that a leader waits for the answers to a barrier.
 const BARRIER_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time that a change of the members takes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+/// Number of bytes of own batches that are not committed beyond which the replica serves nobody until a majority answers.
+const UNCOMMITTED_MAX: usize = 64 << 20;
 /// Time after which a barrier that failed is requested again.
 const BARRIER_AGAIN: Duration = Duration::from_millis(100);
 
@@ -204,16 +214,20 @@ impl ShardAgreement {
         let config = Config { group: log_group(shard), keeps_bodies: true, ..config };
         let now = link_time(now);
         let group = Group::start(now, config, log, storage_groups(shard), recovered, machine)?;
-        let (replica, machine) = group.into_parts();
-        // Everything that a start finds is durable.
+        let (replica, Restoring { shard: mut state, .. }) = group.into_parts();
+        // The state includes entries that are no batches, too.
+        let applied = replica.status(now).applied.map_or(0, log_index);
+        state.pass_over(applied);
         let found = recovered.iter().find(|found| found.group == group_of(shard));
-        let complete = found.map_or(0, |found| found.last);
+        let complete = found.and_then(|found| found.checkpoint).unwrap_or(0);
         let this = Self {
             shard,
             replica,
             schedule_read,
             role: Role::Follows,
             proposals: VecDeque::new(),
+            uncommitted: (VecDeque::new(), 0),
+            earlier: 0,
             steps: VecDeque::new(),
             job: None,
             preparing: None,
@@ -222,9 +236,10 @@ impl ShardAgreement {
             frames: VecDeque::new(),
             heard: None,
             complete,
+            applied,
             now,
         };
-        Ok((machine.shard, this))
+        Ok((state, this))
     }
 
     /// The replica, for changes of the members.
@@ -249,9 +264,9 @@ impl ShardAgreement {
                 self.heard = Some(from);
                 self.replica.receive(from, frame);
             }
-            // What the log does not have yet is asked for again.
+            // Only what is applied is sure to be the same everywhere. The rest is asked for again.
             Some(ShardFrame::Fetch { keys, .. })
-                if keys.last().is_some_and(|last| last.index() > self.durable()) => {}
+                if keys.last().is_some_and(|last| last.index() > self.durable().min(self.applied)) => {}
             Some(ShardFrame::Fetch { number, keys }) => {
                 if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
                     (self.schedule_read)(self.shard, AgreementRead::Bodies(read));
@@ -273,10 +288,22 @@ impl ShardAgreement {
                 self.steps.push_back(Step::Follows);
             }
             self.proposals.clear();
+            self.uncommitted = (VecDeque::new(), 0);
+            self.earlier = 0;
             self.role = match change {
                 Leadership::Leads(term) => Role::CatchingUp { term, barrier: Err(self.now) },
                 Leadership::Follows => Role::Follows,
             };
+        }
+        if let Role::Leads { term, .. } = self.role
+            && self.uncommitted.1 > UNCOMMITTED_MAX
+        {
+            // No majority answers, and more clients than have room here wait for one.
+            self.steps.push_back(Step::Follows);
+            self.earlier += self.uncommitted.0.len() - self.proposals.len();
+            self.proposals.clear();
+            self.uncommitted = (VecDeque::new(), 0);
+            self.role = Role::CatchingUp { term, barrier: Err(self.now) };
         }
         if let Role::CatchingUp { barrier: barrier @ Err(_), .. } = &mut self.role
             && *barrier <= Err(self.now)
@@ -369,7 +396,9 @@ impl ShardAgreement {
                     self.preparing = Some((log_index(last), answer));
                     return Some(Step::Prepare { index: log_index(last) });
                 }
-                Job::Restored { answer, .. } => (Current::Part(answer), Step::Restored),
+                Job::Restored { last, answer } => {
+                    (Current::Restored(log_index(last), answer), Step::Restored)
+                }
                 Job::AbandonRestore => {
                     self.exchange.forget();
                     self.preparing = None;
@@ -386,9 +415,14 @@ impl ShardAgreement {
         let Some(Current::Apply { commands, last, is_over, .. }) = &mut self.job else { return None };
         if let Some(Committed { index, term, command }) = commands.next() {
             *is_over = index == *last;
+            let is_earlier = self.earlier > 0
+                && matches!(self.role, Role::Leads { term: own, .. } | Role::CatchingUp { term: own, .. } if own == term);
+            self.earlier -= usize::from(is_earlier);
             let number = match &mut self.role {
+                _ if is_earlier => None,
                 Role::Leads { term: own, next: Some(next) } if *own == term => {
                     *next += 1;
+                    self.uncommitted.1 -= self.uncommitted.0.pop_front().unwrap_or_default();
                     Some(*next - 1)
                 }
                 _ => None,
@@ -398,7 +432,8 @@ impl ShardAgreement {
         if !std::mem::replace(is_over, true) {
             return Some(Step::PassOver(log_index(*last)));
         }
-        if let Some(Current::Apply { answer, .. }) = self.job.take() {
+        if let Some(Current::Apply { answer, last, .. }) = self.job.take() {
+            self.applied = log_index(last);
             answer.send(Ok(()));
         }
         None
@@ -467,6 +502,8 @@ impl Agreement for ShardAgreement {
         match &mut self.role {
             Role::Leads { next, .. } => {
                 next.get_or_insert(number);
+                self.uncommitted.0.push_back(batch.len());
+                self.uncommitted.1 += batch.len();
                 self.proposals.push_back(batch);
             }
             // The replica has just lost its role: `Follows` is the next step.
@@ -488,6 +525,10 @@ impl Agreement for ShardAgreement {
             }
             Some(Current::Begin(answer)) => answer.send(()),
             Some(Current::Part(answer)) => answer.send(Ok(())),
+            Some(Current::Restored(index, answer)) => {
+                self.applied = index;
+                answer.send(Ok(()));
+            }
             None => debug_assert!(false, "no step is being done"),
         }
     }
@@ -507,7 +548,9 @@ impl Agreement for ShardAgreement {
     fn refuse(&mut self, why: &str) {
         tracing::error!(shard = self.shard.0, why, "the replica of a shard stops");
         match self.job.take() {
-            Some(Current::Part(answer)) => answer.send(Err(SnapshotError::Invalid)),
+            Some(Current::Part(answer) | Current::Restored(_, answer)) => {
+                answer.send(Err(SnapshotError::Invalid));
+            }
             Some(Current::Apply { answer, .. }) => answer.send(Err(UnsupportedVersion)),
             Some(Current::Begin(answer)) => answer.send(()),
             None => {}

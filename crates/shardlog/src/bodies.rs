@@ -3,7 +3,7 @@
 //! A request names the messages, all that are needed of each of their batches. The leader reads them from its log. It
 //! leaves out those that its own state does not need any more: the entries after the received state finish them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use broker::ShardId;
@@ -14,8 +14,9 @@ use storage::Log;
 use crate::frame::{Piece, ShardFrame, decode_bodies, encode_bodies};
 use crate::log::{group_of, stored};
 
-/// Time after which a request without any answer is repeated.
+/// Time after which a request without any answer is repeated. It doubles with each repetition, up to the maximum.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Time after which a leader is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Size of a piece of an answer.
@@ -29,8 +30,16 @@ pub struct Exchange {
     wanted: Option<Wanted>,
     /// Number of the last request.
     number: u64,
-    /// Nodes whose messages are being read.
-    reading: BTreeSet<NodeId>,
+    /// Requests of other nodes whose messages are being read.
+    reading: BTreeMap<NodeId, Asked>,
+}
+
+/// A request of another node.
+#[derive(Debug)]
+struct Asked {
+    /// Number of its last repetition.
+    number: u64,
+    keys: Vec<MessageKey>,
 }
 
 #[derive(Debug)]
@@ -38,8 +47,9 @@ struct Wanted {
     keys: Vec<MessageKey>,
     /// Node that was asked.
     from: Option<NodeId>,
-    /// Time of the next request.
+    /// Time of the next request, and the wait after it.
     due: Time,
+    wait: Duration,
     received: Vec<u8>,
 }
 
@@ -48,53 +58,51 @@ struct Wanted {
 pub struct BodiesRead {
     shard: ShardId,
     to: NodeId,
-    number: u64,
     keys: Vec<MessageKey>,
 }
 
-/// Messages for another node, encoded; `None` if the disk cannot return one.
+/// Messages for another node, encoded; `None` if nothing was read.
 #[derive(Debug)]
 pub struct BodiesReadResult {
     to: NodeId,
-    number: u64,
     bodies: Option<Vec<u8>>,
 }
 
 impl BodiesRead {
-    /// Reads the messages. Waits for the disk.
+    /// Reads the messages. Waits for the disk. A message that the disk cannot return twice is lost here, and the other
+    /// node does without it, too.
     pub fn run(self, log: &Log) -> BodiesReadResult {
-        let Self { shard, to, number, keys } = self;
-        let mut bodies = Some(Vec::new());
+        let Self { shard, to, keys } = self;
+        let mut bodies = Vec::new();
         for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
             let index = keys[0].index();
-            match log.read_bodies(group_of(shard), index) {
+            let read = || log.read_bodies(group_of(shard), index);
+            match read().or_else(|_| read()) {
                 Ok(read) => {
                     let (kept, _) = stored(&read, true).keep(keys);
-                    if let Some(bodies) = bodies.as_mut().filter(|_| !kept.is_empty()) {
+                    if !kept.is_empty() {
                         bodies.push((index, kept));
                     }
                 }
                 Err(storage::Error::NotFound { .. }) => {}
                 Err(error) => {
-                    tracing::error!(%error, shard = shard.0, index, "a message cannot be read for another replica");
-                    bodies = None;
-                    break;
+                    tracing::error!(%error, shard = shard.0, index, "messages cannot be read for another replica");
                 }
             }
         }
-        BodiesReadResult { to, number, bodies: bodies.map(|bodies| encode_bodies(&bodies)) }
+        BodiesReadResult { to, bodies: Some(encode_bodies(&bodies)) }
     }
 
-    /// Ends the read as on a disk that fails to read.
+    /// Ends the read without an answer: the other node asks again.
     pub fn fail(self) -> BodiesReadResult {
-        BodiesReadResult { to: self.to, number: self.number, bodies: None }
+        BodiesReadResult { to: self.to, bodies: None }
     }
 }
 
 impl Exchange {
     /// Requests messages. The previous request is over.
     pub fn fetch(&mut self, now: Time, keys: Vec<MessageKey>) {
-        self.wanted = Some(Wanted { keys, from: None, due: now, received: Vec::new() });
+        self.wanted = Some(Wanted { keys, from: None, due: now, wait: ASK_AGAIN, received: Vec::new() });
     }
 
     /// Ends the request.
@@ -112,7 +120,10 @@ impl Exchange {
         let wanted = self.wanted.as_mut()?;
         wanted.received.clear();
         wanted.from = leader;
-        wanted.due = now.after(if leader.is_some() { ASK_AGAIN } else { LOOK_AGAIN });
+        wanted.due = now.after(if leader.is_some() { wanted.wait } else { LOOK_AGAIN });
+        if leader.is_some() {
+            wanted.wait = (wanted.wait * 2).min(ASK_AGAIN_MAX);
+        }
         // Answers to an earlier request are not mixed with those to this one.
         self.number += 1;
         let fetch = ShardFrame::Fetch { number: self.number, keys: wanted.keys.clone() };
@@ -129,7 +140,7 @@ impl Exchange {
             return None;
         }
         wanted.received.extend_from_slice(bytes);
-        wanted.due = now.after(ASK_AGAIN);
+        (wanted.due, wanted.wait) = (now.after(ASK_AGAIN), ASK_AGAIN);
         if (wanted.received.len() as u64) < total {
             return None;
         }
@@ -152,7 +163,8 @@ impl Exchange {
         }
     }
 
-    /// Handles another replica's request. Returns a read, unless one for that node is being done: it asks again.
+    /// Handles another replica's request. Returns a read, unless one for that node is being done. Its answer is for the
+    /// last repetition.
     pub fn asked(
         &mut self,
         shard: ShardId,
@@ -160,13 +172,20 @@ impl Exchange {
         number: u64,
         keys: Vec<MessageKey>,
     ) -> Option<BodiesRead> {
-        self.reading.insert(to).then_some(BodiesRead { shard, to, number, keys })
+        if let Some(asked) = self.reading.get_mut(&to) {
+            if asked.keys == keys {
+                asked.number = number;
+            }
+            return None;
+        }
+        self.reading.insert(to, Asked { number, keys: keys.clone() });
+        Some(BodiesRead { shard, to, keys })
     }
 
     /// Returns the frames of an answer.
     pub fn answer(&mut self, result: BodiesReadResult) -> Vec<(NodeId, Vec<u8>)> {
-        let BodiesReadResult { to, number, bodies } = result;
-        self.reading.remove(&to);
+        let BodiesReadResult { to, bodies } = result;
+        let Some(Asked { number, .. }) = self.reading.remove(&to) else { return Vec::new() };
         let Some(bodies) = bodies else { return Vec::new() };
         let total = bodies.len() as u64;
         let frame = |offset: usize, bytes: &[u8]| {
@@ -205,8 +224,10 @@ mod tests {
     }
 
     fn pieces(number: u64, bodies: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
-        let result = BodiesReadResult { to: FOLLOWER, number, bodies: Some(encode_bodies(bodies)) };
-        let frames = Exchange::default().answer(result);
+        let mut leader = Exchange::default();
+        leader.asked(ShardId(1), FOLLOWER, number, keys()).expect("a read");
+        let result = BodiesReadResult { to: FOLLOWER, bodies: Some(encode_bodies(bodies)) };
+        let frames = leader.answer(result);
         frames
             .into_iter()
             .map(|(to, frame)| (to == FOLLOWER).then_some(frame).expect("for the follower"))
@@ -272,6 +293,19 @@ mod tests {
             assert_eq!(give(&mut follower, LEADER, &pieces(number, &bodies)[0]), None);
             assert!(follower.due() < Time::NEVER, "it asks again");
         }
+    }
+
+    #[test]
+    fn the_answer_to_a_slow_read_is_for_the_last_repetition() {
+        let (mut follower, number) = asked();
+        let mut leader = Exchange::default();
+        let read = leader.asked(ShardId(1), FOLLOWER, number, keys()).expect("a read");
+        let first = follower.due();
+        follower.ask(first, Some(LEADER));
+        assert!(follower.due().0 - first.0 > first.0, "the next repetition comes later");
+        assert!(leader.asked(ShardId(1), FOLLOWER, number + 1, keys()).is_none());
+        let frames = leader.answer(BodiesReadResult { to: read.to, bodies: Some(Vec::new()) });
+        assert_eq!(give(&mut follower, LEADER, &frames[0].1), Some(Vec::new()));
     }
 
     #[test]

@@ -286,9 +286,20 @@ impl ReadRequest {
     }
 }
 
-/// Reads what the log has of a batch; `None` where the disk cannot return it.
-fn read_batch(log: &Log, shard: ShardId, index: u64, is_second_try: bool) -> Option<Bodies> {
-    match log.read_bodies(group_of(shard), index) {
+/// Reads what the log has of a batch; `None` where the disk cannot return it. `is_agreed`: see [`stored`].
+fn read_batch(
+    log: &Log,
+    shard: ShardId,
+    index: u64,
+    (is_second_try, is_agreed): (bool, bool),
+) -> Option<Bodies> {
+    let read = log.read_bodies(group_of(shard), index);
+    // On a node alone, the entry of this index is the batch, also if the kept messages are damaged.
+    let read = read.or_else(|error| match is_agreed {
+        true => Err(error),
+        false => log.read(group_of(shard), index).map(Bodies::InEntry).map_err(|_| error),
+    });
+    match read {
         Ok(bodies) => Some(bodies),
         Err(error) => {
             let shard = shard.0;
@@ -318,8 +329,9 @@ fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>, is_agreed: bool) -> Vec<
     let mut batches: HashMap<u64, Option<Bodies>> = HashMap::new();
     let read = wanted.into_iter().map(|wanted| {
         let index = wanted.key.index();
-        let batch =
-            batches.entry(index).or_insert_with(|| read_batch(log, shard, index, wanted.is_second_try));
+        let batch = batches
+            .entry(index)
+            .or_insert_with(|| read_batch(log, shard, index, (wanted.is_second_try, is_agreed)));
         let view = batch.as_ref().and_then(|batch| stored(batch, is_agreed).message(wanted.key).ok());
         (wanted, view.map(|view| Message::of_stored(&view)))
     });
@@ -343,7 +355,7 @@ fn keep(
     let (mut failed, mut bodies) = (Vec::new(), Vec::new());
     for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
         let index = keys[0].index();
-        let Some(batch) = read_batch(log, shard, index, is_second_try) else {
+        let Some(batch) = read_batch(log, shard, index, (is_second_try, is_agreed)) else {
             failed.extend_from_slice(keys);
             continue;
         };

@@ -478,9 +478,9 @@ impl Node {
         cx.report.check_invariants += 1;
     }
 
-    /// Returns whether the node leads a shard.
-    pub fn leads(&self, shard: ShardId) -> bool {
-        self.workers.iter().any(|worker| worker.leads(shard))
+    /// Term in which the node leads a shard.
+    pub fn leads(&self, shard: ShardId) -> Option<u64> {
+        self.workers.iter().find_map(|worker| worker.leads(shard))
     }
 
     /// States that the replicas of the node have received, and records of messages that were fetched for them.

@@ -108,9 +108,15 @@ impl Log {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read_bodies(&self, group: GroupId, index: u64) -> Result<Bodies, Error> {
-        match self.read_kept(group, index) {
-            Some(read) => read.map(Bodies::Kept),
-            None => self.read(group, index).map(Bodies::InEntry),
+        if let Some(read) = self.read_kept(group, index) {
+            return read.map(Bodies::Kept);
+        }
+        match self.read(group, index) {
+            // The bodies may have been kept, and the segment of the entry freed, since the first look.
+            Err(error @ Error::NotFound { .. }) => {
+                self.read_kept(group, index).unwrap_or(Err(error)).map(Bodies::Kept)
+            }
+            read => read.map(Bodies::InEntry),
         }
     }
 

@@ -7,6 +7,7 @@ use shard::Shard;
 use super::host::{HostContext, ShardHost};
 use super::log::{Agreement, Frame, StoreEvent, StoreLog};
 use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
+use crate::counters::StoreCounters;
 use crate::ids::{ShardId, Time};
 use crate::settings::Settings;
 
@@ -55,6 +56,16 @@ impl Follower {
         ShardHost::new(self.replica, self.context)
     }
 
+    /// Reports to the log how much of it is needed.
+    pub fn report_live(&self) {
+        self.replica.report_live();
+    }
+
+    /// Counters of earlier hosts of the shard.
+    pub fn counters(&self) -> &StoreCounters {
+        &self.context.counters
+    }
+
     pub fn set_settings(&mut self, settings: Arc<Settings>) {
         self.context.settings = settings;
     }
@@ -93,6 +104,21 @@ impl Follower {
     /// Takes the term in which the replica leads, if it does.
     pub fn take_leads(&mut self) -> Option<u64> {
         self.leads.take()
+    }
+
+    /// Returns whether effects of earlier events are left.
+    pub fn has_event(&self) -> bool {
+        self.replica.has_event()
+    }
+
+    /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
+    pub fn handle_log_event(&mut self, event: StoreEvent) {
+        self.replica.handle_log_event(event);
+    }
+
+    /// Runs the agreement, which may have steps then.
+    pub fn run_agreement(&mut self, now: Time) {
+        self.replica.run_agreement(now);
     }
 
     /// Takes a frame for another replica.

@@ -113,6 +113,13 @@ pub enum StoreEvent {
     More,
 }
 
+impl StoreEvent {
+    /// Returns whether the event is for the [`Agreement`] of the shard.
+    pub(crate) fn is_for_agreement(&self) -> bool {
+        matches!(self, Self::Agreement(_) | Self::Frame(_) | Self::LinkLost(_))
+    }
+}
+
 /// Agreement of the replicas of a shard on its batches, as one of them uses it. It belongs to the worker of the shard.
 /// No function blocks.
 ///

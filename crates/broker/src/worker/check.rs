@@ -43,9 +43,9 @@ impl Worker {
         }
     }
 
-    /// Returns whether this worker hosts a shard, and this node leads it.
-    pub fn leads(&self, shard: ShardId) -> bool {
-        self.shards.get(shard).is_some()
+    /// Returns the term in which this node leads a shard of this worker.
+    pub fn leads(&self, shard: ShardId) -> Option<u64> {
+        self.shards.get(shard).map(ShardHost::term)
     }
 
     /// Returns the last record that a shard of this worker has applied, and a digest of its state. `None` while a

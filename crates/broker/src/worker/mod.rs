@@ -141,6 +141,7 @@ impl Worker {
                 load: node.load.clone(),
                 hash_key: node.hash_key,
                 random: node.secret(u64::MAX - u64::from(shard.0)),
+                counters: StoreCounters::default(),
             };
             Follower::open(node.take_shard(shard), node.log.clone(), node.take_agreement(shard), context)
         });
@@ -447,7 +448,7 @@ impl Worker {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
             self.request_missing_retained();
-            self.shards.iter().for_each(ShardHost::report_live);
+            self.shards.report_live();
             self.publish_figures();
             // Two workers that update this sum at once may store the older result.
             self.node.weigh(now);
@@ -567,9 +568,7 @@ impl Worker {
     fn publish_figures(&mut self) {
         let mut store =
             StoreCounters { refused_by_log: self.dispatcher.refused_by_log, ..StoreCounters::default() };
-        for shard in self.shards.iter() {
-            store.add(&shard.counters);
-        }
+        self.shards.add_counters(&mut store);
         let published = &self.node.published[self.id.index()];
         published
             .connections

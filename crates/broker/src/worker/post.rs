@@ -114,6 +114,9 @@ impl Worker {
     /// Passes events of the log to the shards of this worker, as many as fit one turn.
     pub(super) fn process_store_events(&mut self) {
         self.shards.process_events(self.clock.now());
+        if self.shards.take_over() {
+            self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
         self.apply_output();
         self.resume_scans();
     }

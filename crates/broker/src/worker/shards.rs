@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::batch::WorkerCommand;
-use crate::ids::{SessionId, ShardId, Time, WorkerId};
+use crate::counters::StoreCounters;
+use crate::ids::{SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::settings::Settings;
 use crate::store::{Follower, Incarnation, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent};
 
@@ -20,6 +21,10 @@ pub(super) struct HostedShards {
     output: ShardOutput,
     /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
     events: VecDeque<(ShardId, StoreEvent)>,
+    /// Shards whose agreements have something to handle, or may have steps for their replicas.
+    agreements: ShardSet,
+    /// A shard with retained messages has got a host.
+    has_taken_over: bool,
     /// Requests for shards that this node did not lead.
     pub refused: u64,
 }
@@ -35,7 +40,15 @@ impl HostedShards {
                 false => hosts.push((shard.id(), shard.into_host())),
             }
         }
-        Self { hosts, followers, output: ShardOutput::default(), events: VecDeque::new(), refused: 0 }
+        Self {
+            hosts,
+            followers,
+            output: ShardOutput::default(),
+            events: VecDeque::new(),
+            agreements: ShardSet::EMPTY,
+            has_taken_over: false,
+            refused: 0,
+        }
     }
 
     pub fn get(&self, id: ShardId) -> Option<&ShardHost> {
@@ -72,6 +85,18 @@ impl HostedShards {
 
     pub fn len(&self) -> usize {
         self.hosts.len()
+    }
+
+    /// Adds the counters of all shards.
+    pub fn add_counters(&self, sum: &mut StoreCounters) {
+        self.iter().for_each(|shard| sum.add(&shard.counters));
+        self.followers.iter().for_each(|(_, follower)| sum.add(follower.counters()));
+    }
+
+    /// Reports to the log how much of it each shard needs, whether this node leads it or not.
+    pub fn report_live(&self) {
+        self.iter().for_each(ShardHost::report_live);
+        self.followers.iter().for_each(|(_, follower)| follower.report_live());
     }
 
     /// Returns the sum of a figure of all shards.
@@ -143,21 +168,18 @@ impl HostedShards {
             return false;
         }
         shard.tick(now, judged, &mut self.output);
-        if shard.is_agreed() && shard.has_event() {
-            self.events.push_back((shard.id(), StoreEvent::More));
+        if shard.is_agreed() {
+            self.agreements.insert(shard.id());
         }
         true
     }
 
     /// Performs the timed work of the shards that this node does not lead.
     pub fn tick_followers(&mut self, now: Time) {
-        let due = |follower: &Follower| follower.next_deadline() <= now;
-        let ids: Vec<ShardId> =
-            self.followers.iter().filter(|(_, follower)| due(follower)).map(|(id, _)| *id).collect();
-        for id in ids {
-            if let Some((_, follower)) = self.followers.iter_mut().find(|(shard, _)| *shard == id) {
+        for (id, follower) in &mut self.followers {
+            if follower.next_deadline() <= now {
                 follower.tick(now);
-                self.events.push_back((id, StoreEvent::More));
+                self.agreements.insert(*id);
             }
         }
     }
@@ -171,18 +193,52 @@ impl HostedShards {
             .unwrap_or(Time::NEVER)
     }
 
-    /// Queues events of the log.
+    /// Queues events of the log. Those for agreements are handled at once, which is short: other replicas wait for their
+    /// answers, however many effects are left.
     pub fn queue_events(&mut self, events: Vec<(ShardId, StoreEvent)>) {
-        self.events.extend(events);
+        for (id, event) in events {
+            if !event.is_for_agreement() {
+                self.events.push_back((id, event));
+                continue;
+            }
+            self.agreements.insert(id);
+            if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
+                host.handle_log_event(event);
+            } else if let Some((_, follower)) = self.followers.iter_mut().find(|(shard, _)| *shard == id) {
+                follower.handle_log_event(event);
+            }
+        }
     }
 
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.events.is_empty() || !self.agreements.is_empty()
+    }
+
+    /// Runs the agreements that have something to handle. Their steps become events of their shards.
+    fn run_agreements(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.agreements).iter() {
+            let has_event = if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
+                host.run_agreement(now);
+                host.has_event()
+            } else if let Some((_, follower)) = self.followers.iter_mut().find(|(shard, _)| *shard == id) {
+                follower.run_agreement(now);
+                follower.has_event()
+            } else {
+                false
+            };
+            self.take_frames(id);
+            let is_more =
+                |(shard, event): &(ShardId, StoreEvent)| *shard == id && matches!(event, StoreEvent::More);
+            if has_event && !self.events.iter().any(is_more) {
+                self.events.push_back((id, StoreEvent::More));
+            }
+        }
     }
 
     /// Passes events of the log to their shards. One message may be for very many sessions, so this stops after
     /// [`EFFECTS_AT_ONCE`] effects and leaves the rest to the next turn.
     pub fn process_events(&mut self, now: Time) {
+        self.run_agreements(now);
         let mut effects = 0;
         while effects < EFFECTS_AT_ONCE
             && let Some((id, event)) = self.events.pop_front()
@@ -199,6 +255,8 @@ impl HostedShards {
                 };
             effects += had;
             if is_more {
+                // Steps without effects take time, too.
+                effects += if had == 0 { EFFECTS_AT_ONCE / 8 } else { 0 };
                 self.events.push_front((id, StoreEvent::More));
             }
         }
@@ -222,6 +280,7 @@ impl HostedShards {
             let mut host = follower.into_host();
             host.recall(&mut self.output);
             host.serve(now, term, &mut self.output);
+            self.has_taken_over |= host.retained_len() > 0;
             self.hosts.push((id, host));
         }
         result
@@ -250,13 +309,20 @@ impl HostedShards {
     pub fn end_turn(&mut self, now: Time, is_stopping: bool) {
         let all = is_stopping || self.iter().any(|shard| shard.batch_is_due(now));
         self.iter_mut().for_each(|shard| shard.end_turn(now, all));
-        let agreed: Vec<ShardId> = self.iter().filter(|shard| shard.is_agreed()).map(ShardHost::id).collect();
-        for id in agreed {
-            self.take_frames(id);
-            if self.get(id).is_some_and(ShardHost::has_event) {
-                self.events.push_back((id, StoreEvent::More));
+        for at in 0..self.hosts.len() {
+            let (id, host) = &self.hosts[at];
+            if host.is_agreed() {
+                if host.has_event() {
+                    self.agreements.insert(*id);
+                }
+                self.take_frames(*id);
             }
         }
+    }
+
+    /// Returns whether a shard with retained messages has got a host since the last call.
+    pub fn take_over(&mut self) -> bool {
+        std::mem::take(&mut self.has_taken_over)
     }
 
     /// Returns whether frames for other replicas wait.

@@ -41,6 +41,8 @@ struct Published {
 
 pub struct Connection {
     pub link: Link,
+    /// Term of the host that serves it.
+    pub term: Option<u64>,
     endpoint: Endpoint,
     is_open: bool,
 }
@@ -71,12 +73,12 @@ impl Client {
     }
 
     /// Begins a connection. Returns the bytes to send.
-    pub fn connect(&mut self, link: Link) -> Vec<u8> {
+    pub fn connect(&mut self, link: Link, term: Option<u64>) -> Vec<u8> {
         let mut endpoint = Endpoint::new(Version::V5);
         let mut bytes = Vec::new();
         let connect = packets::durable(Version::V5, &self.name).receive_max(3);
         endpoint.write(&Sent::Connect(Box::new(connect)), &mut bytes);
-        self.connection = Some(Connection { link, endpoint, is_open: false });
+        self.connection = Some(Connection { link, term, endpoint, is_open: false });
         bytes
     }
 

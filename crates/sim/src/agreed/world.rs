@@ -329,7 +329,7 @@ impl AgreedShards {
         ];
         for host in &mut self.hosts {
             let Some(node) = &mut host.node else { continue };
-            let leads = (0..SHARDS).map(ShardId).filter(|shard| node.leads(*shard));
+            let leads = (0..SHARDS).map(ShardId).filter(|shard| node.leads(*shard).is_some());
             for shard in leads.collect::<Vec<_>>() {
                 let change = self.cx.random.pick(&changes).clone();
                 node.broker().store_event(shard, AgreementInput::ChangeMembers(change).into());
@@ -423,7 +423,7 @@ impl AgreedShards {
         match &client.connection {
             None => {
                 let shard = client.shard;
-                let leads = |host: &Host| host.node.as_ref().is_some_and(|node| node.leads(shard));
+                let leads = |host: &Host| host.node.as_ref().is_some_and(|node| node.leads(shard).is_some());
                 let leaders: Vec<usize> =
                     (0..self.hosts.len()).filter(|at| leads(&self.hosts[*at])).collect();
                 if leaders.is_empty() {
@@ -436,17 +436,18 @@ impl AgreedShards {
                 node.open(&mut self.cx, link);
                 self.cx.report.connections += 1;
                 self.homes.insert(link, home);
-                let bytes = self.clients[number].connect(link);
+                let term = node.leads(shard);
+                let bytes = self.clients[number].connect(link, term);
                 self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
                 self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
                 self.after_turn(home);
             }
             Some(connection) => {
-                let link = connection.link;
+                let (link, term) = (connection.link, connection.term);
                 let home = self.homes[&link];
                 let shard = client.shard;
-                if !self.hosts[home].node.as_ref().is_some_and(|node| node.leads(shard)) {
-                    // Nobody answers there any more.
+                if self.hosts[home].node.as_ref().and_then(|node| node.leads(shard)) != term {
+                    // Nobody answers there any more: the host that knew the connection has ended.
                     self.net.lose(&mut self.cx, link);
                     return;
                 }

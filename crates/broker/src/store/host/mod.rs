@@ -81,6 +81,8 @@ pub struct ShardHost {
     hash_key: [u8; 16],
     random: u64,
     replica: Replica,
+    /// Term in which the replica leads.
+    term: u64,
     /// The replica leads no more.
     has_ended: bool,
     continuations: Continuations,
@@ -119,6 +121,8 @@ pub struct HostContext {
     pub hash_key: [u8; 16],
     /// Seed of the choice among members of shared groups.
     pub random: u64,
+    /// Counters of earlier hosts of the shard.
+    pub counters: StoreCounters,
 }
 
 /// Results of applying a request.
@@ -191,7 +195,7 @@ fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
 impl ShardHost {
     /// Creates the host of a shard, without any connection.
     pub(in crate::store) fn new(replica: Replica, context: HostContext) -> Self {
-        let HostContext { settings, node_routes, load, hash_key, random } = context;
+        let HostContext { settings, node_routes, load, hash_key, random, counters } = context;
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
@@ -203,6 +207,7 @@ impl ShardHost {
             load,
             hash_key,
             random,
+            term: 0,
             has_ended: false,
             continuations: Continuations::default(),
             touched: Vec::new(),
@@ -229,7 +234,7 @@ impl ShardHost {
             proposed: Proposed::default(),
             page_reads: slab::Slab::new(),
             backlog: Backlog::default(),
-            counters: StoreCounters::default(),
+            counters,
             settings,
             replica,
         }
@@ -241,9 +246,10 @@ impl ShardHost {
         filters.iter().for_each(|filter| self.filter_removed(filter));
         self.groups.clear();
         self.charged.clear();
+        self.load.note_retained(self.id, (0, 0), &self.settings);
         self.load.sessions.fetch_sub(self.replica.state().counts().sessions, Relaxed);
-        let Self { settings, node_routes, load, hash_key, random, replica, .. } = self;
-        Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random })
+        let Self { settings, node_routes, load, hash_key, random, counters, replica, .. } = self;
+        Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random, counters })
     }
 
     pub fn id(&self) -> ShardId {
@@ -256,6 +262,11 @@ impl ShardHost {
 
     pub fn replica_counters(&self) -> ReplicaCounters {
         self.replica.counters()
+    }
+
+    /// Term in which the replica leads.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// Returns whether other nodes may have replicas of the shard.
@@ -273,6 +284,16 @@ impl ShardHost {
         self.has_ended
     }
 
+    /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
+    pub fn handle_log_event(&mut self, event: StoreEvent) {
+        self.replica.handle_log_event(event);
+    }
+
+    /// Runs the agreement, which may have steps then.
+    pub fn run_agreement(&mut self, now: Time) {
+        self.replica.run_agreement(now);
+    }
+
     /// Takes a frame for another replica.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.replica.poll_frame()
@@ -288,6 +309,7 @@ impl ShardHost {
 
     /// Starts to serve clients: the replica leads.
     pub fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
+        self.term = term;
         // In a cluster, nodes that are gone are reported one by one.
         if !self.replica.is_agreed() {
             self.replica.propose_start(now, term);

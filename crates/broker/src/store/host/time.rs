@@ -177,7 +177,8 @@ mod tests {
         let index = routing::Index::new(key, routing::IndexLimits::default());
         let routes = Arc::new(crate::Routes::new(index));
         let (settings, load) = Default::default();
-        let context = HostContext { settings, node_routes: routes, load, hash_key: key, random: 1 };
+        let counters = Default::default();
+        let context = HostContext { settings, node_routes: routes, load, hash_key: key, random: 1, counters };
         Follower::open(state, None, None, context).into_host()
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Applying {
     restoring: Option<Box<Shard>>,
     /// Messages that the complete state of a snapshot refers to.
     fetching: Option<Fetching>,
+    /// The agreement has something that its next turn handles.
+    pub has_input: bool,
     /// The agreement has more steps than one turn took.
     has_more: bool,
 }
@@ -40,7 +42,7 @@ const STEPS_AT_ONCE: usize = 16;
 
 impl Applying {
     pub fn new(hash_key: [u8; 16]) -> Self {
-        Self { hash_key, batch: None, restoring: None, fetching: None, has_more: false }
+        Self { hash_key, batch: None, restoring: None, fetching: None, has_input: false, has_more: false }
     }
 
     /// Batch that is being applied.
@@ -52,9 +54,9 @@ impl Applying {
         self.batch = None;
     }
 
-    /// Returns whether the log gets messages of a received state. The present state does not refer to them.
-    pub fn is_fetching(&self) -> bool {
-        self.fetching.is_some()
+    /// Returns whether a state is being received. The log gets messages that the present state does not refer to.
+    pub fn is_restoring(&self) -> bool {
+        self.restoring.is_some()
     }
 
     pub fn has_work(&self) -> bool {
@@ -72,14 +74,15 @@ pub(super) fn write_part(part: PartId, bytes: &[u8], out: &mut dyn FnMut(u32, &[
 }
 
 impl Replica {
-    /// Passes an event to the agreement. [`Self::take_steps`] runs it.
+    /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
     pub(super) fn with_agreement(&mut self, handle: impl FnOnce(&mut dyn Agreement)) {
         match &mut self.agreement {
             Some(agreement) => {
                 handle(&mut **agreement);
-                self.applying.has_more = true;
+                self.applying.has_input = true;
             }
-            None => debug_assert!(false, "an event of an agreement for a shard without one"),
+            // A frame of a node that has another view of the shard.
+            None => {}
         }
     }
 
@@ -88,9 +91,12 @@ impl Replica {
         self.agreement.as_mut()?.poll_frame()
     }
 
-    /// Runs the agreement. Its steps become events.
-    pub(super) fn run_agreement(&mut self, now: Time) {
-        if let Some(agreement) = &mut self.agreement {
+    /// Runs the agreement if it has something to handle. It answers other replicas also while a batch is applied in
+    /// portions. Its steps become events.
+    pub fn run_agreement(&mut self, now: Time) {
+        if let Some(agreement) = &mut self.agreement
+            && (std::mem::take(&mut self.applying.has_input) || agreement.timeout() <= now)
+        {
             agreement.turn(now);
             self.applying.has_more = true;
         }
@@ -115,6 +121,7 @@ impl Replica {
                 self.applying.has_more = false;
                 return;
             };
+            self.applying.has_more = true;
             self.step(step);
         }
     }
@@ -129,6 +136,7 @@ impl Replica {
             Step::Follows => {
                 self.proposals.restart(self.state.now());
                 self.applied = self.proposals.last();
+                self.reads_held.clear();
                 self.events.push_back(ReplicaEvent::Follows);
             }
             Step::Commit(CommittedBatch { index, number, bytes }) => {
@@ -181,6 +189,8 @@ impl Replica {
                     self.state = *state;
                     self.counters.restored += 1;
                     agreement.done();
+                    self.checkpointing.begin_again();
+                    self.report_live();
                 }
                 None => agreement.refuse("no state was read"),
             },
@@ -212,7 +222,8 @@ impl Replica {
         if mutated(Mutation::DropBodies) {
             current.left.clear();
         }
-        if current.is_asked {
+        // The next ones are asked for when the log has the last ones, so that few wait for the disk.
+        if current.is_asked || !self.checkpointing.all_kept_durable() {
             return false;
         }
         let next = take_some(&mut current.left);
@@ -221,12 +232,9 @@ impl Replica {
             agreement.fetch(next);
             return false;
         }
-        let is_complete = self.checkpointing.all_kept_durable();
-        if is_complete {
-            *fetching = None;
-            agreement.prepared(true);
-        }
-        is_complete
+        *fetching = None;
+        agreement.prepared(true);
+        true
     }
 
     /// Writes messages of a received state.

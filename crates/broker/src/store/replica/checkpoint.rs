@@ -139,9 +139,19 @@ impl Checkpointing {
         self.keeping += records as i64;
     }
 
-    /// Returns whether all records of kept messages are durable.
+    /// Returns whether all records of kept messages are durable, and the log works on no others.
     pub fn all_kept_durable(&self) -> bool {
-        self.keeping == 0
+        let front = self.vacating.front().map(|front| &front.step);
+        self.keeping == 0 && !matches!(front, Some(Step::Keeping(keeping)) if keeping.is_asked)
+    }
+
+    /// Looks again for what is needed of each segment: the state is another one.
+    pub fn begin_again(&mut self) {
+        for vacating in &mut self.vacating {
+            if matches!(vacating.step, Step::Looking(..)) {
+                vacating.step = Step::Looking(shard::Cursor::default(), Needed::new());
+            }
+        }
     }
 
     fn begin(&mut self, index: u64, state_bytes: u64) {
@@ -208,7 +218,7 @@ impl Replica {
 
     /// Finds the messages that are needed of a segment to be freed, and asks the log to keep them.
     fn keep_messages(&mut self) {
-        if !self.checkpointing.can_keep(self.state.applied()) || self.applying.is_fetching() {
+        if !self.checkpointing.can_keep(self.state.applied()) || self.applying.is_restoring() {
             return;
         }
         let Some(log) = &self.log else { return };
@@ -220,6 +230,10 @@ impl Replica {
                 needed.extend(found.messages);
                 match found.cursor {
                     Some(next) => *cursor = next,
+                    None if needed.is_empty() => {
+                        current.step = Step::Kept;
+                        self.release_segments();
+                    }
                     None => current.step = Step::Keeping(Keeping::of(std::mem::take(needed), false)),
                 }
             }

@@ -239,7 +239,16 @@ impl Replica {
         let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
         let number = batch.number;
         self.ages.note(batch.index, now);
-        let is_whole = applied.expect("the log returns the shard's own batches in order");
+        let is_whole = match (applied, &mut self.agreement) {
+            (Ok(is_whole), _) => is_whole,
+            // A later version of the program has proposed it.
+            (Err(error), Some(agreement)) => {
+                self.applying.finish_batch();
+                agreement.refuse(&error.to_string());
+                return None;
+            }
+            (Err(error), None) => panic!("the log returns the shard's own batches in order: {error}"),
+        };
         if is_whole {
             self.applied = number.unwrap_or(self.applied);
             self.finish_batch();
@@ -274,7 +283,7 @@ impl Replica {
     /// Time at which [`Self::tick`], [`Self::end_turn`] or [`Self::poll_event`] has work; [`Time::NEVER`] without any.
     pub fn next_deadline(&self) -> Time {
         let left = self.log.is_none() && !self.appended.is_empty();
-        let checkpoint = match self.applying.is_fetching() {
+        let checkpoint = match self.applying.is_restoring() {
             true => Time::NEVER,
             false => self.checkpointing.due(self.state.applied()),
         };

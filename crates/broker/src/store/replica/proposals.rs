@@ -192,6 +192,7 @@ impl Replica {
     fn close_batch(&mut self) {
         let Some(Closed { number, bytes }) = self.proposals.close() else { return };
         if let Some(agreement) = &mut self.agreement {
+            self.applying.has_input = true;
             return agreement.propose(number, bytes);
         }
         let index = self.appended.next_index();
@@ -215,7 +216,7 @@ impl Replica {
         let is_closed = self.proposals.open.as_ref().is_some_and(|open| open.urgent || all);
         if is_closed {
             self.close_batch();
-            self.run_agreement(now);
         }
+        self.run_agreement(now);
     }
 }
