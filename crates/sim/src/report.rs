@@ -361,9 +361,8 @@ report! {
     agreed_acknowledged,
     agreed_delivered,
     agreed_again,
-    /// CONNACKs with Session Present, and CONNECTs that were refused.
+    /// CONNACKs with Session Present.
     agreed_resumed,
-    agreed_refused,
     /// States of replicas that were compared.
     agreed_compared,
     /// States that replicas have received from others, and records of messages that were fetched for them.

@@ -134,10 +134,7 @@ impl Client {
     fn handle(&mut self, cx: &mut Context, packet: Sent, answers: &mut Vec<u8>) {
         match packet {
             Sent::ConnAck { session_present, reason } => {
-                if reason.is_error() {
-                    cx.report.agreed_refused += 1;
-                    return;
-                }
+                assert_eq!(reason, ReasonCode::Success, "{}: nobody refuses it", self.name);
                 assert!(session_present || !self.has_session, "{}: the session is lost", self.name);
                 cx.report.agreed_resumed += u64::from(session_present);
                 self.has_session = true;
