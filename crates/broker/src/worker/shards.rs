@@ -25,8 +25,6 @@ pub(super) struct HostedShards {
     agreements: ShardSet,
     /// A shard with retained messages has got a host.
     has_taken_over: bool,
-    /// Requests for shards that this node did not lead.
-    pub refused: u64,
 }
 
 impl HostedShards {
@@ -47,7 +45,6 @@ impl HostedShards {
             events: VecDeque::new(),
             agreements: ShardSet::EMPTY,
             has_taken_over: false,
-            refused: 0,
         }
     }
 
@@ -149,8 +146,8 @@ impl HostedShards {
         match self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
             Some((_, host)) => host.apply(now, request, &mut self.output),
             None => {
-                debug_assert!(self.followers.iter().any(|(shard, _)| *shard == id), "a shard of this worker");
-                self.refused += 1;
+                let is_here = self.followers.iter().any(|(shard, _)| *shard == id);
+                debug_assert!(is_here, "a request for a shard of another worker");
             }
         }
     }
