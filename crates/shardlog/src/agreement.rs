@@ -133,7 +133,8 @@ enum Current {
 const BARRIER_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time that a change of the members takes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
-/// Number of bytes of own batches that are not committed beyond which the replica serves nobody until a majority answers.
+/// Number of bytes of own batches that are not committed beyond which the replica serves nobody, until a majority
+/// answers.
 const UNCOMMITTED_MAX: usize = 64 << 20;
 /// Time after which a barrier that failed is requested again.
 const BARRIER_AGAIN: Duration = Duration::from_millis(100);

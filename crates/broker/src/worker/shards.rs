@@ -190,8 +190,8 @@ impl HostedShards {
             .unwrap_or(Time::NEVER)
     }
 
-    /// Queues events of the log. Those for agreements are handled at once, which is short: other replicas wait for their
-    /// answers, however many effects are left.
+    /// Queues events of the log. Those for agreements are handled at once, which is short: other replicas wait for
+    /// their answers, however many effects are left.
     pub fn queue_events(&mut self, events: Vec<(ShardId, StoreEvent)>) {
         for (id, event) in events {
             if !event.is_for_agreement() {

@@ -28,13 +28,15 @@ pub enum Step {
     Reconcile,
 }
 
+/// Frames for other replicas, and SUBACKs that wait for other nodes, with their workers.
+pub type Taken = (Vec<(ShardId, Frame)>, Vec<(WorkerId, Announce)>);
+
 /// Output of the workers of a node for other nodes.
 #[derive(Default)]
 pub struct Mailbox(Mutex<Vec<Outbound>>);
 
 impl Mailbox {
-    /// Takes the frames for other replicas, and the SUBACKs that wait for other nodes, with their workers.
-    pub fn take(&self) -> (Vec<(ShardId, Frame)>, Vec<(WorkerId, Announce)>) {
+    pub fn take(&self) -> Taken {
         let (mut frames, mut announces) = (Vec::new(), Vec::new());
         for outbound in std::mem::take(&mut *sync::lock(&self.0)) {
             frames.extend(outbound.agreement_frames);

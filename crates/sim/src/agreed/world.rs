@@ -144,7 +144,7 @@ impl AgreedShards {
         let mut faults: Vec<_> = (0..count)
             .map(|_| (5 * SECOND + random.draw() % length, Fault::any(&mut random, nodes, clients)))
             .collect();
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             // Once: the other two have everything, whatever happens to them.
             let (node, after) = (random.below(nodes), random.draw() % (10 * SECOND));
             faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));

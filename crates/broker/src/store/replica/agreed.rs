@@ -76,13 +76,10 @@ pub(super) fn write_part(part: PartId, bytes: &[u8], out: &mut dyn FnMut(u32, &[
 impl Replica {
     /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
     pub(super) fn with_agreement(&mut self, handle: impl FnOnce(&mut dyn Agreement)) {
-        match &mut self.agreement {
-            Some(agreement) => {
-                handle(&mut **agreement);
-                self.applying.has_input = true;
-            }
-            // A frame of a node that has another view of the shard.
-            None => {}
+        // A node that has another view of the shard may send a frame to one without an agreement.
+        if let Some(agreement) = &mut self.agreement {
+            handle(&mut **agreement);
+            self.applying.has_input = true;
         }
     }
 
