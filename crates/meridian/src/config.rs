@@ -315,8 +315,8 @@ fn advice(problem: &Problem) -> Option<String> {
 }
 
 const NODE_LIST: &str = "[[cluster_node]] does not exist any more: nodes find each other by cluster.join, and the cores agree on the members. \
-     Remove the list, and set cluster.listen to the address of this node in it, cluster.join to the addresses of all its cores, and cluster.role \
-     and cluster.region as in it. docs/clustering.md, \"From a list of nodes\", has the steps";
+     Remove the list, and set cluster.listen to the address of this node in it (if it is set already, keep it, and set cluster.advertise to that \
+     address), cluster.join to the addresses of all its cores, and cluster.role and cluster.region as in it. docs/clustering.md, \"From a list of nodes\", has the steps";
 
 /// Returns whether a text has the form of a mosquitto.conf: lines of a known word and a value without `=`.
 fn is_of_mosquitto(text: &str) -> bool {

@@ -118,6 +118,8 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
 
     fn frames() -> [(ShardFrame<'static>, &'static [u8]); 3] {
@@ -157,6 +159,36 @@ mod tests {
             assert_eq!(ShardFrame::decode(&frame.encode()), None, "{frame:?}");
         }
         assert_eq!(ShardFrame::decode(&[3]), None);
+    }
+
+    /// Changed and random bytes are refused, or are exactly one frame.
+    #[test]
+    fn any_bytes_are_a_frame_or_are_refused() {
+        let mut random = Random::new(1);
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..100_000 {
+            let mut bytes = frames()[random.below(3)].1.to_vec();
+            for _ in 0..random.below(4) {
+                let at = random.below(bytes.len());
+                bytes[at] = random.byte();
+            }
+            match random.below(4) {
+                0 => bytes.truncate(random.below(bytes.len() + 1)),
+                1 => bytes.extend((0..random.below(20)).map(|_| random.byte())),
+                _ => {}
+            }
+            match ShardFrame::decode(&bytes) {
+                Some(frame) => {
+                    assert_eq!(frame.encode(), bytes);
+                    accepted += 1;
+                }
+                None => refused += 1,
+            }
+            if let Some(bodies) = decode_bodies(&bytes) {
+                assert_eq!(encode_bodies(&bodies), bytes);
+            }
+        }
+        assert!(accepted > 1000 && refused > 1000, "{accepted} accepted, {refused} refused");
     }
 
     #[test]

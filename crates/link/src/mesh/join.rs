@@ -101,7 +101,8 @@ impl Mesh {
         let reason = match connection.origin {
             _ if is_taken => peer.map_or_else(|| error.to_string(), |peer| taken(error, peer)),
             Origin::Accepted if connection.is_early => {
-                "this node does not know it as a member yet, and refuses it until the cores announce it"
+                "this node does not know it as a member yet, and refuses it until the cores announce it; a node of \
+                 version 0.1 with a list of nodes has to be changed first"
                     .to_owned()
             }
             Origin::Slot(_) if connection.is_early => {
@@ -254,4 +255,18 @@ fn answer_to(derivation: &hmac::Key, peer: &Peer, theirs: LinkId) -> LinkId {
     let said = [own.0.to_le_bytes(), theirs.0.to_le_bytes()].concat();
     let tag = hmac::sign(derivation, &said);
     LinkId(tag.as_ref().first_chunk().map_or(own.0, |first| u128::from_le_bytes(*first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No node of this version refuses an introduction in this way.
+    #[test]
+    fn a_node_with_a_list_of_nodes_is_told_from_others() {
+        let why = refused_introduction(&PeerError::RefusedBy { reason: Refusal::Unknown });
+        assert!(why.contains("cluster.join"), "{why}");
+        let other = PeerError::RefusedBy { reason: Refusal::Cluster };
+        assert_eq!(refused_introduction(&other), other.to_string());
+    }
 }

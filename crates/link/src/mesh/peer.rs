@@ -63,7 +63,7 @@ pub struct Slot {
 pub struct PeerStatus<'a> {
     pub node: NodeId,
     pub name: &'a str,
-    /// Configured address.
+    /// Address at which it is dialed.
     pub address: &'a str,
     /// True when this node dials the peer; otherwise the peer dials this node.
     pub is_dialed: bool,

@@ -1,6 +1,6 @@
 //! Scenarios: cases that simulations once found, replayed step by step. They have a few cores and links of one
-//! millisecond, and randomness does not affect the result. `meta_group` has members that join, die and leave. The other
-//! modules have clusters whose members stay. [`Scenario`] is the common part.
+//! millisecond, and randomness does not affect the result. `meta_group` has members that join, die and leave. In the
+//! other modules no member leaves or is removed. [`Scenario`] is the common part.
 
 #![cfg_attr(not(test), allow(dead_code, reason = "only some scenarios notice a mutation"))]
 

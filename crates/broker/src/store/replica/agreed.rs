@@ -208,9 +208,10 @@ impl Replica {
             return true;
         }
         if let Some(cursor) = current.cursor {
-            // A batch that was applied here is in the log here, unless nothing needed it any more.
-            let applied = self.state.applied();
-            let is_here = |index| index <= applied && log.has_bodies(self.id, index);
+            // A batch that was applied here is in the log here, unless nothing needed it any more. One that other nodes
+            // have and this one not yet may be lost with the process.
+            let here = self.state.applied().min(agreement.durable());
+            let is_here = |index| index <= here && log.has_bodies(self.id, index);
             let found = state.needed_messages(|index| !is_here(index), cursor, LOOKED_AT_AT_ONCE);
             current.left.extend(found.messages);
             current.cursor = found.cursor;
