@@ -45,7 +45,7 @@ fn mutations_of_the_product_are_noticed() {
     for mutation in few {
         let of = |seed| Simulation { shape: mutation.shape(), ..Simulation::of(seed) };
         let noticed = |seed| Simulation { mutation: Some(mutation), ..of(seed) }.run().0.is_err();
-        assert!((0..60).any(noticed), "{mutation} is not noticed");
+        assert!((0..200).any(noticed), "{mutation} is not noticed");
     }
     let clean = Simulation::of(0).run().0;
     assert!(clean.is_ok(), "{clean:?}");
