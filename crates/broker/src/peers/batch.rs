@@ -1,7 +1,9 @@
 use std::ops::Range;
 
+use bytes::Bytes;
 use mqtt::{QoS, ReasonCode};
 use settings::choices;
+use shard::NodeIncarnation;
 
 use super::NodeIndex;
 use crate::batch::Token;
@@ -27,6 +29,37 @@ pub struct Outbound {
     pub retained_missing: bool,
     /// Frames of the replicas of shards here for those on other nodes.
     pub agreement_frames: Vec<(ShardId, Frame)>,
+    /// Frames for shards that other nodes lead, and answers of shards here to workers of other nodes. No frame is for
+    /// this node.
+    pub shard_frames: Vec<ShardFrame>,
+    /// This node leads the shard in this term now (`Some`), or not any more (`None`).
+    pub leads: Vec<(ShardId, Option<u64>)>,
+}
+
+/// A frame between a worker and a shard that another node leads, in either direction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFrame {
+    /// Number of the node in the cluster: the receiver in [`Outbound`], the sender in [`Inbound`].
+    pub node: u64,
+    pub port: Port,
+    pub bytes: Bytes,
+}
+
+/// Receiver of a [`ShardFrame`] on its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The worker that has the shard.
+    Shard(ShardId),
+    /// This worker.
+    Worker(WorkerId),
+}
+
+/// Leader of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Number of the node in the cluster.
+    pub node: u64,
+    pub term: u64,
 }
 
 /// A copy of a retained message of another node that was new to this one.
@@ -103,7 +136,7 @@ pub struct PeerTicket {
 /// Messages and reports of other nodes for one worker.
 #[derive(Debug, Default)]
 pub struct Inbound {
-    /// Key for [`Outbound::taken`], which is reported when there are messages.
+    /// Key for [`Outbound::taken`], which is reported when there are messages or frames of shards.
     pub key: u32,
     pub messages: Vec<Forwarded>,
     /// Results of messages of this worker's publishers on other nodes. `UnspecifiedError`: some nodes may have the
@@ -114,6 +147,15 @@ pub struct Inbound {
     /// SUBACKs that may be sent (true), or that must be refused because a node that has to know the subscription is not
     /// reachable (false).
     pub announced: Vec<(ConnectionId, Ticket, bool)>,
+    /// Frames of other nodes for shards here, and answers of shards there.
+    pub shard_frames: Vec<ShardFrame>,
+    /// Shards whose leader is known now, or that may be asked again after the link to their leader was down. Everything
+    /// that was sent over the earlier link may be lost.
+    pub leaders: Vec<(ShardId, Leader)>,
+    /// Numbers of nodes whose link is down, or had no room for a frame: what was sent to them may be lost.
+    pub links_lost: Vec<u64>,
+    /// Incarnations of nodes that the cores have declared dead, or that have left.
+    pub ended: Vec<NodeIncarnation>,
 }
 
 /// Retained messages that another node gets copies of.
@@ -150,6 +192,8 @@ impl Outbound {
             taken: Vec::new(),
             retained_missing: false,
             agreement_frames: Vec::new(),
+            shard_frames: Vec::new(),
+            leads: Vec::new(),
         }
     }
 
@@ -161,6 +205,8 @@ impl Outbound {
             + self.announces.len() * size_of::<Announce>()
             + self.answers.len() * size_of::<(PeerTicket, ReasonCode)>()
             + self.agreement_frames.iter().map(|(_, frame)| frame.bytes.len()).sum::<usize>()
+            + self.shard_frames.iter().map(|frame| size_of::<ShardFrame>() + frame.bytes.len()).sum::<usize>()
+            + self.leads.len() * size_of::<(ShardId, Option<u64>)>()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -171,6 +217,8 @@ impl Outbound {
             && self.taken.is_empty()
             && !self.retained_missing
             && self.agreement_frames.is_empty()
+            && self.shard_frames.is_empty()
+            && self.leads.is_empty()
     }
 }
 
@@ -180,5 +228,9 @@ impl Inbound {
             && self.acknowledged.is_empty()
             && self.copies.is_empty()
             && self.announced.is_empty()
+            && self.shard_frames.is_empty()
+            && self.leaders.is_empty()
+            && self.links_lost.is_empty()
+            && self.ended.is_empty()
     }
 }

@@ -14,10 +14,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use batch::{
-    Announce, Copies, Forward, Forwarded, Inbound, Outbound, PeerTicket, PropagatedCopy, SubackLevel,
+    Announce, Copies, Forward, Forwarded, Inbound, Leader, Outbound, PeerTicket, Port, PropagatedCopy,
+    ShardFrame, SubackLevel,
 };
 pub use frame::{FrameError, Framed, as_copy, decode};
 pub(crate) use frame::{FrameExtras, encode};
+pub use shard::NodeIncarnation;
 pub use share::Members;
 pub use wants::Wants;
 

@@ -225,8 +225,9 @@ impl Worker {
     }
 
     pub(super) fn take_inbound(&mut self, inbound: Inbound) {
-        let Inbound { key, messages, acknowledged, copies, announced } = inbound;
-        if !messages.is_empty() {
+        // Shards are not yet led by other nodes: nothing here uses the leaders, nor what follows them.
+        let Inbound { key, messages, acknowledged, copies, announced, shard_frames, .. } = inbound;
+        if !messages.is_empty() || !shard_frames.is_empty() {
             self.peers.outbound.taken.push(key);
         }
         for message in messages {
