@@ -262,6 +262,8 @@ pub struct Claimed {
     pub session_present: bool,
     /// The durable session; `None` for a session that ends with the connection.
     pub session: Option<SessionId>,
+    /// Epoch of the session; 0 without one.
+    pub epoch: u32,
     pub resume: Option<Box<Resume>>,
 }
 

@@ -130,7 +130,7 @@ pub enum Command<'a> {
 
 impl Command<'_> {
     /// Returns the session of a command that a connection issues, and the command's epoch. A Walk has no epoch.
-    pub(crate) fn of_session(&self) -> Option<(SessionUid, Option<u32>)> {
+    pub fn of_session(&self) -> Option<(SessionUid, Option<u32>)> {
         match self {
             Self::Release { session, epoch, .. }
             | Self::Subscribe { session, epoch, .. }

@@ -48,6 +48,9 @@ use crate::will::WillOwner;
 pub enum Request {
     /// A connection wants to serve a Client Identifier.
     Claim(Box<Claim>),
+    /// A connection has a session that an earlier leader of the shard has served. Not answered, unless the connection
+    /// does not own the session any more: then it is revoked.
+    Attach(Box<Attach>),
     /// A connection stops serving its Client Identifier: it was closed, or this is the answer to a revocation.
     Release(Box<Release>),
     /// Adds subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`, and by a
@@ -317,6 +320,25 @@ pub enum Completion {
     },
 }
 
+impl Request {
+    /// Session of a request that only the connection of the session may make.
+    pub(crate) fn of_connection(&self) -> Option<SessionId> {
+        match self {
+            Self::Subscribe { session, ticket, .. } | Self::Unsubscribe { session, ticket, .. } => {
+                ticket.packet_id().map(|_| *session)
+            }
+            Self::Withdraw { session, .. }
+            | Self::Enqueue { session, page: Some(_), .. }
+            | Self::EndWalk { session, .. }
+            | Self::Acknowledge { session, .. }
+            | Self::Receive { session, .. }
+            | Self::Released { session, .. }
+            | Self::Forget { session, .. } => Some(*session),
+            _ => None,
+        }
+    }
+}
+
 impl Completion {
     /// The connection that receives it.
     pub fn connection(&self) -> ConnectionId {
@@ -356,6 +378,26 @@ pub struct Claim {
     /// the connection's worker cannot request that. Its `expires` is still an interval, its topic is the node's, and it
     /// is signed, see `WillOwner::sign`.
     pub will: Option<(Message, u32)>,
+    /// Number of the request; 0 on a node alone.
+    pub number: u64,
+}
+
+/// A connection and its session, for the next leader of the shard.
+#[derive(Debug)]
+pub struct Attach {
+    pub client_id: Arc<str>,
+    pub session: SessionId,
+    pub epoch: u32,
+    pub connection: ConnectionId,
+    /// Owner of the Client Identifier.
+    pub user: OwnerKey,
+    pub payers: Payers,
+    /// Value of [`Claim::window`].
+    pub window: u16,
+    /// Last delivery that the shard has sent over this connection.
+    pub last: Option<PacketId>,
+    /// Value of [`Release::known_to`].
+    pub known_to: ShardSet,
 }
 
 /// Treatment of the Will of a [`Claim`] when its connection has ended.

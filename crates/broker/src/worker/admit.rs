@@ -130,6 +130,7 @@ impl Worker {
             expiry: connection.session_expiry,
             window: connection.window,
             will,
+            number: 0,
         };
         let shard = client_shard(fold(connection.client_key));
         self.outbox.request(shard, Request::Claim(Box::new(claim)));

@@ -140,7 +140,7 @@ impl Worker {
 
     /// Sends CONNACK after the connection has claimed its Client Identifier [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
     pub(super) fn claimed(&mut self, claimed: Claimed) {
-        let Claimed { connection: id, session_present, session, resume } = claimed;
+        let Claimed { connection: id, session_present, session, resume, .. } = claimed;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         if connection.phase != Phase::Claiming {
             return;

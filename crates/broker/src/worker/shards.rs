@@ -69,6 +69,8 @@ impl HostedShards {
         of_hosts.chain(of_followers).fold(ReplicaCounters::default(), |sum, one| ReplicaCounters {
             restored: sum.restored + one.restored,
             fetched: sum.fetched + one.fetched,
+            attached: sum.attached + one.attached,
+            stale: sum.stale + one.stale,
         })
     }
 

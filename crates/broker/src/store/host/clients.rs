@@ -56,6 +56,10 @@ impl Client {
         Self { client_id, owner: NOBODY, user: OwnerKey::NOBODY, claim_state: None }
     }
 
+    pub fn client_id(&self) -> Arc<str> {
+        self.client_id.clone()
+    }
+
     pub fn owner(&self) -> Option<ConnectionId> {
         (self.owner != NOBODY).then_some(self.owner)
     }

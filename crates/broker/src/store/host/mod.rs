@@ -22,6 +22,7 @@ mod live;
 mod orphans;
 mod ownership;
 mod payers;
+mod producers;
 mod propose;
 mod queue_page;
 mod received;
@@ -31,6 +32,7 @@ mod time;
 mod unsynced;
 mod walks;
 mod wills;
+pub(crate) use producers::{Numbered, Producer};
 pub(crate) use walks::is_kept;
 
 pub use groups::Offer;
@@ -85,6 +87,7 @@ pub struct ShardHost {
     term: u64,
     /// The replica leads no more.
     has_ended: bool,
+    producers: producers::Producers,
     continuations: Continuations,
     /// Sessions to which something may be sent now.
     touched: Vec<SessionUid>,
@@ -209,6 +212,7 @@ impl ShardHost {
             random,
             term: 0,
             has_ended: false,
+            producers: producers::Producers::default(),
             continuations: Continuations::default(),
             touched: Vec::new(),
             page_waits: BTreeSet::new(),
@@ -338,6 +342,7 @@ impl ShardHost {
     pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {
         match request {
             Request::Claim(claim) => self.claim(now, claim, out),
+            Request::Attach(attach) => self.attach(now, *attach, out),
             Request::Release(release) => self.release(now, *release, out),
             Request::Subscribe { session, connection, ticket, filters, shapes, retained } => {
                 if retained {

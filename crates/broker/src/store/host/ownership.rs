@@ -8,19 +8,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use session::Toggles;
-use shard::{Answer, Command, Mutation, SessionUid, WillFate, mutated};
+use shard::{Answer, Command, Mutation, Phase, SessionUid, SessionView, WillFate, mutated};
 
 use super::clients::Client;
 use super::live::Live;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{Claimed, Resume};
-use crate::ids::{ShardSet, Time};
+use crate::ids::{ConnectionId, ShardSet, Time, WorkerId};
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
 use crate::store::replica::Urgency;
-use crate::store::{Claim, Completion, Release, WalkProgress, WillDisposition};
+use crate::store::{Attach, Claim, Completion, Release, WalkProgress, WillDisposition};
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -56,8 +56,8 @@ impl ShardHost {
         if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
             client.set_owner(claim.connection, claim.user);
             client.settle();
-            let claimed =
-                Claimed { connection: claim.connection, session_present: false, session: None, resume: None };
+            let (connection, session) = (claim.connection, None);
+            let claimed = Claimed { connection, session_present: false, session, epoch: 0, resume: None };
             return out.complete(Completion::Claimed(claimed));
         }
         if let Some(reason) = self.refusal(&claim, existing) {
@@ -70,18 +70,20 @@ impl ShardHost {
         claim_state.claiming = true;
         claim_state.underway += 1;
         let will = claim.will.as_ref();
+        let producer = self.producers.of(claim.connection);
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
             user: claim.user.as_u32(),
-            owner: None,
-            connection: claim.connection.as_u64(),
+            owner: producer.map(|producer| producer.owner),
+            connection: self.connection_number(claim.connection),
             clean_start: claim.clean_start,
             expiry_s: claim.expiry,
             window: claim.window,
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
         });
-        let ticket = self.replica.propose(now, &command, Urgency::Now);
+        let number = producer.map(|producer| producer.claim_number(claim.number));
+        let ticket = self.replica.propose(now, &command, number, Urgency::Now);
         drop(command);
         self.continue_with(ticket, Continuation::Claim(claim));
     }
@@ -114,13 +116,18 @@ impl ShardHost {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
             if gone.is_none() {
-                refuse(&claim, ReasonCode::QuotaExceeded, out);
+                let is_stale = matches!(answer, Answer::Stale);
+                // A Claim that came again may have been overtaken meanwhile.
+                let reason =
+                    if is_stale { ReasonCode::SessionTakenOver } else { ReasonCode::QuotaExceeded };
+                refuse(&claim, reason, out);
             }
             return self.next_claim(now, &claim.client_id, pending, out);
         };
         claim_state.session = session;
         let Some(uid) = session else {
-            let claimed = Claimed { connection, session_present: false, session: None, resume: None };
+            let claimed =
+                Claimed { connection, session_present: false, session: None, epoch: 0, resume: None };
             out.complete(Completion::Claimed(claimed));
             return self.release_if_gone(now, &claim.client_id, out);
         };
@@ -152,7 +159,8 @@ impl ShardHost {
         self.session_connected(uid, live);
         self.log_drops(now, uid, &claim.client_id);
         let session = Some(self.session_id(uid));
-        out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
+        let claimed = Claimed { connection, session_present: present, session, epoch, resume };
+        out.complete(Completion::Claimed(claimed));
         self.update_groups(uid, out);
         self.touch(uid);
         self.release_if_gone(now, &claim.client_id, out);
@@ -168,13 +176,10 @@ impl ShardHost {
     }
 
     pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {
-        let Some(client) = self.clients.get_mut(&release.client_id) else { return };
-        if client.owner() != Some(release.connection) {
-            if let Some(claim_state) = client.existing_claim_state() {
-                claim_state.pending.take_if(|pending| pending.connection == release.connection);
-            }
-            return;
-        }
+        let client = self.clients.get_mut(&release.client_id);
+        let Some(client) = client.filter(|client| client.owner() == Some(release.connection)) else {
+            return self.release_of_another(now, &release);
+        };
         if let Some(claim_state) = client.existing_claim_state()
             && claim_state.claiming
         {
@@ -202,6 +207,95 @@ impl ShardHost {
         self.next_claim(now, &release.client_id, pending, out);
     }
 
+    /// Handles the end of a connection that does not own its client here: it waits for another one, or an earlier
+    /// leader has served it.
+    fn release_of_another(&mut self, now: Time, release: &Release) {
+        let client = self.clients.get_mut(&release.client_id);
+        if let Some(claim_state) = client.and_then(Client::existing_claim_state) {
+            claim_state.pending.take_if(|pending| pending.connection == release.connection);
+        }
+        let Some(session) = self.session_owned_by(&release.client_id, release.connection) else { return };
+        let (uid, epoch) = (session.uid(), session.epoch());
+        if let Some(owner) = &release.will_owner {
+            self.wills.of_sessions.insert(uid, owner.clone());
+        }
+        let command = release_command(uid, epoch, release);
+        self.propose(now, &command, Continuation::Nobody);
+    }
+
+    /// Session of a client that the state has for a connection of another node, whether this host knows that or not.
+    fn session_owned_by(&self, client_id: &str, connection: ConnectionId) -> Option<SessionView<'_>> {
+        let producer = self.producers.of(connection)?;
+        let state = self.replica.state();
+        let session = state.session(state.session_of(client_id)?)?;
+        let is_owned = session.owner_node() == Some(producer.owner)
+            && session.owner() == Some(producer.connection_number(connection));
+        is_owned.then_some(session)
+    }
+
+    /// Number of a connection in the state.
+    fn connection_number(&self, connection: ConnectionId) -> u64 {
+        let producer = self.producers.of(connection);
+        producer.map_or(connection.as_u64(), |producer| producer.connection_number(connection))
+    }
+
+    /// Serves a connection that an earlier leader has served. A connection that does not own its session any more is
+    /// closed.
+    pub(super) fn attach(&mut self, now: Time, attach: Attach, out: &mut ShardOutput) {
+        let Attach { client_id, connection, user, window, last, known_to, epoch, .. } = attach;
+        let owned = self.session_owned_by(&client_id, connection).filter(|session| session.epoch() == epoch);
+        let is_claimed = self.clients.get(&client_id).is_some_and(|client| client.owner().is_some());
+        let Some(session) = owned.filter(|_| !is_claimed) else {
+            return out.complete(Completion::Revoke { connection });
+        };
+        let uid = session.uid();
+        let open = session.open();
+        // Deliveries are sent in the order of their numbers. One that is not open any more was before all that are.
+        let next = last.and_then(|last| session.number(last)).map_or(open.start, |n| n + 1);
+        let is_sent = |phase| matches!(phase, Phase::Pinned | Phase::Received);
+        let sent = session.entries(open.start).take_while(|(n, _)| *n < next);
+        let inflight = sent.filter(|(_, entry)| is_sent(entry.phase)).count() as u32;
+        let mut live = Live::new(now, connection, epoch, window, next);
+        live.inflight = inflight;
+        let client = self.clients.get_or_insert(&client_id);
+        client.set_owner(connection, user);
+        client.claim_state().session = Some(uid);
+        if !known_to.is_empty() {
+            *self.published.known_to.entry(uid).or_default() |= known_to;
+        }
+        self.replica.counters_mut().attached += 1;
+        self.wills.of_sessions.remove(&uid);
+        self.session_connected(uid, live);
+        self.update_groups(uid, out);
+        self.touch(uid);
+        self.pump_touched(now, out);
+    }
+
+    /// Ends the connections of a worker of another node that is gone. The state releases their sessions when the nodes
+    /// have agreed on its end.
+    pub(super) fn clients_gone(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
+        let is_gone = |client: &&Client| client.owner().is_some_and(|owner| owner.worker == worker);
+        let gone: Vec<_> = self.clients.values().filter(is_gone).map(Client::client_id).collect();
+        for client_id in gone {
+            let Some(client) = self.clients.get_mut(&client_id) else { continue };
+            client.clear_owner();
+            let claim_state = client.existing_claim_state();
+            let (session, pending) = claim_state.map_or((None, None), |claim_state| {
+                claim_state.gone = None;
+                (claim_state.session.take(), claim_state.pending.take())
+            });
+            if let Some(uid) = session
+                && let Some(live) = self.session_disconnected(uid)
+            {
+                for over in live.over {
+                    self.one_accepted(now, over.append, out);
+                }
+                self.update_groups(uid, out);
+            }
+            self.next_claim(now, &client_id, pending, out);
+        }
+    }
+
     fn next_claim(
         &mut self,
         now: Time,
@@ -217,14 +311,10 @@ impl ShardHost {
 
     fn release_session(&mut self, now: Time, uid: SessionUid, release: &Release, out: &mut ShardOutput) {
         let Some(live) = self.session_disconnected(uid) else { return };
-        let will = match release.will {
-            WillDisposition::Arm => WillFate::Arm,
-            WillDisposition::Discard => WillFate::Discard,
-        };
         if let Some(owner) = &release.will_owner {
             self.wills.of_sessions.insert(uid, owner.clone());
         }
-        let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
+        let command = release_command(uid, live.epoch, release);
         self.propose(now, &command, Continuation::Release(release.client_id.clone()));
         // No client reads any more: publishers stop waiting, and the rule for full queues decides.
         for over in live.over {
@@ -245,6 +335,14 @@ impl ShardHost {
             |client: &Client| client.owner().is_none() && !client.has_pending() && client.underway() == 0;
         self.clients.remove_if(client_id, idle);
     }
+}
+
+fn release_command(session: SessionUid, epoch: u32, release: &Release) -> Command<'static> {
+    let will = match release.will {
+        WillDisposition::Arm => WillFate::Arm,
+        WillDisposition::Discard => WillFate::Discard,
+    };
+    Command::Release { session, epoch, expiry_s: release.expiry, will }
 }
 
 fn walk_of((filter, done, after): (&str, ShardSet, &str)) -> (Box<str>, WalkProgress) {

@@ -165,14 +165,21 @@ impl Continuations {
 impl ShardHost {
     /// Proposes a command.
     pub(super) fn propose(&mut self, now: Time, command: &Command<'_>, continuation: Continuation) {
-        let ticket = self.replica.propose(now, command, Urgency::Now);
+        let ticket = self.ask(now, command, Urgency::Now);
         self.continuations.push(ticket, continuation);
     }
 
     /// Proposes a command for which no request waits.
     pub(super) fn propose_later(&mut self, now: Time, command: &Command<'_>, continuation: Continuation) {
-        let ticket = self.replica.propose(now, command, Urgency::Later);
+        let ticket = self.ask(now, command, Urgency::Later);
         self.continuations.push(ticket, continuation);
+    }
+
+    /// Proposes a command whose continuation [`Self::continue_with`] sets.
+    #[inline]
+    pub(super) fn ask(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> replica::Ticket {
+        let number = self.number_of(command);
+        self.replica.propose(now, command, number, urgency)
     }
 
     /// Sets the continuation of a command that borrowed from its data.

@@ -79,7 +79,7 @@ impl ShardHost {
         stored.publisher_key = stamp;
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
-        let ticket = self.replica.propose(now, &Command::Retain { message: stored }, Urgency::Now);
+        let ticket = self.ask(now, &Command::Retain { message: stored }, Urgency::Now);
         self.retained.asked = ticket.number;
         self.continue_with(ticket, Continuation::Retain { append, charge });
     }
@@ -140,7 +140,7 @@ impl ShardHost {
             publisher_key: 0,
         };
         let charge = self.charged.for_retained(topic, Payers::default(), 0);
-        let ticket = self.replica.propose(now, &Command::Retain { message }, Urgency::Now);
+        let ticket = self.ask(now, &Command::Retain { message }, Urgency::Now);
         self.retained.asked = ticket.number;
         self.continue_with(ticket, Continuation::Delete(token, charge));
     }

@@ -40,9 +40,9 @@ impl ShardHost {
         }
         let asked =
             filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
-        // Epoch 0: operators subscribe for sessions too.
-        let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
-        let ticket = self.replica.propose(now, &command, Urgency::Now);
+        let epoch = self.epoch_of_request();
+        let command = Command::Subscribe { session, epoch, filters: asked.collect() };
+        let ticket = self.ask(now, &command, Urgency::Now);
         drop(command);
         self.continue_with(ticket, Continuation::Subscribe { session, reply, filters, shapes });
     }
@@ -96,8 +96,9 @@ impl ShardHost {
     ) {
         let session = session_uid(id);
         let texts = filters.iter().map(|text| &**text).collect();
-        let command = Command::Unsubscribe { session, epoch: 0, filters: texts };
-        let ticket = self.replica.propose(now, &command, Urgency::Now);
+        let epoch = self.epoch_of_request();
+        let command = Command::Unsubscribe { session, epoch, filters: texts };
+        let ticket = self.ask(now, &command, Urgency::Now);
         drop(command);
         self.continue_with(ticket, Continuation::Unsubscribe { session, reply, filters });
     }

@@ -213,6 +213,7 @@ mod tests {
                 expiry: 60,
                 window: 10,
                 will: None,
+                number: 0,
             };
             host.apply(Time(0), Request::Claim(Box::new(claim)), &mut ShardOutput::default());
             let mut host = host_of(host.replica.into_state());

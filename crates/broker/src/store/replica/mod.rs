@@ -62,13 +62,17 @@ pub(super) struct Replica {
     effects: Vec<Effect>,
 }
 
-/// Counters of a replica since its start.
+/// Counters of a replica and its hosts since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaCounters {
     /// States that were received from other replicas.
     pub restored: u64,
     /// Records of messages that were fetched for them.
     pub fetched: u64,
+    /// Connections that an earlier leader had served.
+    pub attached: u64,
+    /// Requests of connections that served their session no more.
+    pub stale: u64,
 }
 
 /// A batch that is not applied yet.
@@ -155,6 +159,10 @@ impl Replica {
 
     pub fn counters(&self) -> ReplicaCounters {
         self.counters
+    }
+
+    pub fn counters_mut(&mut self) -> &mut ReplicaCounters {
+        &mut self.counters
     }
 
     /// The state after all batches that were applied.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS};
+use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, RequestNumber};
 
 use super::{Batch, Replica};
 use crate::ids::Time;
@@ -130,16 +130,26 @@ impl Proposals {
 }
 
 impl Replica {
-    /// Adds a command to the open batch.
+    /// Adds a command to the open batch. `request`: its number, if a node of a cluster has requested it.
     #[inline]
-    pub fn propose(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> Ticket {
+    pub fn propose(
+        &mut self,
+        now: Time,
+        command: &Command<'_>,
+        request: Option<RequestNumber>,
+        urgency: Urgency,
+    ) -> Ticket {
         self.catch_up(now);
         let number = self.proposals.last + 1;
         let open = self.proposals.opened(now);
         // A batch may stay open for some turns.
         open.batch.advance(now.0);
         open.urgent |= urgency == Urgency::Now;
-        let ordinal = open.batch.push(command).ordinal;
+        let pushed = match request {
+            None => open.batch.push(command),
+            Some(request) => open.batch.push_numbered(command, request),
+        };
+        let ordinal = pushed.ordinal;
         if open.batch.is_full() {
             self.close_batch();
         }
@@ -172,7 +182,7 @@ impl Replica {
         }
         let elapsed_ms = now.0.saturating_sub(self.proposals.clock);
         self.proposals.clock = self.proposals.clock.max(now.0);
-        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Urgency::Now);
+        self.propose(now, &Command::Started { incarnation, elapsed_ms }, None, Urgency::Now);
     }
 
     /// Makes the open batch urgent: it goes to the log at the end of this turn.
@@ -203,6 +213,11 @@ impl Replica {
             self.appended.durable = index;
         }
         self.appended.push(Batch { index, number: Some(number), bytes });
+    }
+
+    /// Number of the last batch, the open one included.
+    pub fn last_proposal(&self) -> u64 {
+        self.proposals.last + u64::from(self.proposals.open.is_some())
     }
 
     /// Returns whether a batch that no request waits for has been open for long enough.

@@ -1,0 +1,147 @@
+//! Requests of the nodes of a cluster: they have numbers, by which the state recognises those that come again.
+
+use std::collections::BTreeMap;
+
+use mqtt::ReasonCode;
+use shard::{Acknowledgement, Command, NodeIncarnation, RequestNumber};
+
+use super::{ShardHost, ShardOutput};
+use crate::ids::{ConnectionId, Time, WorkerId};
+use crate::store::{Completion, Request, session_uid};
+
+/// A worker of a node, in one run of that node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Producer {
+    pub owner: NodeIncarnation,
+    /// Index of the worker on its node, less than [`LANES_MAX`](shard::LANES_MAX).
+    pub lane: u16,
+}
+
+/// Nodes whose requests this host has received, and the request that is being handled.
+#[derive(Debug, Default)]
+pub(super) struct Producers {
+    /// By the number that stands for the worker in this process.
+    known: BTreeMap<WorkerId, Producer>,
+    current: Option<Current>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    producer: Producer,
+    /// Number of its next command.
+    next: u64,
+    /// Value of [`Numbered::epoch`].
+    epoch: u32,
+}
+
+/// A request of a producer.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    /// Greater than that of every earlier request of the producer to this shard, unless this one comes again.
+    pub number: u64,
+    /// Epoch of the session in which the connection makes the request; 0 for other requests.
+    pub epoch: u32,
+    pub request: Request,
+}
+
+/// Number of bits for the commands of one request.
+const COMMAND_BITS: u32 = 16;
+/// Number of bits for the lane in the number of a Claim. Claims of all lanes of a node have different numbers.
+const LANE_BITS: u32 = 6;
+
+const _: () = assert!(shard::LANES_MAX <= 1 << LANE_BITS);
+
+impl Producers {
+    /// Returns the producer that a connection belongs to; `None` on a node alone.
+    pub fn of(&self, connection: ConnectionId) -> Option<Producer> {
+        self.known.get(&connection.worker).copied()
+    }
+}
+
+impl Producer {
+    /// Number of a connection of this producer in the state. No other connection of its node has it.
+    pub fn connection_number(self, connection: ConnectionId) -> u64 {
+        connection.as_u64() | u64::from(self.lane) << (64 - LANE_BITS)
+    }
+
+    /// Number of a Claim.
+    pub fn claim_number(self, request: u64) -> RequestNumber {
+        RequestNumber::Claim { number: request << LANE_BITS | u64::from(self.lane) }
+    }
+}
+
+impl ShardHost {
+    /// Handles a request of a node of the cluster, like [`Self::apply`].
+    pub fn apply_of(
+        &mut self,
+        now: Time,
+        (worker, producer): (WorkerId, Producer),
+        Numbered { number, epoch, mut request }: Numbered,
+        out: &mut ShardOutput,
+    ) {
+        self.producers.known.insert(worker, producer);
+        if let Request::Claim(claim) = &mut request {
+            claim.number = number;
+        }
+        if let Some(session) = request.of_connection() {
+            let live = self.live.get(&session_uid(session));
+            if live.is_none_or(|live| live.epoch != epoch) {
+                self.replica.counters_mut().stale += 1;
+                return answer_stale(request, out);
+            }
+        }
+        // The lowest number of a command is 1.
+        self.producers.current = Some(Current { producer, next: number << COMMAND_BITS | 1, epoch });
+        self.apply(now, request, out);
+        self.producers.current = None;
+    }
+
+    /// Number of the next command of the request that is being handled; `None` for a command of the host itself, and
+    /// on a node alone.
+    pub(super) fn number_of(&mut self, command: &Command<'_>) -> Option<RequestNumber> {
+        let Current { producer: Producer { owner, lane }, next, epoch } = self.producers.current.as_mut()?;
+        let is_skip = matches!(command, Command::Acknowledge { kind: Acknowledgement::Skip, .. });
+        let number = match command.of_session() {
+            Some(_) => RequestNumber::Connection { epoch: *epoch, number: *next },
+            None => RequestNumber::Lane { owner: *owner, lane: *lane, number: *next },
+        };
+        *next += 1;
+        (!is_skip && number.fits(command)).then_some(number)
+    }
+
+    /// Epoch for a change of subscriptions: that of the connection that asks for it, and 0, which is any, on a node
+    /// alone and for operators. They change subscriptions of sessions without a connection, too.
+    pub(super) fn epoch_of_request(&self) -> u32 {
+        self.producers.current.map_or(0, |current| current.epoch)
+    }
+
+    /// Number of the last batch that has a command of this host, the open one included.
+    pub fn last_proposal(&self) -> u64 {
+        self.replica.last_proposal()
+    }
+
+    /// Forgets a worker of another node that is gone: its connections serve nobody any more.
+    pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
+        self.producers.known.remove(&worker);
+        self.clients_gone(now, worker, out);
+    }
+}
+
+/// Answers a request of a connection that serves the session no more, as far as anything waits.
+fn answer_stale(request: Request, out: &mut ShardOutput) {
+    match request {
+        Request::Receive { token, .. } => out.acknowledged.push((token, ReasonCode::Success)),
+        Request::Released { connection, packet_id, .. } => {
+            out.complete(Completion::Complete { connection, packet_id });
+        }
+        Request::Subscribe { connection, ticket, filters, .. } => {
+            let results = filters.iter().map(|_| (ReasonCode::UnspecifiedError, false)).collect();
+            out.complete(Completion::Subscribed { connection, ticket, results });
+        }
+        Request::Unsubscribe { connection, ticket, filters, .. } => {
+            let results = filters.iter().map(|_| ReasonCode::UnspecifiedError).collect();
+            out.complete(Completion::Unsubscribed { connection, ticket, results });
+        }
+        _ => {}
+    }
+}
