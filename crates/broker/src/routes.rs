@@ -39,6 +39,9 @@ pub struct Routes {
     lost: [AtomicU32; 1024],
 }
 
+/// Stands for the shards with replicas here, among nodes with filters for which the index has no room.
+const OWN_REPLICAS: NodeIndex = NodeIndex(u16::MAX);
+
 /// A change for other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteChange {
@@ -85,6 +88,25 @@ impl Routes {
         if self.index.remove(filter, key) != Removed::NotFound {
             self.note(filter, key.0, false);
         }
+    }
+
+    /// Adds the route to a shard that has a replica here. Other nodes that have one know the filter themselves.
+    ///
+    /// # Errors
+    /// If the index is full. It is noted: see [`Self::unrouted`].
+    pub(crate) fn insert_of_replica(&self, filter: TopicFilter<'_>, route: Route) -> Result<(), IndexFull> {
+        let inserted = self.index.insert(filter, route);
+        self.note_routed(OWN_REPLICAS, filter.as_str(), inserted.is_ok());
+        inserted.map(|_| ())
+    }
+
+    pub(crate) fn remove_of_replica(
+        &self,
+        filter: TopicFilter<'_>,
+        key: <Route as routing::Destination>::Key,
+    ) {
+        self.index.remove(filter, key);
+        self.note_routed(OWN_REPLICAS, filter.as_str(), true);
     }
 
     /// Sets what another node wants of a filter; replaces what it wanted before.

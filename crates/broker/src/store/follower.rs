@@ -1,12 +1,14 @@
 //! A shard that this node does not lead: it applies what the replicas agree on, and serves nobody.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use shard::Shard;
+use shard::{Effect, Shard};
 
 use super::host::{HostContext, ShardHost};
 use super::log::{Agreement, Frame, StoreEvent, StoreLog};
 use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
+use super::shard_routes::ShardRoutes;
 use crate::counters::StoreCounters;
 use crate::ids::{ShardId, Time};
 use crate::settings::Settings;
@@ -15,13 +17,15 @@ use crate::settings::Settings;
 pub struct Follower {
     replica: Replica,
     context: HostContext,
+    routes: ShardRoutes,
     /// Term in which the replica leads. No later event is handled before there is a host.
     leads: Option<u64>,
 }
 
 impl Follower {
     pub(super) fn new(replica: Replica, context: HostContext) -> Self {
-        Self { replica, context, leads: None }
+        let routes = ShardRoutes::new(context.node_routes.clone(), replica.id(), replica.is_agreed());
+        Self { replica, context, routes, leads: None }
     }
 
     /// Creates the replica of a shard that begins with a state. `log`: where the state comes from, unless nothing is
@@ -54,6 +58,11 @@ impl Follower {
 
     pub fn into_host(self) -> ShardHost {
         ShardHost::new(self.replica, self.context)
+    }
+
+    /// Adds the routes of the state with which the node starts.
+    pub fn recall(&self) {
+        self.routes.replace(&BTreeSet::new(), self.replica.state());
     }
 
     /// Reports to the log how much of it is needed.
@@ -91,9 +100,18 @@ impl Follower {
                 ReplicaEvent::Leads { term } => self.leads = Some(term),
                 ReplicaEvent::Committed(mut committed) => {
                     effects += committed.effects.len().max(1);
-                    committed.effects.clear();
+                    for effect in committed.effects.drain(..) {
+                        match effect {
+                            Effect::FilterAdded { filter } => {
+                                self.routes.add(&filter);
+                            }
+                            Effect::FilterRemoved { filter } => self.routes.remove(&filter),
+                            _ => {}
+                        }
+                    }
                     self.replica.reuse(committed.effects);
                 }
+                ReplicaEvent::Restored { filters } => self.routes.replace(&filters, self.replica.state()),
                 // Nobody waits for what an earlier host wanted to read.
                 ReplicaEvent::Follows | ReplicaEvent::Read(_) => {}
             }

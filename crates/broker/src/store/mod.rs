@@ -14,6 +14,7 @@ mod host;
 mod log;
 mod replica;
 mod retained_stamps;
+mod shard_routes;
 
 use std::sync::Arc;
 

@@ -128,8 +128,9 @@ impl HostedShards {
     }
 
     pub fn recall(&mut self) {
-        let Self { hosts, output, .. } = self;
+        let Self { hosts, followers, output, .. } = self;
         hosts.iter_mut().for_each(|(_, shard)| shard.recall(output));
+        followers.iter().for_each(|(_, follower)| follower.recall());
     }
 
     pub fn start(&mut self, now: Time, incarnation: Incarnation) {

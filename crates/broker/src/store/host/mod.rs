@@ -58,6 +58,7 @@ use super::follower::Follower;
 use super::groups::Groups;
 use super::log::{Frame, Incarnation, StoreEvent};
 use super::replica::{Replica, ReplicaCounters};
+use super::shard_routes::ShardRoutes;
 use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
@@ -79,6 +80,7 @@ pub struct ShardHost {
     settings: Arc<Settings>,
     /// The node's index, in which this shard is the destination for all its sessions and groups.
     node_routes: Arc<Routes>,
+    routes: ShardRoutes,
     load: Arc<NodeLoad>,
     hash_key: [u8; 16],
     random: u64,
@@ -206,6 +208,7 @@ impl ShardHost {
         load.sessions.fetch_add(replica.state().counts().sessions, Relaxed);
         Self {
             id: replica.id(),
+            routes: ShardRoutes::new(node_routes.clone(), replica.id(), replica.is_agreed()),
             node_routes,
             load,
             hash_key,
@@ -244,10 +247,8 @@ impl ShardHost {
         }
     }
 
-    /// Ends the host: the replica leads no more. Its routes and charges end, and so do the requests that wait.
+    /// Ends the host: the replica leads no more. Its groups and charges end, and so do the requests that wait.
     pub fn into_follower(mut self) -> Follower {
-        let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
-        filters.iter().for_each(|filter| self.filter_removed(filter));
         self.groups.clear();
         self.charged.clear();
         self.load.note_retained(self.id, (0, 0), &self.settings);

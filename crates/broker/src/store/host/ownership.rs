@@ -118,8 +118,7 @@ impl ShardHost {
             if gone.is_none() {
                 let is_stale = matches!(answer, Answer::Stale);
                 // A Claim that came again may have been overtaken meanwhile.
-                let reason =
-                    if is_stale { ReasonCode::SessionTakenOver } else { ReasonCode::QuotaExceeded };
+                let reason = if is_stale { ReasonCode::SessionTakenOver } else { ReasonCode::QuotaExceeded };
                 refuse(&claim, reason, out);
             }
             return self.next_claim(now, &claim.client_id, pending, out);

@@ -231,6 +231,8 @@ impl ShardHost {
         match self.replica.poll_event(now, effects_max)? {
             ReplicaEvent::Leads { term } => self.serve(now, term, out),
             ReplicaEvent::Follows => self.has_ended = true,
+            // A replica that leads receives no state.
+            ReplicaEvent::Restored { filters } => self.routes.replace(&filters, self.replica.state()),
             ReplicaEvent::Committed(committed) => {
                 return Some(self.committed(now, committed, effects_max, out));
             }

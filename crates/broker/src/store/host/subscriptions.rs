@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
+use mqtt::{ReasonCode, Subscription};
 use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, ShardSet, Ticket, Time};
 use crate::node::OwnerKey;
-use crate::route::{Options, Route, RouteKind};
+use crate::route::Options;
 use crate::shapes::{self, ShapeReservations};
 use crate::store::log::Condition;
 use crate::store::replica::Urgency;
@@ -125,21 +125,9 @@ impl ShardHost {
 
     /// Adds a route to this shard for its first subscription with a filter.
     pub(super) fn filter_added(&mut self, text: Box<str>) {
-        let Ok(filter) = TopicFilter::parse(&text) else { return };
-        if self.node_routes.insert(filter, self.node_route(RouteKind::Shard)).is_err() {
+        if !self.routes.add(&text) {
             self.unrouted.push(text);
         }
-    }
-
-    pub(super) fn filter_removed(&mut self, text: &str) {
-        if let Ok(filter) = TopicFilter::parse(text) {
-            self.node_routes.remove(filter, (RouteKind::Shard, self.id.0, 0, 0));
-        }
-    }
-
-    pub(super) fn node_route(&self, kind: RouteKind) -> Route {
-        let options = Options::default().with_qos(QoS::ExactlyOnce);
-        Route { slot: 0, generation: 0, subscription_id: 0, index: self.id.0, options, kind }
     }
 
     /// Ends a session's shared subscription; does nothing for one that is not shared.
@@ -172,8 +160,11 @@ impl ShardHost {
     /// Adds the subscriptions of restored sessions to the node's index, and announces the sessions to their shared
     /// groups. Any shard may know the identities of the messages that they have published at QoS 2.
     pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
-        let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
-        filters.into_iter().for_each(|filter| self.filter_added(filter));
+        // A replica of several has kept the routes while it followed.
+        if !self.replica.is_agreed() {
+            let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
+            filters.into_iter().for_each(|filter| self.filter_added(filter));
+        }
         let mut index = Some(0);
         while let Some(from) = index {
             let (some, next) = self.replica.state().sessions_from(from, SESSIONS_AT_ONCE);

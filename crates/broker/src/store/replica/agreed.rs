@@ -183,6 +183,8 @@ impl Replica {
             }
             Step::Restored => match self.applying.restoring.take() {
                 Some(state) => {
+                    let filters = self.state.filters().into_iter().map(Into::into).collect();
+                    self.events.push_back(ReplicaEvent::Restored { filters });
                     self.state = *state;
                     self.counters.restored += 1;
                     agreement.done();

@@ -19,7 +19,7 @@ mod checkpoint;
 mod proposals;
 mod reads;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shard::{Effect, Shard};
@@ -91,6 +91,8 @@ pub(super) enum ReplicaEvent {
     Leads { term: u64 },
     /// The replica leads no more. What its host has proposed may be lost.
     Follows,
+    /// The state is one that another replica has sent. The filters are those of the one before.
+    Restored { filters: BTreeSet<Box<str>> },
     /// A batch is durable, and it or a portion of it was applied to the state.
     Committed(Committed),
     /// Messages that the host requested.

@@ -1,0 +1,59 @@
+//! Routes to one shard in the index of this node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use mqtt::{QoS, TopicFilter};
+
+use crate::ids::ShardId;
+use crate::route::{Options, Route, RouteKind};
+use crate::routes::Routes;
+
+/// Routes of the Topic Filters that durable sessions of a shard have.
+///
+/// On a node alone other nodes learn of them. In a cluster whose nodes have replicas of the shard, each replica keeps
+/// the routes on its own node.
+pub(super) struct ShardRoutes {
+    routes: Arc<Routes>,
+    shard: ShardId,
+    is_agreed: bool,
+}
+
+impl ShardRoutes {
+    pub fn new(routes: Arc<Routes>, shard: ShardId, is_agreed: bool) -> Self {
+        Self { routes, shard, is_agreed }
+    }
+
+    /// Adds the route of a filter. Returns false when the index has no room.
+    pub fn add(&self, text: &str) -> bool {
+        let Ok(filter) = TopicFilter::parse(text) else { return true };
+        let route = self.route();
+        match self.is_agreed {
+            true => self.routes.insert_of_replica(filter, route).is_ok(),
+            false => self.routes.insert(filter, route).is_ok(),
+        }
+    }
+
+    pub fn remove(&self, text: &str) {
+        let Ok(filter) = TopicFilter::parse(text) else { return };
+        let key = (RouteKind::Shard, self.shard.0, 0, 0);
+        match self.is_agreed {
+            true => self.routes.remove_of_replica(filter, key),
+            false => self.routes.remove(filter, key),
+        }
+    }
+
+    /// Changes the routes to those of another state.
+    pub fn replace(&self, before: &BTreeSet<Box<str>>, state: &shard::Shard) {
+        let now = state.filters();
+        now.iter().filter(|filter| !before.contains(**filter)).for_each(|filter| {
+            self.add(filter);
+        });
+        before.iter().filter(|filter| !now.contains(&***filter)).for_each(|filter| self.remove(filter));
+    }
+
+    fn route(&self) -> Route {
+        let (kind, options) = (RouteKind::Shard, Options::default().with_qos(QoS::ExactlyOnce));
+        Route { slot: 0, generation: 0, subscription_id: 0, index: self.shard.0, options, kind }
+    }
+}
