@@ -7,7 +7,7 @@ DROPPED = {
     "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "overload", "session_ended", "no_group_member",
     "malformed",
 }  # fmt: skip
-LANES = {"control", "claims", "routes", "assured", "best_effort"}
+LANES = {"control", "claims", "agreement", "requests", "routes", "assured", "best_effort"}
 QOS = {"0", "1", "2"}
 PACKETS = {
     "connect", "connack", "publish", "puback", "pubrec", "pubrel", "pubcomp", "subscribe", "suback", "unsubscribe", "unsuback",

@@ -315,7 +315,8 @@ pub struct LinkView {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct LaneView {
-    /// `control`, `claims`, `routes`, `assured` (messages of QoS 1 and 2) or `best_effort` (QoS 0).
+    /// `control`, `claims`, `agreement`, `requests`, `routes`, `assured` (messages of QoS 1 and 2) or `best_effort`
+    /// (QoS 0).
     pub class: &'static str,
     pub frames_sent: u64,
     pub frame_bytes_sent: u64,

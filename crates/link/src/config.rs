@@ -21,6 +21,8 @@ pub struct Config {
 pub struct BufferMax {
     pub control: u64,
     pub claims: u64,
+    pub agreement: u64,
+    pub requests: u64,
     pub routes: u64,
     pub assured: u64,
     pub best_effort: u64,
@@ -32,6 +34,8 @@ impl BufferMax {
         match class {
             Class::Control => self.control,
             Class::Claims => self.claims,
+            Class::Agreement => self.agreement,
+            Class::Requests => self.requests,
             Class::Routes => self.routes,
             Class::Assured => self.assured,
             Class::BestEffort => self.best_effort,
@@ -47,6 +51,8 @@ impl Default for Config {
             buffer_max: BufferMax {
                 control: 16 * MIB,
                 claims: 16 * MIB,
+                agreement: 32 * MIB,
+                requests: 32 * MIB,
                 routes: 16 * MIB,
                 assured: 64 * MIB,
                 best_effort: 16 * MIB,

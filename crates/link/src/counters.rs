@@ -3,7 +3,7 @@ use crate::lane::Class;
 /// Counters of a link since it was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    classes: [ClassCounters; 5],
+    classes: [ClassCounters; Class::ALL.len()],
     /// Bytes of records of any kind, with their headers.
     pub bytes_sent: u64,
     pub bytes_received: u64,

@@ -165,4 +165,6 @@ pub enum Refused {
     TooLarge { length: usize },
     /// The lane does not outlive a connection, and there is none.
     Down,
+    /// The peer's version has no such lane, or is not known yet.
+    Unsupported,
 }

@@ -29,8 +29,9 @@ use crate::lane::LANES_MAX;
 use crate::mutation::{Mutation, mutated};
 use crate::output::Output;
 
-/// Newest version of the protocol that this node speaks, and the oldest.
-pub const VERSION: u16 = 1;
+/// Newest version of the protocol that this node speaks, and the oldest. Version 2 has lanes for shards
+/// ([`Class::Agreement`](crate::Class::Agreement) and [`Class::Requests`](crate::Class::Requests)).
+pub const VERSION: u16 = 2;
 pub const VERSION_MIN: u16 = 1;
 
 /// Maximum connections of one link: with more, some would carry no lane.

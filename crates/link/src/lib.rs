@@ -33,7 +33,7 @@ pub use handshake::{
     CHANNELS_MAX, DESCRIPTOR_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION,
     VERSION_MIN, is_handshake,
 };
-pub use lane::{Class, LANES_MAX, Lane};
+pub use lane::{Class, LANES_MAX, Lane, SHARD_LANES_MAX};
 pub use link::{ChannelId, Credit, Event, Link};
 pub use mesh::{ConnectionId, Demand, Mesh, MeshConfig, MeshCounters, MeshEvent, PeerStatus, Random};
 pub use mutation::Mutation;

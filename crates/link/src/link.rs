@@ -29,6 +29,8 @@ pub struct Link {
     peer: Option<LinkId>,
     /// Number of channels, as the peer that dialed announced or as this node dialed.
     channels_count: u8,
+    /// Lanes that both ends know; none before the peer's first handshake.
+    lanes: Lanes,
     channels: Vec<Option<Channel>>,
     generations: u32,
     /// Number that changes each time the peer has forgotten the link. It also differs from that of any other link with
@@ -103,6 +105,7 @@ impl Link {
             id,
             peer: None,
             channels_count: 1,
+            lanes: Lanes::NONE,
             channels: Vec::new(),
             generations: 0,
             epoch: id.0 as u32,
@@ -134,10 +137,11 @@ impl Link {
         if is_new {
             self.restart();
         }
-        if established.channels != self.channels_count {
+        let known = Lanes::of_version(established.version);
+        if (established.channels, known) != (self.channels_count, self.lanes) {
             // Lanes move to other channels: all channels start again.
             self.drop_channels();
-            self.channels_count = established.channels;
+            (self.channels_count, self.lanes) = (established.channels, known);
         }
         let count = usize::from(self.channels_count.max(1));
         self.channels.resize_with(count.max(self.channels.len()), || None);
@@ -177,7 +181,9 @@ impl Link {
         let (held, length) = (self.held[class as usize], frame.len());
         let refused = if length > FRAME_MAX as usize {
             Some(Refused::TooLarge { length })
-        } else if class == Class::Control && !self.is_up() {
+        } else if class.is_for_shards() && !self.lanes.contains(lane) {
+            Some(Refused::Unsupported)
+        } else if class.is_transient() && !self.is_up() {
             Some(Refused::Down)
         } else if held > 0
             && held + length as u64 > self.config.buffer_max.of(class)
@@ -438,7 +444,7 @@ impl Link {
     /// Returns the lanes that a channel carries.
     fn carried(&self, index: u8) -> Lanes {
         let count = self.channels_count;
-        Lane::all().filter(|lane| lane.channel(count) == index).collect()
+        self.lanes.filter(|lane| lane.channel(count) == index).collect()
     }
 
     /// Returns the channel that acknowledges for all lanes: the first one that can, because it carries the least.
@@ -510,7 +516,7 @@ impl Link {
         let count = self.channels_count;
         let kind = record.kind();
         let Some(channel) = self.channels[usize::from(index)].as_mut() else { return Ok(()) };
-        let is_open = channel.is_open;
+        let (is_open, carried) = (channel.is_open, channel.lanes);
         match record {
             Record::Ping { time } => {
                 channel.pong = Some(time);
@@ -521,7 +527,7 @@ impl Link {
                 self.confirm_alive(time);
             }
             Record::Resume { resume_points } if !is_open => self.resume(index, &resume_points)?,
-            Record::Frame { lane, number, frame } if is_open && lane.channel(count) == index => {
+            Record::Frame { lane, number, frame } if is_open && carried.contains(lane) => {
                 let receiving = &mut self.receiving[usize::from(lane.byte())];
                 let number = receiving.admit(number, frame.len() as u64)?;
                 if lane.class().is_resumed() {
@@ -533,7 +539,7 @@ impl Link {
                 let credit = Credit { lane, bytes: frame.len() as u64, epoch: self.epoch };
                 self.events.push_back(Event::Received { lane, number, frame, credit });
             }
-            Record::Acknowledged { lane, next, limit } if is_open => {
+            Record::Acknowledged { lane, next, limit } if is_open && self.lanes.contains(lane) => {
                 let sending = &mut self.sending[usize::from(lane.byte())];
                 let held = sending.held();
                 let is_news = sending.acknowledged(next, limit)?;
@@ -585,20 +591,21 @@ impl Link {
 
     fn drop_channel(&mut self, index: u8) {
         let channel = self.channels.get_mut(usize::from(index)).and_then(Option::take);
-        if !channel.is_some_and(|channel| channel.is_open) {
-            return;
-        }
+        let Some(channel) = channel.filter(|channel| channel.is_open) else { return };
         self.receiving.iter_mut().for_each(Receiving::resend);
         // Another channel must send the acknowledgements from now on.
-        self.unacknowledged = Lanes::ALL;
+        self.unacknowledged = self.lanes;
         self.mark_acknowledging();
-        if index != 0 {
-            return;
+        // Without the first channel the peer is suspect, and has no use for what waits on the others.
+        let dropped = if index == 0 { self.lanes } else { channel.lanes };
+        for lane in dropped.filter(|lane| lane.class().is_transient()) {
+            let sending = &mut self.sending[usize::from(lane.byte())];
+            self.held[lane.class() as usize] -= sending.held();
+            self.counters.at(lane.class()).lost += sending.drop_unwritten();
         }
-        let control = &mut self.sending[usize::from(Lane::CONTROL.byte())];
-        self.held[Class::Control as usize] -= control.held();
-        self.counters.at(Class::Control).lost += control.drop_unwritten();
-        self.events.push_back(Event::Suspect);
+        if index == 0 {
+            self.events.push_back(Event::Suspect);
+        }
     }
 
     fn drop_channels(&mut self) {
@@ -611,6 +618,7 @@ impl Link {
         self.drop_channels();
         self.held = [0; Class::ALL.len()];
         (self.ready, self.unacknowledged) = (Lanes::NONE, Lanes::NONE);
+        self.lanes = Lanes::NONE;
         for sending in std::mem::take(&mut self.sending) {
             let (lane, frames) = (sending.lane(), sending.frames());
             let sending = sending.restarted();

@@ -7,6 +7,9 @@
 //! 3 ping          time u64          4 pong  the same time
 //! 5 resume        for each lane of the channel: lane u8, next u64, offset u64, limit u64
 //! ```
+//!
+//! Lanes: 0 control, 1 claims, 2 routes, from 3 messages of QoS 1 and 2, from 19 messages of QoS 0. Since version 2
+//! there are two more classes: from 35 agreement, from 43 requests.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 

@@ -79,13 +79,13 @@ fn hostile_bytes_never_panic_a_handshake_or_complete_it_without_the_secret() {
 }
 
 /// Creates a link with its peer's handshake done, and bytes that a correct peer might send.
-fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
+fn good_stream(random: &mut Random, version: u16) -> (Link, Vec<u8>) {
     let config = Config { window: 1_000, ..Config::default() };
     let (mut good, mut victim) = (Link::new(LinkId(1), config.clone()), Link::new(LinkId(2), config));
     let of = |name: &str, link| Established {
         name: name.into(),
         link: LinkId(link),
-        version: VERSION,
+        version,
         features: 0,
         channel: 0,
         channels: 1,
@@ -96,10 +96,14 @@ fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
     let mut out = Output::default();
     let mut stream = Vec::new();
     for _ in 0..3 {
-        let lane = [Lane::CLAIMS, Lane::assured(0), Lane::best_effort(1)][random.below(3)];
+        let lanes = [Lane::CLAIMS, Lane::assured(0), Lane::best_effort(1), Lane::requests(2)];
+        let lane = lanes[random.below(if version == 1 { 3 } else { 4 })];
         let length = random.below(700);
         good.send(now, lane, vec![7; length].into()).expect("there is room");
         victim.send(now, lane, vec![7; length].into()).expect("there is room");
+        if version > 1 && good.is_up() {
+            good.send(now, Lane::agreement(1), vec![7; length].into()).expect("the peer is reachable");
+        }
         good.output(now, at_good, usize::MAX, &mut out);
         stream.extend(out.take().concat());
         victim.output(now, at_victim, usize::MAX, &mut out);
@@ -116,13 +120,14 @@ fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
 fn a_link_stays_consistent_under_hostile_bytes() {
     let (mut refused, mut taken) = (0_u64, 0_u64);
     for_a_while(|random| {
-        let (mut link, mut stream) = good_stream(random);
+        let version = 1 + random.below(usize::from(VERSION)) as u16;
+        let (mut link, mut stream) = good_stream(random, version);
         mutate(random, &mut stream);
         let now = Time(1);
         let established = Established {
             name: "a".into(),
             link: LinkId(1),
-            version: VERSION,
+            version,
             features: 0,
             channel: 0,
             channels: 1,

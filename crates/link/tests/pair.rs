@@ -30,8 +30,10 @@ fn frames_arrive_once_and_in_order_despite_lost_connections() {
         let _seen = Seen(seed);
         all.add(&run(seed, &config()));
     }
-    let Happened { cuts, restarts, retransmitted, refused, gone_on, stale_credits } = all;
+    let Happened { cuts, restarts, retransmitted, refused, for_shards, unsupported, gone_on, stale_credits } =
+        all;
     assert!(cuts > 0 && restarts > 0 && retransmitted > 0 && refused > 0, "every fault fired");
+    assert!(for_shards > 0 && unsupported > 0, "peers of both versions were met");
     assert!(
         gone_on > 0 && stale_credits > 0,
         "peers continue, and credit of previous incarnations is returned"
@@ -75,7 +77,8 @@ fn a_lane_without_credit_stops_no_other() {
     pair.carry_all();
     let stuck = pair.delivered(Side::B, Lane::assured(0));
     assert_eq!(stuck, 3, "a frame may begin within the window");
-    for lane in [Lane::CLAIMS, Lane::ROUTES, Lane::assured(1), Lane::CONTROL] {
+    let others = [Lane::agreement(0), Lane::requests(0), Lane::assured(1)];
+    for lane in [Lane::CLAIMS, Lane::ROUTES, Lane::CONTROL].into_iter().chain(others) {
         pair.send(Side::A, lane, 100).expect("there is room");
         pair.carry_all();
         assert_eq!(pair.delivered(Side::B, lane), 1);
@@ -85,19 +88,118 @@ fn a_lane_without_credit_stops_no_other() {
     pair.heal(&mut random);
 }
 
-/// Acknowledgements, leases and claims overtake messages that are waiting already.
+/// Acknowledgements, leases, claims and what shards need overtake messages that are waiting already.
 #[test]
 fn urgent_frames_leave_first() {
     let mut random = Random::new(3);
     let mut pair = Pair::new(Config::default(), 1, &mut random);
     pair.connect_all(&mut random);
-    let order = [Lane::CONTROL, Lane::CLAIMS, Lane::ROUTES, Lane::assured(4), Lane::best_effort(4)];
+    let for_shards = [Lane::agreement(4), Lane::requests(4)];
+    let messages = [Lane::assured(4), Lane::best_effort(4)];
+    let order = [&[Lane::CONTROL, Lane::CLAIMS][..], &for_shards, &[Lane::ROUTES], &messages].concat();
     for lane in order.iter().rev() {
         pair.send(Side::A, *lane, 100).expect("there is room");
     }
     pair.carry_all();
     assert_eq!(pair.arrivals(Side::B), order);
     pair.heal(&mut random);
+}
+
+/// A connection that carries requests is lost: each request arrives once and in order. Raft messages are not sent
+/// again, and those that come later are in order.
+#[test]
+fn requests_survive_a_lost_connection_and_raft_messages_do_not() {
+    let mut random = Random::new(11);
+    let mut pair = Pair::new(Config::default(), 2, &mut random);
+    pair.connect_all(&mut random);
+    let lanes = [Lane::agreement(3), Lane::requests(3)];
+    let send_both = |pair: &mut Pair| {
+        lanes.iter().for_each(|lane| pair.send(Side::A, *lane, 100).expect("there is room"));
+    };
+    let delivered = |pair: &Pair| lanes.map(|lane| pair.delivered(Side::B, lane));
+    send_both(&mut pair);
+    pair.carry_all();
+    assert_eq!(delivered(&pair), [1, 1]);
+    // The first is on the way, and the second waits in the link.
+    send_both(&mut pair);
+    pair.write_to_wire(1);
+    send_both(&mut pair);
+    pair.cut_at(1);
+    assert!(pair.link(Side::A).is_up(), "the peer is reachable without that connection");
+    send_both(&mut pair);
+    pair.connect_all(&mut random);
+    assert_eq!(delivered(&pair), [2, 4]);
+    let counters = pair.link(Side::A).counters();
+    let figures = |class| (counters.of(class).lost, counters.of(class).retransmitted);
+    assert_eq!([figures(Class::Agreement), figures(Class::Requests)], [(2, 0), (0, 1)]);
+    pair.heal(&mut random);
+}
+
+/// Raft messages for a suspect peer are useless when it is back. Requests wait.
+#[test]
+fn raft_messages_for_a_suspect_peer_are_refused() {
+    let mut random = Random::new(12);
+    let mut pair = Pair::new(Config::default(), 2, &mut random);
+    assert_eq!(pair.send(Side::A, Lane::requests(0), 9), Err(Refused::Unsupported), "its version is unknown");
+    pair.connect_all(&mut random);
+    pair.cut_at(1);
+    pair.send(Side::A, Lane::agreement(0), 100).expect("the peer is up");
+    pair.cut_at(0);
+    assert_eq!(pair.link(Side::A).waiting(link::Time(0), Class::Agreement).0, 0, "it was dropped");
+    assert_eq!(pair.send(Side::A, Lane::agreement(0), 100), Err(Refused::Down));
+    pair.send(Side::A, Lane::requests(0), 100).expect("it waits");
+    pair.connect_all(&mut random);
+    let arrived = [Lane::agreement(0), Lane::requests(0)].map(|lane| pair.delivered(Side::B, lane));
+    assert_eq!(arrived, [0, 1]);
+    // Requests are not for the peer's next incarnation: it does not know them.
+    pair.expect_restart(Side::A);
+    pair.send(Side::A, Lane::requests(1), 100).expect("there is room");
+    pair.restart(Side::B, &mut random);
+    pair.heal(&mut random);
+    assert_eq!(pair.delivered(Side::B, Lane::requests(1)), 0);
+}
+
+#[test]
+fn the_buffer_of_requests_is_their_own() {
+    let mut random = Random::new(13);
+    let mut pair = Pair::new(config(), 1, &mut random);
+    pair.connect_all(&mut random);
+    let mut sent = 0;
+    let refused = loop {
+        match pair.send(Side::A, Lane::requests(sent), 900) {
+            Ok(()) => sent += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((sent, refused), (11, Refused::Full { bytes: 9_900 }));
+    for lane in [Lane::agreement(0), Lane::ROUTES, Lane::assured(0)] {
+        pair.send(Side::A, lane, 900).expect("there is room");
+    }
+    assert_eq!(pair.link(Side::A).counters().of(Class::Requests).refused, 1);
+    pair.heal(&mut random);
+}
+
+/// A node of version 1 would end a connection on which it finds a lane that it does not know.
+#[test]
+fn a_peer_of_version_1_gets_no_lanes_for_shards() {
+    let mut random = Random::new(14);
+    let mut pair = Pair::new(config(), 3, &mut random);
+    pair.version = 1;
+    pair.connect_all(&mut random);
+    for lane in [Lane::agreement(0), Lane::requests(0)] {
+        assert_eq!(pair.send(Side::A, lane, 10), Err(Refused::Unsupported));
+    }
+    pair.send(Side::A, Lane::ROUTES, 10).expect("there is room");
+    pair.cut(&mut random);
+    pair.heal(&mut random);
+    assert_eq!(pair.lanes_written(), (0..35).collect::<Vec<u8>>(), "resume points of the known lanes");
+    // The node is upgraded.
+    pair.restart(Side::B, &mut random);
+    pair.version = link::VERSION;
+    pair.connect_all(&mut random);
+    pair.send(Side::A, Lane::requests(0), 10).expect("the peer has the lane now");
+    pair.heal(&mut random);
+    assert_eq!(pair.delivered(Side::B, Lane::requests(0)), 1);
 }
 
 /// Other nodes learn first that a peer has restarted: frames sent from then on arrive there, and frames sent before do

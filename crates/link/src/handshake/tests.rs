@@ -181,8 +181,8 @@ fn tls_on_one_side_only_is_recognized_by_both_sides() {
     assert_eq!((alert, out.is_empty()), (Err(PeerError::SpeaksTls), true));
 }
 
-/// Permanent byte format of the handshake messages of version 1, between the length and the descriptor. The first nodes
-/// of version 1 sent no descriptor.
+/// Permanent byte format of the handshake messages, between the length and the descriptor, of a node that speaks
+/// version 1 only. The first nodes of version 1 sent no descriptor.
 const GOLDEN_DIALER: [&str; 7] = [
     "0100",
     "0100",
@@ -201,6 +201,14 @@ const GOLDEN_ACCEPTOR: [&str; 7] = [
     "0808080808080808080808080808080808080808080808080808080808080808",
     "026e32",
 ];
+
+/// The same messages of a node that speaks versions 1 and 2, to one that does, too.
+fn golden_2() -> ([&'static str; 7], [&'static str; 7]) {
+    let (mut dialer, mut acceptor) = (GOLDEN_DIALER, GOLDEN_ACCEPTOR);
+    dialer[1] = "0200";
+    acceptor[1] = "0200";
+    (dialer, acceptor)
+}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -230,8 +238,20 @@ fn handshake_messages_keep_their_byte_format() {
     let check = |found: &[u8], length: &str, golden: [&str; 7], descriptor: &str| {
         assert_eq!(hex(found), ["4d4c4e4b", length, &golden.concat(), descriptor].concat());
     };
+    let (dialer, acceptor) = golden_2();
     let (hello, answer) = hellos(("", "core"));
-    check(&hello, "5300", GOLDEN_DIALER, "0000");
+    check(&hello, "5300", dialer, "0000");
+    let (said, proof) = answer.split_at(answer.len() - PROOF);
+    check(said, "5400", acceptor, "0400636f7265");
+    assert_eq!(hex(proof), "2c8b9463baf43335a15d4cdd48daa057d1f32488d804d89b9075129397a451e3");
+    // To a dialer that speaks version 1 only.
+    let n2 = Identity { descriptor: "core".into(), ..identity("n2") };
+    let mut accepts = Handshake::accept(&n2, Secret::new(b"s"), [8; 32]);
+    let mut hello = message(&[&unhex(&GOLDEN_DIALER.concat())[..], &[0, 0]].concat());
+    let mut answer = Output::default();
+    assert_eq!(accepts.input(&mut hello, &mut answer), Ok(Progress::Named("n1".into())));
+    assert_eq!(accepts.answer(LinkId(0x0304), &mut hello, &mut answer), Ok(Progress::NeedsMore));
+    let answer = self::said(&mut answer);
     let (said, proof) = answer.split_at(answer.len() - PROOF);
     check(said, "5400", GOLDEN_ACCEPTOR, "0400636f7265");
     assert_eq!(hex(proof), "b658494f83a63a9b7dc60fa768d141faf714a55454f8a36de2efc968ef52ba84");
@@ -246,14 +266,14 @@ fn a_node_without_descriptors_is_understood() {
     let mut accepts = Handshake::accept(&n2, secret(), [8; 32]);
     let mut out = Output::default();
     assert_eq!(accepts.input(&mut whole(GOLDEN_DIALER), &mut out), Ok(Progress::Named("n1".into())));
-    assert_eq!(accepts.named().map(|it| it.descriptor.clone()), Some(Bytes::new()));
+    assert_eq!(accepts.named().map(|it| (it.version, it.descriptor.clone())), Some((1, Bytes::new())));
     let n1 = Identity { descriptor: "n1".into(), ..identity("n1") };
     let mut dials = Handshake::dial(&n1, secret(), LinkId(0x0102), (1, 3), [9; 32], &mut out);
     let said = [said(&mut out), whole(GOLDEN_ACCEPTOR)];
     let proof = dials.proof(b"acceptor", &said.concat());
     let mut answer = Bytes::from([&said[1][..], proof.as_ref()].concat());
     let Ok(Progress::Done(found)) = dials.input(&mut answer, &mut out) else { panic!("it is understood") };
-    assert_eq!((&*found.name, found.descriptor), ("n2", Bytes::new()));
+    assert_eq!((&*found.name, found.version, found.descriptor), ("n2", 1, Bytes::new()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ pub struct MeshConfig {
     /// Bounds of each link.
     pub link: Config,
     /// Connections to each peer that this node dials: 1 to [`CHANNELS_MAX`](crate::CHANNELS_MAX). When there are
-    /// several, the first carries no messages of clients.
+    /// several, the first carries no messages of clients, and nothing for shards.
     pub connections: u8,
     /// Maximum time from a connection to the end of its handshake, and from the decision to dial to the connection.
     pub handshake_max: Duration,

@@ -1,11 +1,11 @@
 //! Two links, the connections between them, and the guarantees that each end has.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use link::{
     BufferMax, ChannelId, Class, Config, Credit, Established, Event, Handshake, Identity, Lane, Link, LinkId,
-    Output, Progress, Refused, Secret, Time,
+    Output, Progress, Refused, SHARD_LANES_MAX, Secret, Time, VERSION,
 };
 
 use random::Random;
@@ -63,11 +63,15 @@ impl Connection {
 
 pub struct Pair {
     ends: [End; 2],
+    /// Version of the protocol that the two agree on.
+    pub version: u16,
     connections: Vec<Option<Connection>>,
     config: Config,
     now: Time,
     /// Number of the next frame.
     frames: u64,
+    /// Lanes in the records that were written without a limit.
+    lanes_written: BTreeSet<u8>,
     retransmitted_before: u64,
     gone_on: u64,
     stale_credits: u64,
@@ -118,6 +122,8 @@ pub fn config() -> Config {
         buffer_max: BufferMax {
             control: 10_000,
             claims: 10_000,
+            agreement: 10_000,
+            requests: 10_000,
             routes: 10_000,
             assured: 20_000,
             best_effort: 5_000,
@@ -128,11 +134,13 @@ pub fn config() -> Config {
 
 /// Returns a lane for a random run.
 fn some_lane(random: &mut Random) -> Lane {
-    match random.below(6) {
+    match random.below(8) {
         0 => Lane::CONTROL,
         1 => Lane::CLAIMS,
         2 => Lane::ROUTES,
         3 => Lane::best_effort(random.below(3) as u8),
+        4 => Lane::agreement(random.below(3) as u16),
+        5 => Lane::requests(random.below(3) as u16),
         _ => Lane::assured(random.below(3) as u8),
     }
 }
@@ -144,6 +152,9 @@ pub struct Happened {
     pub restarts: u64,
     pub retransmitted: u64,
     pub refused: u64,
+    /// Frames for shards that arrived, and those that were refused because the peer has no lanes for them.
+    pub for_shards: u64,
+    pub unsupported: u64,
     /// Peers that were expected to restart and continued as before.
     pub gone_on: u64,
     /// Frames of an incarnation of the peer that were consumed when it had restarted.
@@ -156,6 +167,8 @@ impl Happened {
         self.restarts += other.restarts;
         self.retransmitted += other.retransmitted;
         self.refused += other.refused;
+        self.for_shards += other.for_shards;
+        self.unsupported += other.unsupported;
         self.gone_on += other.gone_on;
         self.stale_credits += other.stale_credits;
     }
@@ -169,6 +182,9 @@ pub fn run(seed: u64, config: &Config) -> Happened {
     let mut random = Random::new(seed);
     let mut happened = Happened::default();
     let mut pair = Pair::new(config.clone(), 1 + random.below(4) as u8, &mut random);
+    if seed % 4 == 3 {
+        pair.version = 1;
+    }
     for _ in 0..400 {
         let side = if random.below(2) == 0 { Side::A } else { Side::B };
         match random.below(100) {
@@ -176,7 +192,11 @@ pub fn run(seed: u64, config: &Config) -> Happened {
                 let lane = some_lane(&mut random);
                 let longest = if random.below(10) == 0 { 6_000 } else { 200 };
                 let length = 8 + random.below(longest);
-                happened.refused += u64::from(pair.send(side, lane, length).is_err());
+                match pair.send(side, lane, length) {
+                    Ok(()) => {}
+                    Err(Refused::Unsupported) => happened.unsupported += 1,
+                    Err(_) => happened.refused += 1,
+                }
             }
             40..70 => pair.carry(&mut random),
             70..85 => pair.consume(side, random.below(8)),
@@ -196,8 +216,22 @@ pub fn run(seed: u64, config: &Config) -> Happened {
     }
     pair.heal(&mut random);
     happened.retransmitted = pair.retransmitted();
+    happened.for_shards = pair.for_shards();
+    assert!(pair.version > 1 || happened.for_shards == 0, "an earlier version has no lanes for shards");
     (happened.gone_on, happened.stale_credits) = (pair.gone_on, pair.stale_credits);
     happened
+}
+
+/// Notes the lanes of whole records.
+fn note_lanes(mut records: &[u8], lanes: &mut BTreeSet<u8>) {
+    while let [kind, lane, _, _, a, b, c, d, _, _, _, _, rest @ ..] = records {
+        lanes.insert(*lane);
+        let (body, after) = rest.split_at(u32::from_le_bytes([*a, *b, *c, *d]) as usize);
+        if *kind == 5 {
+            lanes.extend(body.chunks(25).map(|resume_point| resume_point[0]));
+        }
+        records = after;
+    }
 }
 
 fn link_id(random: &mut Random) -> LinkId {
@@ -209,10 +243,12 @@ impl Pair {
         let mut end = || End::new(Link::new(link_id(random), config.clone()));
         Self {
             ends: [end(), end()],
+            version: VERSION,
             connections: (0..channels).map(|_| None).collect(),
             config: config.clone(),
             now: Time(1_000_000),
             frames: 0,
+            lanes_written: BTreeSet::new(),
             retransmitted_before: 0,
             gone_on: 0,
             stale_credits: 0,
@@ -313,24 +349,19 @@ impl Pair {
         let mut hello = bytes(&mut a_says);
         assert_eq!(b.input(&mut hello, &mut b_says), Ok(Progress::Named("a".into())));
         assert_eq!(b.answer(ids[1], &mut hello, &mut b_says), Ok(Progress::NeedsMore));
-        let Ok(Progress::Done(of_b)) = a.input(&mut bytes(&mut b_says), &mut a_says) else {
+        let Ok(Progress::Done(mut of_b)) = a.input(&mut bytes(&mut b_says), &mut a_says) else {
             panic!("the dialer knows the acceptor")
         };
-        let Ok(Progress::Done(of_a)) = b.input(&mut bytes(&mut a_says), &mut b_says) else {
+        let Ok(Progress::Done(mut of_a)) = b.input(&mut bytes(&mut a_says), &mut b_says) else {
             panic!("the acceptor knows the dialer")
         };
+        (of_a.version, of_b.version) = (self.version, self.version);
         (*of_b, *of_a)
     }
 
     /// Ends one connection, with the bytes in transit; each end notices it.
     pub fn cut(&mut self, random: &mut Random) {
-        let index = random.below(self.connections.len());
-        if let Some(connection) = self.connections[index].take() {
-            for (end, channel) in self.ends.iter_mut().zip(connection.ends) {
-                end.link.detach(channel);
-            }
-            self.settle();
-        }
+        self.cut_at(random.below(self.connections.len()));
     }
 
     /// Restarts one node, which ends its connections.
@@ -392,12 +423,20 @@ impl Pair {
         }
     }
 
+    /// Writes everything to the wire of one connection. Nothing arrives.
+    pub fn write_to_wire(&mut self, index: usize) {
+        self.write(index, usize::MAX);
+    }
+
     fn write(&mut self, index: usize, budget: usize) {
         let Some(connection) = self.connections[index].as_mut() else { return };
         for from in [0, 1] {
             let mut out = Output::default();
             self.ends[from].link.output(self.now, connection.ends[from], budget, &mut out);
             let bytes = out.take().concat();
+            if budget == usize::MAX {
+                note_lanes(&bytes, &mut self.lanes_written);
+            }
             connection.written[from] += bytes.len() as u64;
             connection.wires[1 - from].extend(bytes);
         }
@@ -502,7 +541,7 @@ impl Pair {
                 let most = self.config.buffer_max.of(class).max(FRAME_MOST);
                 assert!(held <= most, "{held} bytes of {class:?} wait, {most} may");
             }
-            let lanes = 35;
+            let lanes = 35 + 2 * u64::from(SHARD_LANES_MAX);
             assert!(end.link.unconsumed() <= lanes * (self.config.window + FRAME_MOST), "memory has a bound");
             for (lane, received) in &end.received {
                 let nothing = Vec::new();
@@ -547,7 +586,7 @@ impl Pair {
                     assert_eq!(end.acknowledged.get(lane), Some(&(sent.len() as u64)));
                 }
             }
-            for class in [Class::Claims, Class::Routes, Class::Assured, Class::BestEffort] {
+            for class in Class::ALL.into_iter().filter(|class| *class != Class::Control) {
                 assert_eq!(end.link.waiting(self.now, class), (0, 0, 0), "nothing waits: {class:?}");
             }
             assert_eq!(end.link.unconsumed(), 0);
@@ -560,10 +599,32 @@ impl Pair {
 
     fn retransmitted_of(&self, side: Side) -> u64 {
         let counters = self.link(side).counters();
-        [Class::Claims, Class::Routes, Class::Assured]
+        [Class::Claims, Class::Requests, Class::Routes, Class::Assured]
             .iter()
             .map(|class| counters.of(*class).retransmitted)
             .sum()
+    }
+
+    /// Returns how many frames for shards have arrived since each end was created.
+    fn for_shards(&self) -> u64 {
+        let of = |side, class| self.link(side).counters().of(class).received;
+        let sides = [Side::A, Side::B].into_iter();
+        sides.map(|side| of(side, Class::Agreement) + of(side, Class::Requests)).sum()
+    }
+
+    /// Returns the lanes that the records on the wires were about.
+    pub fn lanes_written(&self) -> Vec<u8> {
+        self.lanes_written.iter().copied().collect()
+    }
+
+    /// Ends one connection, with the bytes in transit.
+    pub fn cut_at(&mut self, index: usize) {
+        if let Some(connection) = self.connections[index].take() {
+            for (end, channel) in self.ends.iter_mut().zip(connection.ends) {
+                end.link.detach(channel);
+            }
+            self.settle();
+        }
     }
 
     /// Returns how many frames of a lane have arrived.

@@ -85,8 +85,15 @@ pub struct World {
 
 /// Returns a configuration that is small enough for short runs to reach every bound.
 pub fn config(connections: u8) -> MeshConfig {
-    let buffer_max =
-        BufferMax { control: 10_000, claims: 10_000, routes: 10_000, assured: 20_000, best_effort: 5_000 };
+    let buffer_max = BufferMax {
+        control: 10_000,
+        claims: 10_000,
+        agreement: 10_000,
+        requests: 10_000,
+        routes: 10_000,
+        assured: 20_000,
+        best_effort: 5_000,
+    };
     MeshConfig {
         link: Config { window: 3_000, buffer_max, ..Config::default() },
         connections,
@@ -118,9 +125,11 @@ fn descriptor(name: &str, edition: u64) -> Bytes {
 pub const LANES: [Lane; 3] = [Lane::CONTROL, Lane::CLAIMS, Lane::ROUTES];
 
 pub fn some_lane(random: &mut Random) -> Lane {
-    match random.below(6) {
+    match random.below(8) {
         at @ 0..3 => LANES[at],
         3 => Lane::best_effort(random.below(3) as u8),
+        4 => Lane::agreement(random.below(5) as u16),
+        5 => Lane::requests(random.below(5) as u16),
         _ => Lane::assured(random.below(5) as u8),
     }
 }
@@ -543,7 +552,7 @@ impl World {
     fn retransmitted_of(&self, node: usize) -> u64 {
         let of =
             |class| self.nodes[node].mesh.peers().map(move |it| it.link.counters().of(class).retransmitted);
-        [Class::Claims, Class::Routes, Class::Assured].into_iter().flat_map(of).sum()
+        [Class::Claims, Class::Requests, Class::Routes, Class::Assured].into_iter().flat_map(of).sum()
     }
 
     /// Returns how many lines in the log of a node have a reason that contains `part`.

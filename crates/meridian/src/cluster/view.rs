@@ -174,6 +174,8 @@ fn lane(class: &ClassView) -> LaneView {
         class: match class.class {
             Class::Control => "control",
             Class::Claims => "claims",
+            Class::Agreement => "agreement",
+            Class::Requests => "requests",
             Class::Routes => "routes",
             Class::Assured => "assured",
             Class::BestEffort => "best_effort",

@@ -303,6 +303,8 @@ fn mesh(random: &mut Random, is_tight: bool) -> MeshConfig {
         link.buffer_max = BufferMax {
             control: 10_000,
             claims: 10_000,
+            agreement: 10_000,
+            requests: 10_000,
             routes: 10_000,
             assured: 20_000,
             best_effort: 5_000,
