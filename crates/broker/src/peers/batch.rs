@@ -29,11 +29,12 @@ pub struct Outbound {
     pub retained_missing: bool,
     /// Frames of the replicas of shards here for those on other nodes.
     pub agreement_frames: Vec<(ShardId, Frame)>,
-    /// Frames for shards that other nodes lead, and answers of shards here to workers of other nodes. No frame is for
-    /// this node.
-    pub shard_frames: Vec<ShardFrame>,
     /// This node leads the shard in this term now (`Some`), or not any more (`None`).
     pub leads: Vec<(ShardId, Option<u64>)>,
+    /// Frames for shards that other nodes lead, and answers of shards here to workers of other nodes, after
+    /// [`Self::leads`]. No frame is for this node. Those of one worker to one node arrive in order. One that is lost is
+    /// reported by [`Inbound::links_lost`].
+    pub shard_frames: Vec<ShardFrame>,
 }
 
 /// A frame between a worker and a shard that another node leads, in either direction.
@@ -136,7 +137,7 @@ pub struct PeerTicket {
 /// Messages and reports of other nodes for one worker.
 #[derive(Debug, Default)]
 pub struct Inbound {
-    /// Key for [`Outbound::taken`], which is reported when there are messages or frames of shards.
+    /// Key for [`Outbound::taken`], which is reported when there are messages, frames of shards or lost links.
     pub key: u32,
     pub messages: Vec<Forwarded>,
     /// Results of messages of this worker's publishers on other nodes. `UnspecifiedError`: some nodes may have the
@@ -147,13 +148,15 @@ pub struct Inbound {
     /// SUBACKs that may be sent (true), or that must be refused because a node that has to know the subscription is not
     /// reachable (false).
     pub announced: Vec<(ConnectionId, Ticket, bool)>,
-    /// Frames of other nodes for shards here, and answers of shards there.
-    pub shard_frames: Vec<ShardFrame>,
-    /// Shards whose leader is known now, or that may be asked again after the link to their leader was down. Everything
-    /// that was sent over the earlier link may be lost.
-    pub leaders: Vec<(ShardId, Leader)>,
-    /// Numbers of nodes whose link is down, or had no room for a frame: what was sent to them may be lost.
+    /// Numbers of nodes whose link is down, or had no room for a frame: what was sent to them may be lost. The worker
+    /// sends nothing to such a node before [`Self::leaders`] names it, in this batch or a later one. What it had sent
+    /// before it took this batch is dropped.
     pub links_lost: Vec<u64>,
+    /// Shards whose leader is known now, or that may be asked again after the link to their leader was lost: everything
+    /// that was not answered before is sent again. These come after [`Self::links_lost`].
+    pub leaders: Vec<(ShardId, Leader)>,
+    /// Frames of other nodes for shards here, and answers of shards there. These come after [`Self::leaders`].
+    pub shard_frames: Vec<ShardFrame>,
     /// Incarnations of nodes that the cores have declared dead, or that have left.
     pub ended: Vec<NodeIncarnation>,
 }

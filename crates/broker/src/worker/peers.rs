@@ -226,8 +226,9 @@ impl Worker {
 
     pub(super) fn take_inbound(&mut self, inbound: Inbound) {
         // Shards are not yet led by other nodes: nothing here uses the leaders, nor what follows them.
-        let Inbound { key, messages, acknowledged, copies, announced, shard_frames, .. } = inbound;
-        if !messages.is_empty() || !shard_frames.is_empty() {
+        let Inbound { key, messages, acknowledged, copies, announced, shard_frames, links_lost, .. } =
+            inbound;
+        if !messages.is_empty() || !shard_frames.is_empty() || !links_lost.is_empty() {
             self.peers.outbound.taken.push(key);
         }
         for message in messages {
