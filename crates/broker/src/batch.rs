@@ -81,6 +81,62 @@ pub enum Token {
     Forwarded { worker: WorkerId, key: u32 },
     /// Append number `key` of a shard, which waits for members of shared groups.
     Append { shard: ShardId, key: u32 },
+    /// Request of another node: its number on a lane, see [`Token::requested`].
+    Requested { lane: WorkerId, kind: TokenKind, number_low: u32, number_high: u32 },
+}
+
+const _: () = assert!(size_of::<Token>() == 20, "a batch has one for each message");
+
+/// Party that waits, as far as a shard makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// The publisher of a message. The message was admitted when it was dispatched.
+    Publisher,
+    /// An append of a shard, which may be that of a Will.
+    Append,
+    Other,
+}
+
+impl Token {
+    /// Makes the token of a request that a worker of another node has sent. `lane` stands for that worker and a shard.
+    /// The number is that of the request on this lane.
+    pub fn requested(lane: WorkerId, number: u64) -> Self {
+        let kind = TokenKind::Other;
+        Self::Requested { lane, kind, number_low: number as u32, number_high: (number >> 32) as u32 }
+    }
+
+    /// Lane and number of a request of another node.
+    pub fn as_requested(self) -> Option<(WorkerId, u64)> {
+        match self {
+            Self::Requested { lane, number_low, number_high, .. } => {
+                Some((lane, u64::from(number_high) << 32 | u64::from(number_low)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns which party waits, on whichever node.
+    pub(crate) fn kind(self) -> TokenKind {
+        match self {
+            Self::Publish { .. } => TokenKind::Publisher,
+            Self::Append { .. } => TokenKind::Append,
+            Self::Requested { kind, .. } => kind,
+            Self::Operator { .. } | Self::Copy { .. } | Self::Offered { .. } | Self::Forwarded { .. } => {
+                TokenKind::Other
+            }
+        }
+    }
+
+    /// Copy of the token of a request of another node, for this party there.
+    #[must_use]
+    pub(crate) fn for_kind(self, of: TokenKind) -> Self {
+        match self {
+            Self::Requested { lane, number_low, number_high, .. } => {
+                Self::Requested { lane, kind: of, number_low, number_high }
+            }
+            token => token,
+        }
+    }
 }
 
 /// A command of one worker to another: everything that is rarer than a message.

@@ -448,7 +448,9 @@ impl Worker {
             Token::Copy { worker, key } if worker == self.id => self.continue_copy(key),
             Token::Copy { worker, .. } => self.outbox.complete(worker, token, reason),
             Token::Forwarded { worker, key } if worker == self.id => self.peers.has_arrived(key, reason),
-            Token::Forwarded { worker, .. } => self.outbox.complete(worker, token, reason),
+            Token::Forwarded { worker, .. } | Token::Requested { lane: worker, .. } => {
+                self.outbox.complete(worker, token, reason)
+            }
         }
     }
 }

@@ -46,9 +46,10 @@ impl Outbox {
     pub fn complete_later(&mut self, token: Token) {
         let to = match token {
             Token::Publish { connection, .. } => connection.worker,
-            Token::Operator { worker, .. } | Token::Copy { worker, .. } | Token::Forwarded { worker, .. } => {
-                worker
-            }
+            Token::Operator { worker, .. }
+            | Token::Copy { worker, .. }
+            | Token::Forwarded { worker, .. }
+            | Token::Requested { lane: worker, .. } => worker,
             // A request to the shard follows, which only a worker sends.
             Token::Append { .. } | Token::Offered { .. } => self.own,
         };

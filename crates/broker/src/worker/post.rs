@@ -173,7 +173,9 @@ impl Worker {
                 Token::Publish { connection, .. } => {
                     self.outbox.complete(connection.worker, token, reason);
                 }
-                Token::Operator { worker, .. } => self.outbox.complete(worker, token, reason),
+                Token::Operator { worker, .. } | Token::Requested { lane: worker, .. } => {
+                    self.outbox.complete(worker, token, reason)
+                }
                 Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
                     self.outbox.complete(worker, token, reason)
                 }

@@ -255,9 +255,10 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
 fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
     let to = match token {
         Token::Publish { connection, .. } => connection.worker.index(),
-        Token::Operator { worker, .. } | Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
-            worker.index()
-        }
+        Token::Operator { worker, .. }
+        | Token::Forwarded { worker, .. }
+        | Token::Copy { worker, .. }
+        | Token::Requested { lane: worker, .. } => worker.index(),
         // Any worker passes it on to the shard.
         Token::Append { .. } | Token::Offered { .. } => host,
     };

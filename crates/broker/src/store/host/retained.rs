@@ -6,7 +6,7 @@ use shard::{Answer, Command};
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::admin::{RetainedInfo, RetainedMessage};
-use crate::batch::Token;
+use crate::batch::{Token, TokenKind};
 use crate::ids::Time;
 use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
@@ -38,7 +38,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         // A client's message was admitted before it was dispatched: now it is kept.
-        let is_promised = matches!(token, Some(Token::Publish { .. }));
+        let is_promised = token.is_some_and(|token| token.kind() == TokenKind::Publisher);
         let mut refused = refusal;
         if refused.is_none() && !is_promised {
             refused = self.limit_refusal(message, &payers);
@@ -46,7 +46,7 @@ impl ShardHost {
             self.counters.retained_refused += 1;
         }
         if let Some(mut reason) = refused {
-            if refusal.is_none() && matches!(token, Some(Token::Append { .. })) {
+            if refusal.is_none() && token.is_some_and(|token| token.kind() == TokenKind::Append) {
                 // A Will is tried again when the disk is full, but not because of these limits.
                 reason = ReasonCode::Success;
             }
