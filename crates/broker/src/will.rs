@@ -48,6 +48,20 @@ impl WillOwner {
         }
     }
 
+    /// Makes an owner for the tests of other modules.
+    #[cfg(test)]
+    pub(crate) fn for_test(client_id: &str, username: Option<&str>, expires: Option<Time>) -> Self {
+        Self {
+            client_id: client_id.into(),
+            mountpoint: "m/".into(),
+            username: username.map(Into::into),
+            peer: Some([192, 0, 2, 1].into()),
+            listener: "tls".into(),
+            expires,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn mountpoint(&self) -> &str {
         &self.mountpoint
     }
@@ -77,11 +91,20 @@ impl WillOwner {
     /// Will of the owner in the form of the store. The owner is written in front of the properties, so that it is known
     /// after a restart too.
     pub(crate) fn sign(&self, will: &Message) -> Message {
+        self.sign_until(self.expires, will)
+    }
+
+    /// Will of the owner in the form for other nodes. Clocks of nodes differ, so the admission ends after an interval.
+    pub(crate) fn sign_for_node(&self, now: Time, will: &Message) -> Message {
+        self.sign_until(self.expires.map(|expires| Time(expires.0.saturating_sub(now.0))), will)
+    }
+
+    fn sign_until(&self, expires: Option<Time>, will: &Message) -> Message {
         let view = will.view();
         let mut properties = Vec::with_capacity(64 + self.client_id.len() + view.properties.len());
         properties.push(MARK);
         properties.extend([0; 4]);
-        self.encode(&mut properties);
+        self.encode(expires, &mut properties);
         let length = properties.len() as u32;
         properties[1..HEADER].copy_from_slice(&length.to_le_bytes());
         properties.extend_from_slice(view.properties);
@@ -99,13 +122,23 @@ impl WillOwner {
         (take(&mut owner, HEADER).and_then(|_| Self::decode(&mut owner)), rest)
     }
 
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// Converts the end of the admission of an owner from another node to a time. It is never so late that it means no
+    /// end.
+    #[must_use]
+    pub(crate) fn arrived(self, now: Time) -> Self {
+        let until = |interval: Time| Time(now.0.saturating_add(interval.0).min(Time::NEVER.0 - 1));
+        Self { expires: self.expires.map(until), ..self }
+    }
+
+    fn encode(&self, expires: Option<Time>, out: &mut Vec<u8>) {
         let has_rights = |principal: &Principal| {
             principal.superuser || !principal.attributes.is_empty() || principal.grants.is_some()
         };
-        let is_partial = self.certificate.is_some() || self.principal.as_deref().is_some_and(has_rights);
+        let is_partial = self.is_partial
+            || self.certificate.is_some()
+            || self.principal.as_deref().is_some_and(has_rights);
         out.push(if is_partial { PARTIAL } else { 0 } | if self.username.is_some() { NAMED } else { 0 });
-        out.extend(self.expires.unwrap_or(Time::NEVER).0.to_le_bytes());
+        out.extend(expires.unwrap_or(Time::NEVER).0.to_le_bytes());
         let peer = self.peer.map(|peer| peer.to_string()).unwrap_or_default();
         let username = self.username.as_deref().unwrap_or_default();
         for text in [&*self.client_id, &*self.mountpoint, username, &*self.listener, &*peer] {
@@ -187,6 +220,19 @@ mod tests {
         }
     }
 
+    /// The clocks of two nodes are far apart.
+    #[test]
+    fn an_admission_ends_at_the_same_time_on_another_node() {
+        let sent = owner().sign_for_node(Time(50_000), &will(&[]));
+        let (found, _) = WillOwner::of_signed(sent.view().properties);
+        let found = found.map(|found| found.arrived(Time(3)));
+        assert_eq!(found, Some(WillOwner { expires: Some(Time(20_003)), ..owner() }));
+        let endless = WillOwner { expires: None, ..owner() };
+        let sent = endless.sign_for_node(Time(50_000), &will(&[]));
+        let (found, _) = WillOwner::of_signed(sent.view().properties);
+        assert_eq!(found.map(|found| found.arrived(Time(3))), Some(endless));
+    }
+
     #[test]
     fn a_will_that_was_stored_without_its_owner_keeps_its_properties() {
         for properties in [&[][..], &[1, 1]] {
@@ -211,7 +257,9 @@ mod tests {
         let stored = |owner: WillOwner| {
             WillOwner::of_signed(owner.sign(&will(&[])).view().properties).0.unwrap_or_default()
         };
-        assert!(!stored(with_rights).needs_check(1));
+        let stored_once = stored(with_rights);
+        assert!(!stored_once.needs_check(1));
+        assert!(!stored(stored_once).needs_check(1), "sent from one node to the next");
         assert!(stored(owner()).needs_check(1));
     }
 }
