@@ -80,6 +80,15 @@ impl Ticket {
         PacketId::new(u16::try_from(self.0).ok()?)
     }
 
+    /// Makes a ticket from the output of [`Self::as_u32`].
+    pub(crate) fn from_u32(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn as_u32(self) -> u32 {
+        self.0
+    }
+
     pub fn operator(self) -> Option<usize> {
         self.0.checked_sub(FIRST_OF_OPERATORS).map(|key| key as usize)
     }

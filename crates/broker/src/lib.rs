@@ -44,7 +44,7 @@ mod will;
 mod worker;
 
 pub use ::access;
-pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, WorkerCommand};
+pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, TokenKind, WorkerCommand};
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 pub use message::Message;
@@ -53,6 +53,8 @@ pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
 pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
+#[doc(hidden)]
+pub use store::check_wire_form;
 pub use store::{
     Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
     PeerFrame, Purpose, ReplicaCounters, Request, SHARDS, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,

@@ -15,6 +15,7 @@ mod log;
 mod replica;
 mod retained_stamps;
 mod shard_routes;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub use log::{
     Store, StoreEvent, StoreLog, Vacate, Wanted,
 };
 pub use replica::ReplicaCounters;
+#[doc(hidden)]
+pub use wire::check_wire_form;
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;

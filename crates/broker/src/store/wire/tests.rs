@@ -1,0 +1,3 @@
+mod generate;
+mod golden;
+mod round_trip;
