@@ -269,7 +269,7 @@ fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel>
 
 fn of_request(request: &Request) -> Kind {
     match request {
-        Request::Claim(_) => Kind::Claim,
+        Request::Claim(_) | Request::Attach(_) => Kind::Claim,
         Request::Release(_) => Kind::Release,
         Request::Subscribe { .. } => Kind::Subscribe,
         Request::Unsubscribe { .. } => Kind::Unsubscribe,
