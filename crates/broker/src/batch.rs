@@ -129,10 +129,10 @@ impl Token {
 
     /// Copy of the token of a request of another node, for this party there.
     #[must_use]
-    pub(crate) fn for_kind(self, of: TokenKind) -> Self {
+    pub(crate) fn for_kind(self, kind: TokenKind) -> Self {
         match self {
             Self::Requested { lane, number_low, number_high, .. } => {
-                Self::Requested { lane, kind: of, number_low, number_high }
+                Self::Requested { lane, kind, number_low, number_high }
             }
             token => token,
         }

@@ -53,11 +53,11 @@ pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
 pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
-#[doc(hidden)]
-pub use store::check_wire_form;
 pub use store::{
     Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
     PeerFrame, Purpose, ReplicaCounters, Request, SHARDS, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
     shard_of_client,
 };
+#[doc(hidden)]
+pub use store::{check_wire_form, decode_wire_form};
 pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

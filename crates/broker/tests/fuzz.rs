@@ -1,7 +1,7 @@
-//! The checks of `fuzz/check.rs` on generated programs, on those of `fuzz/corpus/worker` and on combinations of them.
-//! They run for two seconds, or for the number in the environment variable `MERIDIAN_FUZZ_SECONDS`.
-//! `MERIDIAN_FUZZ_SEED` gives another run than the usual one; `MERIDIAN_FUZZ_SAVE` names a directory for a program that
-//! failed.
+//! The checks of `fuzz/check.rs` on generated programs, on those of `fuzz/corpus/worker` and on combinations of them,
+//! and those of `fuzz/wire.rs` on bytes of other nodes. Each runs for two seconds, or for the number in the environment
+//! variable `MERIDIAN_FUZZ_SECONDS`. `MERIDIAN_FUZZ_SEED` gives another run than the usual one; `MERIDIAN_FUZZ_SAVE`
+//! names a directory for a program that failed.
 
 #[path = "../fuzz/access.rs"]
 mod access;
@@ -16,6 +16,8 @@ mod mutate;
 mod peer;
 #[path = "../fuzz/program.rs"]
 mod program;
+#[path = "../fuzz/wire.rs"]
+mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -27,6 +29,9 @@ use random::Random;
 const ROUNDS_MAX: u64 = 20_000;
 const ROUNDS_MIN: u64 = 200;
 const SECONDS: u64 = 2;
+
+#[global_allocator]
+static ALLOCATOR: wire::Counting = wire::Counting;
 
 #[test]
 fn a_node_stays_consistent_and_ends_empty_whatever_clients_do() {
@@ -51,6 +56,28 @@ fn a_node_stays_consistent_and_ends_empty_whatever_clients_do() {
         round += 1;
     }
     assert!(round >= ROUNDS_MIN);
+}
+
+/// A node of the cluster may be of another version, or its memory may be damaged.
+#[test]
+fn bytes_of_another_node_are_decoded_or_refused_in_memory_that_their_length_bounds() {
+    let seed = variable("MERIDIAN_FUZZ_SEED").unwrap_or(0);
+    let end = Instant::now() + Duration::from_secs(variable("MERIDIAN_FUZZ_SECONDS").unwrap_or(SECONDS));
+    let corpus = wire::corpus();
+    corpus.iter().for_each(|form| wire::check(form));
+    let mut round = 0;
+    while round < ROUNDS_MIN || Instant::now() < end {
+        let mut random = Random::new(seed.wrapping_mul(1 << 32).wrapping_add(round));
+        let mut form = random.pick(&corpus).clone();
+        let other = random.pick(&corpus);
+        wire::mutate(&mut random, &mut form, other);
+        if let Err(panic) = catch_unwind(|| wire::check(&form)) {
+            let hex: String = form.iter().map(|byte| format!("{byte:02x}")).collect();
+            eprintln!("seed {seed} round {round}: {hex}");
+            std::panic::resume_unwind(panic);
+        }
+        round += 1;
+    }
 }
 
 /// Programs mean the same after encoding and decoding, or combinations would not resemble their parents.

@@ -34,7 +34,7 @@ pub use log::{
 };
 pub use replica::ReplicaCounters;
 #[doc(hidden)]
-pub use wire::check_wire_form;
+pub use wire::{check_wire_form, decode_wire_form};
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;

@@ -431,11 +431,11 @@ impl Generator {
     }
 
     fn text(&mut self) -> &'static str {
-        *self.random.pick::<&str>(&TEXTS)
+        self.random.pick::<&str>(&TEXTS)
     }
 
     fn topic(&mut self) -> &'static str {
-        *self.random.pick::<&str>(&TOPICS)
+        self.random.pick::<&str>(&TOPICS)
     }
 
     fn bool(&mut self) -> bool {
