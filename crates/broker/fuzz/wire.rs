@@ -60,6 +60,16 @@ pub fn check(bytes: &[u8]) {
     check_wire_form(bytes);
 }
 
+/// Checks a form, and again with the largest number wherever a count may be.
+pub fn check_counts(form: &[u8]) {
+    check(form);
+    for at in 0..form.len().saturating_sub(3) {
+        let mut changed = form.to_vec();
+        changed[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        check(&changed);
+    }
+}
+
 /// All requests and answers.
 pub fn corpus() -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/wire");

@@ -111,9 +111,14 @@ impl WillOwner {
         MessageView { properties: &properties, ..view }.to_message()
     }
 
+    /// Returns whether an owner is in front of the properties of a Will.
+    pub(crate) fn is_signed(properties: &[u8]) -> bool {
+        properties.first() == Some(&MARK)
+    }
+
     /// Splits the properties of a stored Will into the owner and the properties.
     pub(crate) fn of_signed(properties: &[u8]) -> (Option<Self>, &[u8]) {
-        if properties.first() != Some(&MARK) {
+        if !Self::is_signed(properties) {
             return (None, properties);
         }
         let length = properties.get(1..HEADER).and_then(|length| length.try_into().ok());

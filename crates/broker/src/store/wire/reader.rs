@@ -233,7 +233,8 @@ impl<'a> Reader<'a> {
     pub fn will(&mut self) -> Result<(Option<WillOwner>, Message), Malformed> {
         let view = self.view(Time(0))?;
         let (owner, properties) = WillOwner::of_signed(view.properties);
-        if owner.is_none() && properties.len() < view.properties.len() {
+        let is_damaged = owner.is_none() && WillOwner::is_signed(view.properties);
+        if is_damaged || WillOwner::is_signed(properties) {
             return malformed("owner of a Will");
         }
         let owner = owner.map(|owner| owner.arrived(self.now));

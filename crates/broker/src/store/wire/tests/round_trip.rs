@@ -225,6 +225,27 @@ fn times_are_sent_as_differences() {
     assert_eq!(format!("{found:?}"), format!("{:?}", due(Some(Arc::new(later)))));
 }
 
+/// Otherwise subscribers would get its bytes as properties of the message.
+#[test]
+fn a_will_with_a_damaged_owner_is_malformed() {
+    let error = |properties: &[u8]| {
+        let message = MessageView { properties, ..view() }.to_message();
+        let will = DueWill { shard: ShardId(1), key: 2, id: 3, message, owner: None };
+        let mut bytes = Vec::new();
+        assert!(encode_answer(&ShardAnswer::Will(Box::new(will)), NOW, &mut bytes));
+        decode_answer(&bytes, WorkerId(2), NOW).err()
+    };
+    let owner = WillOwner::for_test("m/c", None, None);
+    let signed = owner.sign(&view().to_message());
+    let twice = owner.sign(&signed);
+    let (signed, twice) = (signed.view().properties, twice.view().properties);
+    assert_eq!((error(&[1, 1]), error(signed)), (None, None));
+    let damaged = Some(Malformed { what: "owner of a Will" });
+    for properties in [&[0][..], &[0, 0, 0, 0, 0], &[0, 9, 0, 0, 0], &signed[..signed.len() - 4], twice] {
+        assert_eq!(error(properties), damaged, "{properties:?}");
+    }
+}
+
 /// The leader reads the owner from the Will that it has stored with the Claim.
 #[test]
 fn a_release_does_not_repeat_the_owner_of_a_will() {
