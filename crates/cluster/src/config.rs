@@ -63,3 +63,40 @@ pub enum WithoutQuorum {
     /// Continue to acknowledge.
     Serve,
 }
+
+/// Number of replicas of each shard. A shard serves while a majority of its replicas is there. So an even number bears
+/// no more losses than the odd number below it: choose an odd one. A cluster with fewer cores has a replica on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Replicas(u8);
+
+impl Replicas {
+    pub const MIN: u8 = 1;
+    pub const MAX: u8 = 7;
+
+    /// Returns `None` for a number outside of `MIN..=MAX`.
+    pub fn new(replicas: u8) -> Option<Self> {
+        (Self::MIN..=Self::MAX).contains(&replicas).then_some(Self(replicas))
+    }
+
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self(3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_has_one_to_seven_replicas() {
+        let numbers: Vec<u8> = (0..=255).filter(|number| Replicas::new(*number).is_some()).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(Replicas::new(3), Some(Replicas::default()));
+    }
+}

@@ -33,12 +33,16 @@ pub const NAMESAKES: u64 = 256;
 /// A core reads snapshots of the meta group in parts. Others get them as one sequence of bytes.
 pub const SNAPSHOT_PARTS: u64 = 512;
 
-/// A core has replicas of shards ([`PeerMessage::Shard`](crate::wire::PeerMessage::Shard)). A node offers this when its
-/// shards have agreements.
+/// A core has replicas of shards ([`PeerMessage::Shard`](crate::wire::PeerMessage::Shard)), and reads their placement
+/// in the log of the meta group ([`Command::Placement`](crate::meta::Command)). A node offers this when its shards have
+/// agreements.
 pub const SHARDS: u64 = 1024;
 
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
+
+/// Features of that log that this version can read. A core reads those that it offers.
+pub const LOG_READABLE: u64 = LOG | SHARDS;
 
 /// All features of this version.
 pub const FEATURES: u64 =

@@ -29,11 +29,14 @@ mod view;
 mod wire;
 mod withdrawals;
 
-pub use config::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
-pub use features::{CLOCKS, COPIES, FEATURES, INCARNATIONS, LOG, PACKS, RECORDS, RELAYS};
+pub use config::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+pub use features::{CLOCKS, COPIES, FEATURES, INCARNATIONS, LOG, PACKS, RECORDS, RELAYS, SHARDS};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};
 pub use questions::{ANSWER_MAX, Asker, QUESTION_MAX, Question, ReceivedQuestion, Unanswered};
 pub use router::{ClusterRouter, Counters, RouterCommand};
-pub use view::{ClassView, Link, MemberView, Membership, NotJoined, Replica, Routes, SubacksWaiting, View};
+pub use view::{
+    ClassView, Link, MemberView, Membership, NotJoined, PlacementView, Replica, Routes, ShardView,
+    SubacksWaiting, View,
+};

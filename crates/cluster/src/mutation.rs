@@ -79,4 +79,10 @@ mutation::mutations! {
     ForgetRemoved,
     /// Messages of a node's previous incarnation are confirmed to the next one.
     ConfirmToNext,
+    /// Replicas of shards are placed on cores that are dead.
+    PlaceOnDead,
+    /// A shard is moved while another one is changing.
+    MoveManyShards,
+    /// A snapshot of the meta group lacks the placement of shards.
+    ForgetPlacement,
 }

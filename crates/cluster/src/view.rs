@@ -77,6 +77,31 @@ pub struct Membership {
     pub members: Vec<MemberView>,
     /// Replica of the meta group, on a core.
     pub replica: Option<Replica>,
+    /// Placement of shards, once there is one.
+    pub placement: Option<PlacementView>,
+}
+
+/// Placement of shards that the cores have agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacementView {
+    /// Index of the last change that this node knows.
+    pub version: u64,
+    /// Number of replicas that each shard should have.
+    pub replicas: u64,
+    /// Shards by number.
+    pub shards: Vec<ShardView>,
+}
+
+/// Replicas of one shard: names of nodes, or the number of a node that is no member any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardView {
+    pub shard: u16,
+    /// Index of the command that began its last change.
+    pub epoch: u64,
+    pub voters: Vec<Box<str>>,
+    /// Node that becomes a voter, and below a node whose replica goes, while the shard is changing.
+    pub learner: Option<Box<str>>,
+    pub leaving: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug)]

@@ -9,8 +9,9 @@ use consensus::Status;
 use link::NodeId;
 use link::Time;
 
+use super::placement::PlacementCommand;
 use super::{Answer, Command, Meta};
-use crate::features::LOG;
+use crate::features::{LOG, LOG_READABLE};
 use crate::mutation::{Mutation, mutated};
 
 /// Form in which a proposal is made.
@@ -28,10 +29,10 @@ impl Meta {
     /// Returns the log features that a node understands, if known.
     fn understands(&self, now: Time, node: NodeId) -> Option<u64> {
         if node == self.id {
-            return Some(self.config.features & LOG);
+            return Some(self.config.features & LOG_READABLE);
         }
         let linked = self.features.get(&node).copied();
-        linked.or_else(|| self.relays.features(now, node)).map(|features| features & LOG)
+        linked.or_else(|| self.relays.features(now, node)).map(|features| features & LOG_READABLE)
     }
 
     pub(super) fn has_features(&self, now: Time, node: NodeId, wanted: u64) -> bool {
@@ -78,6 +79,13 @@ impl Meta {
         if let Command::Adopt(_) = command {
             // Only the leader knows.
             return Some(CompatibleForm::Answered(Answer::Refused));
+        }
+        if let Command::Placement(command) = &command {
+            // This leader plans; cores report what their shards have done.
+            let is_report = matches!(command, PlacementCommand::Done { .. });
+            if !is_report || !self.roster.members.get(&from).is_some_and(super::Member::is_core) {
+                return Some(CompatibleForm::Answered(Answer::Refused));
+            }
         }
         let asked_for = command.asks_for();
         if self.may_ask_for(asked_for) {

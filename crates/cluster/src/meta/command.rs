@@ -4,11 +4,13 @@ use consensus::ReplicaId;
 use link::NodeId;
 use replog::Incarnation;
 
+use super::placement::PlacementCommand;
 use super::reader::{Reader, put_text};
 use crate::config::{NodeInfo, Role};
-use crate::features::{INCARNATIONS, RECORDS};
+use crate::features::{INCARNATIONS, RECORDS, SHARDS};
 
-/// Change of the roster or of the records. A command that does not fit the state when it is applied changes nothing.
+/// Change of the roster, of the records or of the placement. A command that does not fit the state when it is applied
+/// changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Found the cluster, with this random number.
@@ -35,6 +37,8 @@ pub enum Command {
     /// Record that all cores understand these features, as must all that join from now on: commands in the log may use
     /// them.
     Adopt(u64),
+    /// Change the placement of shards.
+    Placement(PlacementCommand),
 }
 
 /// Encoded batch of [`configstore`].
@@ -69,6 +73,7 @@ impl Command {
         match self {
             Self::Records(_) => RECORDS,
             Self::Remove(_, Some(_)) => INCARNATIONS,
+            Self::Placement(_) => SHARDS,
             _ => 0,
         }
     }
@@ -110,6 +115,10 @@ impl Command {
                 out.push(11);
                 out.extend(features.to_le_bytes());
             }
+            Self::Placement(command) => {
+                out.push(12);
+                command.encode(&mut out);
+            }
         }
         out
     }
@@ -138,6 +147,7 @@ impl Command {
             }
             7 => Self::Records(RecordBatch(reader.rest().into())),
             11 => Self::Adopt(reader.u64()?),
+            12 => Self::Placement(PlacementCommand::decode(&mut reader)?),
             _ => return None,
         };
         reader.is_empty().then_some(command)
@@ -204,7 +214,12 @@ pub(super) fn take_member(reader: &mut Reader<'_>) -> Option<(NodeInfo, Incarnat
 
 #[cfg(test)]
 mod tests {
+    use broker::ShardId;
+
     use super::*;
+    use crate::config::Replicas;
+    use crate::meta::placement::planner::{Core, Standing, found};
+    use crate::meta::placement::{ShardMove, ShardReplica};
 
     /// Checks the bytes of version 1. They must never change.
     #[test]
@@ -214,6 +229,11 @@ mod tests {
         let (id, incarnation) = (NodeId(2), Incarnation(3));
         let join = Command::Join { info, incarnation, replica: Some(ReplicaId(4)) };
         let both = "02000000000000000300000000000000";
+        let two = "02000000000000000400000000000000";
+        let replica = ShardReplica { node: id, replica: ReplicaId(4) };
+        let step = ShardMove { version: 5, shard: ShardId(6), add: Some(replica), remove: None };
+        let core = Core { replica, region: "eu".into(), standing: Standing::Serves };
+        let first = found(&[core], 1, Replicas::default(), [7; 16]).expect("a core");
         let cases = [
             (Command::Found(5), "0105000000000000000000000000000000".to_owned()),
             (join, "020003000000000000000400000000000000016102657503683a31".to_owned()),
@@ -226,6 +246,22 @@ mod tests {
             (Command::Lead(id), "090200000000000000".to_owned()),
             (Command::Records(RecordBatch(b"ab".into())), "076162".to_owned()),
             (Command::Adopt(24), "0b1800000000000000".to_owned()),
+            (
+                Command::Placement(PlacementCommand::Move(step)),
+                format!("0c0205000000000000000600{two}{}", "00".repeat(16)),
+            ),
+            (
+                Command::Placement(PlacementCommand::Done { shard: ShardId(6), epoch: 5 }),
+                "0c0306000500000000000000".to_owned(),
+            ),
+            (
+                Command::Placement(PlacementCommand::Found(first.into())),
+                format!(
+                    "0c010100000000000000000307070707070707070707070707070707010000000000000000000 1{two}{}",
+                    "00".repeat(32)
+                )
+                .replace(' ', ""),
+            ),
         ];
         for (command, golden) in cases {
             let bytes = command.encode();

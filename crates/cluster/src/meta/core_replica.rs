@@ -1,7 +1,6 @@
 //! This core's replica of the meta group, and what the core does whether it leads or not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use consensus::{
     Change, Event, Group, LogRead, LogReadResult, Outcome, Progress, ReplicaId, RequestId, Role, Status,
@@ -9,8 +8,9 @@ use consensus::{
 use link::{NodeId, Time};
 use storage::LogEvent;
 
+use super::announcement::Announcement;
 use super::command::Answer;
-use super::{LIMIT, LinkStatus, MetaFrame, MetaState, OwnedMetaMessage, QUORUM_AGE_MAX, Roster};
+use super::{LIMIT, LinkStatus, MetaFrame, MetaState, OwnedMetaMessage, Placement, QUORUM_AGE_MAX, Roster};
 
 /// Requester of an operation of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum RequestOrigin {
     Barrier,
 }
 
-/// Replica of the meta group on a core, its requests in progress, and the rosters that the core has sent.
+/// Replica of the meta group on a core, its requests in progress, and the announcements that the core has sent.
 pub struct CoreReplica {
     group: Group<MetaState>,
     /// Requests to the group in progress.
@@ -32,9 +32,9 @@ pub struct CoreReplica {
     catch_up: CatchUp,
     /// Node of the leading replica, and the time of its last message.
     leader_heard: Option<(NodeId, Time)>,
-    encoded: Arc<[u8]>,
-    /// Index of the roster last sent to each linked node.
-    reported: BTreeMap<NodeId, u64>,
+    announcement: Announcement,
+    /// Index of the roster and version of the placement last sent to each linked node.
+    reported: BTreeMap<NodeId, (u64, u64)>,
     /// Cores that were not admitted because their versions are too old.
     turned_away: VecDeque<NodeId>,
     has_logged_stopped: bool,
@@ -52,14 +52,15 @@ enum CatchUp {
 
 impl CoreReplica {
     pub fn new(group: Group<MetaState>) -> Self {
-        let encoded = group.state().roster.encode().into();
+        let state = group.state();
+        let announcement = Announcement::new(&state.roster, state.placement.as_ref());
         Self {
             group,
             requests: BTreeMap::new(),
             answers: BTreeMap::new(),
             catch_up: CatchUp::Behind { asked_at: Time::default() },
             leader_heard: None,
-            encoded,
+            announcement,
             reported: BTreeMap::new(),
             turned_away: VecDeque::new(),
             has_logged_stopped: false,
@@ -228,22 +229,20 @@ impl CoreReplica {
         }
     }
 
-    /// Notes the present roster.
-    pub fn roster_changed(&mut self, roster: &Roster) {
-        self.encoded = roster.encode().into();
+    /// Notes the present roster and placement.
+    pub fn announce(&mut self, roster: &Roster, placement: Option<&Placement>) {
+        self.announcement = Announcement::new(roster, placement);
     }
 
-    /// Returns the roster with this index for each linked node that does not have it.
-    pub fn rosters(&mut self, index: u64, link_status: &[LinkStatus]) -> impl Iterator<Item = MetaFrame> {
-        let Self { encoded, reported, .. } = self;
-        let nodes = link_status.iter().filter(|link_status| link_status.is_up).map(|link| link.id);
-        nodes.filter_map(move |to| {
-            let reported = reported.entry(to).or_default();
-            if *reported >= index {
-                return None;
-            }
-            *reported = index;
-            Some(MetaFrame { to, message: OwnedMetaMessage::Roster(encoded.clone()) })
+    /// Returns the present roster and placement for each linked node that does not have them.
+    pub fn announcements(&mut self, link_status: &[LinkStatus]) -> impl Iterator<Item = MetaFrame> {
+        let Self { announcement, reported, .. } = self;
+        let nodes = link_status.iter().filter(|link_status| link_status.is_up);
+        nodes.filter_map(move |link| {
+            let (versions, bytes) = announcement.for_node(link.features);
+            let last = reported.insert(link.id, versions);
+            let is_new = last.unwrap_or_default() != versions;
+            is_new.then(|| MetaFrame { to: link.id, message: OwnedMetaMessage::Roster(bytes.clone()) })
         })
     }
 

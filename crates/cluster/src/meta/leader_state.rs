@@ -1,13 +1,16 @@
 //! Leader of the meta group: it gives cores their votes, and declares nodes dead that no core reaches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use broker::ShardId;
 use consensus::{Change, Outcome, ReplicaId, RequestId, Role as Part, Status, Undecided};
 use link::{NodeId, Time};
+use replog::Incarnation;
 
 use super::adoption::CompatibleForm;
 use super::failure_detector::Reachability;
+use super::placement::{PlacementCommand, ShardMove, ShardReplica};
 use super::{
     Answer, Command, LIMIT, LinkStatus, Meta, MetaFrame, OwnedMetaMessage, PAUSE, RequestOrigin, Roster,
     State,
@@ -45,6 +48,8 @@ pub struct LeaderState {
     is_settled: bool,
     /// Operation that may still change the set of cores and is not in the roster.
     unapplied: Option<Unapplied>,
+    /// Dead members, and the time since which this leader knows that.
+    pub(super) dead_since: BTreeMap<NodeId, (Incarnation, Time)>,
     /// Last report, its time, and the leader that it was sent to.
     last_report: Option<(Time, Option<NodeId>, Reachability)>,
 }
@@ -76,6 +81,7 @@ impl LeaderState {
             counted_since: None,
             is_settled: false,
             unapplied: None,
+            dead_since: BTreeMap::new(),
             last_report: None,
         }
     }
@@ -112,7 +118,8 @@ impl Meta {
             | Command::Leave(..)
             | Command::Lead(_)
             | Command::Records(_)
-            | Command::Adopt(_) => false,
+            | Command::Adopt(_)
+            | Command::Placement(_) => false,
         }
     }
 
@@ -182,6 +189,7 @@ impl Meta {
         let command = self.verdict(now).or_else(|| self.departure(now, status));
         let command = command.or_else(|| self.adoption(now, status));
         let change = change_of(&self.roster, status);
+        let command = command.or_else(|| if change.is_none() { self.next_placement(now) } else { None });
         let is_exclusive = command.as_ref().is_some_and(|command| self.is_exclusive(command));
         let Some(core) = &mut self.core else { return };
         let request = match (command, change) {
@@ -313,7 +321,13 @@ impl Meta {
     /// Returns the command that removes a node which wants to leave and has no vote, or none any more.
     fn departure(&self, now: Time, status: &Status) -> Option<Command> {
         let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
+        // A core that runs first hands its shards over.
+        let has_shards = |(id, member): &(&NodeId, &super::Member)| {
+            member.state != State::Dead
+                && self.placement.as_ref().is_some_and(|placement| placement.has_node(**id))
+        };
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
+        let leaving = leaving.filter(|it| !has_shards(it));
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
         // Another core may have died a moment ago, and the leaving one is needed to agree on that. So the others must
@@ -406,10 +420,10 @@ impl Meta {
         }
     }
 
-    /// Sends linked nodes the present roster.
+    /// Sends linked nodes the present roster and placement.
     pub(super) fn send_roster(&mut self, link_status: &[LinkStatus]) {
         if let Some(core) = self.core.as_mut().filter(|_| self.roster.index > 0) {
-            self.out.extend(core.rosters(self.roster.index, link_status));
+            self.out.extend(core.announcements(link_status));
         }
     }
 
@@ -495,7 +509,26 @@ fn describe(roster: &Roster, command: &Command) -> String {
         Command::Adopt(features) => {
             format!("all cores support the features {features:#x}; commands may use them from now on")
         }
+        Command::Placement(command) => describe_placement(&name, command),
         other => format!("{other:?}"),
+    }
+}
+
+/// Describes a command about the placement for the log.
+fn describe_placement(name: &dyn Fn(&NodeId) -> String, command: &PlacementCommand) -> String {
+    match command {
+        PlacementCommand::Found(placement) => {
+            let (shards, replicas) = (placement.shards().len(), placement.replicas.get());
+            format!("{shards} shards are placed on the cores, with up to {replicas} replicas each")
+        }
+        PlacementCommand::Move(ShardMove { shard, add, remove, .. }) => {
+            let name = |replica: &Option<ShardReplica>| {
+                replica.map_or_else(|| "none".to_owned(), |replica| name(&replica.node))
+            };
+            let ShardId(number) = shard;
+            format!("shard {number} changes: replica added {}, replica removed {}", name(add), name(remove))
+        }
+        PlacementCommand::Done { shard: ShardId(number), .. } => format!("shard {number} has changed"),
     }
 }
 
@@ -506,7 +539,6 @@ mod tests {
     use super::*;
     use crate::config::NodeInfo;
     use crate::meta::Member;
-    use replog::Incarnation;
 
     /// Returns a roster of cores with names and replicas.
     fn roster(cores: &[(&str, u64)]) -> Roster {

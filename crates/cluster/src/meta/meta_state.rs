@@ -1,17 +1,20 @@
-//! State of the meta group: the members of the cluster, and the records that operators change.
+//! State of the meta group: the members of the cluster, the records that operators change, and the placement of shards.
 
 use configstore::{Records, SnapshotReader};
 use consensus::{Committed, STREAM_PART_BYTES, SnapshotError, StateMachine, UnsupportedVersion};
 
 use super::command::{Answer, Command};
+use super::placement::Placement;
 use super::reader::Reader;
 use super::roster::Roster;
-use crate::features::{LOG, RECORDS};
+use crate::features::{LOG, LOG_READABLE, RECORDS};
+use crate::mutation::{Mutation, mutated};
 
 /// First byte of a snapshot.
 const ROSTER: u8 = 1;
 const WITH_RECORDS: u8 = 2;
 const WITH_FEATURES: u8 = 3;
+const WITH_PLACEMENT: u8 = 4;
 /// Maximum number of bytes of a snapshot before its records.
 const HEAD_MAX: usize = 64 << 20;
 
@@ -20,6 +23,8 @@ const HEAD_MAX: usize = 64 << 20;
 pub struct MetaState {
     pub roster: Roster,
     pub records: Records,
+    /// Placement of shards, once the cores have adopted [`SHARDS`](crate::features::SHARDS).
+    pub placement: Option<Placement>,
     /// Features that commands in the log may use: all cores understand these.
     pub adopted: u64,
     /// Features that this core understands.
@@ -42,8 +47,9 @@ impl MetaState {
         Self {
             roster: Roster::default(),
             records,
+            placement: None,
             adopted: 0,
-            understood: understood & LOG,
+            understood: understood & LOG_READABLE,
             parts: 0,
             checkpoint: None,
             restoring: None,
@@ -67,16 +73,22 @@ impl MetaState {
 
 impl MetaState {
     /// First bytes of a snapshot: `2, length of the roster u32, the roster`; with adopted features `3, adopted u64`
-    /// and the same fields. The records follow.
+    /// and the same fields; with a placement `4, adopted u64`, the same fields, `length of the placement u32, the
+    /// placement`. The records follow.
     fn encode_head(&self) -> Vec<u8> {
-        let roster = self.roster.encode();
-        let mut out = vec![WITH_RECORDS];
-        if self.adopted != 0 {
-            out = vec![WITH_FEATURES];
+        let placement = self.placement.as_ref().filter(|_| !mutated(Mutation::ForgetPlacement));
+        let mut out = match placement {
+            Some(_) => vec![WITH_PLACEMENT],
+            None if self.adopted != 0 => vec![WITH_FEATURES],
+            None => vec![WITH_RECORDS],
+        };
+        if out[0] != WITH_RECORDS {
             out.extend(self.adopted.to_le_bytes());
         }
-        out.extend((roster.len() as u32).to_le_bytes());
-        out.extend(roster);
+        for part in [Some(self.roster.encode()), placement.map(Placement::encode)].into_iter().flatten() {
+            out.extend((part.len() as u32).to_le_bytes());
+            out.extend(part);
+        }
         out
     }
 }
@@ -96,6 +108,9 @@ impl StateMachine for MetaState {
             Some(Command::Records(_)) if self.roster.founded == 0 => Answer::Refused,
             Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
             Some(Command::Adopt(features)) => self.adopt(features)?,
+            Some(Command::Placement(command)) => {
+                Placement::apply(&mut self.placement, committed.index, command, &self.roster)
+            }
             Some(command) => self.roster.change(committed.index, command),
             // Commands of a later version come after a `Command::Adopt`, at which this version stops.
             None => Answer::Refused,
@@ -145,18 +160,17 @@ impl StateMachine for MetaState {
     fn restored(&mut self, _: u64) -> Result<(), SnapshotError> {
         let restoring = *self.restoring.take().ok_or(SnapshotError::Invalid)?;
         let limits = self.records.limits();
-        let (roster, adopted, records) = match restoring.head {
-            Some((roster, adopted)) if !restoring.has_records => (roster, adopted, Records::new(limits)),
-            Some((roster, adopted)) => {
-                (roster, adopted, restoring.records.finish(limits).ok_or(SnapshotError::Invalid)?)
-            }
+        let (head, records) = match restoring.head {
+            Some(head) if !restoring.has_records => (head, Records::new(limits)),
+            Some(head) => (head, restoring.records.finish(limits).ok_or(SnapshotError::Invalid)?),
             None if restoring.bytes.first() == Some(&ROSTER) => {
                 let roster = Roster::decode(&restoring.bytes).ok_or(SnapshotError::Invalid)?;
-                (roster, 0, Records::new(limits))
+                (Head { roster, adopted: 0, placement: None }, Records::new(limits))
             }
             None => return Err(SnapshotError::Invalid),
         };
-        (self.roster, self.adopted, self.records) = (roster, adopted, records);
+        (self.roster, self.adopted, self.placement) = (head.roster, head.adopted, head.placement);
+        self.records = records;
         (self.parts, self.checkpoint) = (restoring.parts, None);
         Ok(())
     }
@@ -177,10 +191,17 @@ struct Restoring {
     parts: u32,
     /// Bytes before the records that are not read yet.
     bytes: Vec<u8>,
-    /// Roster and adopted features.
-    head: Option<(Roster, u64)>,
+    head: Option<Head>,
     has_records: bool,
     records: SnapshotReader,
+}
+
+/// Part of a snapshot before the records.
+#[derive(Clone)]
+struct Head {
+    roster: Roster,
+    adopted: u64,
+    placement: Option<Placement>,
 }
 
 impl std::fmt::Debug for Restoring {
@@ -201,18 +222,26 @@ impl Restoring {
         }
         let head = std::mem::take(&mut self.bytes);
         let mut reader = Reader::new(&head);
-        let adopted = match reader.u8() {
+        let form = reader.u8();
+        let adopted = match form {
             Some(WITH_RECORDS) => Some(0),
-            Some(WITH_FEATURES) => reader.u64(),
+            Some(WITH_FEATURES | WITH_PLACEMENT) => reader.u64(),
             None | Some(ROSTER) => None,
             Some(_) => return Err(SnapshotError::UnsupportedVersion),
         };
         if adopted.is_some_and(|adopted| adopted & !understood != 0) {
             return Err(SnapshotError::UnsupportedVersion);
         }
-        let roster = adopted.and_then(|_| reader.u32()).and_then(|length| reader.bytes(length as usize));
-        if let (Some(roster), Some(adopted)) = (roster, adopted) {
-            self.head = Some((Roster::decode(roster).ok_or(SnapshotError::Invalid)?, adopted));
+        let mut field = || reader.u32().and_then(|length| reader.bytes(length as usize));
+        let roster = adopted.and_then(|_| field());
+        let placement = match form {
+            Some(WITH_PLACEMENT) => roster.and_then(|_| field()).map(Some),
+            _ => Some(None),
+        };
+        if let (Some(adopted), Some(roster), Some(placement)) = (adopted, roster, placement) {
+            let roster = Roster::decode(roster).ok_or(SnapshotError::Invalid)?;
+            let placement = placement.map(|it| Placement::decode(it).ok_or(SnapshotError::Invalid));
+            self.head = Some(Head { roster, adopted, placement: placement.transpose()? });
             return self.feed_records(reader.rest());
         }
         // The rest of these bytes is missing.
@@ -231,8 +260,15 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
+    use consensus::ReplicaId;
+    use link::NodeId;
+
     use super::*;
+    use crate::config::Replicas;
+    use crate::meta::ShardReplica;
     use crate::meta::command::RecordBatch;
+    use crate::meta::placement::PlacementCommand;
+    use crate::meta::placement::planner::{Core, Standing, found};
 
     /// Batch that puts 7 under `a` in table `t`.
     const BATCH: &[u8] = b"\x01\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01t\x01\0a\0\x01\x01\0\0\x007";
@@ -325,7 +361,7 @@ mod tests {
         let mut earlier = MetaState::new(Records::default(), RECORDS);
         assert!(matches!(restore(&mut earlier, &bytes, 10), Err(SnapshotError::UnsupportedVersion)));
         assert!(matches!(
-            restore(&mut again, &[WITH_FEATURES + 1, 0], 10),
+            restore(&mut again, &[WITH_PLACEMENT + 1, 0], 10),
             Err(SnapshotError::UnsupportedVersion)
         ));
         for length in 0..14 {
@@ -335,6 +371,43 @@ mod tests {
             );
         }
         assert_eq!(snapshot(&again), bytes);
+    }
+
+    /// A state without a placement has the same bytes as before there were any.
+    #[test]
+    fn a_snapshot_has_the_placement() {
+        let mut agreed = MetaState { placement: None, ..MetaState::new(Records::default(), u64::MAX) };
+        apply(&mut agreed, 1, &Command::Found(3));
+        apply(&mut agreed, 2, &Command::Records(RecordBatch(BATCH.into())));
+        apply(&mut agreed, 3, &Command::Adopt(LOG_READABLE));
+        let before = snapshot(&agreed);
+        assert_eq!(before[0], WITH_FEATURES);
+        let replica = ShardReplica { node: NodeId(2), replica: ReplicaId(4) };
+        let core = Core { replica, region: "".into(), standing: Standing::Serves };
+        let first = found(&[core], 3, Replicas::default(), [7; 16]).expect("a core");
+        apply(&mut agreed, 4, &Command::Placement(PlacementCommand::Found(first.into())));
+        assert_eq!(agreed.placement.as_ref().map(|placement| placement.version), Some(4));
+        assert_eq!(agreed.roster.index, 1, "the roster has not changed");
+        let bytes = snapshot(&agreed);
+        let placement = agreed.placement.as_ref().expect("shards are placed").encode();
+        let head = before.len() - agreed.records.snapshot().len();
+        let length = (placement.len() as u32).to_le_bytes();
+        let expected = [&[WITH_PLACEMENT], &before[1..head], &length, &placement, &before[head..]].concat();
+        assert_eq!(bytes, expected);
+        for size in 1..bytes.len() {
+            let mut again = MetaState::new(Records::default(), u64::MAX);
+            restore(&mut again, &bytes, size).expect("parts of any size");
+            assert_eq!((&again.placement, snapshot(&again)), (&agreed.placement, bytes.clone()));
+        }
+        for length in 0..head + 4 + placement.len() {
+            let mut part = MetaState::new(Records::default(), u64::MAX);
+            assert!(restore(&mut part, &bytes[..length], 9).is_err(), "{length}");
+        }
+        let mut replaced = agreed;
+        restore(&mut replaced, &before, 9).expect("an older snapshot");
+        assert_eq!(replaced.placement, None);
+        let mut earlier = MetaState::default();
+        assert!(matches!(restore(&mut earlier, &bytes, 10), Err(SnapshotError::UnsupportedVersion)));
     }
 
     fn put(key: u64, value: usize) -> Command {

@@ -5,6 +5,7 @@
 
 mod admission;
 mod adoption;
+mod announcement;
 mod command;
 mod core_replica;
 mod descriptor;
@@ -12,6 +13,8 @@ mod failure_detector;
 mod founding;
 mod leader_state;
 mod meta_state;
+pub mod placement;
+mod placing;
 mod proposals;
 mod reader;
 mod record_sync;
@@ -23,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::ShardId;
 use consensus::{Group, LogRead, LogReadResult, Outcome, ReplicaId, Status};
 use link::{NodeId, Time};
 use replog::Incarnation;
@@ -31,13 +35,15 @@ use storage::LogEvent;
 pub use command::{Answer, Command, RecordBatch};
 pub use descriptor::NodeDescriptor;
 pub use meta_state::MetaState;
+pub use placement::{Placement, ShardPlacement, ShardReplica};
 pub use record_sync::RecordSyncConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
-use crate::config::{NodeInfo, Role};
+use crate::config::{NodeInfo, Replicas, Role};
 use crate::features::{RECORDS, SNAPSHOT_PARTS};
 use crate::mutation::{Mutation, mutated};
 use admission::{Admission, LeaveStep};
+use announcement::Announced;
 use core_replica::{CoreReplica, RequestOrigin};
 use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
@@ -60,6 +66,12 @@ pub struct MetaConfig {
     /// Random id of a cluster that this node founds.
     pub founding: u128,
     pub record_sync: RecordSyncConfig,
+    /// Number of replicas of each shard, if this node places the shards of its cluster for the first time.
+    pub replicas: Replicas,
+    /// Random key for the same case ([`Placement::owner_key`]).
+    pub owner_key: [u8; 16],
+    /// Time for which a core is dead before its replicas of shards are replaced.
+    pub replace_after: Duration,
     /// Features of this node, as announced in its handshakes.
     pub features: u64,
 }
@@ -73,7 +85,8 @@ pub struct ProposalId(pub u64);
 pub enum MetaMessage<'a> {
     /// Frame of the meta group's replicas.
     Replica(&'a [u8]),
-    /// Roster that the sender knows.
+    /// Roster that the sender knows, with the placement of shards for peers with
+    /// [`SHARDS`](crate::features::SHARDS).
     Roster(&'a [u8]),
     /// Proposal of the sender.
     Propose { number: u64, command: &'a [u8] },
@@ -150,6 +163,9 @@ pub struct Meta {
     /// Replica of the meta group, if this node is a core.
     core: Option<CoreReplica>,
     roster: Arc<Roster>,
+    placement: Option<Arc<Placement>>,
+    /// Reports of the owner that shards have changed, until the placement shows it: shards and epochs.
+    changed_shards: BTreeMap<ShardId, u64>,
     /// True once this incarnation has been a member.
     was_member: bool,
     founding: Founding,
@@ -180,6 +196,8 @@ const ADDRESSES_MAX: usize = 64;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Interval between repeated log lines about what the node waits for.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
+/// Default of [`MetaConfig::replace_after`]: longer than a restart with its recovery.
+pub const REPLACE_AFTER: Duration = Duration::from_secs(600);
 
 impl Meta {
     /// Creates the state. A core has a `group`.
@@ -192,7 +210,9 @@ impl Meta {
     ) -> Self {
         let id = NodeId::of_name(&own.name);
         debug_assert_eq!(group.is_some(), own.role == Role::Core);
-        let roster = Arc::new(group.as_ref().map(|group| group.state().roster.clone()).unwrap_or_default());
+        let state = group.as_ref().map(Group::state);
+        let roster = Arc::new(state.map(|state| state.roster.clone()).unwrap_or_default());
+        let placement = state.and_then(|state| state.placement.clone()).map(Arc::new);
         Self {
             founding: Founding::new(id, &own, &config.join, config.expect),
             proposals: Proposals::new(incarnation),
@@ -201,6 +221,8 @@ impl Meta {
             relays: Relays::default(),
             record_sync: RecordSync::new(config.record_sync),
             roster,
+            placement,
+            changed_shards: BTreeMap::new(),
             was_member: false,
             own,
             id,
@@ -382,9 +404,9 @@ impl Meta {
                 }
                 true
             }
-            MetaMessage::Roster(bytes) => match Roster::decode(bytes) {
-                Some(roster) => {
-                    self.learn(roster);
+            MetaMessage::Roster(bytes) => match Announced::decode(bytes) {
+                Some(Announced { roster, placement }) => {
+                    self.learn(roster, placement);
                     true
                 }
                 None => false,
@@ -420,17 +442,28 @@ impl Meta {
         }
     }
 
-    /// Adopts a roster, unless a later one is known.
-    fn learn(&mut self, roster: Roster) {
+    /// Adopts a roster and a placement of its cluster, each unless a later one is known.
+    fn learn(&mut self, roster: Roster, placement: Option<Placement>) {
         let ours = self.roster.founded;
-        if ours != 0 && roster.founded != ours || roster.index <= self.roster.index {
+        if ours != 0 && roster.founded != ours {
             return;
         }
-        if let Some(core) = &mut self.core {
-            core.roster_changed(&roster);
+        let is_newer = roster.index > self.roster.index;
+        let known = self.placement.as_ref().map_or(0, |placement| placement.version);
+        let placement = placement.filter(|placement| placement.version > known);
+        if !is_newer && placement.is_none() {
+            return;
         }
-        self.roster = Arc::new(roster);
-        self.was_member |= self.is_member();
+        if is_newer {
+            self.roster = Arc::new(roster);
+            self.was_member |= self.is_member();
+        }
+        if let Some(placement) = placement {
+            self.placement = Some(Arc::new(placement));
+        }
+        if let Some(core) = &mut self.core {
+            core.announce(&self.roster, self.placement.as_deref());
+        }
     }
 
     /// Proposes an operator's command.
@@ -503,9 +536,11 @@ impl Meta {
     fn learn_own(&mut self) {
         let Some(core) = &self.core else { return };
         let state = core.group().state();
-        if state.roster.index > self.roster.index {
-            let roster = state.roster.clone();
-            self.learn(roster);
+        let version = |placement: &Placement| placement.version;
+        let is_newer = state.placement.as_ref().map(version) > self.placement.as_deref().map(version);
+        if state.roster.index > self.roster.index || is_newer {
+            let (roster, placement) = (state.roster.clone(), state.placement.clone());
+            self.learn(roster, placement);
         }
     }
 
@@ -523,6 +558,7 @@ impl Meta {
             core.catch_up(now, status, has_own_join);
         }
         self.run_leader(now, status.as_ref(), link_status);
+        self.report_changed_shards(now);
         self.submit_proposals(now, status.as_ref(), link_status);
     }
 
@@ -681,6 +717,9 @@ impl Meta {
                 if may_be_applied && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
             return self.answered.push_back((id, outcome));
         }
+        if let Reply::Shard(_) = reply {
+            return;
+        }
         if let Answer::Unread(why) = &answer {
             self.admission.reject(why.clone());
         }
@@ -712,6 +751,9 @@ mod tests {
             lease: Duration::from_secs(5),
             founding: 1,
             record_sync: RecordSyncConfig::default(),
+            replicas: Replicas::default(),
+            owner_key: [7; 16],
+            replace_after: REPLACE_AFTER,
             features: u64::MAX,
         };
         let mut meta = Meta::new(Time(0), info("r", Role::Replicant), Incarnation(5), config, None);

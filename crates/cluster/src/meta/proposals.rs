@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use broker::ShardId;
 use link::{NodeId, Time};
 use replog::Incarnation;
 
@@ -37,6 +38,8 @@ struct Proposal {
 pub enum Reply {
     /// No recipient: the node sees the result in the roster.
     Own,
+    /// No recipient: the node sees the result in the placement of this shard.
+    Shard(ShardId),
     Operator(ProposalId),
 }
 
@@ -86,6 +89,11 @@ impl Proposals {
 
     pub fn has_own(&self) -> bool {
         self.all.values().any(|proposal| proposal.reply == Reply::Own)
+    }
+
+    /// Returns whether a proposal about a shard waits.
+    pub fn has_shard(&self, shard: ShardId) -> bool {
+        self.all.values().any(|proposal| proposal.reply == Reply::Shard(shard))
     }
 
     pub fn forget_own(&mut self) {

@@ -20,6 +20,10 @@ impl<'a> Reader<'a> {
         self.take().map(|[byte]| byte)
     }
 
+    pub fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }

@@ -88,7 +88,9 @@ impl Roster {
                 Some(member) if member.incarnation == incarnation && !member.leaves => member.leaves = true,
                 _ => return Answer::Done,
             },
-            Command::Lead(_) | Command::Records(_) | Command::Adopt(_) => return Answer::Refused,
+            Command::Lead(_) | Command::Records(_) | Command::Adopt(_) | Command::Placement(_) => {
+                return Answer::Refused;
+            }
         }
         self.index = index;
         Answer::Done

@@ -1,8 +1,10 @@
 //! Peers of this node: the members on which the cores agree, and nodes that may become members.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use broker::ShardId;
 use broker::peers::{Copies, Wants};
 use bytes::Bytes;
 use configstore::{Position, RecordUpdate};
@@ -18,7 +20,7 @@ use crate::config::NodeInfo;
 use crate::features::NAMESAKES;
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, ProposalId, State,
+    Answer, Command, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement, ProposalId, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -180,6 +182,17 @@ impl ClusterRouter {
     /// Prepares a stop of this node: another core leads if this one did.
     pub fn resign(&mut self, now: Time) {
         self.membership.meta.resign(now);
+    }
+
+    /// Returns the placement of shards that the cores have agreed on, as far as this node knows it. Its version grows
+    /// with each change: the owner compares it after each turn.
+    pub fn placement(&self) -> Option<&Arc<Placement>> {
+        self.membership.meta.placement()
+    }
+
+    /// Notes that a shard that this node leads has the voters that its placement asks for in this epoch.
+    pub fn shard_changed(&mut self, shard: ShardId, epoch: u64) {
+        self.membership.meta.shard_changed(shard, epoch);
     }
 
     pub fn meta(&self) -> &Meta {

@@ -13,8 +13,8 @@ mod view;
 
 use std::sync::Arc;
 
-use broker::Node;
 use broker::peers::{NodeIndex, Outbound};
+use broker::{Node, ShardId};
 use bytes::Bytes;
 use configstore::Position as RecordsPosition;
 use consensus::LogReadResult;
@@ -64,6 +64,8 @@ pub enum RouterCommand {
     Balance,
     /// Position of the owner's copy of the records, which waits for the next update: [`ClusterRouter::poll_delivery`].
     RecordsCopied(RecordsPosition),
+    /// Report that a shard has the voters that its placement asks for, in this epoch of its replicas.
+    ShardChanged(ShardId, u64),
     /// Prepare the end of the node.
     Resign,
 }
@@ -204,6 +206,7 @@ impl ClusterRouter {
             RouterCommand::JoinAt(addresses) => self.join_at(now, addresses),
             RouterCommand::Balance => self.balance(now),
             RouterCommand::RecordsCopied(at) => self.records_copied(at),
+            RouterCommand::ShardChanged(shard, epoch) => self.shard_changed(shard, epoch),
             RouterCommand::Resign => self.resign(now),
         }
     }

@@ -5,7 +5,8 @@ use link::{NodeId, Time};
 use super::ClusterRouter;
 use crate::config::{NodeInfo, WithoutQuorum};
 use crate::freshness::Grants;
-use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, View};
+use crate::meta::{Placement, ShardReplica};
+use crate::view::{ClassView, Link, MemberView, Membership, PlacementView, Replica, Routes, ShardView, View};
 
 impl ClusterRouter {
     /// Returns whether this node may acknowledge messages of QoS 1 and 2.
@@ -102,6 +103,27 @@ impl ClusterRouter {
             waits_for: meta.waits_for(),
             members,
             replica,
+            placement: self.placement().map(|placement| self.placement_view(placement)),
+        }
+    }
+
+    fn placement_view(&self, placement: &Placement) -> PlacementView {
+        let roster = self.membership.meta.roster();
+        let name = |replica: ShardReplica| {
+            let member = roster.members.get(&replica.node);
+            member.map_or_else(|| replica.node.to_string().into(), |member| member.info.name.clone())
+        };
+        let shards = placement.shards().map(|(id, shard)| ShardView {
+            shard: id.0,
+            epoch: shard.epoch,
+            voters: shard.voters.iter().copied().map(name).collect(),
+            learner: shard.learner.map(name),
+            leaving: shard.leaving.map(name),
+        });
+        PlacementView {
+            version: placement.version,
+            replicas: placement.replicas.get().into(),
+            shards: shards.collect(),
         }
     }
 

@@ -281,12 +281,16 @@ impl Cluster {
             cluster: settings.id.as_str().into(),
             ..MeshConfig::default()
         };
-        let mut seed = [0; 32];
+        let mut seed = [0; 48];
         getrandom::fill(&mut seed).map_err(|error| format!("the system has no random bytes: {error}"))?;
-        let [a, b, c, d] =
-            [0, 8, 16, 24].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
+        let [a, b, c, d, e, f] =
+            [0, 8, 16, 24, 32, 40].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
         let meta = PreparedMeta {
-            config: settings::meta_config(settings, u128::from(a) << 64 | u128::from(b).max(1)),
+            config: settings::meta_config(
+                settings,
+                u128::from(a) << 64 | u128::from(b).max(1),
+                u128::from(e) << 64 | u128::from(f),
+            ),
             log: log.filter(|_| cluster_config.own.role == Role::Core),
             seed: c,
         };

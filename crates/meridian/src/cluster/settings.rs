@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cluster::meta::{MetaConfig, RecordSyncConfig};
-use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use cluster::meta::{MetaConfig, REPLACE_AFTER, RecordSyncConfig};
+use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
 
@@ -248,7 +248,7 @@ fn text(address: Option<&HostPort>) -> Box<str> {
 }
 
 /// Configuration of the node's meta group. The settings have been checked.
-pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
+pub fn meta_config(cluster: &ClusterSettings, founding: u128, owner_key: u128) -> MetaConfig {
     let join: Vec<_> = join(cluster).iter().map(|address| address.as_str().into()).collect();
     let expect = match usize::from(cluster.expect) {
         0 => join.len().max(2),
@@ -261,6 +261,9 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
         lease: cluster.lease,
         founding,
         record_sync: RecordSyncConfig::default(),
+        replicas: Replicas::default(),
+        owner_key: owner_key.to_le_bytes(),
+        replace_after: REPLACE_AFTER,
         features: cluster::FEATURES,
     }
 }
@@ -375,9 +378,9 @@ mod tests {
         };
         let core = settings("10.0.0.1:7883", " a:1 ,b:2,", RoleSetting::Core);
         assert_eq!(check(&core, "n"), Ok(()));
-        let meta = meta_config(&core, 7);
+        let meta = meta_config(&core, 7, 8);
         assert_eq!((meta.join, meta.expect, meta.founding), (vec!["a:1".into(), "b:2".into()], 2, 7));
-        assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7).expect, 3);
+        assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7, 8).expect, 3);
         for (settings, own, says) in [
             (core.clone(), "", "node.name"),
             (settings("0.0.0.0:7883", "", RoleSetting::Core), "n", "cluster.advertise"),

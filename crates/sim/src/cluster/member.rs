@@ -258,12 +258,16 @@ fn meta(
     };
     let joined = (0..plan.nodes.len()).filter(|at| is_joined(*at)).map(|at| plan.nodes[at].address.clone());
     let join: Vec<_> = joined.collect();
+    let founding = u128::from(cx.random.draw()).max(1);
     let config = MetaConfig {
         expect: join.len(),
         join,
         patience: plan.patience,
         lease: plan.config.lease,
-        founding: u128::from(cx.random.draw()).max(1),
+        founding,
+        replicas: plan.replicas,
+        owner_key: founding.to_le_bytes(),
+        replace_after: plan.replace_after,
         record_sync: RecordSyncConfig { part_bytes: 300 },
         features,
     };
@@ -273,7 +277,8 @@ fn meta(
         let member = consensus::Member { node: NodeId::of_name(&own.name) };
         let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
         // A small cache: most entries that others lack have to be read.
-        let of_group = consensus::Config { entry_cache_bytes: 2_000, ..of_group };
+        let snapshot_after = plan.snapshot_after;
+        let of_group = consensus::Config { entry_cache_bytes: 2_000, snapshot_after, ..of_group };
         let [entries, votes] = shardlog::META;
         let storage_groups = StorageGroups { entries, votes };
         // A short tail: a copy that lags soon needs all records.

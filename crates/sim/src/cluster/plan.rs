@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use broker::peers::SubackLevel;
 use broker::settings::{Settings, SharedStrategy};
-use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use cluster::meta::REPLACE_AFTER;
+use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
 use link::{BufferMax, MeshConfig};
 use replog::{Batching, Incarnation};
 
@@ -144,7 +145,17 @@ pub struct Plan {
     pub skews: Vec<Micros>,
     /// Gain of each node's clock in 1,000; 1,000 for all if it is empty.
     pub rates: Vec<u64>,
+    /// True if the cores place shards: all nodes offer that.
+    pub places_shards: bool,
+    /// Number of replicas of each shard, and time for which a core is dead before its replicas are replaced.
+    pub replicas: Replicas,
+    pub replace_after: Duration,
+    /// Number of entries of the meta group between two snapshots.
+    pub snapshot_after: u64,
 }
+
+/// Number of entries between two snapshots of the meta group, as in production.
+pub const SNAPSHOT_AFTER: u64 = 5_000;
 
 impl Plan {
     pub fn of(seed: u64, is_full: bool, random: &mut Random) -> Self {
@@ -227,6 +238,10 @@ impl Plan {
             join_lists: Vec::new(),
             old: Vec::new(),
             rates: Vec::new(),
+            places_shards: false,
+            replicas: Replicas::default(),
+            replace_after: REPLACE_AFTER,
+            snapshot_after: SNAPSHOT_AFTER,
         }
     }
 }

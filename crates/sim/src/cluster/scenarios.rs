@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use broker::peers::SubackLevel;
 use broker::settings::Settings;
-use cluster::meta::Meta;
-use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use cluster::meta::{Meta, REPLACE_AFTER};
+use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
 use mqtt::QoS;
 use replog::{Batching, Incarnation};
 
 use super::client::{Client, RetainAction, Scene};
 use super::oracle::{GROUPS, Level, RETAINED};
-use super::plan::{Fault, Plan};
+use super::plan::{Fault, Plan, SNAPSHOT_AFTER};
 use super::world::SimCluster;
 use crate::node::Setup;
 use crate::schedule::{MILLI, Micros, SECOND};
@@ -100,6 +100,10 @@ fn plan(batching: Duration) -> Plan {
         join_lists: Vec::new(),
         old: Vec::new(),
         rates: Vec::new(),
+        places_shards: false,
+        replicas: Replicas::default(),
+        replace_after: REPLACE_AFTER,
+        snapshot_after: SNAPSHOT_AFTER,
         skews: vec![0; 3],
     }
 }
@@ -152,13 +156,21 @@ impl Scenario {
 
     /// Starts a scenario with another seed: another leader, and another order of messages.
     fn of_seed(seed: u64, plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
+        Self::of_first(seed, plan, links, 0)
+    }
+
+    /// Starts a scenario without this number of nodes, the last ones.
+    fn of_first(seed: u64, plan: Plan, links: impl Fn(usize) -> Option<u64>, later: usize) -> Self {
         let mut cluster = SimCluster::of_plan(seed, plan, Trace::default());
+        let count = cluster.members.len() - later;
         cluster.wan.is_calm = true;
         cluster.net.calm = true;
         for node in 0..cluster.members.len() {
             cluster.members[node].log.get_or_insert(cluster::LOG);
             cluster.members[node].links = links(node);
-            cluster.start(node);
+            if node < count {
+                cluster.start(node);
+            }
         }
         let mut scenario = Self { cluster };
         scenario.run_for(5 * SECOND);
@@ -168,7 +180,6 @@ impl Scenario {
             scenario.cluster.connect(number, node);
         }
         scenario.run_for(SECOND);
-        let count = scenario.cluster.members.len();
         scenario.until("all belong to it", |scenario| (0..count).all(|node| scenario.members(node) == count));
         scenario
     }
@@ -400,7 +411,7 @@ fn id(node: usize) -> NodeId {
 
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 35] = [
     (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
@@ -501,6 +512,9 @@ pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
         cluster::Mutation::CountOnDead,
         meta_group::removed::a_leader_that_leaves_while_another_core_is_dead_waits_for_no_vote_of_it,
     ),
+    (cluster::Mutation::PlaceOnDead, meta_group::placement::a_dead_core_gets_no_replicas_of_another_one),
+    (cluster::Mutation::MoveManyShards, meta_group::placement::replicas_of_shards_follow_the_cores),
+    (cluster::Mutation::ForgetPlacement, meta_group::placement::a_placement_outlasts_a_restart_of_all_cores),
     (
         cluster::Mutation::SendToDead,
         restarts::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,

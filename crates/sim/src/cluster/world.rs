@@ -82,7 +82,8 @@ impl SimCluster {
 
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
         // A node without this feature never gets the retained messages that it missed while its log was full.
-        let always = if plan.may_lack_room() { cluster::COPIES } else { 0 };
+        let of_copies = if plan.may_lack_room() { cluster::COPIES } else { 0 };
+        let always = of_copies | if plan.places_shards { cluster::SHARDS } else { 0 };
         let member = |(number, setup): (usize, &crate::node::Setup)| Member {
             number,
             machine: Machine::new(random.draw()),

@@ -13,6 +13,7 @@ mod incarnations;
 #[cfg(test)]
 mod leaving;
 pub(super) mod majorities;
+pub(super) mod placement;
 pub(super) mod removed;
 
 /// Starts cores that find each other, each with its own log.

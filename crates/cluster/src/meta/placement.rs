@@ -1,0 +1,305 @@
+//! Placement of shards: the cores that have a replica of each shard, as the cores have agreed in the meta group.
+//!
+//! Read [`Placement`] first. The leader of the meta group plans each change ([`planner`]). The leader of the shard's
+//! own Raft group makes it and reports when it is done. All integers are little endian:
+//!
+//! ```text
+//! placement  1 u8, version u64, replicas u8, owner key (16 bytes), count u16, shard*
+//! shard      epoch u64, count u8 of voters, replica*, learner replica, leaving replica
+//! replica    node u64, replica u64; 0 and 0 is none
+//! found      1 u8, placement
+//! move       2 u8, version u64, shard u16, added replica, removed replica
+//! done       3 u8, shard u16, epoch u64
+//! ```
+
+pub mod planner;
+
+use broker::ShardId;
+use consensus::ReplicaId;
+use link::NodeId;
+
+use super::command::Answer;
+use super::reader::Reader;
+use super::roster::{Roster, State};
+use crate::config::Replicas;
+
+/// Replica of a shard: a core with one log. A core that comes back with another log is another replica, as it is in the
+/// meta group. A core that only restarts is the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShardReplica {
+    pub node: NodeId,
+    /// Number of the log, as [`Member::replica`](super::Member::replica).
+    pub replica: ReplicaId,
+}
+
+/// Replicas of all shards, at one index of the meta group's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Index of the last command that changed it. A command carries the version that it was decided on.
+    pub version: u64,
+    /// Number of replicas that each shard should have.
+    pub replicas: Replicas,
+    /// Key of the hash by which all nodes find the owner of a session.
+    pub owner_key: [u8; 16],
+    /// One for each shard. Their number never changes.
+    shards: Vec<ShardPlacement>,
+}
+
+/// Replicas of one shard.
+///
+/// `voters` are those of the shard's Raft group when it last reported. With a `learner` or a `leaving` replica, the
+/// group has to become [`Self::target`], whatever its present members are. Until it has reported that, each node keeps
+/// the replicas that it has. After that, a replica without a role can be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardPlacement {
+    /// Index of the command that began the last change.
+    pub epoch: u64,
+    /// Replicas in the order in which they were chosen. A replacement takes the slot of the one that it replaces.
+    pub voters: Vec<ShardReplica>,
+    /// Replica that becomes a voter.
+    pub learner: Option<ShardReplica>,
+    /// Replica that has to go: a voter, or a learner that was given up.
+    pub leaving: Option<ShardReplica>,
+}
+
+/// Change of the replicas of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardMove {
+    /// Version of the placement that it was decided on.
+    pub version: u64,
+    pub shard: ShardId,
+    pub add: Option<ShardReplica>,
+    pub remove: Option<ShardReplica>,
+}
+
+/// Command about the placement. A command that does not fit the placement when it is applied changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlacementCommand {
+    /// Place all shards for the first time. The version is 0.
+    Found(Box<Placement>),
+    /// Begin to change the replicas of a shard, or replace a change that has not been reported yet.
+    Move(ShardMove),
+    /// The group of the shard has the voters that the change with this epoch asks for.
+    Done { shard: ShardId, epoch: u64 },
+}
+
+/// Maximum number of shards of a cluster.
+const SHARDS_MAX: usize = 4096;
+/// First byte of a placement.
+const FORM: u8 = 1;
+/// Replica that stands for none.
+const NONE: ShardReplica = ShardReplica { node: NodeId(0), replica: ReplicaId(0) };
+
+impl Placement {
+    /// Iterates over all shards by number.
+    pub fn shards(&self) -> impl ExactSizeIterator<Item = (ShardId, &ShardPlacement)> {
+        self.shards.iter().enumerate().map(|(number, shard)| (ShardId(number as u16), shard))
+    }
+
+    pub fn shard(&self, shard: ShardId) -> Option<&ShardPlacement> {
+        self.shards.get(usize::from(shard.0))
+    }
+
+    /// Returns whether a node has a replica of some shard, or is about to get or lose one.
+    pub fn has_node(&self, node: NodeId) -> bool {
+        self.shards.iter().any(|shard| shard.replicas().any(|replica| replica.node == node))
+    }
+
+    /// Applies a command at an index of the log.
+    pub(super) fn apply(
+        placement: &mut Option<Self>,
+        index: u64,
+        command: PlacementCommand,
+        roster: &Roster,
+    ) -> Answer {
+        if roster.founded == 0 {
+            return Answer::Refused;
+        }
+        let is_changed = match (command, placement.as_mut()) {
+            (PlacementCommand::Found(first), None) => {
+                let mut first = *first;
+                first.shards.iter_mut().for_each(|shard| shard.epoch = index);
+                *placement = Some(first);
+                true
+            }
+            (PlacementCommand::Move(step), Some(placement)) => placement.begin(index, &step, roster),
+            (PlacementCommand::Done { shard, epoch }, Some(placement)) => placement.finish(shard, epoch),
+            (PlacementCommand::Found(_), Some(_)) => false,
+            (PlacementCommand::Move(_) | PlacementCommand::Done { .. }, None) => false,
+        };
+        if let Some(placement) = placement.as_mut().filter(|_| is_changed) {
+            placement.version = index;
+        }
+        Answer::Done
+    }
+
+    /// Begins a change, if it was decided on this version and the roster still has the added replica.
+    fn begin(&mut self, index: u64, step: &ShardMove, roster: &Roster) -> bool {
+        let is_there = |added: ShardReplica| {
+            let member = roster.members.get(&added.node);
+            member.is_some_and(|member| {
+                member.is_core() && member.replica == Some(added.replica) && member.state != State::Dead
+            })
+        };
+        let Some(shard) = self.shards.get_mut(usize::from(step.shard.0)) else { return false };
+        if step.version != self.version || !step.add.is_none_or(is_there) {
+            return false;
+        }
+        let Some(changed) = shard.after(index, step) else { return false };
+        *shard = changed;
+        true
+    }
+
+    /// Ends the change of a shard with this epoch.
+    fn finish(&mut self, shard: ShardId, epoch: u64) -> bool {
+        let shard = self.shards.get_mut(usize::from(shard.0));
+        let Some(shard) = shard.filter(|shard| shard.epoch == epoch && !shard.is_settled()) else {
+            return false;
+        };
+        shard.settle();
+        true
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORM];
+        out.extend(self.version.to_le_bytes());
+        out.push(self.replicas.get());
+        out.extend(self.owner_key);
+        out.extend((self.shards.len() as u16).to_le_bytes());
+        for shard in &self.shards {
+            out.extend(shard.epoch.to_le_bytes());
+            out.push(shard.voters.len() as u8);
+            shard.voters.iter().for_each(|voter| put_replica(Some(*voter), &mut out));
+            put_replica(shard.learner, &mut out);
+            put_replica(shard.leaving, &mut out);
+        }
+        out
+    }
+
+    /// Decodes the result of [`Self::encode`]; returns `None` for anything else. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        if reader.u8()? != FORM {
+            return None;
+        }
+        let (version, replicas) = (reader.u64()?, Replicas::new(reader.u8()?)?);
+        let owner_key = reader.u128()?.to_le_bytes();
+        let count = usize::from(reader.u16()?);
+        if !(1..=SHARDS_MAX).contains(&count) {
+            return None;
+        }
+        let mut shards = Vec::new();
+        for _ in 0..count {
+            let epoch = reader.u64()?;
+            let voters = (0..reader.u8()?).map(|_| take_replica(&mut reader)?).collect::<Option<_>>()?;
+            let (learner, leaving) = (take_replica(&mut reader)?, take_replica(&mut reader)?);
+            shards.push(ShardPlacement { epoch, voters, learner, leaving });
+        }
+        let is_valid = reader.is_empty() && shards.iter().all(ShardPlacement::is_valid);
+        is_valid.then_some(Self { version, replicas, owner_key, shards })
+    }
+}
+
+impl ShardPlacement {
+    /// Returns whether the shard's group has exactly its voters, as it has reported.
+    pub fn is_settled(&self) -> bool {
+        self.learner.is_none() && self.leaving.is_none()
+    }
+
+    /// Returns the voters that the shard's group should have.
+    pub fn target(&self) -> Vec<ShardReplica> {
+        let mut target = self.voters.clone();
+        let slot = self.leaving.and_then(|leaving| target.iter().position(|voter| *voter == leaving));
+        match (slot, self.learner) {
+            (Some(slot), Some(learner)) => target[slot] = learner,
+            (Some(slot), None) => drop(target.remove(slot)),
+            (None, Some(learner)) => target.push(learner),
+            (None, None) => {}
+        }
+        target
+    }
+
+    /// Iterates over all replicas that have a role: voters, the learner and the one that leaves.
+    pub fn replicas(&self) -> impl Iterator<Item = ShardReplica> {
+        let leaving = self.leaving.filter(|leaving| !self.voters.contains(leaving));
+        self.voters.iter().copied().chain(self.learner).chain(leaving)
+    }
+
+    /// Returns the shard with a change begun, if that makes sense.
+    fn after(&self, index: u64, step: &ShardMove) -> Option<Self> {
+        let is_known = |removed: ShardReplica| self.replicas().any(|replica| replica == removed);
+        let changed =
+            Self { epoch: index, voters: self.voters.clone(), learner: step.add, leaving: step.remove };
+        (changed.is_valid() && !changed.is_settled() && step.remove.is_none_or(is_known)).then_some(changed)
+    }
+
+    fn settle(&mut self) {
+        self.voters = self.target();
+        (self.learner, self.leaving) = (None, None);
+    }
+
+    fn is_valid(&self) -> bool {
+        let are_distinct = |replicas: &[ShardReplica]| {
+            let is_first =
+                |(at, one): (usize, &ShardReplica)| replicas[..at].iter().all(|it| it.node != one.node);
+            (1..=usize::from(Replicas::MAX)).contains(&replicas.len())
+                && replicas.iter().enumerate().all(is_first)
+        };
+        are_distinct(&self.voters)
+            && are_distinct(&self.target())
+            && self.learner.is_none_or(|learner| !self.voters.contains(&learner))
+            && (self.learner.is_none() || self.learner != self.leaving)
+    }
+}
+
+impl PlacementCommand {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Found(placement) => {
+                out.push(1);
+                out.extend(placement.encode());
+            }
+            Self::Move(ShardMove { version, shard, add, remove }) => {
+                out.push(2);
+                out.extend(version.to_le_bytes());
+                out.extend(shard.0.to_le_bytes());
+                put_replica(*add, out);
+                put_replica(*remove, out);
+            }
+            Self::Done { shard, epoch } => {
+                out.push(3);
+                out.extend(shard.0.to_le_bytes());
+                out.extend(epoch.to_le_bytes());
+            }
+        }
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(match reader.u8()? {
+            1 => Self::Found(Placement::decode(reader.rest())?.into()),
+            2 => Self::Move(ShardMove {
+                version: reader.u64()?,
+                shard: ShardId(reader.u16()?),
+                add: take_replica(reader)?,
+                remove: take_replica(reader)?,
+            }),
+            3 => Self::Done { shard: ShardId(reader.u16()?), epoch: reader.u64()? },
+            _ => return None,
+        })
+    }
+}
+
+fn put_replica(replica: Option<ShardReplica>, out: &mut Vec<u8>) {
+    let ShardReplica { node, replica } = replica.unwrap_or(NONE);
+    out.extend(node.0.to_le_bytes());
+    out.extend(replica.0.to_le_bytes());
+}
+
+/// Takes a replica, or none; returns `None` when too few bytes are left.
+fn take_replica(reader: &mut Reader<'_>) -> Option<Option<ShardReplica>> {
+    let replica = ShardReplica { node: NodeId(reader.u64()?), replica: ReplicaId(reader.u64()?) };
+    Some(Some(replica).filter(|replica| *replica != NONE))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Planner of the placement: pure functions from the cores and the present placement to the next step, or none.
+//!
+//! A shard is changed for one of four reasons, in this order:
+//!
+//! 1. A voter is lost, or its core leaves. Another core replaces it. Without another core, only a voter whose core is
+//!    no member any more, or leaves, is removed.
+//! 2. The shard has fewer replicas than wanted, and another core can take one.
+//! 3. One region has at least two replicas more than another one that can take one of them.
+//! 4. One core has at least two replicas more than another core that can take one of them. The replicas of the shard
+//!    are then in different regions as before.
+//!
+//! The last two reduce a difference of two or more and never increase one that comes before, so planning ends while
+//! the cores stay as they are.
+
+use std::collections::BTreeMap;
+
+use broker::ShardId;
+use link::NodeId;
+
+use super::{Placement, ShardMove, ShardPlacement, ShardReplica};
+use crate::config::Replicas;
+use crate::mutation::{Mutation, mutated};
+
+/// A core that is a member, as the planner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// Replica that it has of each of its shards.
+    pub replica: ShardReplica,
+    pub region: Box<str>,
+    pub standing: Standing,
+}
+
+/// State of a core, for the planner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The core can take replicas.
+    Serves,
+    /// The core may be unreachable, or has been dead for a short time. It keeps its replicas, and gets none.
+    Away,
+    /// The core leaves the cluster: it still answers, and its replicas go.
+    Leaves,
+    /// The core has been dead for so long that its replicas are replaced. It is still a member.
+    Lost,
+}
+
+/// Returns the first placement of this number of shards, if there is a core. Its version is 0.
+pub fn found(cores: &[Core], shards: u16, replicas: Replicas, owner_key: [u8; 16]) -> Option<Placement> {
+    let shards = vec![ShardPlacement::default(); usize::from(shards)];
+    let mut placement = Placement { version: 0, replicas, owner_key, shards };
+    for shard in 0..placement.shards.len() {
+        for _ in 0..replicas.get() {
+            let added = Planner::new(cores, &placement).candidate(&placement.shards[shard], None);
+            placement.shards[shard].voters.extend(added);
+        }
+        if placement.shards[shard].voters.is_empty() {
+            return None;
+        }
+    }
+    while let Some(step) = next_move(cores, &placement) {
+        let shard = placement.shards.get_mut(usize::from(step.shard.0))?;
+        *shard = shard.after(0, &step)?;
+        shard.settle();
+    }
+    Some(placement)
+}
+
+/// Returns the next step, or `None` while there is nothing to do or a shard is changing.
+pub fn next_move(cores: &[Core], placement: &Placement) -> Option<ShardMove> {
+    let planner = Planner::new(cores, placement);
+    let changing = || placement.shards().filter(|(_, shard)| !shard.is_settled());
+    for (id, shard) in changing() {
+        if let Some(learner) = shard.learner.filter(|learner| !planner.stays(*learner)) {
+            // The group may have the learner as a voter already, so that has to be undone and reported, too.
+            let other = planner.repair(id, shard).or_else(|| planner.growth(id, shard));
+            return Some(other.unwrap_or_else(|| planner.step(id, None, Some(learner))));
+        }
+    }
+    // A shard that has lost its majority for good may never report, and must not hold up the repair of the others.
+    let is_busy = changing().any(|(_, shard)| !planner.has_lost_majority(shard));
+    if is_busy && !mutated(Mutation::MoveManyShards) {
+        return None;
+    }
+    let mut shards: Vec<_> = placement.shards().filter(|(_, shard)| shard.is_settled()).collect();
+    shards.sort_by_key(|(id, shard)| (planner.count(shard, |standing| standing == Standing::Serves), *id));
+    let first = |plan: &dyn Fn(ShardId, &ShardPlacement) -> Option<ShardMove>| {
+        shards.iter().find_map(|(id, shard)| plan(*id, shard))
+    };
+    first(&|id, shard| planner.repair(id, shard))
+        .or_else(|| first(&|id, shard| planner.growth(id, shard)))
+        .or_else(|| first(&|id, shard| planner.spread(id, shard)))
+        .or_else(|| planner.balance(&shards))
+}
+
+/// Cores and their loads.
+struct Planner<'a> {
+    placement: &'a Placement,
+    cores: BTreeMap<ShardReplica, &'a Core>,
+    /// Number of replicas that each core has, or will have after the changes that have begun.
+    loads: BTreeMap<ShardReplica, usize>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(cores: &'a [Core], placement: &'a Placement) -> Self {
+        let cores: BTreeMap<ShardReplica, &Core> = cores.iter().map(|core| (core.replica, core)).collect();
+        let mut loads: BTreeMap<ShardReplica, usize> = cores.keys().map(|replica| (*replica, 0)).collect();
+        for replica in placement.shards.iter().flat_map(ShardPlacement::target) {
+            if let Some(load) = loads.get_mut(&replica) {
+                *load += 1;
+            }
+        }
+        Self { placement, cores, loads }
+    }
+
+    fn step(&self, shard: ShardId, add: Option<ShardReplica>, remove: Option<ShardReplica>) -> ShardMove {
+        ShardMove { version: self.placement.version, shard, add, remove }
+    }
+
+    /// Returns the state of a replica's core; `None` if that is no member, or has another log.
+    fn standing(&self, replica: ShardReplica) -> Option<Standing> {
+        self.cores.get(&replica).map(|core| core.standing)
+    }
+
+    fn serves(&self, replica: ShardReplica) -> bool {
+        self.standing(replica) == Some(Standing::Serves)
+    }
+
+    /// Returns whether a replica's core is expected to serve in the future.
+    fn stays(&self, replica: ShardReplica) -> bool {
+        matches!(self.standing(replica), Some(Standing::Serves | Standing::Away))
+    }
+
+    fn load(&self, replica: ShardReplica) -> usize {
+        self.loads.get(&replica).copied().unwrap_or(0)
+    }
+
+    fn region(&self, replica: ShardReplica) -> Option<&str> {
+        self.cores.get(&replica).map(|core| &*core.region)
+    }
+
+    /// Number of voters whose core has such a standing.
+    fn count(&self, shard: &ShardPlacement, is_so: impl Fn(Standing) -> bool) -> usize {
+        shard.voters.iter().filter(|voter| self.standing(**voter).is_some_and(&is_so)).count()
+    }
+
+    /// Returns whether a majority of the voters answers now. Without one, the shard cannot change.
+    fn has_majority(&self, shard: &ShardPlacement) -> bool {
+        let answers = |standing| matches!(standing, Standing::Serves | Standing::Leaves);
+        self.count(shard, answers) > shard.voters.len() / 2
+    }
+
+    fn has_lost_majority(&self, shard: &ShardPlacement) -> bool {
+        self.count(shard, |standing| standing != Standing::Lost) <= shard.voters.len() / 2
+    }
+
+    /// Number of voters in a region, without one of them.
+    fn in_region(&self, shard: &ShardPlacement, region: &str, without: Option<ShardReplica>) -> usize {
+        let others = shard.voters.iter().filter(|voter| Some(**voter) != without);
+        others.filter(|voter| self.region(**voter) == Some(region)).count()
+    }
+
+    /// Iterates over the replicas that can be added to a shard when one of its voters goes.
+    fn candidates(
+        &self,
+        shard: &ShardPlacement,
+        without: Option<ShardReplica>,
+    ) -> impl Iterator<Item = (ShardReplica, &str)> {
+        let has_node = move |node: NodeId| {
+            shard.voters.iter().any(|voter| voter.node == node && Some(*voter) != without)
+        };
+        let can_take = move |core: &&&Core| {
+            let serves = core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
+            serves && !has_node(core.replica.node) && !shard.voters.contains(&core.replica)
+        };
+        self.cores.values().filter(can_take).map(|core| (core.replica, &*core.region))
+    }
+
+    /// Returns the replica to add to a shard when one of its voters goes: in the region with the fewest others, on the
+    /// core with the fewest replicas.
+    fn candidate(&self, shard: &ShardPlacement, without: Option<ShardReplica>) -> Option<ShardReplica> {
+        let all = self.candidates(shard, without).map(|(replica, _)| replica);
+        all.min_by_key(|replica| {
+            let region = self.region(*replica).unwrap_or_default();
+            (self.in_region(shard, region, without), self.load(*replica), *replica)
+        })
+    }
+
+    /// Replaces or removes a voter that is lost or leaves.
+    fn repair(&self, id: ShardId, shard: &ShardPlacement) -> Option<ShardMove> {
+        if !self.has_majority(shard) {
+            return None;
+        }
+        let mut going: Vec<ShardReplica> =
+            shard.voters.iter().copied().filter(|voter| !self.stays(*voter)).collect();
+        going.sort_by_key(|voter| self.standing(*voter).map(|standing| standing == Standing::Leaves));
+        going.into_iter().find_map(|voter| {
+            let add = self.candidate(shard, Some(voter));
+            let is_over = self.standing(voter).is_none_or(|standing| standing == Standing::Leaves);
+            let may_go = add.is_some() || is_over && shard.voters.len() > 1;
+            may_go.then(|| self.step(id, add, Some(voter)))
+        })
+    }
+
+    /// Adds a replica to a shard that has too few.
+    fn growth(&self, id: ShardId, shard: &ShardPlacement) -> Option<ShardMove> {
+        let is_small = shard.voters.len() < usize::from(self.placement.replicas.get());
+        let add = self.candidate(shard, None).filter(|_| is_small && self.has_majority(shard))?;
+        Some(self.step(id, Some(add), None))
+    }
+
+    /// Returns whether a shard can be changed without need.
+    fn is_healthy(&self, shard: &ShardPlacement) -> bool {
+        shard.voters.iter().all(|voter| self.serves(*voter))
+    }
+
+    /// Moves a replica to a region that has at least two less of the shard.
+    fn spread(&self, id: ShardId, shard: &ShardPlacement) -> Option<ShardMove> {
+        if !self.is_healthy(shard) {
+            return None;
+        }
+        let of_region = |replica: ShardReplica| {
+            self.region(replica).map_or(0, |region| self.in_region(shard, region, None))
+        };
+        let from =
+            *shard.voters.iter().max_by_key(|voter| (of_region(**voter), self.load(**voter), **voter))?;
+        let to = self.candidate(shard, Some(from))?;
+        let is_better = of_region(from) >= of_region(to) + 2 && self.region(from) != self.region(to);
+        is_better.then(|| self.step(id, Some(to), Some(from)))
+    }
+
+    /// Moves a replica from a core to one that has at least two less.
+    fn balance(&self, shards: &[(ShardId, &ShardPlacement)]) -> Option<ShardMove> {
+        let mut serving: Vec<ShardReplica> =
+            self.cores.keys().copied().filter(|replica| self.serves(*replica)).collect();
+        serving.sort_by_key(|replica| (self.load(*replica), *replica));
+        for from in serving.iter().rev() {
+            for to in serving.iter().take_while(|to| self.load(**to) + 2 <= self.load(*from)) {
+                let movable = shards.iter().filter(|(_, shard)| {
+                    self.is_healthy(shard)
+                        && shard.voters.contains(from)
+                        && self.keeps_regions(shard, *from, *to)
+                });
+                if let Some((id, _)) = movable.min_by_key(|(id, _)| *id) {
+                    return Some(self.step(*id, Some(*to), Some(*from)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns whether a shard's replicas are in as many regions after a replica has moved.
+    fn keeps_regions(&self, shard: &ShardPlacement, from: ShardReplica, to: ShardReplica) -> bool {
+        let (Some(left), Some(entered)) = (self.region(from), self.region(to)) else { return false };
+        let is_new = shard.voters.iter().all(|voter| voter.node != to.node);
+        let is_not_worse =
+            left == entered || self.in_region(shard, entered, None) < self.in_region(shard, left, None);
+        is_new && is_not_worse
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+//! Tests of the planner against the rules, which are checked by trying every possible step.
+
+use consensus::ReplicaId;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const SHARDS: u16 = 6;
+const CORES_MAX: u8 = 7;
+
+fn core(node: u8, log: u64, region: u8, standing: Standing) -> Core {
+    let replica = ShardReplica { node: NodeId(u64::from(node) + 1), replica: ReplicaId(log) };
+    Core { replica, region: format!("r{region}").into(), standing }
+}
+
+/// Returns this number of cores in these regions.
+fn cores(count: u8, regions: u8) -> Vec<Core> {
+    (0..count).map(|node| core(node, 1, node % regions, Standing::Serves)).collect()
+}
+
+fn placed(cores: &[Core], replicas: u8) -> Placement {
+    found(cores, SHARDS, Replicas::new(replicas).expect("a number of replicas"), [7; 16]).expect("a core")
+}
+
+/// Cores and a placement, with changes that have begun.
+#[derive(Debug)]
+struct Model {
+    cores: Vec<Core>,
+    placement: Placement,
+    index: u64,
+    logs: u64,
+    regions: u8,
+}
+
+impl Model {
+    fn new(replicas: u8, regions: u8) -> Self {
+        let cores = cores(3, regions);
+        Self { placement: placed(&cores, replicas), cores, index: 1, logs: 1, regions }
+    }
+
+    fn standing(&self, replica: ShardReplica) -> Option<Standing> {
+        self.cores.iter().find(|core| core.replica == replica).map(|core| core.standing)
+    }
+
+    fn serves(&self, replica: ShardReplica) -> bool {
+        self.standing(replica) == Some(Standing::Serves)
+    }
+
+    fn stays(&self, replica: ShardReplica) -> bool {
+        matches!(self.standing(replica), Some(Standing::Serves | Standing::Away))
+    }
+
+    fn answers(&self, shard: &ShardPlacement) -> usize {
+        let answers = |voter: &&ShardReplica| {
+            matches!(self.standing(**voter), Some(Standing::Serves | Standing::Leaves))
+        };
+        shard.voters.iter().filter(answers).count()
+    }
+
+    fn can_change(&self, shard: &ShardPlacement) -> bool {
+        2 * self.answers(shard) > shard.voters.len()
+    }
+
+    /// Returns whether a majority of the voters is gone, or has been dead for long.
+    fn is_stuck(&self, shard: &ShardPlacement) -> bool {
+        let is_left = |voter: &&ShardReplica| self.standing(**voter).is_some_and(|it| it != Standing::Lost);
+        2 * shard.voters.iter().filter(is_left).count() <= shard.voters.len()
+    }
+
+    fn load(&self, replica: ShardReplica) -> usize {
+        self.placement.shards().filter(|(_, shard)| shard.target().contains(&replica)).count()
+    }
+
+    fn region(&self, replica: ShardReplica) -> Option<&str> {
+        self.cores.iter().find(|core| core.replica == replica).map(|core| &*core.region)
+    }
+
+    /// Sum of the squares of the shard's replicas in each region.
+    fn concentration(&self, voters: &[ShardReplica]) -> usize {
+        let alike = |one: &ShardReplica| {
+            voters.iter().filter(|other| self.region(**other) == self.region(*one)).count()
+        };
+        voters.iter().map(alike).sum()
+    }
+
+    /// Cores that can take a replica of a shard in place of one of its voters.
+    fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<ShardReplica> {
+        let others: Vec<NodeId> =
+            shard.voters.iter().filter(|voter| Some(**voter) != removed).map(|voter| voter.node).collect();
+        let replicas =
+            self.cores.iter().filter(|core| core.standing == Standing::Serves).map(|core| core.replica);
+        replicas.filter(|it| !shard.voters.contains(it) && !others.contains(&it.node)).collect()
+    }
+
+    /// Returns whether a voter of a shard should be moved to another core, although nothing is wrong.
+    fn is_better(&self, shard: &ShardPlacement, removed: ShardReplica, added: ShardReplica) -> bool {
+        let mut after = shard.voters.clone();
+        after.iter_mut().filter(|voter| **voter == removed).for_each(|voter| *voter = added);
+        let (now, then) = (self.concentration(&shard.voters), self.concentration(&after));
+        shard.voters.iter().all(|voter| self.serves(*voter))
+            && (then < now || then == now && self.load(removed) >= self.load(added) + 2)
+    }
+
+    /// Asserts that the rules allow a step.
+    fn check(&self, step: &ShardMove) {
+        let shard = self.placement.shard(step.shard).expect("a shard of the cluster");
+        assert_eq!(step.version, self.placement.version);
+        for (id, other) in self.placement.shards() {
+            // A change that is replaced has begun before.
+            let may_change = !shard.is_settled() || other.is_settled() || self.is_stuck(other);
+            assert!(id == step.shard || may_change, "two shards change");
+        }
+        let is_over = |learner: ShardReplica| !self.stays(learner);
+        assert!(shard.is_settled() || shard.learner.is_some_and(is_over), "the change goes on");
+        assert!(step.add.is_none_or(|added| self.free(shard, step.remove).contains(&added)), "{step:?}");
+        let changed = shard.after(2, step).expect("it can be applied");
+        let (before, after) = (shard.voters.len(), changed.target().len());
+        assert!(after <= before.max(usize::from(self.placement.replicas.get())), "too many replicas");
+        if step.add.is_none() && step.remove == shard.learner {
+            return;
+        }
+        assert!(self.can_change(shard), "no majority answers");
+        match step.remove {
+            None => assert!(before < after),
+            Some(removed) if self.stays(removed) => {
+                let added = step.add.expect("a replica is moved");
+                assert!(self.is_better(shard, removed, added), "{step:?} is no improvement");
+            }
+            Some(removed) if step.add.is_none() => {
+                assert!(matches!(self.standing(removed), None | Some(Standing::Leaves)), "it may come back");
+                assert!(self.free(shard, Some(removed)).is_empty(), "another core can replace it");
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Asserts that no possible step is wanted.
+    fn check_final(&self) {
+        for (id, shard) in self.placement.shards() {
+            if !shard.is_settled() {
+                assert!(self.is_stuck(shard), "{id:?} changes for ever");
+                continue;
+            }
+            if !self.can_change(shard) {
+                continue;
+            }
+            let wanted = usize::from(self.placement.replicas.get());
+            assert!(shard.voters.len() >= wanted || self.free(shard, None).is_empty(), "{id:?} is small");
+            for voter in &shard.voters {
+                let free = self.free(shard, Some(*voter));
+                assert!(self.stays(*voter) || free.is_empty(), "{id:?} keeps {voter:?}");
+                let is_over = matches!(self.standing(*voter), None | Some(Standing::Leaves));
+                assert!(!is_over || shard.voters.len() == 1, "{id:?} keeps {voter:?}");
+                for added in free {
+                    assert!(
+                        !self.is_better(shard, *voter, added),
+                        "{id:?} could move {voter:?} to {added:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Plans a step. The order of the cores makes no difference.
+    fn plan(&mut self) -> Option<ShardMove> {
+        let step = next_move(&self.cores, &self.placement);
+        let reversed: Vec<Core> = self.cores.iter().rev().cloned().collect();
+        assert_eq!(next_move(&reversed, &self.placement), step);
+        step.inspect(|step| self.check(step))
+    }
+
+    fn begin(&mut self, step: &ShardMove) {
+        self.index += 1;
+        let index = self.index;
+        let shard = &mut self.placement.shards[usize::from(step.shard.0)];
+        *shard = shard.after(index, step).expect("it can be applied");
+        self.placement.version = index;
+    }
+
+    /// Ends the changes of all shards that can change.
+    fn finish(&mut self) -> bool {
+        let changing =
+            |(_, shard): &(ShardId, &ShardPlacement)| !shard.is_settled() && self.can_change(shard);
+        let done: Vec<_> =
+            self.placement.shards().filter(changing).map(|(id, shard)| (id, shard.epoch)).collect();
+        self.index += 1;
+        self.placement.version = self.index;
+        done.iter().filter(|(id, epoch)| self.placement.finish(*id, *epoch)).count() > 0
+    }
+
+    /// Lets something happen to one of the cores, or to the shards.
+    fn event(&mut self, kind: u8, which: u8) {
+        let at = usize::from(which) % self.cores.len();
+        let serving = self.cores.iter().filter(|core| core.standing == Standing::Serves).count();
+        match kind {
+            0 => {
+                let is_used =
+                    |node: &u8| self.cores.iter().any(|it| it.replica.node == NodeId(u64::from(*node) + 1));
+                if let Some(node) = (0..CORES_MAX).find(|node| !is_used(node)) {
+                    self.logs += 1;
+                    self.cores.push(core(node, self.logs, which % self.regions, Standing::Serves));
+                }
+            }
+            1 if serving > 1 => drop(self.cores.remove(at)),
+            2 => {
+                // It has lost its disk.
+                self.logs += 1;
+                self.cores[at].replica.replica = ReplicaId(self.logs);
+                self.cores[at].standing = Standing::Serves;
+            }
+            3 => self.cores[at].standing = Standing::Away,
+            4 => self.cores[at].standing = Standing::Lost,
+            5 if serving > 1 => self.cores[at].standing = Standing::Leaves,
+            6 | 7 => self.cores[at].standing = Standing::Serves,
+            8 => drop(self.finish()),
+            _ => {
+                if let Some(step) = self.plan() {
+                    self.begin(&step);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_step_follows_the_rules_and_the_steps_end(
+        events in vec((0..14_u8, any::<u8>()), 0..80),
+        replicas in 1..=5_u8,
+        regions in 1..=3_u8,
+    ) {
+        let mut model = Model::new(replicas, regions);
+        for (kind, which) in events {
+            model.event(kind, which);
+            // A leader plans after each change, but its command may be lost.
+            model.plan();
+        }
+        for core in &mut model.cores {
+            if core.standing == Standing::Away {
+                core.standing = Standing::Serves;
+            }
+        }
+        let mut steps = 0;
+        loop {
+            match model.plan() {
+                Some(step) => model.begin(&step),
+                None if model.finish() => {}
+                None => break,
+            }
+            steps += 1;
+            prop_assert!(steps < 400, "no end");
+        }
+        model.check_final();
+    }
+}
+
+#[test]
+fn the_first_placement_uses_all_cores_evenly_and_nothing_moves_after_it() {
+    for (count, regions) in (1..=CORES_MAX).flat_map(|count| (1..=4).map(move |regions| (count, regions))) {
+        for replicas in Replicas::MIN..=Replicas::MAX {
+            let mut cores = cores(count, regions);
+            let placement = placed(&cores, replicas);
+            assert_eq!(placement.shards().len(), usize::from(SHARDS));
+            assert!(
+                placement.shards().all(|(_, shard)| shard.voters.len() == usize::from(replicas.min(count)))
+            );
+            assert_eq!(next_move(&cores, &placement), None, "{count} cores in {regions} regions");
+            cores.reverse();
+            assert_eq!(placed(&cores, replicas), placement);
+            let model = Model { cores, placement, index: 0, logs: 0, regions };
+            model.check_final();
+            let loads: Vec<usize> = model.cores.iter().map(|core| model.load(core.replica)).collect();
+            let difference = loads.iter().max().expect("a core") - loads.iter().min().expect("a core");
+            assert!(difference < 2 || regions > 1, "{loads:?}");
+        }
+    }
+    assert_eq!(found(&[], 1, Replicas::default(), [0; 16]), None);
+    assert_eq!(found(&[core(0, 1, 0, Standing::Away)], 1, Replicas::default(), [0; 16]), None);
+}
+
+/// Runs the planner to its end, and returns the number of steps.
+fn settle(model: &mut Model) -> usize {
+    let mut steps = 0;
+    while let Some(step) = model.plan() {
+        model.begin(&step);
+        assert_eq!(model.plan(), None, "one shard at a time");
+        assert!(model.finish());
+        steps += 1;
+    }
+    steps
+}
+
+#[test]
+fn a_core_that_joins_gets_its_share_and_no_more_is_moved() {
+    let mut model = Model::new(3, 1);
+    assert_eq!(settle(&mut model), 0);
+    model.event(0, 0);
+    // Four cores have 18 replicas: the new one gets 4.
+    assert_eq!(settle(&mut model), 4);
+    model.event(0, 0);
+    assert_eq!(settle(&mut model), 3);
+}
+
+#[test]
+fn a_core_that_is_away_keeps_its_replicas_until_it_counts_as_lost() {
+    let mut model = Model::new(3, 1);
+    model.event(0, 0);
+    settle(&mut model);
+    let moved = model.load(model.cores[0].replica);
+    model.cores[0].standing = Standing::Away;
+    assert_eq!(settle(&mut model), 0);
+    model.cores[0].standing = Standing::Lost;
+    assert_eq!(settle(&mut model), moved);
+    assert_eq!(model.load(model.cores[0].replica), 0);
+}
+
+#[test]
+fn a_lost_core_without_a_replacement_is_kept_and_a_removed_one_is_not() {
+    let mut model = Model::new(3, 1);
+    model.cores[1].standing = Standing::Lost;
+    assert_eq!(settle(&mut model), 0);
+    model.cores.remove(1);
+    assert_eq!(settle(&mut model), usize::from(SHARDS));
+    assert!(model.placement.shards().all(|(_, shard)| shard.voters.len() == 2));
+    // One of two voters is no majority: the shards wait.
+    model.cores.pop();
+    assert_eq!(settle(&mut model), 0);
+}
+
+#[test]
+fn a_core_that_leaves_hands_over_its_shards_even_to_a_single_other_one() {
+    let mut model = Model::new(3, 1);
+    for left in [2, 1] {
+        model.cores[left].standing = Standing::Leaves;
+        assert_eq!(settle(&mut model), usize::from(SHARDS));
+        assert!(model.placement.shards().all(|(_, shard)| shard.voters.len() == left));
+        model.cores.pop();
+    }
+}
+
+#[test]
+fn a_core_that_has_lost_its_disk_gets_its_replicas_back() {
+    let mut model = Model::new(3, 1);
+    let before = model.placement.clone();
+    model.event(2, 0);
+    assert_eq!(settle(&mut model), usize::from(SHARDS));
+    for ((_, old), (_, new)) in before.shards().zip(model.placement.shards()) {
+        let nodes = |shard: &ShardPlacement| shard.voters.iter().map(|voter| voter.node).collect::<Vec<_>>();
+        assert_eq!(nodes(old), nodes(new), "a replacement takes the slot of the one before");
+        assert_ne!(old.voters, new.voters);
+    }
+}
+
+#[test]
+fn a_learner_that_is_lost_is_replaced_or_given_up() {
+    let mut model = Model::new(3, 1);
+    model.event(0, 0);
+    let step = model.plan().expect("a core has joined");
+    model.begin(&step);
+    let at = model.cores.iter().position(|core| Some(core.replica) == step.add).expect("it is the new core");
+    model.cores[at].standing = Standing::Lost;
+    let undo = model.plan().expect("the learner is lost");
+    assert_eq!((undo.shard, undo.add, undo.remove), (step.shard, None, step.add));
+    model.begin(&undo);
+    assert_eq!(model.plan(), None, "the group has to report that it is without the learner");
+    assert!(model.finish());
+    assert_eq!(settle(&mut model), 0);
+}
+
+#[test]
+fn a_region_without_replicas_gets_one_of_each_shard() {
+    // Two cores are in the first region, and one in the second.
+    let mut all: Vec<Core> =
+        [0, 0, 1].iter().zip(0..).map(|(region, node)| core(node, 1, *region, Standing::Serves)).collect();
+    let placement = placed(&all, 3);
+    all.push(core(3, 1, 2, Standing::Serves));
+    let mut model = Model { cores: all, placement, index: 1, logs: 1, regions: 3 };
+    assert_eq!(settle(&mut model), usize::from(SHARDS));
+    for (_, shard) in model.placement.shards() {
+        assert_eq!(model.concentration(&shard.voters), 3, "one in each region");
+    }
+}
+
+/// A majority of a shard's voters is lost while the shard changes. The other shards are repaired.
+#[test]
+fn a_shard_that_cannot_change_does_not_hold_up_the_others() {
+    let mut model = Model::new(3, 1);
+    (0..3).for_each(|_| model.event(0, 0));
+    settle(&mut model);
+    model.event(0, 0);
+    let step = model.plan().expect("a core has joined");
+    model.begin(&step);
+    let voters = model.placement.shard(step.shard).expect("a shard").voters.clone();
+    for voter in voters.iter().filter(|voter| Some(**voter) != step.remove) {
+        let core = model.cores.iter_mut().find(|core| core.replica == *voter).expect("a core");
+        core.standing = Standing::Lost;
+    }
+    assert!(!model.finish());
+    let mut repaired = 0;
+    while let Some(step) = model.plan() {
+        model.begin(&step);
+        assert!(model.finish());
+        repaired += 1;
+    }
+    assert!(repaired > 0);
+    model.check_final();
+    // The two cores return.
+    model.cores.iter_mut().for_each(|core| core.standing = Standing::Serves);
+    assert_eq!(model.plan(), None, "the first change goes on");
+    assert!(model.finish());
+    settle(&mut model);
+    model.check_final();
+}

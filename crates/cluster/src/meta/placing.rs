@@ -1,0 +1,89 @@
+//! Part of a node in the placement of shards: the leader of the meta group decides, and cores report what is done.
+
+use std::sync::Arc;
+
+use broker::{SHARDS as SHARD_COUNT, ShardId};
+use link::{NodeId, Time};
+
+use super::placement::planner::{self, Core, Standing};
+use super::placement::{Placement, PlacementCommand, ShardReplica};
+use super::proposals::Reply;
+use super::{Command, LIMIT, Member, Meta, State};
+use crate::features::SHARDS;
+
+impl Meta {
+    /// Returns the committed placement of shards, as far as this node knows it. `None` before there is one.
+    pub fn placement(&self) -> Option<&Arc<Placement>> {
+        self.placement.as_ref()
+    }
+
+    /// Notes that the group of a shard, which this core leads, has exactly the voters of
+    /// [`ShardPlacement::target`](super::ShardPlacement::target) in this epoch. The node reports it until the placement
+    /// shows it.
+    pub fn shard_changed(&mut self, shard: ShardId, epoch: u64) {
+        let is_known = self.placement.as_ref().is_some_and(|placement| placement.shard(shard).is_some());
+        if is_known && self.core.is_some() {
+            self.changed_shards.insert(shard, epoch);
+            self.due = Time::default();
+        }
+    }
+
+    /// Proposes the owner's reports to the leader.
+    pub(super) fn report_changed_shards(&mut self, now: Time) {
+        let Some(placement) = &self.placement else { return };
+        self.changed_shards.retain(|shard, epoch| {
+            let present = placement.shard(*shard).map(|shard| (shard.epoch, shard.is_settled()));
+            present.is_some_and(|(known, is_settled)| *epoch > known || *epoch == known && !is_settled)
+        });
+        for (shard, epoch) in &self.changed_shards {
+            if !self.proposals.has_shard(*shard) {
+                let done = Command::Placement(PlacementCommand::Done { shard: *shard, epoch: *epoch });
+                self.proposals.push(now.after(LIMIT), Reply::Shard(*shard), done.encode());
+            }
+        }
+    }
+
+    /// Returns the next command of this leader about the placement.
+    pub(super) fn next_placement(&mut self, now: Time) -> Option<Command> {
+        let is_adopted = self.adopted().is_some_and(|adopted| adopted & SHARDS != 0);
+        if !is_adopted || !self.knows_cores(now) || !self.has_quorum(now) {
+            return None;
+        }
+        let cores = self.cores_of_shards(now);
+        let (replicas, owner_key) = (self.config.replicas, self.config.owner_key);
+        let command = match &self.core.as_ref()?.group().state().placement {
+            None => {
+                let first = planner::found(&cores, SHARD_COUNT, replicas, owner_key)?;
+                PlacementCommand::Found(first.into())
+            }
+            Some(placement) => PlacementCommand::Move(planner::next_move(&cores, placement)?),
+        };
+        Some(Command::Placement(command))
+    }
+
+    /// Returns the cores of the roster as the planner sees them.
+    fn cores_of_shards(&mut self, now: Time) -> Vec<Core> {
+        let roster = self.roster.clone();
+        let dead_since = &mut self.leader_state.dead_since;
+        dead_since.retain(|id, (incarnation, _)| {
+            let member = roster.members.get(id);
+            member.is_some_and(|it| it.state == State::Dead && it.incarnation == *incarnation)
+        });
+        let replace_after = self.config.replace_after;
+        let mut standing = |id: NodeId, member: &Member| match member.state {
+            State::Dead if member.leaves => Standing::Lost,
+            State::Dead => {
+                let (_, since) = *dead_since.entry(id).or_insert((member.incarnation, now));
+                if since.after(replace_after) <= now { Standing::Lost } else { Standing::Away }
+            }
+            State::Alive if member.leaves => Standing::Leaves,
+            State::Alive => Standing::Serves,
+            State::Suspect(_) => Standing::Away,
+        };
+        let core = |(id, member): (NodeId, &Member)| {
+            let replica = ShardReplica { node: id, replica: member.replica? };
+            Some(Core { replica, region: member.info.region.clone(), standing: standing(id, member) })
+        };
+        roster.cores().filter_map(core).collect()
+    }
+}

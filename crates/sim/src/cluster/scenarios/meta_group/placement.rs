@@ -1,0 +1,191 @@
+//! Placement of shards: every node knows it, and it follows the cores.
+
+use std::collections::BTreeMap;
+
+use broker::ShardId;
+use cluster::meta::{Placement, ShardPlacement};
+
+use super::*;
+
+/// Number of shards, and of replicas of each.
+const SHARDS: usize = 16;
+const REPLICAS: usize = 3;
+
+/// Starts three cores and a replicant, which is n3. Further cores are not started yet.
+fn placed(further: usize, change: impl FnOnce(&mut Plan)) -> Scenario {
+    let mut plan = plan(Duration::from_millis(5));
+    plan.add(Role::Replicant);
+    (0..further).for_each(|_| plan.add(Role::Core));
+    let count = plan.nodes.len();
+    plan.join_lists = vec![vec![0, 1, 2]; count];
+    plan.places_shards = true;
+    plan.replace_after = Duration::from_secs(5);
+    change(&mut plan);
+    let mut scenario = Scenario::of_first(SEED, plan, |_| None, further);
+    scenario.until("shards are placed", |scenario| {
+        (0..4).all(|node| scenario.meta(node).is_some_and(|meta| meta.placement().is_some()))
+    });
+    scenario
+}
+
+impl Scenario {
+    fn placement(&self, node: usize) -> &Placement {
+        self.meta(node).expect("the node runs").placement().expect("shards are placed")
+    }
+
+    /// Lets the groups of changing shards reach the voters that they should have. The first of these nodes reports it.
+    fn change_shards(&mut self, reporter: usize) {
+        let is_changing = |(_, shard): &(ShardId, &ShardPlacement)| !shard.is_settled();
+        let changing = self.placement(reporter).shards().filter(is_changing);
+        let changing: Vec<_> =
+            changing.map(|(id, shard)| (id, shard.epoch, shard.target()[0].node)).collect();
+        for (shard, epoch, leader) in changing {
+            let leads = |node: &usize| id(*node) == leader && self.cluster.members[*node].process.is_some();
+            // The leader of a group whose first voter is gone is another one.
+            let node = (0..self.cluster.members.len()).find(leads).unwrap_or(reporter);
+            self.orders(node, RouterCommand::ShardChanged(shard, epoch));
+        }
+    }
+
+    /// Runs until each of these cores has its share of all replicas, and nothing changes any more. Asserts that one
+    /// shard at a time changes, and that all keep their number of voters.
+    fn until_shared_by(&mut self, cores: &[usize], others: &[usize]) {
+        let share = SHARDS * REPLICAS / cores.len();
+        let mut waited = 0;
+        loop {
+            self.run_for(200 * MILLI);
+            let known = |node: &usize| self.meta(*node).and_then(Meta::placement);
+            for placement in cores.iter().chain(others).filter_map(known) {
+                let changing = placement.shards().filter(|(_, shard)| !shard.is_settled()).count();
+                assert!(changing <= 1, "{changing} shards change at once");
+                assert!(placement.shards().all(|(_, shard)| shard.voters.len() == REPLICAS));
+            }
+            let first = self.placement(cores[0]);
+            let loads = loads(first);
+            let is_shared = first.shards().all(|(_, shard)| shard.is_settled())
+                && loads.len() == cores.len()
+                && cores
+                    .iter()
+                    .all(|core| loads.get(&id(*core)).is_some_and(|load| (share..=share + 1).contains(load)));
+            if is_shared
+                && cores.iter().chain(others).all(|node| known(node).is_some_and(|it| **it == *first))
+            {
+                return;
+            }
+            waited += 1;
+            assert!(waited < 600, "after two minutes: {loads:?}");
+            self.change_shards(cores[0]);
+        }
+    }
+}
+
+/// Number of replicas of each node.
+fn loads(placement: &Placement) -> BTreeMap<NodeId, usize> {
+    let mut loads = BTreeMap::new();
+    for replica in placement.shards().flat_map(|(_, shard)| shard.replicas()) {
+        *loads.entry(replica.node).or_default() += 1;
+    }
+    loads
+}
+
+/// Two cores join one after the other. Then one dies, and another one leaves. A replicant and all cores know each
+/// placement.
+#[cfg_attr(test, test)]
+pub(in super::super) fn replicas_of_shards_follow_the_cores() {
+    let mut scenario = placed(2, |_| ());
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+    let key = scenario.placement(0).owner_key;
+    scenario.cluster.start(4);
+    scenario.until_shared_by(&[0, 1, 2, 4], &[REPLICANT]);
+    scenario.cluster.start(5);
+    scenario.until_shared_by(&[0, 1, 2, 4, 5], &[REPLICANT]);
+    scenario.shuts_down(4);
+    scenario.until_shared_by(&[0, 1, 2, 5], &[REPLICANT]);
+    scenario.removes(0, 4, ProposalId(FIRST_OTHER_PROPOSAL));
+    scenario.until("it is removed", |scenario| scenario.members(0) == 5);
+    scenario.orders(5, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
+    let leaves =
+        |scenario: &Scenario| scenario.known(0).members.get(&id(5)).is_some_and(|member| member.leaves);
+    scenario.until("it leaves", leaves);
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+    scenario.until("it has left", |scenario| scenario.members(0) == 4);
+    assert_eq!(scenario.placement(REPLICANT).owner_key, key);
+    // Operators see the same by names.
+    let process = scenario.cluster.members[REPLICANT].process.as_ref().expect("the node runs");
+    let view = process.router.view(process.time(&scenario.cluster.cx)).membership.placement;
+    let view = view.expect("shards are placed");
+    assert_eq!((view.version, view.shards.len()), (scenario.placement(0).version, SHARDS));
+    let mut voters = view.shards[7].voters.clone();
+    voters.sort();
+    assert_eq!(voters, ["n0".into(), "n1".into(), "n2".into()]);
+}
+
+/// A core is dead, and has no replicas any more. When a second one dies, the first is not chosen, although it has the
+/// fewest replicas.
+#[cfg_attr(test, test)]
+pub(in super::super) fn a_dead_core_gets_no_replicas_of_another_one() {
+    let mut scenario = placed(2, |_| ());
+    scenario.cluster.start(4);
+    scenario.cluster.start(5);
+    scenario.until_shared_by(&[0, 1, 2, 4, 5], &[REPLICANT]);
+    scenario.shuts_down(4);
+    scenario.until_shared_by(&[0, 1, 2, 5], &[REPLICANT]);
+    scenario.shuts_down(5);
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+}
+
+/// All cores restart from snapshots of the meta group.
+#[cfg_attr(test, test)]
+pub(in super::super) fn a_placement_outlasts_a_restart_of_all_cores() {
+    let mut scenario = placed(0, |plan| plan.snapshot_after = 10);
+    for _ in 0..30 {
+        scenario.cluster.propose_new_record(0);
+        scenario.run_for(SECOND);
+    }
+    let before = scenario.placement(0).clone();
+    for node in 0..4 {
+        scenario.cluster.fault(&Fault::Kill { node });
+    }
+    (0..4).for_each(|node| scenario.cluster.start(node));
+    scenario.until("all belong to it", |scenario| (0..4).all(|node| scenario.members(node) == 4));
+    scenario.run_for(5 * SECOND);
+    for node in 0..4 {
+        assert_eq!(*scenario.placement(node), before, "n{node}");
+    }
+}
+
+/// A core that does not know the feature keeps the cores from placing shards, and its update allows it.
+#[test]
+fn shards_are_placed_once_all_cores_can_read_it() {
+    let mut plan = plan(Duration::from_millis(5));
+    plan.add(Role::Replicant);
+    let mut scenario = Scenario::of_first(SEED, plan, |_| None, 0);
+    let offer = |scenario: &mut Scenario, nodes: &[usize]| {
+        for node in nodes {
+            scenario.cluster.members[*node].always |= cluster::SHARDS;
+            scenario.restart(*node);
+            scenario.run_for(5 * SECOND);
+        }
+    };
+    offer(&mut scenario, &[0, 1]);
+    scenario.run_for(20 * SECOND);
+    assert_eq!(scenario.adopted(0), cluster::LOG);
+    assert!((0..4).all(|node| scenario.meta(node).is_some_and(|meta| meta.placement().is_none())));
+    offer(&mut scenario, &[2]);
+    scenario.until("the cores know it", |scenario| {
+        (0..3).all(|node| scenario.meta(node).is_some_and(|meta| meta.placement().is_some()))
+    });
+    scenario.run_for(5 * SECOND);
+    assert_eq!(scenario.adopted(0), cluster::LOG | cluster::SHARDS);
+    let replicant = scenario.meta(REPLICANT).expect("the node runs");
+    assert!(replicant.placement().is_none() && replicant.is_member(), "it is of an older version");
+    offer(&mut scenario, &[REPLICANT]);
+    scenario.until("the replicant knows it", |scenario| {
+        scenario.meta(REPLICANT).and_then(Meta::placement).is_some()
+    });
+    assert_eq!(scenario.placement(REPLICANT), scenario.placement(0));
+    for node in 0..4 {
+        let process = scenario.cluster.members[node].process.as_ref().expect("runs");
+        assert_eq!(process.router.counters().malformed, 0, "n{node}");
+    }
+}
