@@ -238,6 +238,9 @@ report! {
     cluster_check_features_later,
     /// Links over which a correct clock was measured.
     cluster_check_clocks,
+    /// Reports that a shard has its new voters, and final placements of shards that all nodes knew.
+    cluster_shards_changed,
+    cluster_check_placement,
     /// Checks of running nodes that were declared dead: they may acknowledge nothing.
     cluster_check_dead,
     /// Leases that a node relied on and that the core knew, and those of nodes that the core had removed.

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use broker::peers::SubackLevel;
 use broker::settings::{Settings, SharedStrategy};
-use cluster::meta::REPLACE_AFTER;
 use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
 use link::{BufferMax, MeshConfig};
 use replog::{Batching, Incarnation};
@@ -220,6 +219,12 @@ impl Plan {
         faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
         setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
+        // These draws are separate, too.
+        let mut of_shards = Random::new(seed ^ 0x5A_D5);
+        let places_shards = of_shards.percent(30);
+        let replicas = Replicas::new(1 + of_shards.below(5) as u8).unwrap_or_default();
+        let replace_after = Duration::from_secs(*of_shards.pick(&[2, 1_000]));
+        let snapshots = *of_shards.pick(&[20, SNAPSHOT_AFTER]);
         Self {
             skews: (0..count).map(|_| random.draw() % SKEW_MAX).collect(),
             setups,
@@ -238,10 +243,10 @@ impl Plan {
             join_lists: Vec::new(),
             old: Vec::new(),
             rates: Vec::new(),
-            places_shards: false,
-            replicas: Replicas::default(),
-            replace_after: REPLACE_AFTER,
-            snapshot_after: SNAPSHOT_AFTER,
+            places_shards,
+            replicas,
+            replace_after,
+            snapshot_after: if places_shards { snapshots } else { SNAPSHOT_AFTER },
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use broker::peers::Wants;
-use cluster::meta::State;
+use cluster::meta::{ShardPlacement, ShardReplica, State};
 use link::PeerStatus;
 use mqtt::QoS;
 
@@ -22,6 +22,8 @@ const SILENCE: usize = 4;
 /// Maximum number of seconds until all nodes are joined and members after the last fault. The cores may need several
 /// elections, and cores join one at a time.
 const JOINED_PATIENCE: usize = 90;
+/// The same, with shards whose replicas move one after the other.
+const PLACED_PATIENCE: usize = 300;
 
 /// Routes of a node by filter.
 type Wanted = BTreeMap<String, Wants>;
@@ -86,6 +88,7 @@ impl SimCluster {
     /// Asserts that the available nodes get the same state, and exchange messages.
     pub(super) fn check_converged(&mut self) {
         self.settle();
+        self.cx.report.cluster_check_placement += u64::from(self.plan.places_shards);
         self.check_routes();
         self.check_records();
         self.exchange();
@@ -99,8 +102,9 @@ impl SimCluster {
             let until = self.cx.now() + SECOND;
             self.run_until(until);
             // Data for another node waits until the two are joined, however quiet the clients are.
-            let mut is_quiet = self.are_joined() && self.copies_are_the_same();
-            if !is_quiet && second > JOINED_PATIENCE {
+            let mut is_quiet = self.are_joined() && self.copies_are_the_same() && self.are_placed();
+            let patience = if self.plan.places_shards { PLACED_PATIENCE } else { JOINED_PATIENCE };
+            if !is_quiet && second > patience {
                 self.trace_members();
                 panic!("nodes are not joined, or differ, after {second} s");
             }
@@ -127,7 +131,8 @@ impl SimCluster {
         let count = available_nodes.len();
         // Features of an absent node are unknown, so the cores cannot adopt them.
         let absent_node = self.oracle.absent_node;
-        let is_open = |adopted: u64| absent_node.is_some() || adopted == cluster::LOG;
+        let all = cluster::LOG | if self.plan.places_shards { cluster::SHARDS } else { 0 };
+        let is_open = |adopted: u64| absent_node.is_some() || adopted == all;
         let absent_node = absent_node.map(|node| self.id_of(node));
         available_nodes.into_iter().all(|node| {
             let Some(process) = &mut self.members[node].process else { return false };
@@ -138,6 +143,39 @@ impl SimCluster {
             is_whole
                 && process.router.mesh().peers().all(|peer| Some(peer.node) == absent_node || is_linked(peer))
         })
+    }
+
+    /// Returns whether all available nodes know the same placement of shards, and each shard has as many replicas as
+    /// it should, or no majority of its voters is left.
+    fn are_placed(&mut self) -> bool {
+        if !self.plan.places_shards {
+            return true;
+        }
+        let available_nodes = self.available_nodes();
+        let router = |node: usize| self.members[node].process.as_ref().map(|process| &process.router);
+        let mut placements =
+            available_nodes.iter().map(|node| router(*node).map(|router| router.placement()));
+        let first = placements.next().flatten().flatten();
+        if !placements.all(|it| it.is_some_and(|placement| placement == first)) {
+            return false;
+        }
+        if self.oracle.absent_node.is_some() {
+            // Its replicas are replaced, or wait for it.
+            return true;
+        }
+        let (Some(placement), Some(router)) = (first, router(available_nodes[0])) else { return false };
+        let roster = router.meta().roster();
+        let is_there = |voter: &&ShardReplica| {
+            let member = roster.members.get(&voter.node);
+            member.is_some_and(|member| member.replica == Some(voter.replica))
+        };
+        let wanted = usize::from(placement.replicas.get()).min(roster.cores().count());
+        let is_right = |shard: &ShardPlacement| {
+            let there = shard.voters.iter().filter(is_there).count();
+            let is_whole = shard.is_settled() && there == wanted && shard.voters.len() == wanted;
+            is_whole || there <= shard.voters.len() / 2
+        };
+        placement.shards().all(|(_, shard)| is_right(shard))
     }
 
     /// Routes of a node's own clients, and those of other nodes that it knows.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use broker::ShardId;
-use cluster::meta::{Placement, ShardPlacement};
+use cluster::meta::Placement;
 
 use super::*;
 
@@ -33,20 +32,6 @@ impl Scenario {
         self.meta(node).expect("the node runs").placement().expect("shards are placed")
     }
 
-    /// Lets the groups of changing shards reach the voters that they should have. The first of these nodes reports it.
-    fn change_shards(&mut self, reporter: usize) {
-        let is_changing = |(_, shard): &(ShardId, &ShardPlacement)| !shard.is_settled();
-        let changing = self.placement(reporter).shards().filter(is_changing);
-        let changing: Vec<_> =
-            changing.map(|(id, shard)| (id, shard.epoch, shard.target()[0].node)).collect();
-        for (shard, epoch, leader) in changing {
-            let leads = |node: &usize| id(*node) == leader && self.cluster.members[*node].process.is_some();
-            // The leader of a group whose first voter is gone is another one.
-            let node = (0..self.cluster.members.len()).find(leads).unwrap_or(reporter);
-            self.orders(node, RouterCommand::ShardChanged(shard, epoch));
-        }
-    }
-
     /// Runs until each of these cores has its share of all replicas, and nothing changes any more. Asserts that one
     /// shard at a time changes, and that all keep their number of voters.
     fn until_shared_by(&mut self, cores: &[usize], others: &[usize]) {
@@ -74,7 +59,6 @@ impl Scenario {
             }
             waited += 1;
             assert!(waited < 600, "after two minutes: {loads:?}");
-            self.change_shards(cores[0]);
         }
     }
 }
