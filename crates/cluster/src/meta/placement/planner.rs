@@ -3,7 +3,7 @@
 //! A shard is changed for one of four reasons, in this order:
 //!
 //! 1. A voter is lost, or its core leaves. Another core replaces it. Without another core, only a voter whose core is
-//!    no member any more, or leaves, is removed.
+//!    no member any more, or leaves, is removed, and only if a majority of the others answers.
 //! 2. The shard has fewer replicas than wanted, and another core can take one.
 //! 3. One region has at least two replicas more than another one that can take one of them.
 //! 4. One core has at least two replicas more than another core that can take one of them. The replicas of the shard
@@ -142,10 +142,20 @@ impl<'a> Planner<'a> {
         shard.voters.iter().filter(|voter| self.standing(**voter).is_some_and(&is_so)).count()
     }
 
+    /// Number of voters that answer now.
+    fn answering(&self, shard: &ShardPlacement) -> usize {
+        self.count(shard, |standing| matches!(standing, Standing::Serves | Standing::Leaves))
+    }
+
     /// Returns whether a majority of the voters answers now. Without one, the shard cannot change.
     fn has_majority(&self, shard: &ShardPlacement) -> bool {
-        let answers = |standing| matches!(standing, Standing::Serves | Standing::Leaves);
-        self.count(shard, answers) > shard.voters.len() / 2
+        self.answering(shard) > shard.voters.len() / 2
+    }
+
+    /// Returns whether a majority answers now without one of the voters.
+    fn has_majority_without(&self, shard: &ShardPlacement, voter: ShardReplica) -> bool {
+        let answers = self.standing(voter) == Some(Standing::Leaves);
+        self.answering(shard) - usize::from(answers) > (shard.voters.len() - 1) / 2
     }
 
     fn has_lost_majority(&self, shard: &ShardPlacement) -> bool {
@@ -195,7 +205,7 @@ impl<'a> Planner<'a> {
         going.into_iter().find_map(|voter| {
             let add = self.candidate(shard, Some(voter));
             let is_over = self.standing(voter).is_none_or(|standing| standing == Standing::Leaves);
-            let may_go = add.is_some() || is_over && shard.voters.len() > 1;
+            let may_go = add.is_some() || is_over && self.has_majority_without(shard, voter);
             may_go.then(|| self.step(id, add, Some(voter)))
         })
     }

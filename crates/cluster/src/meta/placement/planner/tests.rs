@@ -51,15 +51,16 @@ impl Model {
         matches!(self.standing(replica), Some(Standing::Serves | Standing::Away))
     }
 
-    fn answers(&self, shard: &ShardPlacement) -> usize {
+    /// Returns whether a majority of voters answers.
+    fn agree(&self, voters: &[ShardReplica]) -> bool {
         let answers = |voter: &&ShardReplica| {
             matches!(self.standing(**voter), Some(Standing::Serves | Standing::Leaves))
         };
-        shard.voters.iter().filter(answers).count()
+        2 * voters.iter().filter(answers).count() > voters.len()
     }
 
     fn can_change(&self, shard: &ShardPlacement) -> bool {
-        2 * self.answers(shard) > shard.voters.len()
+        self.agree(&shard.voters)
     }
 
     /// Returns whether a majority of the voters is gone, or has been dead for long.
@@ -120,7 +121,7 @@ impl Model {
         if step.add.is_none() && step.remove == shard.learner {
             return;
         }
-        assert!(self.can_change(shard), "no majority answers");
+        assert!(self.can_change(shard) && self.agree(&changed.target()), "no majority answers");
         match step.remove {
             None => assert!(before < after),
             Some(removed) if self.stays(removed) => {
@@ -151,7 +152,8 @@ impl Model {
                 let free = self.free(shard, Some(*voter));
                 assert!(self.stays(*voter) || free.is_empty(), "{id:?} keeps {voter:?}");
                 let is_over = matches!(self.standing(*voter), None | Some(Standing::Leaves));
-                assert!(!is_over || shard.voters.len() == 1, "{id:?} keeps {voter:?}");
+                let others: Vec<_> = shard.voters.iter().copied().filter(|it| it != voter).collect();
+                assert!(!is_over || !self.agree(&others), "{id:?} keeps {voter:?}");
                 for added in free {
                     assert!(
                         !self.is_better(shard, *voter, added),
@@ -339,6 +341,18 @@ fn a_core_that_leaves_hands_over_its_shards_even_to_a_single_other_one() {
         assert!(model.placement.shards().all(|(_, shard)| shard.voters.len() == left));
         model.cores.pop();
     }
+}
+
+/// One of three cores leaves while another one is dead: the last one alone would be no majority.
+#[test]
+fn a_core_that_leaves_keeps_the_shards_that_need_it() {
+    let mut model = Model::new(3, 1);
+    model.cores[1].standing = Standing::Lost;
+    model.cores[2].standing = Standing::Leaves;
+    assert_eq!(settle(&mut model), 0);
+    model.cores.remove(1);
+    assert_eq!(settle(&mut model), 2 * usize::from(SHARDS));
+    assert!(model.placement.shards().all(|(_, shard)| shard.voters == [model.cores[0].replica]));
 }
 
 #[test]
