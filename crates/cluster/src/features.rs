@@ -33,9 +33,9 @@ pub const NAMESAKES: u64 = 256;
 /// A core reads snapshots of the meta group in parts. Others get them as one sequence of bytes.
 pub const SNAPSHOT_PARTS: u64 = 512;
 
-/// A core has replicas of shards ([`PeerMessage::Shard`](crate::wire::PeerMessage::Shard)), and reads their placement
-/// in the log of the meta group ([`Command::Placement`](crate::meta::Command)). A node offers this when its shards have
-/// agreements.
+/// The node takes part in the shards of the cluster ([`PeerMessage::Shard`](crate::wire::PeerMessage::Shard) and the
+/// kinds after it). A core offers this when its shards have agreements. It also reads their placement in the log of the
+/// meta group ([`Command::Placement`](crate::meta::Command)). A replicant offers it when it sends requests to shards.
 pub const SHARDS: u64 = 1024;
 
 /// Features that a core must have to read that log.

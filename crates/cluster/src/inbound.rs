@@ -1,5 +1,5 @@
-use broker::peers::{Copies, Forwarded, Inbound, NodeIndex};
-use broker::{ConnectionId, Ticket, Token, WorkerId};
+use broker::peers::{Copies, Forwarded, Inbound, Leader, NodeIncarnation, NodeIndex, ShardFrame};
+use broker::{ConnectionId, ShardId, Ticket, Token, WorkerId};
 use link::{Credit, Lane, NodeId};
 use mqtt::ReasonCode;
 use slab::Slab;
@@ -9,14 +9,23 @@ use slab::Slab;
 #[derive(Debug)]
 pub struct InboundQueues {
     by_worker: Vec<Queue>,
-    /// Credits of messages that workers have, by the key of their batch.
-    taken: Slab<Vec<(NodeId, Credit)>>,
+    /// Batches that workers have not reported as taken yet, by their keys.
+    taken: Slab<Taken>,
+}
+
+/// Parts of a batch that count when its worker has handled it.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// Credits of the messages and frames in it.
+    pub credits: Vec<(NodeId, Credit)>,
+    /// Nodes in [`Inbound::links_lost`].
+    pub links_lost: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     inbound: Inbound,
-    /// Credits of the messages in `inbound`.
+    /// Credits of the messages and frames in `inbound`.
     credits: Vec<(NodeId, Credit)>,
 }
 
@@ -48,21 +57,60 @@ impl InboundQueues {
         self.by_worker.iter_mut().for_each(|queue| queue.inbound.copies.push((node, copies)));
     }
 
+    /// Queues a frame of a shard, or for one, for a worker.
+    pub fn push_frame(&mut self, worker: WorkerId, frame: ShardFrame, credit: Credit) {
+        let queue = &mut self.by_worker[worker.index()];
+        queue.credits.push((NodeId(frame.node), credit));
+        queue.inbound.shard_frames.push(frame);
+    }
+
+    /// Notifies a worker that frames to a node may be lost. Returns true if one more batch will be reported as taken
+    /// for this node.
+    pub fn lose_link(&mut self, worker: WorkerId, node: NodeId) -> bool {
+        let inbound = &mut self.by_worker[worker.index()].inbound;
+        inbound.links_open.retain(|open| *open != node.0);
+        inbound.leaders.retain(|(_, leader)| leader.node != node.0);
+        let is_new = !inbound.links_lost.contains(&node.0);
+        if is_new {
+            inbound.links_lost.push(node.0);
+        }
+        is_new
+    }
+
+    /// Notifies a worker that it may send frames to a node.
+    pub fn open_link(&mut self, worker: WorkerId, node: NodeId) {
+        self.by_worker[worker.index()].inbound.links_open.push(node.0);
+    }
+
+    /// Notifies a worker of the leader of a shard.
+    pub fn lead(&mut self, worker: WorkerId, shard: ShardId, leader: Leader) {
+        let leaders = &mut self.by_worker[worker.index()].inbound.leaders;
+        leaders.retain(|(known, _)| *known != shard);
+        leaders.push((shard, leader));
+    }
+
+    /// Notifies all workers of incarnations that are over.
+    pub fn end(&mut self, ended: &[NodeIncarnation]) {
+        self.by_worker.iter_mut().for_each(|queue| queue.inbound.ended.extend(ended));
+    }
+
     /// Takes the batches of this turn.
     pub fn drain(&mut self) -> impl Iterator<Item = (WorkerId, Inbound)> {
         let Self { by_worker, taken } = self;
         let queues = by_worker.iter_mut().enumerate().filter(|(_, queue)| !queue.inbound.is_empty());
         queues.map(|(worker, queue)| {
             let mut inbound = std::mem::take(&mut queue.inbound);
-            if !inbound.messages.is_empty() {
-                inbound.key = taken.insert(std::mem::take(&mut queue.credits)) as u32;
+            let links_lost = inbound.links_lost.clone();
+            if !queue.credits.is_empty() || !links_lost.is_empty() {
+                let credits = std::mem::take(&mut queue.credits);
+                inbound.key = taken.insert(Taken { credits, links_lost }) as u32;
             }
             (WorkerId(worker as u16), inbound)
         })
     }
 
-    /// Returns the credits of a batch that its worker has handled. Each batch has them once.
-    pub fn handled(&mut self, key: u32) -> Vec<(NodeId, Credit)> {
+    /// Returns the parts that count of a batch that its worker has handled. Each batch has them once.
+    pub fn handled(&mut self, key: u32) -> Taken {
         self.taken.try_remove(key as usize).unwrap_or_default()
     }
 }
@@ -83,6 +131,27 @@ mod tests {
         assert_eq!(queues.drain().count(), 0);
         queues.copy_to(NodeIndex(1), Copies::All);
         assert_eq!(queues.drain().count(), 3);
-        assert!(queues.handled(0).is_empty(), "no batch had messages");
+        assert!(queues.handled(0).credits.is_empty(), "no batch had messages");
+    }
+
+    /// A leader that is known before the link is lost may not be asked after it.
+    #[test]
+    fn a_lost_link_comes_once_a_batch_and_after_it_nothing_of_before() {
+        let mut queues = InboundQueues::new(2);
+        let (worker, node) = (WorkerId(1), NodeId(7));
+        let leader = |node, term| (ShardId(3), Leader { node, term });
+        queues.open_link(worker, node);
+        queues.lead(worker, ShardId(3), leader(7, 1).1);
+        assert!(queues.lose_link(worker, node));
+        assert!(!queues.lose_link(worker, node));
+        queues.lead(worker, ShardId(3), leader(8, 2).1);
+        queues.lead(worker, ShardId(3), leader(9, 3).1);
+        let batches: Vec<_> = queues.drain().collect();
+        let [(WorkerId(1), inbound)] = &batches[..] else { panic!("{batches:?}") };
+        assert_eq!((&inbound.links_lost[..], inbound.links_open.len()), (&[7][..], 0));
+        assert_eq!(inbound.leaders, [leader(9, 3)]);
+        assert_eq!(queues.handled(inbound.key).links_lost, [7]);
+        assert!(queues.handled(inbound.key).links_lost.is_empty(), "once");
+        assert!(queues.lose_link(worker, node), "the worker has the other batch");
     }
 }

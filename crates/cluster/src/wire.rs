@@ -28,6 +28,10 @@
 //! 24 namesake address
 //! 25 region   incarnation u64, position u64
 //! 26 shard    number u16 of the shard, a frame of its agreement
+//! 27 to shard number u16 of the shard, a request
+//! 28 to worker number u16 of the worker, an answer of a shard
+//! 29 leads    number u16 of the shard, term u64
+//! 30 follows  number u16 of the shard, term u64
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -36,7 +40,8 @@
 //! anything else that the node does not answer.
 //!
 //! Fields that a later version appends are ignored. Exceptions are fields that extend to the end: lists, deltas,
-//! questions, answers, all of 12 to 18, relayed messages, addresses, and frames of agreements.
+//! questions, answers, all of 12 to 18, relayed messages, addresses, frames of agreements, requests to shards and their
+//! answers.
 
 use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
@@ -120,6 +125,28 @@ pub enum PeerMessage<'a> {
     Shard {
         shard: u16,
         frame: &'a [u8],
+    },
+    /// Frame of a worker of the sender for a shard that the receiver leads. This and the following only for peers with
+    /// [`SHARDS`](crate::features::SHARDS).
+    ToShard {
+        shard: u16,
+        frame: &'a [u8],
+    },
+    /// Frame of a shard that the sender leads, for a worker of the receiver.
+    ToWorker {
+        worker: u16,
+        frame: &'a [u8],
+    },
+    /// The sender leads the shard in this term. It says so again after a link was lost: what it had sent or received
+    /// before may be lost.
+    Leads {
+        shard: u16,
+        term: u64,
+    },
+    /// The sender has led the shard in this term, and does not any more.
+    Follows {
+        shard: u16,
+        term: u64,
     },
 }
 
@@ -208,11 +235,11 @@ impl PeerMessage<'_> {
                 out.push(24);
                 out.extend(address.as_bytes());
             }
-            Self::Shard { shard, frame } => {
-                out.push(26);
-                out.extend(shard.to_le_bytes());
-                out.extend(*frame);
-            }
+            Self::Shard { shard, frame } => put_numbered(26, *shard, frame, &mut out),
+            Self::ToShard { shard, frame } => put_numbered(27, *shard, frame, &mut out),
+            Self::ToWorker { worker, frame } => put_numbered(28, *worker, frame, &mut out),
+            Self::Leads { shard, term } => put_numbered(29, *shard, &term.to_le_bytes(), &mut out),
+            Self::Follows { shard, term } => put_numbered(30, *shard, &term.to_le_bytes(), &mut out),
             Self::AskClock(stamp) => {
                 out.push(20);
                 out.extend(stamp.to_le_bytes());
@@ -355,10 +382,22 @@ pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
         }
         23 => PeerMessage::RequestCopies,
         26 => PeerMessage::Shard { shard: u16::from_le_bytes(take(rest)?), frame: rest },
+        27 => PeerMessage::ToShard { shard: u16::from_le_bytes(take(rest)?), frame: rest },
+        28 => PeerMessage::ToWorker { worker: u16::from_le_bytes(take(rest)?), frame: rest },
+        29 => PeerMessage::Leads { shard: u16::from_le_bytes(take(rest)?), term: number(rest)? },
+        30 => PeerMessage::Follows { shard: u16::from_le_bytes(take(rest)?), term: number(rest)? },
         24 => PeerMessage::Namesake(str::from_utf8(rest).ok()?),
         25 => PeerMessage::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
         _ => return None,
     })
+}
+
+/// Appends a kind, the number of a shard or worker, and the rest, in one allocation: frames may be large.
+fn put_numbered(kind: u8, number: u16, rest: &[u8], out: &mut Vec<u8>) {
+    out.reserve_exact(3 + rest.len());
+    out.push(kind);
+    out.extend(number.to_le_bytes());
+    out.extend(rest);
 }
 
 fn put_vector(vector: &Vector, out: &mut Vec<u8>) {
@@ -417,7 +456,7 @@ mod tests {
     use super::*;
     use crate::questions::Unanswered;
 
-    fn messages() -> [(PeerMessage<'static>, &'static str); 28] {
+    fn messages() -> [(PeerMessage<'static>, &'static str); 32] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -477,6 +516,10 @@ mod tests {
             (PeerMessage::RequestCopies, "17"),
             (PeerMessage::Namesake("h:1"), "18683a31"),
             (PeerMessage::Shard { shard: 3, frame: b"ab" }, "1a03006162"),
+            (PeerMessage::ToShard { shard: 0x103, frame: b"ab" }, "1b03016162"),
+            (PeerMessage::ToWorker { worker: 0x104, frame: b"ab" }, "1c04016162"),
+            (PeerMessage::Leads { shard: 3, term: 5 }, "1d03000500000000000000"),
+            (PeerMessage::Follows { shard: 3, term: 5 }, "1e03000500000000000000"),
             (PeerMessage::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
         ]
     }

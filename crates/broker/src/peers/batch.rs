@@ -149,11 +149,14 @@ pub struct Inbound {
     /// reachable (false).
     pub announced: Vec<(ConnectionId, Ticket, bool)>,
     /// Numbers of nodes whose link is down, or had no room for a frame: what was sent to them may be lost. The worker
-    /// sends nothing to such a node before [`Self::leaders`] names it, in this batch or a later one. What it had sent
-    /// before it took this batch is dropped.
+    /// sends nothing to such a node before [`Self::links_open`] names it. What it had sent before it took this batch is
+    /// dropped.
     pub links_lost: Vec<u64>,
+    /// Numbers of nodes that the worker may send to now, for the first time or again. These come after
+    /// [`Self::links_lost`].
+    pub links_open: Vec<u64>,
     /// Shards whose leader is known now, or that may be asked again after the link to their leader was lost: everything
-    /// that was not answered before is sent again. These come after [`Self::links_lost`].
+    /// that was not answered before is sent again. These come after [`Self::links_open`].
     pub leaders: Vec<(ShardId, Leader)>,
     /// Frames of other nodes for shards here, and answers of shards there. These come after [`Self::leaders`].
     pub shard_frames: Vec<ShardFrame>,
@@ -234,6 +237,7 @@ impl Inbound {
             && self.shard_frames.is_empty()
             && self.leaders.is_empty()
             && self.links_lost.is_empty()
+            && self.links_open.is_empty()
             && self.ended.is_empty()
     }
 }

@@ -13,6 +13,7 @@ use super::ClusterRouter;
 use crate::backlog::RetainedCopy;
 use crate::config::ForwardAck;
 use crate::features::COPIES;
+use crate::inbound::Taken;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::{IfLost, Peer, Waiting};
@@ -22,7 +23,7 @@ impl ClusterRouter {
     /// Forwards a worker's messages to other nodes.
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
         let Outbound { worker, frames, forwards, propagated, announces, answers, taken, .. } = outbound;
-        let Outbound { retained_missing, agreement_frames, .. } = outbound;
+        let Outbound { retained_missing, agreement_frames, shard_frames, leads, .. } = outbound;
         // Subscriptions are sent before the messages of the clients that made them.
         self.routes_changed();
         self.announced(now, &announces);
@@ -43,15 +44,20 @@ impl ClusterRouter {
             self.counters.copies_requested += 1;
             self.peers.values_mut().for_each(|peer| peer.needs_copy_request = true);
         }
+        for (shard, frame) in &agreement_frames {
+            self.send_agreement_frame(now, *shard, frame);
+        }
+        self.shards_led(now, worker, leads);
+        for frame in &shard_frames {
+            self.send_shard_frame(now, worker, frame);
+        }
+        // The worker may have sent these frames before it took a notice of a lost link.
         for key in taken {
-            for (peer, credit) in self.inbound.handled(key) {
+            let Taken { credits, links_lost } = self.inbound.handled(key);
+            for (peer, credit) in credits {
                 self.mesh.consume(peer, credit);
             }
-        }
-        for (shard, frame) in agreement_frames {
-            // A frame that is lost is repeated by its sender.
-            let message = PeerMessage::Shard { shard: shard.0, frame: &frame.bytes };
-            self.send_message(now, NodeId(frame.to), Lane::CONTROL, &message);
+            self.links_lost_taken(worker, &links_lost);
         }
     }
 
@@ -273,7 +279,7 @@ impl ClusterRouter {
                 self.counters.refused += 1;
                 ReasonCode::ImplementationSpecificError
             }
-            Err(Refused::Full { .. } | Refused::Down) => {
+            Err(Refused::Full { .. } | Refused::Down | Refused::Unsupported) => {
                 self.counters.refused += 1;
                 ReasonCode::QuotaExceeded
             }

@@ -9,7 +9,7 @@ use broker::peers::{Copies, Wants};
 use bytes::Bytes;
 use configstore::{Position, RecordUpdate};
 use consensus::{LogRead, LogReadResult};
-use link::{Event, Lane, NodeId, Time};
+use link::{Class, Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use replog::{Incarnation, WriterId};
 use storage::LogEvent;
@@ -388,6 +388,10 @@ impl ClusterRouter {
                     None => self.counters.malformed += 1,
                 }
             }
+            // A replica repeats its messages.
+            Event::Received { lane, credit, .. } if lane.class() == Class::Agreement => {
+                self.mesh.consume(id, credit);
+            }
             Event::Received { .. } => pending_peer.early.push(event),
             Event::Restarted => {
                 pending_peer.early.clear();
@@ -416,6 +420,7 @@ impl ClusterRouter {
             self.request_all_again();
             self.attachment.rebalance_at(now.after(SETTLED));
         }
+        self.tell_ended(&roster);
         for (id, member) in &roster.members {
             if *id != self.own {
                 self.event_log.member(now, *id, member, !is_first);
@@ -530,6 +535,7 @@ impl ClusterRouter {
         self.settle_messages(id, true);
         self.clear_backlog(id);
         self.questions.lost(id);
+        self.shards_peer_gone(id);
         let Some(peer) = self.peers.remove(now, id) else { return };
         self.routes.replica.lost(source_of(&peer));
         self.clocks.forget(id);

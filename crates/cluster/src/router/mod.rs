@@ -2,12 +2,14 @@
 
 mod attach;
 mod clocks;
+mod ended;
 mod event_log;
 mod forwarding;
 mod leases;
 mod membership;
 mod questions;
 mod routes;
+mod shards;
 mod unjoined_peers;
 mod view;
 
@@ -93,6 +95,8 @@ pub struct ClusterRouter {
     now: Time,
     inbound: InboundQueues,
     questions: Questions,
+    shards: shards::ShardTraffic,
+    ended: ended::EndedIncarnations,
     counters: Counters,
     unjoined_peers: unjoined_peers::UnjoinedPeers,
     event_log: event_log::EventLog,
@@ -120,6 +124,9 @@ pub struct Counters {
     pub copies_requested: u64,
     /// Messages that this core has relayed between nodes that do not reach each other.
     pub relayed: u64,
+    /// Frames between workers and shards of other nodes that were dropped, because the link was down or had no room.
+    /// Their senders repeat them.
+    pub shard_frames_refused: u64,
     /// Invalid messages of peers.
     pub malformed: u64,
     /// Operators' questions to other nodes, and those without an answer.
@@ -168,6 +175,8 @@ impl ClusterRouter {
             now,
             inbound: InboundQueues::new(usize::from(node.workers)),
             questions: Questions::default(),
+            shards: shards::ShardTraffic::new(node.workers),
+            ended: ended::EndedIncarnations::default(),
             counters: Counters::default(),
             unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
             event_log: event_log::EventLog::new(now),
@@ -257,6 +266,7 @@ impl ClusterRouter {
         self.release_subacks(now);
         self.questions.expire(now);
         self.write_event_log(now);
+        self.open_traffic(now);
         self.send_inbound();
     }
 
@@ -302,6 +312,7 @@ impl ClusterRouter {
                 self.routes.replica.set_suspect(WriterId(id.0), false);
                 self.node.routes.set_reachable(peer.index, true);
                 self.send_hello(now, id);
+                self.shards_link_up(id);
                 self.membership.meta.link_changed(id, true);
             }
             Event::Suspect => {
@@ -317,6 +328,7 @@ impl ClusterRouter {
                 self.leases.request_at_once();
                 self.settle_suspects(now);
                 self.questions.lost(id);
+                self.shards_link_lost(id);
                 self.expect_restart(WriterId(id.0));
                 if !self.is_member() {
                     self.expect_other_link(id);
@@ -337,6 +349,7 @@ impl ClusterRouter {
                 }
                 self.clear_backlog(id);
                 self.questions.lost(id);
+                self.shards_link_lost(id);
             }
             // The incarnation that others reported is the process that the link belongs to already.
             Event::Continued => {
@@ -354,6 +367,9 @@ impl ClusterRouter {
                 };
                 if matches!(lane.class(), Class::Assured | Class::BestEffort) {
                     return self.message_came(id, lane, number, frame, credit);
+                }
+                if lane.class() == Class::Requests {
+                    return self.request_came(now, id, &frame, credit);
                 }
                 self.mesh.consume(id, credit);
                 match wire::decode(&frame) {
@@ -411,13 +427,14 @@ impl ClusterRouter {
             PeerMessage::RequestCopies => self.copy_again(from),
             PeerMessage::Namesake(_) if !self.can(from, NAMESAKES) => self.counters.malformed += 1,
             PeerMessage::Namesake(address) => self.namesake(now, address),
-            PeerMessage::Shard { shard, .. } if !self.can(from, SHARDS) || shard >= broker::SHARDS => {
-                self.counters.malformed += 1;
-            }
-            PeerMessage::Shard { shard, frame } => {
-                let frame = broker::PeerFrame { from: from.0, bytes: frame.into() };
-                self.node.store_event(broker::ShardId(shard), frame.into());
-            }
+            PeerMessage::Shard { .. }
+            | PeerMessage::ToShard { .. }
+            | PeerMessage::ToWorker { .. }
+            | PeerMessage::Leads { .. }
+            | PeerMessage::Follows { .. } => match self.can(from, SHARDS) {
+                true => self.shard_message(from, &message),
+                false => self.counters.malformed += 1,
+            },
         }
     }
 
