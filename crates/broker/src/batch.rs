@@ -10,7 +10,7 @@ use crate::access::AuthResult;
 use crate::admin::AdminCommand;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
-use crate::peers::Inbound;
+use crate::peers::{Inbound, ShardFrame};
 use crate::retained::{Page, Scan};
 use crate::route::{Options, Route};
 use crate::store::{Completion, DueWill, Request, StoreEvent, WalkProgress};
@@ -161,6 +161,15 @@ pub enum WorkerCommand {
     AdminRequest(AdminCommand),
     /// Messages and commands of other nodes.
     Peers(Box<Inbound>),
+    /// A frame of a worker of this node, for a shard of the receiver or for the receiver.
+    ShardFrame(ShardFrame),
+    /// A completion for a worker of this node, when the replica of the shard on this node has applied the record of
+    /// this index.
+    AwaitRecord {
+        shard: ShardId,
+        index: u64,
+        completion: Box<Completion>,
+    },
     /// Events of the log for shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
 }
@@ -226,6 +235,7 @@ impl WorkerCommand {
                 };
                 size(first) + more.iter().map(size).sum::<usize>()
             }
+            WorkerCommand::ShardFrame(frame) => frame.bytes.len(),
             WorkerCommand::Peers(inbound) => inbound.messages.iter().map(|message| message.frame.len()).sum(),
             WorkerCommand::Request(..)
             | WorkerCommand::Completion(_)
@@ -233,6 +243,7 @@ impl WorkerCommand {
             | WorkerCommand::Flushed(..)
             | WorkerCommand::Scan(_)
             | WorkerCommand::AuthResult(..)
+            | WorkerCommand::AwaitRecord { .. }
             | WorkerCommand::RetryAuthorize(..)
             | WorkerCommand::AdminRequest(_) => 0,
             WorkerCommand::Store(events) => {

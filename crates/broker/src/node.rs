@@ -9,7 +9,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
 use routing::{Index, IndexLimits};
-use shard::{Mutation, Shard, mutated};
+use shard::{Mutation, NodeIncarnation, Shard, mutated};
 use siphasher::sip::SipHasher13;
 
 use crate::access::Access;
@@ -77,6 +77,8 @@ pub struct Node {
     /// Log of the shards, if they are durable.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
     pub(crate) incarnation: Incarnation,
+    /// This node in a cluster whose shards have leaders on any of its nodes.
+    pub(crate) own: Option<NodeIncarnation>,
     /// True once all workers are built, with the subscriptions of the sessions that were found.
     has_begun: AtomicBool,
     /// Restored shards, until their workers take them.
@@ -114,6 +116,15 @@ impl OwnerKey {
 
     pub(crate) fn is_mounted(self) -> bool {
         self.0 & 1 == 1
+    }
+
+    /// Key of the mountpoint of a client with this owner, as far as the Client Identifier contains it: that of a tenant
+    /// is its first level. A mountpoint of several levels is known when the client reconnects.
+    pub(crate) fn mountpoint_of(self, hash_key: &[u8; 16], client_id: &str) -> Self {
+        match client_id.find('/') {
+            Some(end) if self.is_mounted() => Self::of(hash_key, &client_id[..=end], None),
+            _ => Self::NOBODY,
+        }
     }
 
     pub(crate) fn from_u32(key: u32) -> Self {
@@ -209,6 +220,7 @@ impl Node {
             log: None,
             shards: Vec::new(),
             agreements: Vec::new(),
+            own: None,
             incarnation: Incarnation::default(),
             hash_key: seed,
         };
@@ -223,7 +235,7 @@ impl Node {
         workers: u16,
         store: Store,
     ) -> Arc<Self> {
-        let Store { log, shards, agreements, incarnation, hash_key: seed } = store;
+        let Store { log, shards, agreements, own, incarnation, hash_key: seed } = store;
         // `mqtt.topic_levels_max` does not apply: a filter that another node granted, or this node before a restart,
         // may have more levels.
         let limits =
@@ -257,6 +269,7 @@ impl Node {
             connections_max: AtomicU64::new(u64::MAX),
             log,
             incarnation,
+            own,
             found: Mutex::new(shards),
             agreements: Mutex::new(agreements),
             has_begun: AtomicBool::new(false),
@@ -300,6 +313,11 @@ impl Node {
     pub(crate) fn payers(&self, mountpoint: &str, username: Option<&str>) -> Payers {
         let user = if username.is_some() { self.owner_key(mountpoint, username) } else { OwnerKey::NOBODY };
         self.load.quotas.payers(user, self.owner_key(mountpoint, None))
+    }
+
+    /// Accounts that pay for a client of another node.
+    pub(crate) fn payers_of(&self, owner: OwnerKey, client_id: &str) -> Payers {
+        self.load.quotas.payers(owner, owner.mountpoint_of(&self.hash_key, client_id))
     }
 
     /// Sets the maximum number of connections, from which the quotas of users are computed.

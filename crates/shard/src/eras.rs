@@ -155,6 +155,12 @@ impl Eras {
         self.ended.is_empty() || !self.ended.contains_key(&era)
     }
 
+    /// Returns whether a node is alive in this incarnation or an earlier one.
+    pub fn has_node(&self, NodeIncarnation { node, incarnation }: NodeIncarnation) -> bool {
+        let known = self.nodes.get(&node);
+        known.is_some_and(|latest| latest.era.is_some() && latest.incarnation <= incarnation)
+    }
+
     /// Time at which an era ended; `None` for one that has not.
     pub fn end_of(&self, era: u32) -> Option<u64> {
         self.ended.get(&era).copied()

@@ -274,6 +274,8 @@ pub struct Store {
     pub shards: Vec<shard::Shard>,
     /// Agreements of the shards that other nodes have too. A shard without one is on this node alone.
     pub agreements: Vec<(ShardId, Box<dyn Agreement>)>,
+    /// This node in its cluster, when other nodes have replicas of the shards too.
+    pub own: Option<shard::NodeIncarnation>,
     pub incarnation: Incarnation,
     /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and owners of sessions.
     /// With a log it is the same in every incarnation.

@@ -27,7 +27,7 @@ use shard::SessionUid;
 
 pub(crate) use follower::Follower;
 pub use host::ShardOutput;
-pub(crate) use host::{HostContext, Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
+pub(crate) use host::{HostContext, Numbered, Offer, Producer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
 pub use log::{
     Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose, Step,
     Store, StoreEvent, StoreLog, Vacate, Wanted,
@@ -325,6 +325,20 @@ pub enum Completion {
 }
 
 impl Request {
+    /// Token of the request, if something waits for its result.
+    pub(crate) fn token(&self) -> Option<Token> {
+        match self {
+            Self::Append { token, .. }
+            | Self::Retain { token, .. }
+            | Self::Enqueue { token, .. }
+            | Self::DeliverLocally { token, .. }
+            | Self::Bounce { token, .. }
+            | Self::DeliverOrphan { token, .. } => *token,
+            Self::DeleteRetained { token, .. } | Self::Receive { token, .. } => Some(*token),
+            _ => None,
+        }
+    }
+
     /// Session of a request that only the connection of the session may make.
     pub(crate) fn of_connection(&self) -> Option<SessionId> {
         match self {

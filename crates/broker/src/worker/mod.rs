@@ -16,6 +16,7 @@ mod deliver;
 mod dispatch;
 mod exchange;
 mod foreign;
+mod lanes;
 mod load;
 mod monitor;
 mod operators;
@@ -50,6 +51,7 @@ use std::time::Duration;
 use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
+pub use lanes::LaneCounters;
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
@@ -70,6 +72,7 @@ use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
 use copies::RetainedCopies;
 use dispatch::Dispatcher;
+use lanes::Lanes;
 use load::WorkerLoad;
 use monitor::Monitor;
 use outbox::Outbox;
@@ -91,6 +94,8 @@ pub struct Worker {
     dispatcher: Dispatcher,
     outbox: Outbox,
     peers: PeerTraffic,
+    /// Requests to shards that other nodes may lead; `None` when this node has all shards alone.
+    lanes: Option<Box<Lanes>>,
     copies: RetainedCopies,
     wheel: Wheel,
     ready: ReadyLists,
@@ -151,7 +156,8 @@ impl Worker {
             clock: Clock::new(node.began()),
             connections: Slots::default(),
             dispatcher: Dispatcher::new(node.routes.reader(), node.secret(TOPICS_SECRET)),
-            outbox: Outbox::new(id, node.workers),
+            outbox: Outbox::new(id, node.workers, node.own.is_some()),
+            lanes: node.own.map(|own| Box::new(Lanes::new(own, id, node.workers))),
             peers: PeerTraffic::new(id),
             copies: RetainedCopies::default(),
             wheel: Wheel::default(),
@@ -399,6 +405,7 @@ impl Worker {
 
     /// Performs one round of [`Self::settle`]. Returns false if there was nothing to do.
     pub fn settle_once(&mut self, now: Time) -> bool {
+        self.pass_requests(now);
         let Some(mut batch) = self.outbox.take_own() else { return false };
         self.take_batch(now, &mut batch);
         self.outbox.recycle(batch);

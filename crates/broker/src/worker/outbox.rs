@@ -5,6 +5,7 @@ use mqtt::ReasonCode;
 use crate::batch::{Batch, FlushWaiter, Token, WorkerCommand};
 use crate::ids::{ShardId, WorkerId};
 use crate::store::Request;
+use crate::store::wire::ShardAnswer;
 
 /// Batches that each worker gets at the end of the turn, including the worker that fills them.
 ///
@@ -17,28 +18,69 @@ pub(super) struct Outbox {
     /// Parties to notify once the batches of this turn are sent.
     flush_waiters: Vec<FlushWaiter>,
     last_ticket: u32,
+    /// Requests wait here until they have numbers: other nodes may lead the shards.
+    numbers_requests: bool,
+    requests: Vec<(ShardId, Request)>,
+    /// Answers of shards here for workers of any node, by their lanes.
+    answers: Vec<(WorkerId, ShardAnswer)>,
 }
 
 impl Outbox {
-    pub fn new(own: WorkerId, workers: u16) -> Self {
+    pub fn new(own: WorkerId, workers: u16, numbers_requests: bool) -> Self {
         let batches = (0..workers).map(|_| Batch::default()).collect();
-        Self { own, batches, spare: Batch::default(), flush_waiters: Vec::new(), last_ticket: 0 }
+        Self {
+            own,
+            batches,
+            spare: Batch::default(),
+            flush_waiters: Vec::new(),
+            last_ticket: 0,
+            numbers_requests,
+            requests: Vec::new(),
+            answers: Vec::new(),
+        }
     }
 
-    /// Queues a command for a worker until the end of the turn.
+    /// Queues a command for a worker until the end of the turn. A completion of a shard may be for a lane.
     pub fn post(&mut self, to: WorkerId, command: WorkerCommand) {
-        self.batches[to.index()].commands.push(command);
+        if let Some(batch) = self.batches.get_mut(to.index()) {
+            return batch.commands.push(command);
+        }
+        match command {
+            WorkerCommand::Completion(completion) => {
+                self.answers.push((to, ShardAnswer::Completion(completion)));
+            }
+            WorkerCommand::Member(delivery) => self.answers.push((to, ShardAnswer::Member(delivery))),
+            other => debug_assert!(false, "no command for a lane: {other:?}"),
+        }
     }
 
-    /// Queues a request for the worker that hosts a shard.
+    /// Queues a request for a shard.
     pub fn request(&mut self, shard: ShardId, request: Request) {
+        if self.numbers_requests {
+            return self.requests.push((shard, request));
+        }
         let host = WorkerId::host_of(shard, self.batches.len() as u16);
         self.post(host, WorkerCommand::Request(shard, request));
     }
 
     /// Queues a completion for the worker of the party that waits for it.
     pub fn complete(&mut self, to: WorkerId, token: Token, reason: ReasonCode) {
-        self.batches[to.index()].acknowledged.push((token, reason));
+        if let Some(batch) = self.batches.get_mut(to.index()) {
+            return batch.acknowledged.push((token, reason));
+        }
+        if let Some((lane, number)) = token.as_requested() {
+            self.answers.push((lane, ShardAnswer::Acknowledged { number, reason }));
+        }
+    }
+
+    /// Takes the requests that need numbers.
+    pub fn take_requests(&mut self) -> Vec<(ShardId, Request)> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// Takes the answers for lanes.
+    pub fn take_answers(&mut self) -> Vec<(WorkerId, ShardAnswer)> {
+        std::mem::take(&mut self.answers)
     }
 
     /// Queues the completion of a message whose last receiver has a queue slot. Even a publisher on this worker gets it
@@ -84,7 +126,7 @@ impl Outbox {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.batches.iter().all(Batch::is_empty)
+        self.batches.iter().all(Batch::is_empty) && self.requests.is_empty() && self.answers.is_empty()
     }
 
     /// Takes the batch for the own worker; `None` if it is empty. [`Self::recycle`] gets it back.

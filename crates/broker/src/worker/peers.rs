@@ -225,9 +225,17 @@ impl Worker {
     }
 
     pub(super) fn take_inbound(&mut self, inbound: Inbound) {
-        // Shards are not yet led by other nodes: nothing here uses the leaders, nor what follows them.
-        let Inbound { key, messages, acknowledged, copies, announced, shard_frames, links_lost, .. } =
-            inbound;
+        let Inbound {
+            key,
+            messages,
+            acknowledged,
+            copies,
+            announced,
+            shard_frames,
+            leaders,
+            links_lost,
+            ended,
+        } = inbound;
         if !messages.is_empty() || !shard_frames.is_empty() || !links_lost.is_empty() {
             self.peers.outbound.taken.push(key);
         }
@@ -244,6 +252,11 @@ impl Worker {
                 _ => self.answer(token, reason),
             }
         }
+        // A leader may be announced again after its link was down.
+        self.links_lost(&links_lost);
+        self.leaders_known(leaders);
+        self.incarnations_ended(&ended);
+        shard_frames.iter().for_each(|frame| self.take_shard_frame(frame));
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {
             if is_known {

@@ -108,6 +108,10 @@ impl Worker {
             WorkerCommand::Will(will) => self.receive_will(*will),
             WorkerCommand::AdminRequest(request) => self.admin_request(*request.0),
             WorkerCommand::Peers(inbound) => self.take_inbound(*inbound),
+            WorkerCommand::ShardFrame(frame) => self.take_shard_frame(&frame),
+            WorkerCommand::AwaitRecord { shard, index, completion } => {
+                self.await_record(shard, index, *completion);
+            }
         }
     }
 
@@ -117,13 +121,21 @@ impl Worker {
         if self.shards.take_over() {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);
         }
+        for (shard, term) in self.shards.take_led() {
+            self.announce_leader(shard, term);
+        }
         self.apply_output();
+        self.release_completions();
         self.resume_scans();
     }
 
-    fn completion(&mut self, completion: Completion) {
+    pub(super) fn completion(&mut self, completion: Completion) {
         match completion {
-            Completion::Claimed(claimed) => self.claimed(claimed),
+            Completion::Claimed(claimed) => {
+                let connection = claimed.connection;
+                self.claimed(claimed);
+                self.release_held(connection);
+            }
             Completion::ClaimRefused { connection, reason } => self.claim_refused(connection, reason),
             Completion::Revoke { connection } => self.revoke(connection),
             Completion::QueueFull { connection } => self.queue_was_full(connection),

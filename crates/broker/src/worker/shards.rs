@@ -1,13 +1,17 @@
 //! Shards that a worker hosts, with the events of the log that wait for them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+use shard::NodeIncarnation;
 
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
 use crate::ids::{SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::settings::Settings;
-use crate::store::{Follower, Incarnation, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent};
+use crate::store::{
+    Follower, Incarnation, Numbered, Producer, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent,
+};
 
 /// Approximate maximum number of effects of log events in one turn.
 const EFFECTS_AT_ONCE: usize = 8192;
@@ -25,6 +29,10 @@ pub(super) struct HostedShards {
     agreements: ShardSet,
     /// A shard with retained messages has got a host.
     has_taken_over: bool,
+    /// Shards that this node leads since a while, with the term, or not any more.
+    led: Vec<(ShardId, Option<u64>)>,
+    /// Last incarnation of each node that is over, as far as it is known.
+    ended: BTreeMap<u64, u64>,
 }
 
 impl HostedShards {
@@ -45,6 +53,8 @@ impl HostedShards {
             events: VecDeque::new(),
             agreements: ShardSet::EMPTY,
             has_taken_over: false,
+            led: Vec::new(),
+            ended: BTreeMap::new(),
         }
     }
 
@@ -66,12 +76,7 @@ impl HostedShards {
     pub fn replica_counters(&self) -> ReplicaCounters {
         let of_hosts = self.iter().map(ShardHost::replica_counters);
         let of_followers = self.followers.iter().map(|(_, follower)| follower.replica_counters());
-        of_hosts.chain(of_followers).fold(ReplicaCounters::default(), |sum, one| ReplicaCounters {
-            restored: sum.restored + one.restored,
-            fetched: sum.fetched + one.fetched,
-            attached: sum.attached + one.attached,
-            stale: sum.stale + one.stale,
-        })
+        of_hosts.chain(of_followers).fold(ReplicaCounters::default(), ReplicaCounters::plus)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ShardHost> {
@@ -153,6 +158,47 @@ impl HostedShards {
                 debug_assert!(is_here, "a request for a shard of another worker");
             }
         }
+    }
+
+    /// Passes a request of a producer to its shard, if this node leads that. Returns the number of the last batch that
+    /// has a command of the shard's host.
+    pub fn apply_of(
+        &mut self,
+        now: Time,
+        id: ShardId,
+        producer: (WorkerId, Producer),
+        request: Numbered,
+    ) -> u64 {
+        let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) else { return 0 };
+        host.apply_of(now, producer, request, &mut self.output);
+        host.last_proposal()
+    }
+
+    /// Notes that a producer has reported all its connections to a shard.
+    pub fn worker_heard(&mut self, now: Time, id: ShardId, producer: (WorkerId, Producer)) {
+        if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
+            host.worker_heard(now, producer, &mut self.output);
+        }
+    }
+
+    /// Forgets a lane whose worker is gone, or has begun another round.
+    pub fn forget_worker(&mut self, now: Time, id: ShardId, lane: WorkerId) {
+        if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
+            host.forget_worker(now, lane, &mut self.output);
+        }
+    }
+
+    /// Proposes the end of an incarnation of a node to the shards that this node leads, now or later.
+    pub fn node_ended(&mut self, now: Time, owner: NodeIncarnation) {
+        let last = self.ended.entry(owner.node).or_default();
+        *last = owner.incarnation.max(*last);
+        let Self { hosts, output, .. } = self;
+        hosts.iter_mut().for_each(|(_, host)| host.node_ended(now, owner, output));
+    }
+
+    /// Takes the shards that this node leads since the last call, with the term, or not any more.
+    pub fn take_led(&mut self) -> Vec<(ShardId, Option<u64>)> {
+        std::mem::take(&mut self.led)
     }
 
     /// Ends a session for an operator. Returns false if the shard does not know it.
@@ -280,6 +326,11 @@ impl HostedShards {
             let mut host = follower.into_host();
             host.recall(&mut self.output);
             host.serve(now, term, &mut self.output);
+            for (node, incarnation) in &self.ended {
+                let ended = NodeIncarnation { node: *node, incarnation: *incarnation };
+                host.node_ended(now, ended, &mut self.output);
+            }
+            self.led.push((id, Some(term)));
             self.has_taken_over |= host.retained_len() > 0;
             self.hosts.push((id, host));
         }
@@ -293,6 +344,7 @@ impl HostedShards {
         };
         let (_, host) = self.hosts.swap_remove(at);
         self.followers.push((id, host.into_follower()));
+        self.led.push((id, None));
     }
 
     /// Takes the frames of a shard for its other replicas.

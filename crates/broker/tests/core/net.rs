@@ -150,6 +150,7 @@ impl Net {
             log: Some(log.clone()),
             shards,
             agreements: Vec::new(),
+            own: None,
             incarnation,
             hash_key: HASH_KEY,
         };

@@ -86,6 +86,7 @@ impl Broker {
             log: store_log,
             shards: Vec::new(),
             agreements: Vec::new(),
+            own: None,
             incarnation,
             hash_key: [3; 16],
         };

@@ -165,7 +165,14 @@ impl Store {
         let store = Self { log: log.clone(), operator, threads, readers, clock };
         Ok((
             store,
-            broker::Store { log: Some(log), shards, agreements: Vec::new(), incarnation, hash_key },
+            broker::Store {
+                log: Some(log),
+                shards,
+                agreements: Vec::new(),
+                own: None,
+                incarnation,
+                hash_key,
+            },
             meta,
         ))
     }

@@ -79,6 +79,11 @@ impl Shard {
         self.eras.incarnation_alone()
     }
 
+    /// Returns whether a node may own sessions in this incarnation or an earlier one.
+    pub fn has_node(&self, owner: NodeIncarnation) -> bool {
+        self.eras.has_node(owner)
+    }
+
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

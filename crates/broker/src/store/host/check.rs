@@ -33,12 +33,13 @@ impl ShardHost {
             assert_eq!((client.session(), client.owner()), (Some(*uid), Some(live.connection)));
         }
         for client in self.clients.values() {
+            let is_awaiting = client.has_pending() && self.producers.has_waiting(&client.client_id());
             assert!(
-                !client.has_pending() || client.owner().is_some(),
-                "a claim waits only while there is an owner"
+                !client.has_pending() || client.owner().is_some() || is_awaiting,
+                "a claim waits only for an owner"
             );
             assert!(
-                client.owner().is_some() || client.underway() > 0,
+                client.owner().is_some() || client.underway() > 0 || is_awaiting,
                 "every client has a reason to be remembered"
             );
         }

@@ -315,13 +315,13 @@ impl ShardHost {
         // A message that was never sent cannot be acknowledged; a previous connection may have sent it.
         let was_sent = |n| n < live.next || session.entry(n).is_some_and(|entry| entry.dup);
         let is_sent = session.number(packet_id).is_some_and(was_sent);
-        let command = shard_kind(kind);
+        let (command, epoch) = (shard_kind(kind), live.epoch);
         live.acknowledged = now;
         if !is_sent {
-            return self.acknowledged(uid, connection, packet_id, kind, &Answer::Unknown, out);
+            return self.acknowledged((uid, epoch), connection, packet_id, kind, &Answer::Unknown, out);
         }
-        let command = Command::Acknowledge { session: uid, epoch: live.epoch, packet_id, kind: command };
-        let continuation = Continuation::Acknowledge { session: uid, connection, packet_id, kind };
+        let command = Command::Acknowledge { session: uid, epoch, packet_id, kind: command };
+        let continuation = Continuation::Acknowledge { session: uid, epoch, connection, packet_id, kind };
         // PUBREL waits for PUBREC, and messages in the queue wait for their turn.
         if kind == (Acknowledgement::PubRec { refused: false }) || !session.waiting().is_empty() {
             self.propose(now, &command, continuation);
@@ -332,7 +332,7 @@ impl ShardHost {
 
     pub(super) fn acknowledged(
         &mut self,
-        uid: SessionUid,
+        (uid, epoch): (SessionUid, u32),
         connection: ConnectionId,
         packet_id: PacketId,
         kind: Acknowledgement,
@@ -361,7 +361,8 @@ impl ShardHost {
         let Some(live) = self.live.get_mut(&uid) else { return self.forget_body(uid, n) };
         let size = live.bodies.remove(n);
         self.memory.held.for_connected -= size;
-        if live.connection != connection {
+        // The worker of the connection may have begun another round, with another number for the connection.
+        if live.epoch != epoch {
             return;
         }
         live.inflight_bytes -= size.min(live.inflight_bytes);

@@ -57,7 +57,6 @@ impl ShardHost {
                 self.note_dropped(now, session, 1);
             }
             Effect::SessionEnded { session, client_id, shared, reason } => {
-                self.load.sessions.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
                 self.charged.session_ended(session);
                 if reason == EndReason::Expired {
                     self.counters.sessions_expired += 1;
@@ -106,8 +105,8 @@ impl ShardHost {
                 }
                 self.one_accepted(now, append, out);
             }
-            Continuation::Acknowledge { session, connection, packet_id, kind } => {
-                self.acknowledged(session, connection, packet_id, kind, &answer, out);
+            Continuation::Acknowledge { session, epoch, connection, packet_id, kind } => {
+                self.acknowledged((session, epoch), connection, packet_id, kind, &answer, out);
             }
             Continuation::Skip { session, n, epoch, reason } => {
                 self.skipped((session, n), epoch, reason, &answer);

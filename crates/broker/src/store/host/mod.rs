@@ -98,6 +98,8 @@ pub struct ShardHost {
     /// Filters of the command that is being answered for which the node's index had no room.
     unrouted: Vec<Box<str>>,
     clients: Clients,
+    /// Sessions of this shard in [`NodeLoad::sessions`].
+    counted_sessions: u64,
     charged: payers::Charged,
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
@@ -205,7 +207,8 @@ impl ShardHost {
             hash_key[8..].try_into().unwrap_or_default(),
         ));
         let groups = Groups::new(replica.id(), node_routes.clone(), hash_key, &hasher, random);
-        load.sessions.fetch_add(replica.state().counts().sessions, Relaxed);
+        let sessions = replica.state().counts().sessions;
+        load.sessions.fetch_add(sessions, Relaxed);
         Self {
             id: replica.id(),
             routes: ShardRoutes::new(node_routes.clone(), replica.id(), replica.is_agreed()),
@@ -221,6 +224,7 @@ impl ShardHost {
             page_waits: BTreeSet::new(),
             unrouted: Vec::new(),
             clients: Clients::new(hasher.clone()),
+            counted_sessions: sessions,
             charged: payers::Charged::new(hash_key, hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),
             drops: drops::Drops::new(hasher.clone()),
@@ -252,7 +256,7 @@ impl ShardHost {
         self.groups.clear();
         self.charged.clear();
         self.load.note_retained(self.id, (0, 0), &self.settings);
-        self.load.sessions.fetch_sub(self.replica.state().counts().sessions, Relaxed);
+        self.load.sessions.fetch_sub(self.counted_sessions, Relaxed);
         let Self { settings, node_routes, load, hash_key, random, counters, replica, .. } = self;
         Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random, counters })
     }

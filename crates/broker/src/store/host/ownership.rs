@@ -38,6 +38,7 @@ impl ShardHost {
             return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
         let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
+            let Some(claim) = self.await_owner(claim, out) else { return };
             return self.accept_claim(now, claim, out);
         };
         // [MQTT-3.1.4-3]: the old connection is closed before the new one gets an answer.
@@ -108,10 +109,16 @@ impl ShardHost {
 
     pub(super) fn claimed(&mut self, now: Time, claim: Box<Claim>, answer: Answer, out: &mut ShardOutput) {
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        let owner = client.owner();
         let claim_state = client.claim_state();
         claim_state.underway -= 1;
-        claim_state.claiming = false;
         let connection = claim.connection;
+        if owner != Some(connection) {
+            // The worker has begun another round, and the Claim may have come again.
+            claim_state.claiming &= owner.is_some();
+            return self.forget_client_if_idle(&claim.client_id);
+        }
+        claim_state.claiming = false;
         let Answer::Claimed { session, epoch, present } = answer else {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
@@ -130,9 +137,6 @@ impl ShardHost {
             out.complete(Completion::Claimed(claimed));
             return self.release_if_gone(now, &claim.client_id, out);
         };
-        if !present {
-            self.load.sessions.fetch_add(1, Relaxed);
-        }
         self.charged.session(uid, claim.payers.clone());
         let Some(session) = self.replica.state().session(uid) else { return };
         // A mutation leaves the first one out.
@@ -163,6 +167,18 @@ impl ShardHost {
         self.update_groups(uid, out);
         self.touch(uid);
         self.release_if_gone(now, &claim.client_id, out);
+    }
+
+    /// Adds sessions that have begun to those of the node, and removes those that have ended.
+    #[inline]
+    pub(super) fn count_sessions(&mut self) {
+        let sessions = self.replica.state().counts().sessions;
+        let before = std::mem::replace(&mut self.counted_sessions, sessions);
+        if sessions > before {
+            self.load.sessions.fetch_add(sessions - before, Relaxed);
+        } else if sessions < before {
+            self.load.sessions.fetch_sub(before - sessions, Relaxed);
+        }
     }
 
     /// Releases a client whose connection was closed while its claim was in progress.
@@ -213,6 +229,7 @@ impl ShardHost {
         if let Some(claim_state) = client.and_then(Client::existing_claim_state) {
             claim_state.pending.take_if(|pending| pending.connection == release.connection);
         }
+        self.forget_client_if_idle(&release.client_id);
         let Some(session) = self.session_owned_by(&release.client_id, release.connection) else { return };
         let (uid, epoch) = (session.uid(), session.epoch());
         if let Some(owner) = &release.will_owner {
@@ -280,7 +297,7 @@ impl ShardHost {
             client.clear_owner();
             let claim_state = client.existing_claim_state();
             let (session, pending) = claim_state.map_or((None, None), |claim_state| {
-                claim_state.gone = None;
+                (claim_state.gone, claim_state.claiming) = (None, false);
                 (claim_state.session.take(), claim_state.pending.take())
             });
             if let Some(uid) = session
@@ -291,11 +308,14 @@ impl ShardHost {
                 }
                 self.update_groups(uid, out);
             }
-            self.next_claim(now, &client_id, pending, out);
+            match pending {
+                Some(claim) => self.claim(now, claim, out),
+                None => self.forget_client_if_idle(&client_id),
+            }
         }
     }
 
-    fn next_claim(
+    pub(super) fn next_claim(
         &mut self,
         now: Time,
         client_id: &Arc<str>,
@@ -348,6 +368,6 @@ fn walk_of((filter, done, after): (&str, ShardSet, &str)) -> (Box<str>, WalkProg
     (filter.into(), WalkProgress { done, after: (!after.is_empty()).then(|| after.into()) })
 }
 
-fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {
+pub(super) fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {
     out.complete(Completion::ClaimRefused { connection: claim.connection, reason });
 }

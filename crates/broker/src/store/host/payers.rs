@@ -100,7 +100,7 @@ impl ShardHost {
     pub(super) fn charge_known_session(&mut self, uid: SessionUid) {
         let Some(session) = self.replica.state().session(uid) else { return };
         let user = OwnerKey::from_u32(session.user());
-        let mountpoint = mountpoint_of(&self.charged.hash_key, user, session.client_id());
+        let mountpoint = user.mountpoint_of(&self.charged.hash_key, session.client_id());
         self.charged.session(uid, self.load.quotas.payers(user, mountpoint));
     }
 
@@ -156,14 +156,5 @@ impl Payers {
     pub(crate) fn is_short_of_retained(&self, settings: &Settings) -> bool {
         let largest = settings.mqtt.packet_size_max.bytes();
         !self.each().all(|account| has_room_to_retain(settings, account, 1, largest))
-    }
-}
-
-/// The mountpoint of a session from before a restart, as far as its record contains it: that of a tenant is the first
-/// level of its Client Identifier. A mountpoint of several levels is known when the client reconnects.
-fn mountpoint_of(hash_key: &[u8; 16], user: OwnerKey, client_id: &str) -> OwnerKey {
-    match client_id.find('/') {
-        Some(end) if user.is_mounted() => OwnerKey::of(hash_key, &client_id[..=end], None),
-        _ => OwnerKey::NOBODY,
     }
 }

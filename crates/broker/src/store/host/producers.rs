@@ -1,13 +1,16 @@
 //! Requests of the nodes of a cluster: they have numbers, by which the state recognises those that come again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mqtt::ReasonCode;
 use shard::{Acknowledgement, Command, NodeIncarnation, RequestNumber};
 
+use super::ownership::refuse;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, Time, WorkerId};
-use crate::store::{Completion, Request, session_uid};
+use crate::store::{Claim, Completion, Request, session_uid};
 
 /// A worker of a node, in one run of that node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +25,12 @@ pub(crate) struct Producer {
 pub(super) struct Producers {
     /// By the number that stands for the worker in this process.
     known: BTreeMap<WorkerId, Producer>,
+    /// Producers that have reported all their connections.
+    heard: BTreeSet<Producer>,
+    /// Last incarnation of each node that is over, as far as it is known here.
+    ended: BTreeMap<u64, u64>,
+    /// Clients with a claim that waits for the word of the producer that owns the session.
+    waiting: BTreeMap<Producer, Vec<Arc<str>>>,
     current: Option<Current>,
 }
 
@@ -52,6 +61,18 @@ const LANE_BITS: u32 = 6;
 const _: () = assert!(shard::LANES_MAX <= 1 << LANE_BITS);
 
 impl Producers {
+    /// Returns whether a claim of the client waits for the owner of its session.
+    pub fn has_waiting(&self, client_id: &str) -> bool {
+        self.waiting.values().flatten().any(|waiting| **waiting == *client_id)
+    }
+
+    /// Returns whether a producer may still report connections of which the host does not know.
+    fn is_awaited(&self, owner: Producer) -> bool {
+        let NodeIncarnation { node, incarnation } = owner.owner;
+        let is_over = self.ended.get(&node).is_some_and(|ended| *ended >= incarnation);
+        !is_over && !self.heard.contains(&owner)
+    }
+
     /// Returns the producer that a connection belongs to; `None` on a node alone.
     pub fn of(&self, connection: ConnectionId) -> Option<Producer> {
         self.known.get(&connection.worker).copied()
@@ -62,6 +83,11 @@ impl Producer {
     /// Number of a connection of this producer in the state. No other connection of its node has it.
     pub fn connection_number(self, connection: ConnectionId) -> u64 {
         connection.as_u64() | u64::from(self.lane) << (64 - LANE_BITS)
+    }
+
+    /// Producer of a connection of `owner` that has this number in the state.
+    fn of_connection_number(owner: NodeIncarnation, number: u64) -> Self {
+        Self { owner, lane: (number >> (64 - LANE_BITS)) as u16 }
     }
 
     /// Number of a Claim.
@@ -120,10 +146,80 @@ impl ShardHost {
         self.replica.last_proposal()
     }
 
-    /// Forgets a worker of another node that is gone: its connections serve nobody any more.
+    /// Proposes the end of an incarnation, unless the state knows it.
+    pub fn node_ended(&mut self, now: Time, owner: NodeIncarnation, out: &mut ShardOutput) {
+        let NodeIncarnation { node, incarnation } = owner;
+        let ended = self.producers.ended.entry(node).or_default();
+        if *ended >= incarnation {
+            return;
+        }
+        *ended = incarnation;
+        if self.replica.state().has_node(owner) {
+            self.propose(now, &Command::NodeEnded(owner), Continuation::Nobody);
+        }
+        let is_over =
+            |producer: &Producer| producer.owner.node == node && producer.owner.incarnation <= incarnation;
+        let over: Vec<_> =
+            self.producers.waiting.keys().filter(|producer| is_over(producer)).copied().collect();
+        over.into_iter().for_each(|producer| self.claims_go_on(now, producer, out));
+    }
+
+    /// Forgets a worker of another node that is gone, or that begins another round: its connections serve nobody any
+    /// more, until it reports them.
     pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
-        self.producers.known.remove(&worker);
+        if let Some(producer) = self.producers.known.remove(&worker) {
+            self.producers.heard.remove(&producer);
+        }
         self.clients_gone(now, worker, out);
+    }
+
+    /// Notes that a worker has reported all its connections. The owners of other sessions of this worker are gone.
+    pub fn worker_heard(
+        &mut self,
+        now: Time,
+        (worker, producer): (WorkerId, Producer),
+        out: &mut ShardOutput,
+    ) {
+        self.producers.known.insert(worker, producer);
+        self.producers.heard.insert(producer);
+        self.claims_go_on(now, producer, out);
+        // A node that has started again has no other incarnation any more.
+        let NodeIncarnation { node, incarnation } = producer.owner;
+        if let Some(before) = incarnation.checked_sub(1) {
+            self.node_ended(now, NodeIncarnation { node, incarnation: before }, out);
+        }
+    }
+
+    /// Makes a claim wait if the session has an owner on a node that this host has not heard of since it leads.
+    /// Returns the claim if it need not wait.
+    ///
+    /// The owner may have sent messages for its client that are not committed yet. It answers for them before it gives
+    /// the session up. The agreed end of its node stands for the answer.
+    pub(super) fn await_owner(&mut self, claim: Box<Claim>, out: &mut ShardOutput) -> Option<Box<Claim>> {
+        let state = self.replica.state();
+        let session = state.session_of(&claim.client_id).and_then(|uid| state.session(uid));
+        let owner = session.and_then(|session| Some((session.owner_node()?, session.owner()?)));
+        let Some((owner, connection)) = owner else { return Some(claim) };
+        let producer = Producer::of_connection_number(owner, connection);
+        if !self.producers.is_awaited(producer) {
+            return Some(claim);
+        }
+        let client_id = claim.client_id.clone();
+        let Some(client) = self.clients.get_mut(&client_id) else { return Some(claim) };
+        match client.claim_state().pending.replace(claim) {
+            None => self.producers.waiting.entry(producer).or_default().push(client_id),
+            Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
+        }
+        None
+    }
+
+    /// Continues with the claims that waited for a producer.
+    fn claims_go_on(&mut self, now: Time, producer: Producer, out: &mut ShardOutput) {
+        for client_id in self.producers.waiting.remove(&producer).unwrap_or_default() {
+            let client = self.clients.get_mut(&client_id).filter(|client| client.owner().is_none());
+            let pending = client.and_then(|client| client.existing_claim_state()?.pending.take());
+            self.next_claim(now, &client_id, pending, out);
+        }
     }
 }
 

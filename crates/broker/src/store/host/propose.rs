@@ -82,6 +82,7 @@ pub(super) enum Continuation {
     },
     Acknowledge {
         session: SessionUid,
+        epoch: u32,
         connection: ConnectionId,
         packet_id: PacketId,
         kind: Acknowledgement,
@@ -258,6 +259,7 @@ impl ShardHost {
             Some(number) if !is_whole => self.continuations.put_back(number, continuations),
             _ => self.continuations.reuse(continuations),
         }
+        self.count_sessions();
         self.pump_touched(now, out);
         if self.replica.state().sweeping() {
             self.sweep(now);

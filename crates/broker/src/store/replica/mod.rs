@@ -75,6 +75,19 @@ pub struct ReplicaCounters {
     pub stale: u64,
 }
 
+impl ReplicaCounters {
+    /// Sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            restored: self.restored + other.restored,
+            fetched: self.fetched + other.fetched,
+            attached: self.attached + other.attached,
+            stale: self.stale + other.stale,
+        }
+    }
+}
+
 /// A batch that is not applied yet.
 struct Batch {
     index: u64,

@@ -1,0 +1,514 @@
+//! Requests of this worker to the shards of the cluster, until they are answered.
+//!
+//! A request stays here until the shard has committed it, or has answered it. When the shard gets another leader, or
+//! the link to it was down, a new round begins: the worker reports its connections to the leader and sends everything
+//! again that is not answered, in order. The shard recognises what it has applied already, by the numbers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mqtt::PacketId;
+use shard::NodeIncarnation;
+
+use super::frame::{self, Flags, Item};
+use crate::batch::{Claimed, SessionDelivery, Token};
+use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::node::OwnerKey;
+use crate::peers::Leader;
+use crate::quota::Payers;
+use crate::store::wire::encode_request;
+use crate::store::{Attach, Claim, Completion, Request, SHARDS};
+
+/// Requests of one worker to all shards.
+pub(super) struct Asking {
+    own: NodeIncarnation,
+    worker: WorkerId,
+    lanes: Vec<Lane>,
+    /// Bytes of the requests that are not answered.
+    bytes: usize,
+    /// Shards with frames to send.
+    changed: ShardSet,
+    /// Shards that have got messages of a connection, while it is open.
+    published: BTreeMap<(u32, u32), ShardSet>,
+    /// Ends of connections that wait until their messages have arrived at the shards, or never will.
+    closing: Vec<Closing>,
+    scratch: Vec<u8>,
+}
+
+/// The end of a connection.
+struct Closing {
+    shard: ShardId,
+    release: Request,
+    /// Shards that may get messages of the connection, with the round and the number of the last message.
+    on_the_way: Vec<(ShardId, u32, u64)>,
+}
+
+/// Requests to one shard.
+#[derive(Default)]
+struct Lane {
+    /// Leader to which this round's requests go; `None` while it is unknown, or may have lost some.
+    leader: Option<Leader>,
+    round: u32,
+    /// Number of the last request.
+    last: u64,
+    /// Requests that are not answered, in the order of their numbers.
+    unanswered: VecDeque<Unanswered>,
+    /// Requests up to this number are committed.
+    settled: u64,
+    /// Requests up to this number have arrived in this round.
+    received: u64,
+    /// The next frame asks what has arrived.
+    wants_receipt: bool,
+    /// Requests that a completion answers.
+    awaited: BTreeMap<Awaited, u64>,
+    /// Connections that the shard serves.
+    attached: BTreeMap<(u32, u32), Attached>,
+    /// Epochs of their sessions, by slot and generation.
+    epochs: BTreeMap<(u32, u32), u32>,
+    /// Items of this turn's frames.
+    out: Vec<Vec<u8>>,
+    /// Number of the frames that report connections, at the beginning of a round; 0 when they were sent.
+    attaching: usize,
+    /// No frame of the round was sent.
+    is_first: bool,
+}
+
+struct Unanswered {
+    number: u64,
+    epoch: u32,
+    encoded: Time,
+    /// Empty when nothing has to be sent again.
+    bytes: Box<[u8]>,
+    token: Option<Token>,
+    /// Connection that claims.
+    claim: Option<Box<Claiming>>,
+    /// The request has an answer of its own, which may come long after it is committed.
+    has_answer: bool,
+    /// Its connection is closed: it is not sent again.
+    is_given_up: bool,
+    is_done: bool,
+}
+
+/// Request that a completion answers, with the slot and the generation of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Awaited {
+    Claim(u32, u32),
+    RoomForPage(u32, u32),
+}
+
+struct Claiming {
+    client_id: Arc<str>,
+    user: OwnerKey,
+    window: u16,
+}
+
+/// A connection with a session of the shard.
+struct Attached {
+    claiming: Claiming,
+    session: SessionId,
+    epoch: u32,
+    /// Last delivery that came over it.
+    last: Option<PacketId>,
+}
+
+/// Frames of one turn to a shard.
+pub(super) struct ToLeader {
+    pub node: u64,
+    pub shard: ShardId,
+    pub bytes: Vec<u8>,
+}
+
+/// Size in bytes at which a frame is full, if it has an item.
+const FRAME: usize = 256 * 1024;
+/// Memory of a request in addition to its bytes.
+const REQUEST: usize = 96;
+
+impl Asking {
+    pub fn new(own: NodeIncarnation, worker: WorkerId) -> Self {
+        let lanes = (0..SHARDS).map(|_| Lane::default()).collect();
+        Self {
+            own,
+            worker,
+            lanes,
+            bytes: 0,
+            changed: ShardSet::EMPTY,
+            published: BTreeMap::new(),
+            closing: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Bytes of the requests that are not answered.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Queues a request. Returns its token if it cannot be sent to another node.
+    pub fn request(&mut self, now: Time, shard: ShardId, request: Request) -> Option<Token> {
+        if let Request::Release(release) = &request {
+            let on_the_way = self.give_up(release.connection);
+            if !on_the_way.is_empty() {
+                self.closing.push(Closing { shard, release: request, on_the_way });
+                return None;
+            }
+        }
+        self.send(now, shard, &request)
+    }
+
+    /// Gives up the messages of a connection that is closed: its client sends them again if it wants to. Returns those
+    /// that may be on the way. The session is released when they have arrived, or never will. Then they are in the log
+    /// of their shard before anything that another connection of the client sends.
+    fn give_up(&mut self, connection: ConnectionId) -> Vec<(ShardId, u32, u64)> {
+        let published = self.published.remove(&(connection.slot, connection.generation));
+        let mut on_the_way = Vec::new();
+        for shard in published.unwrap_or_default().iter() {
+            let lane = &mut self.lanes[shard.index()];
+            let mut last = None;
+            for unanswered in lane.unanswered.iter_mut().filter(|unanswered| !unanswered.is_done) {
+                if matches!(unanswered.token, Some(Token::Publish { connection: of, .. }) if of == connection)
+                {
+                    unanswered.is_given_up = true;
+                    last = Some(unanswered.number);
+                }
+            }
+            if let Some(number) = last
+                && lane.leader.is_some()
+                && number > lane.received
+            {
+                on_the_way.push((shard, lane.round, number));
+                lane.wants_receipt = true;
+                self.changed.insert(shard);
+            }
+        }
+        on_the_way
+    }
+
+    /// Releases the sessions of closed connections whose messages have arrived, or never will.
+    pub fn release_closing(&mut self, now: Time) {
+        if self.closing.is_empty() {
+            return;
+        }
+        let Self { lanes, closing, .. } = self;
+        for Closing { on_the_way, .. } in closing.iter_mut() {
+            on_the_way.retain(|(shard, round, number)| {
+                let lane = &lanes[shard.index()];
+                lane.leader.is_some() && lane.round == *round && lane.received < *number
+            });
+        }
+        let ready: Vec<_> = closing.extract_if(.., |closing| closing.on_the_way.is_empty()).collect();
+        for Closing { shard, release, .. } in ready {
+            self.send(now, shard, &release);
+        }
+    }
+
+    fn send(&mut self, now: Time, shard: ShardId, request: &Request) -> Option<Token> {
+        let token = request.token();
+        if let Some(Token::Publish { connection, .. }) = token {
+            self.published.entry((connection.slot, connection.generation)).or_default().insert(shard);
+        }
+        let lane = &mut self.lanes[shard.index()];
+        self.scratch.clear();
+        if !encode_request(request, now, &mut self.scratch) {
+            return token;
+        }
+        lane.last += 1;
+        let number = lane.last;
+        let session = request.of_connection().map(|session| (session.slot, session.generation));
+        let epoch = session.and_then(|session| lane.epochs.get(&session).copied()).unwrap_or(0);
+        let mut claim = None;
+        let mut has_answer = token.is_some();
+        match request {
+            Request::Claim(of) => {
+                let Claim { client_id, user, window, connection, .. } = &**of;
+                let (client_id, user, window) = (client_id.clone(), *user, *window);
+                claim = Some(Box::new(Claiming { client_id, user, window }));
+                lane.awaited.insert(Awaited::Claim(connection.slot, connection.generation), number);
+                has_answer = true;
+            }
+            Request::AskRoomForPage { connection, .. } => {
+                let (slot, generation) = (connection.slot, connection.generation);
+                lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
+                has_answer = true;
+            }
+            Request::Release(release) => self.bytes -= lane.detach(release.connection),
+            _ => {}
+        }
+        let bytes: Box<[u8]> = self.scratch.as_slice().into();
+        self.bytes += bytes.len() + REQUEST;
+        let unanswered = Unanswered {
+            number,
+            epoch,
+            encoded: now,
+            bytes,
+            token,
+            claim,
+            has_answer,
+            is_given_up: false,
+            is_done: false,
+        };
+        if lane.leader.is_some() {
+            lane.send(now, &unanswered);
+            self.changed.insert(shard);
+        }
+        lane.unanswered.push_back(unanswered);
+        None
+    }
+
+    /// Begins a round with a leader. Does nothing if a later one is known.
+    pub fn begin(&mut self, now: Time, shard: ShardId, leader: Leader) {
+        let Self { worker, lanes, scratch, .. } = self;
+        let Some(lane) = lanes.get_mut(shard.index()) else { return };
+        if lane.leader.is_some_and(|known| known.term > leader.term) {
+            return;
+        }
+        lane.leader = Some(leader);
+        lane.round = lane.round.wrapping_add(1);
+        (lane.received, lane.wants_receipt) = (0, false);
+        lane.out.clear();
+        lane.is_first = true;
+        // The first frame is sent even if it is empty.
+        lane.out.push(Vec::new());
+        for ((slot, generation), attached) in &lane.attached {
+            let connection = ConnectionId { worker: *worker, slot: *slot, generation: *generation };
+            let Claiming { client_id, user, window } = &attached.claiming;
+            let attach = Request::Attach(Box::new(Attach {
+                client_id: client_id.clone(),
+                session: attached.session,
+                epoch: attached.epoch,
+                connection,
+                user: *user,
+                payers: Payers::default(),
+                window: *window,
+                last: attached.last,
+                known_to: ShardSet::EMPTY,
+            }));
+            scratch.clear();
+            encode_request(&attach, now, scratch);
+            let item = Item { number: 0, epoch: attached.epoch, age_ms: 0, bytes: scratch };
+            push(&mut lane.out, item);
+        }
+        lane.attaching = lane.out.len();
+        self.bytes -= lane.drop_given_up();
+        let lane = &mut self.lanes[shard.index()];
+        for unanswered in lane.unanswered.iter().filter(|unanswered| !unanswered.is_done) {
+            push(&mut lane.out, unanswered.item(now));
+        }
+        self.changed.insert(shard);
+    }
+
+    /// Handles that the link to a node is down: what was sent to it may be lost.
+    pub fn link_lost(&mut self, node: u64) {
+        let lost = |lane: &Lane| lane.leader.is_some_and(|leader| leader.node == node);
+        self.lanes.iter_mut().filter(|lane| lost(lane)).for_each(Lane::stop);
+    }
+
+    /// Handles that a node does not lead the shard, or does not know the round. `term` is the one in which it leads.
+    pub fn not_leading(&mut self, now: Time, shard: ShardId, (node, round): (u64, u32), term: u64) {
+        let Some(lane) = self.lanes.get_mut(shard.index()) else { return };
+        if !lane.is_from_leader(node, round) {
+            return;
+        }
+        lane.stop();
+        if term > 0 {
+            self.begin(now, shard, Leader { node, term });
+        }
+    }
+
+    /// Returns whether answers belong to the present round.
+    pub fn is_present(&self, shard: ShardId, node: u64, round: u32) -> bool {
+        self.lanes.get(shard.index()).is_some_and(|lane| lane.is_from_leader(node, round))
+    }
+
+    /// Notes that requests up to a number have arrived in the present round.
+    pub fn received(&mut self, shard: ShardId, number: u64) {
+        let lane = &mut self.lanes[shard.index()];
+        lane.received = number.max(lane.received);
+    }
+
+    /// Takes the token of a request that is answered.
+    pub fn answered(&mut self, shard: ShardId, number: u64) -> Option<Token> {
+        let lane = &mut self.lanes[shard.index()];
+        let unanswered = lane.find(number)?;
+        let token = unanswered.token.take();
+        self.bytes -= unanswered.done();
+        lane.drop_done();
+        token
+    }
+
+    /// Returns the token of a request that waits for its answer.
+    pub fn token(&mut self, shard: ShardId, number: u64) -> Option<Token> {
+        self.lanes[shard.index()].find(number)?.token
+    }
+
+    /// Handles that requests up to a number are committed.
+    pub fn settled(&mut self, shard: ShardId, number: u64) {
+        let lane = &mut self.lanes[shard.index()];
+        let from = lane.unanswered.partition_point(|unanswered| unanswered.number <= lane.settled);
+        for unanswered in lane.unanswered.range_mut(from..) {
+            if unanswered.number > number {
+                break;
+            }
+            if !unanswered.has_answer && !unanswered.is_done {
+                self.bytes -= unanswered.done();
+            }
+        }
+        lane.settled = lane.settled.max(number.min(lane.last));
+        lane.drop_done();
+    }
+
+    /// Notes a completion, which the worker handles next.
+    pub fn completed(&mut self, shard: ShardId, completion: &Completion) {
+        let ConnectionId { slot, generation, .. } = completion.connection();
+        let awaited = match completion {
+            Completion::Claimed(claimed) => {
+                self.claimed(shard, claimed);
+                Awaited::Claim(slot, generation)
+            }
+            Completion::ClaimRefused { .. } => Awaited::Claim(slot, generation),
+            Completion::RoomForPage { .. } => Awaited::RoomForPage(slot, generation),
+            Completion::Deliver { first, more, .. } => {
+                let attached = self.lanes[shard.index()].attached.get_mut(&(slot, generation));
+                let last = more.iter().rev().chain([first]).find_map(publish_id);
+                if let (Some(attached), Some(last)) = (attached, last) {
+                    attached.last = Some(last);
+                }
+                return;
+            }
+            _ => return,
+        };
+        let number = self.lanes[shard.index()].awaited.remove(&awaited);
+        if let Some(number) = number {
+            self.answered(shard, number);
+        }
+    }
+
+    fn claimed(&mut self, shard: ShardId, claimed: &Claimed) {
+        let lane = &mut self.lanes[shard.index()];
+        let key = (claimed.connection.slot, claimed.connection.generation);
+        let number = lane.awaited.get(&Awaited::Claim(key.0, key.1)).copied();
+        let claiming = number.and_then(|number| lane.find(number)?.claim.take());
+        // Without a `claiming` the connection is closed: its Release is on its way.
+        let Some((claiming, session)) = claiming.zip(claimed.session) else { return };
+        lane.epochs.insert((session.slot, session.generation), claimed.epoch);
+        let attached = Attached { claiming: *claiming, session, epoch: claimed.epoch, last: None };
+        lane.attached.insert(key, attached);
+    }
+
+    /// Takes the frames of this turn.
+    pub fn take_frames(&mut self) -> Vec<ToLeader> {
+        let mut frames = Vec::new();
+        for shard in std::mem::take(&mut self.changed).iter() {
+            let lane = &mut self.lanes[shard.index()];
+            let Some(leader) = lane.leader else {
+                lane.out.clear();
+                continue;
+            };
+            if lane.wants_receipt && lane.out.is_empty() {
+                lane.out.push(Vec::new());
+            }
+            let (count, attaching) = (lane.out.len(), std::mem::take(&mut lane.attaching));
+            for (at, items) in (1..).zip(lane.out.drain(..)) {
+                let flags = Flags {
+                    is_first: std::mem::take(&mut lane.is_first),
+                    is_attached: at == attaching,
+                    wants_receipt: at == count && std::mem::take(&mut lane.wants_receipt),
+                };
+                let (incarnation, worker) = (self.own.incarnation, self.worker.0);
+                let bytes = frame::requests(incarnation, worker, lane.round, flags, &items);
+                frames.push(ToLeader { node: leader.node, shard, bytes });
+            }
+        }
+        frames
+    }
+
+    pub fn has_frames(&self) -> bool {
+        !self.changed.is_empty()
+    }
+}
+
+impl Lane {
+    fn is_from_leader(&self, node: u64, round: u32) -> bool {
+        self.round == round && self.leader.is_some_and(|leader| leader.node == node)
+    }
+
+    fn stop(&mut self) {
+        self.leader = None;
+        self.out.clear();
+    }
+
+    fn send(&mut self, now: Time, unanswered: &Unanswered) {
+        push(&mut self.out, unanswered.item(now));
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Unanswered> {
+        let at = self.unanswered.binary_search_by_key(&number, |unanswered| unanswered.number).ok()?;
+        self.unanswered.get_mut(at).filter(|unanswered| !unanswered.is_done)
+    }
+
+    /// Drops requests that are not sent again. Returns the number of bytes of memory that are needed no more.
+    fn drop_given_up(&mut self) -> usize {
+        let given_up = self.unanswered.iter_mut().filter(|it| it.is_given_up && !it.is_done);
+        let freed = given_up.map(Unanswered::done).sum();
+        self.drop_done();
+        freed
+    }
+
+    fn drop_done(&mut self) {
+        while self.unanswered.pop_front_if(|first| first.is_done).is_some() {}
+    }
+
+    /// Forgets a connection that is closed. Nobody waits for the answers to its requests. Returns the number of bytes of
+    /// memory that are needed no more.
+    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) -> usize {
+        if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
+            let session = (session.slot, session.generation);
+            if self.epochs.get(&session) == Some(&epoch) {
+                self.epochs.remove(&session);
+            }
+        }
+        let mut freed = 0;
+        for awaited in [Awaited::Claim(slot, generation), Awaited::RoomForPage(slot, generation)] {
+            let Some(number) = self.awaited.remove(&awaited) else { continue };
+            let settled = self.settled;
+            let Some(unanswered) = self.find(number) else { continue };
+            (unanswered.claim, unanswered.has_answer) = (None, false);
+            if number <= settled {
+                freed += unanswered.done();
+            }
+        }
+        self.drop_done();
+        freed
+    }
+}
+
+impl Unanswered {
+    fn item(&self, now: Time) -> Item<'_> {
+        let age_ms = u32::try_from(now.0.saturating_sub(self.encoded.0)).unwrap_or(u32::MAX);
+        Item { number: self.number, epoch: self.epoch, age_ms, bytes: &self.bytes }
+    }
+
+    /// Marks it as answered. Returns the number of bytes of memory that it needs no more.
+    fn done(&mut self) -> usize {
+        self.is_done = true;
+        std::mem::take(&mut self.bytes).len() + REQUEST
+    }
+}
+
+/// Appends an item to the last frame with room, or to a new one.
+fn push(frames: &mut Vec<Vec<u8>>, item: Item<'_>) {
+    match frames.last_mut().filter(|frame| frame.is_empty() || frame.len() + item.bytes.len() <= FRAME) {
+        Some(frame) => frame::push_item(item, frame),
+        None => {
+            let mut frame = Vec::new();
+            frame::push_item(item, &mut frame);
+            frames.push(frame);
+        }
+    }
+}
+
+fn publish_id(delivery: &SessionDelivery) -> Option<PacketId> {
+    match delivery {
+        SessionDelivery::Publish { packet_id, .. } => Some(*packet_id),
+        SessionDelivery::PubRel { .. } => None,
+    }
+}

@@ -1,0 +1,350 @@
+//! Requests to shards that any node of a cluster may lead, and the answers.
+//!
+//! In a cluster each request of a worker takes this way, also to a shard that this node leads: another node may lead it
+//! before the request is answered. [`Asking`] keeps what this worker has asked, [`Serving`] knows who asks the shards
+//! here. Frames for this node go into the mailbox of the worker, the others to the part that connects the nodes.
+
+mod asking;
+mod frame;
+mod serving;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use mqtt::ReasonCode;
+use shard::{LANES_MAX, NodeIncarnation};
+
+use self::asking::{Asking, ToLeader};
+use self::frame::{Answers, Item, NotLeading, Requests, ToWorker, decode_answers, decode_requests};
+use self::serving::{Serving, ToProducer};
+use super::Worker;
+use crate::batch::{Token, WorkerCommand};
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::peers::{Leader, Port, ShardFrame};
+use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
+use crate::store::{Completion, Numbered, Producer, Request};
+
+/// Both sides of the requests of a worker in a cluster.
+pub(super) struct Lanes {
+    own: NodeIncarnation,
+    asking: Asking,
+    serving: Serving,
+    /// Completions that wait until the replicas of this worker have applied a record.
+    parked: Vec<(ShardId, u64, Completion)>,
+    /// Connections whose Claim has such a completion, with the later ones in their order.
+    held: BTreeMap<(u32, u32), Vec<Completion>>,
+    counters: LaneCounters,
+}
+
+/// Counters and gauges of the requests of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneCounters {
+    /// Rounds that this worker has begun with leaders of shards.
+    pub rounds: u64,
+    /// Frames that were no frames, or not from a member, or that found no room.
+    pub malformed: u64,
+    /// Bytes of requests that are not answered now.
+    pub unanswered_bytes: u64,
+    /// Completions that wait now until a replica here has applied a record.
+    pub parked: u64,
+}
+
+impl Lanes {
+    pub fn new(own: NodeIncarnation, worker: WorkerId, workers: u16) -> Self {
+        Self {
+            own,
+            asking: Asking::new(own, worker),
+            serving: Serving::new(workers),
+            parked: Vec::new(),
+            held: BTreeMap::new(),
+            counters: LaneCounters::default(),
+        }
+    }
+}
+
+impl Worker {
+    /// Counters of the requests to shards that other nodes may lead.
+    pub fn lane_counters(&self) -> LaneCounters {
+        let counters = |lanes: &Lanes| LaneCounters {
+            unanswered_bytes: lanes.asking.bytes() as u64,
+            parked: lanes.parked.len() as u64,
+            ..lanes.counters
+        };
+        self.lanes.as_deref().map(counters).unwrap_or_default()
+    }
+
+    /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
+    /// workers then.
+    pub(super) fn pass_requests(&mut self, now: Time) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let mut unsent = Vec::new();
+        for (shard, request) in self.outbox.take_requests() {
+            unsent.extend(lanes.asking.request(now, shard, request));
+        }
+        lanes.asking.release_closing(now);
+        for (lane, command) in self.outbox.take_answers() {
+            lanes.serving.answer(now, lane, &command);
+        }
+        let shards = &self.shards;
+        lanes
+            .serving
+            .settle(now, |shard, proposal| shards.get(shard).is_none_or(|host| host.has_applied(proposal)));
+        if lanes.asking.has_frames() || lanes.serving.has_work() {
+            for ToLeader { node, shard, bytes } in lanes.asking.take_frames() {
+                self.send_frame(node, Port::Shard(shard), bytes);
+            }
+            let Some(lanes) = &mut self.lanes else { return };
+            let index = |shard| self.shards.state(shard).map_or(0, shard::Shard::applied);
+            for frame in lanes.serving.take_frames(index) {
+                self.send_answers(frame);
+            }
+        }
+        for token in unsent {
+            self.answer(token, ReasonCode::ImplementationSpecificError);
+        }
+    }
+
+    fn send_answers(&mut self, ToProducer { producer, bytes }: ToProducer) {
+        self.send_frame(producer.owner.node, Port::Worker(WorkerId(producer.lane)), bytes);
+    }
+
+    /// Sends a frame to a worker of any node.
+    fn send_frame(&mut self, node: u64, port: Port, bytes: Vec<u8>) {
+        let Some(lanes) = &self.lanes else { return };
+        let frame = ShardFrame { node, port, bytes: Bytes::from(bytes) };
+        if node != lanes.own.node {
+            return self.peers.outbound.shard_frames.push(frame);
+        }
+        let worker = match port {
+            Port::Shard(shard) => WorkerId::host_of(shard, self.node.workers),
+            Port::Worker(worker) => worker,
+        };
+        self.outbox.post(worker, WorkerCommand::ShardFrame(frame));
+    }
+
+    /// Handles a frame for a shard of this worker, or for this worker.
+    pub(super) fn take_shard_frame(&mut self, ShardFrame { node, port, bytes }: &ShardFrame) {
+        let is_frame = match port {
+            Port::Shard(shard) => {
+                decode_requests(bytes).map(|requests| self.take_requests(*node, *shard, &requests)).is_ok()
+            }
+            Port::Worker(_) => match decode_answers(bytes) {
+                Ok(ToWorker::Answers(answers)) => self.take_answers(*node, &answers),
+                Ok(ToWorker::NotLeading(not)) => {
+                    self.not_leading(*node, &not);
+                    true
+                }
+                Err(_) => false,
+            },
+        };
+        if !is_frame && let Some(lanes) = &mut self.lanes {
+            lanes.counters.malformed += 1;
+        }
+    }
+
+    /// Handles requests of a worker.
+    fn take_requests(&mut self, node: u64, shard: ShardId, requests: &Requests<'_>) {
+        let Requests { incarnation, worker, round, flags, ref items } = *requests;
+        let owner = NodeIncarnation { node, incarnation };
+        let producer = Producer { owner, lane: worker };
+        let now = self.clock.now();
+        let Some(lanes) = &mut self.lanes else { return };
+        let term = self.shards.get(shard).map_or(0, |host| host.term());
+        if worker >= LANES_MAX || node == 0 {
+            lanes.counters.malformed += 1;
+            return;
+        }
+        let lane = match lanes.serving.find(shard, producer, round) {
+            Some(lane) => lane,
+            None if flags.is_first && term > 0 => {
+                let Some((lane, before)) = lanes.serving.begin(shard, producer, round) else {
+                    lanes.counters.malformed += 1;
+                    return;
+                };
+                if let Some(before) = before {
+                    self.shards.forget_worker(now, shard, before);
+                }
+                lane
+            }
+            None => return self.send_answers(Serving::not_leading(shard, producer, round, term)),
+        };
+        for Item { number, epoch, age_ms, bytes } in items {
+            let encoded = Time(now.0.saturating_sub(u64::from(*age_ms)));
+            let origin = RequestOrigin { lane, shard, number: *number };
+            let is_next = self.lanes.as_mut().is_some_and(|lanes| lanes.serving.is_next(lane, *number));
+            let decoded = decode_request(bytes, origin, encoded).ok().filter(|_| is_next);
+            let Some(request) = decoded else {
+                if let Some(lanes) = &mut self.lanes {
+                    lanes.counters.malformed += 1;
+                }
+                continue;
+            };
+            let request = self.with_payers(request);
+            let numbered = Numbered { number: *number, epoch: *epoch, request };
+            let proposal = self.shards.apply_of(now, shard, (lane, producer), numbered);
+            if let Some(lanes) = &mut self.lanes
+                && *number > 0
+            {
+                lanes.serving.handled(lane, *number, proposal);
+            }
+        }
+        if flags.is_attached {
+            self.shards.worker_heard(now, shard, (lane, producer));
+        }
+        if flags.wants_receipt
+            && let Some(lanes) = &mut self.lanes
+        {
+            lanes.serving.send_receipt(lane);
+        }
+        self.apply_output();
+    }
+
+    /// Finds the accounts that pay for what a client of another node asks.
+    fn with_payers(&self, mut request: Request) -> Request {
+        match &mut request {
+            Request::Claim(claim) => claim.payers = self.node.payers_of(claim.user, &claim.client_id),
+            Request::Attach(attach) => attach.payers = self.node.payers_of(attach.user, &attach.client_id),
+            _ => {}
+        }
+        request
+    }
+
+    /// Handles answers of a shard. Returns false for what is none.
+    fn take_answers(&mut self, node: u64, answers: &Answers<'_>) -> bool {
+        let Answers { incarnation, shard, round, index, received, ref items } = *answers;
+        let now = self.clock.now();
+        let mut are_answers = true;
+        if let Some(lanes) = &mut self.lanes
+            && incarnation == lanes.own.incarnation
+            && lanes.asking.is_present(shard, node, round)
+        {
+            lanes.asking.received(shard, received);
+        }
+        for bytes in items {
+            let Some(lanes) = &mut self.lanes else { return true };
+            // A round may end with the answer before.
+            if incarnation != lanes.own.incarnation || !lanes.asking.is_present(shard, node, round) {
+                return are_answers;
+            }
+            match decode_answer(bytes, self.id, now) {
+                Ok(answer) => self.shard_answer(shard, index, answer),
+                Err(_) => are_answers = false,
+            }
+        }
+        are_answers
+    }
+
+    fn shard_answer(&mut self, shard: ShardId, index: u64, answer: ShardAnswer) {
+        let Some(lanes) = &mut self.lanes else { return };
+        match answer {
+            ShardAnswer::Completion(completion) => {
+                lanes.asking.completed(shard, &completion);
+                self.shard_completion(shard, index, completion);
+            }
+            ShardAnswer::Acknowledged { number, reason } => {
+                if let Some(token) = lanes.asking.answered(shard, number) {
+                    self.answer(token, reason);
+                }
+            }
+            ShardAnswer::Remembered { number, by } => {
+                if let Some(Token::Append { shard, key }) = lanes.asking.token(shard, number) {
+                    self.outbox.request(shard, Request::AcceptedBy { key, by });
+                }
+            }
+            ShardAnswer::Member(delivery) => self.member_delivery(delivery),
+            ShardAnswer::Will(will) => self.receive_will(*will),
+            ShardAnswer::Settled { number } => lanes.asking.settled(shard, number),
+        }
+    }
+
+    /// Handles a completion of a shard. CONNACK and SUBACK are sent when the replica on this node knows the
+    /// subscriptions. Otherwise a message that the client publishes next would not find them.
+    fn shard_completion(&mut self, shard: ShardId, index: u64, completion: Completion) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let ConnectionId { slot, generation, .. } = completion.connection();
+        let closes = matches!(completion, Completion::Revoke { .. } | Completion::QueueFull { .. });
+        if let Some(held) = lanes.held.get_mut(&(slot, generation)).filter(|_| !closes) {
+            return held.push(completion);
+        }
+        let is_claimed = matches!(&completion, Completion::Claimed(claimed) if claimed.session.is_some());
+        if is_claimed {
+            lanes.held.insert((slot, generation), Vec::new());
+        }
+        if is_claimed || matches!(completion, Completion::Subscribed { .. }) {
+            let host = WorkerId::host_of(shard, self.node.workers);
+            let completion = Box::new(completion);
+            return self.outbox.post(host, WorkerCommand::AwaitRecord { shard, index, completion });
+        }
+        self.completion(completion);
+    }
+
+    /// Handles the completions that came after that of a Claim.
+    pub(super) fn release_held(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) {
+        let held = self.lanes.as_mut().and_then(|lanes| lanes.held.remove(&(slot, generation)));
+        held.into_iter().flatten().for_each(|completion| self.completion(completion));
+    }
+
+    /// Handles a completion that waits for a record of a shard of this worker.
+    pub(super) fn await_record(&mut self, shard: ShardId, index: u64, completion: Completion) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.parked.push((shard, index, completion));
+        }
+        self.release_completions();
+    }
+
+    /// Releases completions whose records are applied.
+    pub(super) fn release_completions(&mut self) {
+        let Some(lanes) = self.lanes.as_mut().filter(|lanes| !lanes.parked.is_empty()) else { return };
+        let applied = |shard| self.shards.state(shard).map_or(u64::MAX, shard::Shard::applied);
+        let is_applied = |(shard, index, _): &mut (ShardId, u64, Completion)| applied(*shard) >= *index;
+        let released: Vec<_> = lanes.parked.extract_if(.., is_applied).collect();
+        for (_, _, completion) in released {
+            self.outbox.post(completion.connection().worker, WorkerCommand::Completion(completion));
+        }
+    }
+
+    /// Announces that this node leads a shard now, or does not any more.
+    pub(super) fn announce_leader(&mut self, shard: ShardId, term: Option<u64>) {
+        let Some(lanes) = &mut self.lanes else { return };
+        if term.is_none() {
+            lanes.serving.end_shard(shard);
+        }
+        self.peers.outbound.leads.push((shard, term));
+    }
+
+    fn not_leading(&mut self, node: u64, not: &NotLeading) {
+        let NotLeading { incarnation, shard, round, term } = *not;
+        let Some(lanes) = self.lanes.as_mut().filter(|lanes| lanes.own.incarnation == incarnation) else {
+            return;
+        };
+        lanes.asking.not_leading(self.clock.now(), shard, (node, round), term);
+    }
+
+    /// Begins to send requests to the leaders of shards.
+    pub(super) fn leaders_known(&mut self, leaders: Vec<(ShardId, Leader)>) {
+        let Some(lanes) = &mut self.lanes else { return };
+        for (shard, leader) in leaders {
+            lanes.counters.rounds += 1;
+            lanes.asking.begin(self.clock.now(), shard, leader);
+        }
+    }
+
+    /// Stops to send to a node whose link is down, until its shards are announced again.
+    pub(super) fn links_lost(&mut self, nodes: &[u64]) {
+        let Some(lanes) = &mut self.lanes else { return };
+        nodes.iter().for_each(|node| lanes.asking.link_lost(*node));
+    }
+
+    /// Ends the connections of incarnations of nodes that are over.
+    pub(super) fn incarnations_ended(&mut self, ended: &[NodeIncarnation]) {
+        let now = self.clock.now();
+        for NodeIncarnation { node, incarnation } in ended {
+            let Some(lanes) = &mut self.lanes else { return };
+            for (shard, lane) in lanes.serving.end_node(*node, *incarnation) {
+                self.shards.forget_worker(now, shard, lane);
+            }
+            self.shards.node_ended(now, NodeIncarnation { node: *node, incarnation: *incarnation });
+        }
+        self.apply_output();
+    }
+}

@@ -1,0 +1,194 @@
+//! Workers of all nodes whose requests the shards of this worker take.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::frame::{self, NotLeading};
+use crate::ids::{ShardId, Time, WorkerId};
+use crate::store::Producer;
+use crate::store::wire::{ShardAnswer, encode_answer};
+
+/// Lanes of requests. Each has the number of a worker that does not exist on this node: it stands for the producer in
+/// connections and tokens.
+pub(super) struct Serving {
+    /// Number of workers of this node. Lanes have the numbers after them.
+    workers: u16,
+    lanes: BTreeMap<WorkerId, ServedLane>,
+    /// Number of the last lane. A number is used again after all others: what waits with an earlier one has ended then.
+    last: u16,
+    by_producer: BTreeMap<(ShardId, Producer), WorkerId>,
+    /// Lanes whose requests are not all committed.
+    unsettled: BTreeSet<WorkerId>,
+    /// Lanes with answers to send.
+    changed: BTreeSet<WorkerId>,
+}
+
+pub(super) struct ServedLane {
+    pub shard: ShardId,
+    pub producer: Producer,
+    pub round: u32,
+    /// Number of the last request.
+    last: u64,
+    /// Batches with commands of requests, and the number of the last of these requests.
+    proposals: VecDeque<(u64, u64)>,
+    out: Vec<u8>,
+}
+
+/// Frame of one turn for a worker.
+pub(super) struct ToProducer {
+    pub producer: Producer,
+    pub bytes: Vec<u8>,
+}
+
+impl Serving {
+    pub fn new(workers: u16) -> Self {
+        Self {
+            workers,
+            lanes: BTreeMap::new(),
+            last: workers,
+            by_producer: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            changed: BTreeSet::new(),
+        }
+    }
+
+    /// Lane of a producer in this round.
+    pub fn find(&self, shard: ShardId, producer: Producer, round: u32) -> Option<WorkerId> {
+        let lane = *self.by_producer.get(&(shard, producer))?;
+        self.lanes.get(&lane).filter(|served| served.round == round).map(|_| lane)
+    }
+
+    /// Begins a round of a producer. Returns the lane, and the one of its previous round. `None` when there is no room.
+    pub fn begin(
+        &mut self,
+        shard: ShardId,
+        producer: Producer,
+        round: u32,
+    ) -> Option<(WorkerId, Option<WorkerId>)> {
+        // The last number stands for nobody.
+        let numbers = self.workers..u16::MAX;
+        if self.lanes.len() >= numbers.len() {
+            return None;
+        }
+        let mut lane = WorkerId(self.last);
+        while self.lanes.contains_key(&lane) || !numbers.contains(&lane.0) {
+            lane = WorkerId(if lane.0 + 1 < numbers.end { lane.0 + 1 } else { numbers.start });
+        }
+        self.last = lane.0 + 1;
+        let (proposals, out) = (VecDeque::new(), Vec::new());
+        self.lanes.insert(lane, ServedLane { shard, producer, round, last: 0, proposals, out });
+        let before = self.by_producer.insert((shard, producer), lane);
+        before.into_iter().for_each(|before| self.remove(before));
+        Some((lane, before))
+    }
+
+    /// Ends the lanes of earlier incarnations of a producer's node, or of the node if `through` is its last one. Returns
+    /// their shards and numbers.
+    pub fn end_node(&mut self, node: u64, through: u64) -> Vec<(ShardId, WorkerId)> {
+        self.end(|lane| lane.producer.owner.node == node && lane.producer.owner.incarnation <= through)
+    }
+
+    /// Ends the lanes of a shard that has no host any more.
+    pub fn end_shard(&mut self, shard: ShardId) {
+        self.end(|lane| lane.shard == shard);
+    }
+
+    fn end(&mut self, is_over: impl Fn(&ServedLane) -> bool) -> Vec<(ShardId, WorkerId)> {
+        let over: Vec<(ShardId, WorkerId)> = self
+            .lanes
+            .iter()
+            .filter(|(_, served)| is_over(served))
+            .map(|(lane, served)| (served.shard, *lane))
+            .collect();
+        for (shard, lane) in &over {
+            if let Some(served) = self.lanes.get(lane) {
+                self.by_producer.remove(&(*shard, served.producer));
+            }
+            self.remove(*lane);
+        }
+        over
+    }
+
+    fn remove(&mut self, lane: WorkerId) {
+        self.lanes.remove(&lane);
+        self.unsettled.remove(&lane);
+        self.changed.remove(&lane);
+    }
+
+    /// Returns whether a request of this number may come next. Links keep the order, so only a broken peer sends another.
+    pub fn is_next(&mut self, lane: WorkerId, number: u64) -> bool {
+        let Some(served) = self.lanes.get_mut(&lane) else { return false };
+        // The beginning of a round has no numbers.
+        let is_next = number > served.last || number == 0 && served.last == 0;
+        served.last = number.max(served.last);
+        is_next
+    }
+
+    /// Reports what has arrived, even without an answer.
+    pub fn send_receipt(&mut self, lane: WorkerId) {
+        self.changed.insert(lane);
+    }
+
+    /// Notes that a request was handled. Its commands are in batches up to this one.
+    pub fn handled(&mut self, lane: WorkerId, number: u64, proposal: u64) {
+        let Some(served) = self.lanes.get_mut(&lane) else { return };
+        match served.proposals.back_mut() {
+            Some((last, until)) if *last == proposal => *until = number,
+            _ => served.proposals.push_back((proposal, number)),
+        }
+        self.unsettled.insert(lane);
+    }
+
+    /// Reports requests that are committed. `has_applied` tells which batches of a shard are.
+    pub fn settle(&mut self, now: Time, has_applied: impl Fn(ShardId, u64) -> bool) {
+        let mut settled = Vec::new();
+        self.unsettled.retain(|lane| {
+            let Some(ServedLane { shard, proposals, .. }) = self.lanes.get_mut(lane) else { return false };
+            let mut number = None;
+            while let Some((_, until)) =
+                proposals.pop_front_if(|(proposal, _)| has_applied(*shard, *proposal))
+            {
+                number = Some(until);
+            }
+            settled.extend(number.map(|number| (*lane, number)));
+            !proposals.is_empty()
+        });
+        for (lane, number) in settled {
+            self.answer(now, lane, &ShardAnswer::Settled { number });
+        }
+    }
+
+    /// Queues an answer. Drops one for a lane that is gone.
+    pub fn answer(&mut self, now: Time, lane: WorkerId, answer: &ShardAnswer) {
+        let Some(served) = self.lanes.get_mut(&lane) else { return };
+        let mut bytes = Vec::new();
+        if encode_answer(answer, now, &mut bytes) {
+            frame::push_bytes(&bytes, &mut served.out);
+            self.changed.insert(lane);
+        }
+    }
+
+    /// Takes the frames of this turn. `index` is that of the last record that a shard has applied.
+    pub fn take_frames(&mut self, index: impl Fn(ShardId) -> u64) -> Vec<ToProducer> {
+        let mut frames = Vec::new();
+        for lane in std::mem::take(&mut self.changed) {
+            let Some(ServedLane { shard, producer, round, out, last, .. }) = self.lanes.get_mut(&lane) else {
+                continue;
+            };
+            let items = std::mem::take(out);
+            let incarnation = producer.owner.incarnation;
+            let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), *last), &items);
+            frames.push(ToProducer { producer: *producer, bytes });
+        }
+        frames
+    }
+
+    /// Makes the answer to a frame that no lane takes. `term`: in which this node leads the shard; 0 if it does not.
+    pub fn not_leading(shard: ShardId, producer: Producer, round: u32, term: u64) -> ToProducer {
+        let not_leading = NotLeading { incarnation: producer.owner.incarnation, shard, round, term };
+        ToProducer { producer, bytes: not_leading.encode() }
+    }
+
+    pub fn has_work(&self) -> bool {
+        !self.changed.is_empty()
+    }
+}
