@@ -229,6 +229,10 @@ impl Node {
             log: Some(observed_log.clone()),
             shards,
             agreements,
+            own: setup.replica.as_ref().map(|replica| shard::NodeIncarnation {
+                node: replica.config.own.node.0,
+                incarnation: u64::from(incarnation),
+            }),
             incarnation: broker_incarnation,
             hash_key,
         };
@@ -483,10 +487,10 @@ impl Node {
         self.workers.iter().find_map(|worker| worker.leads(shard))
     }
 
-    /// States that the replicas of the node have received, and records of messages that were fetched for them.
-    pub fn received(&self) -> (u64, u64) {
+    /// Counters of the replicas and hosts of the node.
+    pub fn replica_counters(&self) -> broker::ReplicaCounters {
         let counters = self.workers.iter().map(Worker::replica_counters);
-        counters.fold((0, 0), |sum, one| (sum.0 + one.restored, sum.1 + one.fetched))
+        counters.fold(broker::ReplicaCounters::default(), broker::ReplicaCounters::plus)
     }
 
     /// Last record that a shard has applied, and a digest of its state.

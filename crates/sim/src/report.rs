@@ -371,6 +371,12 @@ report! {
     /// States that replicas have received from others, and records of messages that were fetched for them.
     agreed_restored,
     agreed_fetched,
+    /// Connections that a later leader has served, too.
+    agreed_attached,
+    /// Requests of connections that served their session no more.
+    agreed_stale,
+    /// Clients that were refused because a later connection of theirs had the session.
+    agreed_overtaken,
     /// Disks that were replaced by empty ones.
     agreed_replaced,
 }

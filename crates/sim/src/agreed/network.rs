@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use broker::peers::{Announce, Outbound, Peers};
+use broker::peers::{Announce, Outbound, Peers, ShardFrame};
 use broker::{Frame, Node, ShardId, WorkerId};
 use link::NodeId;
 
@@ -26,10 +26,22 @@ pub enum Step {
     Compare,
     /// Changes the members after a disk was replaced.
     Reconcile,
+    /// Looks which links are up.
+    Links,
+    /// The nodes agree that an incarnation of a node is over.
+    Ended { node: usize, incarnation: u32 },
 }
 
-/// Frames for other replicas, and SUBACKs that wait for other nodes, with their workers.
-pub type Taken = (Vec<(ShardId, Frame)>, Vec<(WorkerId, Announce)>);
+/// Output of the workers of a node in one turn.
+#[derive(Default)]
+pub struct Taken {
+    pub agreement_frames: Vec<(ShardId, Frame)>,
+    pub shard_frames: Vec<(WorkerId, ShardFrame)>,
+    /// Shards that the node leads now, with the term, or not any more.
+    pub leads: Vec<(ShardId, Option<u64>)>,
+    /// SUBACKs that wait for other nodes, with their workers.
+    pub announces: Vec<(WorkerId, Announce)>,
+}
 
 /// Output of the workers of a node for other nodes.
 #[derive(Default)]
@@ -37,12 +49,15 @@ pub struct Mailbox(Mutex<Vec<Outbound>>);
 
 impl Mailbox {
     pub fn take(&self) -> Taken {
-        let (mut frames, mut announces) = (Vec::new(), Vec::new());
+        let mut taken = Taken::default();
         for outbound in std::mem::take(&mut *sync::lock(&self.0)) {
-            frames.extend(outbound.agreement_frames);
-            announces.extend(outbound.announces.into_iter().map(|announce| (outbound.worker, announce)));
+            let worker = outbound.worker;
+            taken.agreement_frames.extend(outbound.agreement_frames);
+            taken.shard_frames.extend(outbound.shard_frames.into_iter().map(|frame| (worker, frame)));
+            taken.leads.extend(outbound.leads);
+            taken.announces.extend(outbound.announces.into_iter().map(|announce| (worker, announce)));
         }
-        (frames, announces)
+        taken
     }
 }
 
@@ -68,8 +83,16 @@ pub struct Travelling {
     pub to: usize,
     /// Incarnation that sent it. A frame of an earlier one does not arrive.
     pub incarnation: u32,
-    pub shard: ShardId,
-    pub bytes: Vec<u8>,
+    pub content: Content,
+}
+
+/// Content of a frame between nodes.
+pub enum Content {
+    Agreement(ShardId, Vec<u8>),
+    /// A frame between a worker and a shard, and the number of times that the link was lost before it was sent.
+    Shard(u64, ShardFrame),
+    /// The sender leads a shard now, or not any more. The number is that of [`Self::Shard`].
+    Leads(u64, ShardId, Option<u64>),
 }
 
 /// Paths between the nodes.
@@ -102,7 +125,7 @@ impl Network {
         let is_slow = cx.random.below(1000) == 0;
         let jitter = if is_slow { cx.between(0, SECOND / 2) } else { cx.between(10, 2 * MILLI) };
         let last = self.last.entry(path).or_default();
-        *last = (*last).max(cx.now() + self.latency + jitter);
+        *last = (*last + 1).max(cx.now() + self.latency + jitter);
         self.sent += 1;
         cx.at(*last, Event::AgreedShards(Step::Frame { number: self.sent }));
         self.travelling.insert(self.sent, frame);
@@ -120,7 +143,7 @@ impl Network {
         self.cut.insert((other, one), until);
     }
 
-    fn is_cut(&self, now: Micros, path: (usize, usize)) -> bool {
+    pub fn is_cut(&self, now: Micros, path: (usize, usize)) -> bool {
         self.cut.get(&path).is_some_and(|until| *until > now)
     }
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::peers::{Announce, Inbound};
+use broker::peers::{Announce, Inbound, Leader, Port, ShardFrame};
 use broker::settings::Settings;
-use broker::{PeerFrame, SHARDS, ShardId, StoreEvent};
+use broker::{PeerFrame, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
 use consensus::{Change, LogGroup, Member, ReplicaId};
+use shard::NodeIncarnation;
 use shardlog::AgreementInput;
 
 use super::client::Client;
-use super::network::{Mailbox, Network, Step, Travelling, node_id};
+use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::{Direction, Link, Net, Piece};
@@ -30,6 +31,10 @@ pub struct AgreedShards {
     clients: Vec<Client>,
     /// Node of each client's connection.
     homes: BTreeMap<Link, usize>,
+    /// Links between nodes, by the lower and the higher one.
+    links: BTreeMap<(usize, usize), NodeLink>,
+    /// Incarnations of which the nodes have agreed that they are over.
+    ended: Vec<NodeIncarnation>,
     /// Number of incarnations of all nodes so far.
     incarnations: u32,
     /// Digest of each shard at each record, as the first replica has computed it.
@@ -41,13 +46,25 @@ pub struct AgreedShards {
     is_calm: bool,
 }
 
+/// The link between two nodes.
+#[derive(Default)]
+struct NodeLink {
+    is_up: bool,
+    /// Number of times that it was lost.
+    losses: u64,
+}
+
 struct Host {
     machine: Machine,
     setup: Setup,
     node: Option<Node>,
     mailbox: Arc<Mailbox>,
-    /// Values of [`Node::received`] that were reported.
-    received: (u64, u64),
+    /// Counters of the node that were reported.
+    counted: ReplicaCounters,
+    /// Shards that the node leads, with the term, as far as it has said so.
+    leads: BTreeMap<ShardId, u64>,
+    /// Leaders that the node knows.
+    leaders: BTreeMap<ShardId, Leader>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +104,8 @@ impl Fault {
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
 /// Time between two comparisons of the replicas.
 const COMPARE: Micros = SECOND / 4;
+/// Time between two looks at the links.
+const LINKS: Micros = SECOND / 2;
 /// Time after the last fault in which everything must settle.
 const SETTLE: Micros = 120 * SECOND;
 
@@ -134,7 +153,9 @@ impl AgreedShards {
                 },
                 node: None,
                 mailbox: Arc::default(),
-                received: (0, 0),
+                counted: ReplicaCounters::default(),
+                leads: BTreeMap::new(),
+                leaders: BTreeMap::new(),
             }
         });
         let hosts: Vec<Host> = hosts.collect();
@@ -156,6 +177,8 @@ impl AgreedShards {
             hosts,
             clients: (0..clients).map(Client::new).collect(),
             homes: BTreeMap::new(),
+            links: BTreeMap::new(),
+            ended: Vec::new(),
             incarnations: 0,
             digests: BTreeMap::new(),
             faults,
@@ -183,6 +206,7 @@ impl AgreedShards {
             self.cx.schedule.at(*at, number as u64, Event::AgreedShards(Step::Fault { number }));
         }
         self.cx.after(COMPARE, Event::AgreedShards(Step::Compare));
+        self.cx.after(LINKS, Event::AgreedShards(Step::Links));
         self.pass(self.length);
         self.settle();
         let report = &mut self.cx.report;
@@ -240,10 +264,12 @@ impl AgreedShards {
     fn compare(&mut self) {
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let Some(node) = &host.node else { continue };
-            let received = node.received();
-            self.cx.report.agreed_restored += received.0 - host.received.0;
-            self.cx.report.agreed_fetched += received.1 - host.received.1;
-            host.received = received;
+            let counted = node.replica_counters();
+            let before = std::mem::replace(&mut host.counted, counted);
+            self.cx.report.agreed_restored += counted.restored - before.restored;
+            self.cx.report.agreed_fetched += counted.fetched - before.fetched;
+            self.cx.report.agreed_attached += counted.attached - before.attached;
+            self.cx.report.agreed_stale += counted.stale - before.stale;
             for shard in (0..SHARDS).map(ShardId) {
                 let Some((index, digest)) = node.digest(shard) else { continue };
                 let known = *self.digests.entry((shard, index)).or_insert(digest);
@@ -315,6 +341,17 @@ impl AgreedShards {
                 self.reconcile();
                 self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
             }
+            Step::Links => {
+                self.look_at_links();
+                self.cx.after(LINKS, Event::AgreedShards(Step::Links));
+            }
+            Step::Ended { node, incarnation } => {
+                let ended = NodeIncarnation { node: node_id(node).0, incarnation: u64::from(incarnation) };
+                self.ended.push(ended);
+                for at in 0..self.hosts.len() {
+                    self.inform(at, || Inbound { ended: vec![ended], ..Inbound::default() });
+                }
+            }
             Step::Compare => {
                 self.compare();
                 self.cx.after(COMPARE, Event::AgreedShards(Step::Compare));
@@ -355,7 +392,8 @@ impl AgreedShards {
         };
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
-        host.received = (0, 0);
+        host.counted = ReplicaCounters::default();
+        (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
             Ok(node) => host.node = Some(node),
             Err(StartFailure::Broken(why)) => panic!("node {at} does not start: {why}"),
@@ -365,39 +403,133 @@ impl AgreedShards {
             }
         }
         self.cx.log(|| format!("node {at} starts"));
-        // What an earlier incarnation had sent does not come any more.
-        for other in (0..self.hosts.len()).filter(|other| *other != at) {
-            self.tell_lost(other, at);
-            self.tell_lost(at, other);
-        }
+        let ended = self.ended.clone();
+        self.inform(at, || Inbound { ended: ended.clone(), ..Inbound::default() });
         self.after_turn(at);
     }
 
-    /// Reports to a node that it has lost the link to another.
-    fn tell_lost(&mut self, at: usize, other: usize) {
-        let Some(node) = &mut self.hosts[at].node else { return };
-        for shard in (0..SHARDS).map(ShardId) {
-            node.broker().store_event(shard, StoreEvent::LinkLost(node_id(other).0));
+    /// Takes down the links that do not work, and takes up those that work again.
+    fn look_at_links(&mut self) {
+        for one in 0..self.hosts.len() {
+            for other in one + 1..self.hosts.len() {
+                let works = self.hosts[one].node.is_some()
+                    && self.hosts[other].node.is_some()
+                    && !self.network.is_cut(self.cx.now(), (one, other));
+                let link = self.links.entry((one, other)).or_default();
+                match (link.is_up, works) {
+                    (true, false) => self.lose_link(one, other),
+                    (false, true) => self.take_up(one, other),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Ends a link: what is on the way over it is lost.
+    fn lose_link(&mut self, one: usize, other: usize) {
+        let link = self.links.entry((one.min(other), one.max(other))).or_default();
+        if !std::mem::replace(&mut link.is_up, false) {
+            return;
+        }
+        link.losses += 1;
+        for (at, lost) in [(one, other), (other, one)] {
+            let lost = node_id(lost).0;
+            self.hosts[at].leaders.retain(|_, leader| leader.node != lost);
+            self.inform(at, || Inbound { links_lost: vec![lost], ..Inbound::default() });
+            let Some(node) = &mut self.hosts[at].node else { continue };
+            for shard in (0..SHARDS).map(ShardId) {
+                node.broker().store_event(shard, StoreEvent::LinkLost(lost));
+            }
+            node.send_posted(&mut self.cx);
+        }
+    }
+
+    /// Begins a link. Each node announces the shards that it leads.
+    fn take_up(&mut self, one: usize, other: usize) {
+        let link = self.links.entry((one, other)).or_default();
+        link.is_up = true;
+        for (from, to) in [(one, other), (other, one)] {
+            let leads: Vec<_> =
+                self.hosts[from].leads.iter().map(|(shard, term)| (*shard, Some(*term))).collect();
+            leads.into_iter().for_each(|(shard, term)| self.announce(from, to, shard, term));
+        }
+    }
+
+    /// Passes something to all workers of a node.
+    fn inform(&mut self, at: usize, inbound: impl Fn() -> Inbound) {
+        let host = &mut self.hosts[at];
+        let Some(node) = &mut host.node else { return };
+        for worker in 0..host.setup.workers {
+            node.broker().post_inbound(WorkerId(worker), inbound());
         }
         node.send_posted(&mut self.cx);
+    }
+
+    /// Reports to another node that a node leads a shard, or does not any more.
+    fn announce(&mut self, from: usize, to: usize, shard: ShardId, term: Option<u64>) {
+        let Some(losses) = self.losses(from, to) else { return };
+        self.send(from, to, Content::Leads(losses, shard, term));
+    }
+
+    /// Number of times that a link was lost; `None` while it is down.
+    fn losses(&self, one: usize, other: usize) -> Option<u64> {
+        let link = self.links.get(&(one.min(other), one.max(other)))?;
+        link.is_up.then_some(link.losses)
+    }
+
+    fn send(&mut self, from: usize, to: usize, content: Content) {
+        let Some(node) = &self.hosts[from].node else { return };
+        let frame = Travelling { from, to, incarnation: node.incarnation(), content };
+        self.network.send(&mut self.cx, frame);
+    }
+
+    /// Notes a leader of a shard on a node, and tells its workers.
+    fn leader_known(&mut self, at: usize, shard: ShardId, leader: Leader) {
+        let known = self.hosts[at].leaders.get(&shard);
+        if known.is_some_and(|known| known.term > leader.term) {
+            return;
+        }
+        self.hosts[at].leaders.insert(shard, leader);
+        self.inform(at, || Inbound { leaders: vec![(shard, leader)], ..Inbound::default() });
     }
 
     /// Sends the frames of a node, and schedules the work of its log.
     fn after_turn(&mut self, at: usize) {
         let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
         node.check_log_queue(&mut self.cx);
-        let incarnation = node.incarnation();
-        let (frames, announces) = mailbox.take();
+        let Taken { agreement_frames, shard_frames, leads, announces } = mailbox.take();
         // The other nodes have no publishers for these subscriptions.
         for (worker, Announce { connection, ticket, .. }) in announces {
             let announced = vec![(connection, ticket, true)];
             node.broker().post_inbound(worker, Inbound { announced, ..Inbound::default() });
         }
         node.send_posted(&mut self.cx);
-        for (shard, frame) in frames {
-            let to = frame.to as usize - 1;
-            let frame = Travelling { from: at, to, incarnation, shard, bytes: frame.bytes };
-            self.network.send(&mut self.cx, frame);
+        for (shard, frame) in agreement_frames {
+            self.send(at, frame.to as usize - 1, Content::Agreement(shard, frame.bytes));
+        }
+        for (shard, term) in leads {
+            let own = node_id(at).0;
+            match term {
+                Some(term) => {
+                    self.hosts[at].leads.insert(shard, term);
+                    self.leader_known(at, shard, Leader { node: own, term });
+                }
+                None => {
+                    self.hosts[at].leads.remove(&shard);
+                    self.hosts[at].leaders.retain(|of, leader| *of != shard || leader.node != own);
+                }
+            }
+            for other in (0..self.hosts.len()).filter(|other| *other != at) {
+                self.announce(at, other, shard, term);
+            }
+        }
+        for (worker, frame) in shard_frames {
+            let to = frame.node as usize - 1;
+            match self.losses(at, to) {
+                Some(losses) => self.send(at, to, Content::Shard(losses, frame)),
+                // The worker has not heard yet that the link is down.
+                None => self.cx.log(|| format!("{worker:?} of node {at} sends over a link that is down")),
+            }
         }
         self.end_connections(at);
     }
@@ -410,51 +542,60 @@ impl AgreedShards {
     }
 
     fn frame(&mut self, number: u64) {
-        let Some(frame) = self.network.take(self.cx.now(), number) else { return };
-        let is_current =
-            |host: &Host| host.node.as_ref().is_some_and(|node| node.incarnation() == frame.incarnation);
-        if !is_current(&self.hosts[frame.from]) {
+        let Some(Travelling { from, to, incarnation, content }) = self.network.take(self.cx.now(), number)
+        else {
             return;
+        };
+        let is_current = self.hosts[from].node.as_ref().is_some_and(|node| node.incarnation() == incarnation);
+        let losses = self.losses(from, to);
+        let sender = node_id(from).0;
+        let host = &mut self.hosts[to];
+        let Some(node) = host.node.as_mut().filter(|_| is_current) else { return };
+        match content {
+            Content::Agreement(shard, bytes) => {
+                let received = PeerFrame { from: sender, bytes };
+                node.broker().store_event(shard, received.into());
+                node.send_posted(&mut self.cx);
+            }
+            Content::Shard(of, frame) if Some(of) == losses => {
+                let worker = match frame.port {
+                    Port::Shard(shard) => WorkerId::host_of(shard, host.setup.workers),
+                    Port::Worker(worker) => worker,
+                };
+                let shard_frames = vec![ShardFrame { node: sender, ..frame }];
+                node.broker().post_inbound(worker, Inbound { shard_frames, ..Inbound::default() });
+                node.send_posted(&mut self.cx);
+            }
+            Content::Leads(of, shard, term) if Some(of) == losses => match term {
+                Some(term) => self.leader_known(to, shard, Leader { node: sender, term }),
+                None => host.leaders.retain(|of, leader| *of != shard || leader.node != sender),
+            },
+            Content::Shard(..) | Content::Leads(..) => {}
         }
-        let Some(node) = &mut self.hosts[frame.to].node else { return };
-        let received = PeerFrame { from: node_id(frame.from).0, bytes: frame.bytes };
-        node.broker().store_event(frame.shard, received.into());
-        node.send_posted(&mut self.cx);
     }
 
     fn act(&mut self, number: usize) {
         let client = &mut self.clients[number];
         match &client.connection {
             None => {
-                let shard = client.shard;
-                let leads = |host: &Host| host.node.as_ref().is_some_and(|node| node.leads(shard).is_some());
-                let leaders: Vec<usize> =
-                    (0..self.hosts.len()).filter(|at| leads(&self.hosts[*at])).collect();
-                if leaders.is_empty() {
+                let running: Vec<usize> =
+                    (0..self.hosts.len()).filter(|at| self.hosts[*at].node.is_some()).collect();
+                if running.is_empty() {
                     return;
                 }
-                // An old leader may not know yet that there is another.
-                let home = *self.cx.random.pick(&leaders);
+                let home = *self.cx.random.pick(&running);
                 let Some(node) = &mut self.hosts[home].node else { return };
                 let link = self.net.open(number);
                 node.open(&mut self.cx, link);
                 self.cx.report.connections += 1;
                 self.homes.insert(link, home);
-                let term = node.leads(shard);
-                let bytes = self.clients[number].connect(link, term);
+                let bytes = self.clients[number].connect(link);
                 self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
                 self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
                 self.after_turn(home);
             }
             Some(connection) => {
-                let (link, term) = (connection.link, connection.term);
-                let home = self.homes[&link];
-                let shard = client.shard;
-                if self.hosts[home].node.as_ref().and_then(|node| node.leads(shard)) != term {
-                    // Nobody answers there any more: the host that knew the connection has ended.
-                    self.net.lose(&mut self.cx, link);
-                    return;
-                }
+                let link = connection.link;
                 if self.is_calm {
                     return;
                 }
@@ -576,11 +717,17 @@ impl AgreedShards {
         let host = &mut self.hosts[at];
         let Some(node) = host.node.take() else { return };
         let links: Vec<Link> = node.links().collect();
+        let incarnation = node.incarnation();
         drop(node);
         stop(&mut self.cx, &mut host.machine);
         for link in links {
             self.net.lose(&mut self.cx, link);
         }
+        for other in (0..self.hosts.len()).filter(|other| *other != at) {
+            self.lose_link(at, other);
+        }
+        let delay = self.cx.between(SECOND, 5 * SECOND);
+        self.cx.after(delay, Event::AgreedShards(Step::Ended { node: at, incarnation }));
         self.cx.after(after, Event::AgreedShards(Step::Start { node: at }));
     }
 }
