@@ -52,6 +52,10 @@ impl<T> Dense<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.chunks.iter_mut().flatten()
+    }
 }
 
 impl<T> Index<u32> for Dense<T> {

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::settings::Settings;
-use broker::{Agreement, Batch, Condition, SHARDS, ShardId, StoreLog, Time, Worker, WorkerCommand, WorkerId};
+use broker::{
+    Agreement, Batch, Condition, LaneCounters, SHARDS, ShardId, StoreLog, Time, Worker, WorkerCommand,
+    WorkerId,
+};
 use shardlog::{AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest, ShardAgreement, ShardLog};
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
@@ -491,6 +494,12 @@ impl Node {
     pub fn replica_counters(&self) -> broker::ReplicaCounters {
         let counters = self.workers.iter().map(Worker::replica_counters);
         counters.fold(broker::ReplicaCounters::default(), broker::ReplicaCounters::plus)
+    }
+
+    /// Counters of the requests of the workers to shards that any node may lead.
+    pub fn lane_counters(&self) -> LaneCounters {
+        let counters = self.workers.iter().map(Worker::lane_counters);
+        counters.fold(LaneCounters::default(), LaneCounters::plus)
     }
 
     /// Last record that a shard has applied, and a digest of its state.

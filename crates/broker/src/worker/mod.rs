@@ -391,7 +391,10 @@ impl Worker {
 
     /// Returns whether the worker has work to do before it may sleep.
     pub fn has_work(&self) -> bool {
-        self.ready.has_work() || !self.peers.outbound.is_empty() || !self.outbox.is_empty()
+        self.ready.has_work()
+            || !self.peers.outbound.is_empty()
+            || !self.outbox.is_empty()
+            || self.has_shard_frames()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.

@@ -234,6 +234,8 @@ impl Worker {
             shard_frames,
             leaders,
             links_lost,
+            // Requests go to a node when it is known to lead a shard, and answers when it asks.
+            links_open: _,
             ended,
         } = inbound;
         if !messages.is_empty() || !shard_frames.is_empty() || !links_lost.is_empty() {

@@ -196,6 +196,11 @@ impl HostedShards {
         hosts.iter_mut().for_each(|(_, host)| host.node_ended(now, owner, output));
     }
 
+    /// Returns whether the end of an incarnation is known.
+    pub fn has_ended(&self, NodeIncarnation { node, incarnation }: NodeIncarnation) -> bool {
+        self.ended.get(&node).is_some_and(|ended| *ended >= incarnation)
+    }
+
     /// Takes the shards that this node leads since the last call, with the term, or not any more.
     pub fn take_led(&mut self) -> Vec<(ShardId, Option<u64>)> {
         std::mem::take(&mut self.led)

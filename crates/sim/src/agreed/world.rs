@@ -236,12 +236,19 @@ impl AgreedShards {
                 // The members are as they should be, and each request of a change is an entry.
                 self.replaced = None;
             }
-            if self.clients.iter().all(Client::is_settled) && self.are_equal() {
+            if self.clients.iter().all(Client::is_settled) && self.are_equal() && self.unanswered() == 0 {
                 break;
             }
         }
         self.clients.iter().for_each(Client::check);
+        assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
+    }
+
+    /// Bytes of all requests that are not answered.
+    fn unanswered(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        nodes.map(|node| node.lane_counters().unanswered_bytes).sum()
     }
 
     /// Last record that each replica has applied, by node and shard.
@@ -270,6 +277,7 @@ impl AgreedShards {
             self.cx.report.agreed_fetched += counted.fetched - before.fetched;
             self.cx.report.agreed_attached += counted.attached - before.attached;
             self.cx.report.agreed_stale += counted.stale - before.stale;
+            assert_eq!(node.lane_counters().malformed, 0, "no node sends bytes that are no frames");
             for shard in (0..SHARDS).map(ShardId) {
                 let Some((index, digest)) = node.digest(shard) else { continue };
                 let known = *self.digests.entry((shard, index)).or_insert(digest);

@@ -17,6 +17,8 @@ use crate::store::Identity;
 /// Appends of one shard. They wait for members of groups, for the log, or for full queues.
 pub(super) struct Appends {
     all: slab::Slab<Append>,
+    /// Difference between keys and places. A key of another host of the shard is none here: answers may be late.
+    salt: u32,
     /// Messages that their publishers may send again and that are not queued everywhere yet, with their appends.
     accepting: HashMap<Identity, u32>,
     /// Messages that go to shared groups first and then to sessions, by [`Identity::line`]. Each goes to sessions after
@@ -76,6 +78,7 @@ impl Appends {
     pub fn new(hasher: &FixedState) -> Self {
         Self {
             all: slab::Slab::new(),
+            salt: 0,
             accepting: HashMap::with_hasher(hasher.clone()),
             ordered: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
@@ -85,21 +88,32 @@ impl Appends {
 
     pub fn insert(&mut self, waiter: Waiter) -> u32 {
         let (duplicates, identity, reason) = (Vec::new(), None, ReasonCode::Success);
-        self.all.insert(Append { waiter, duplicates, identity, remaining: 1, groups: 0, reason }) as u32
+        let append = Append { waiter, duplicates, identity, remaining: 1, groups: 0, reason };
+        self.all.insert(append) as u32 ^ self.salt
+    }
+
+    /// Sets the term of the host, before there are any appends. Each of 256 terms has keys of its own.
+    pub fn set_term(&mut self, term: u64) {
+        debug_assert!(self.all.is_empty());
+        self.salt = (term as u32) << 24;
+    }
+
+    fn place(&self, key: u32) -> usize {
+        (key ^ self.salt) as usize
     }
 
     pub fn get(&self, key: u32) -> Option<&Append> {
-        self.all.get(key as usize)
+        self.all.get(self.place(key))
     }
 
     pub fn get_mut(&mut self, key: u32) -> Option<&mut Append> {
-        self.all.get_mut(key as usize)
+        self.all.get_mut(self.place(key))
     }
 
     /// The append of a message that its publisher may send again, while it is not queued everywhere.
     pub fn of_identity(&mut self, identity: Identity) -> Option<&mut Append> {
         let key = self.accepting.get(&identity)?;
-        self.all.get_mut(*key as usize)
+        self.all.get_mut(self.place(*key))
     }
 
     /// Answers repetitions of the message with the result of this append.
@@ -110,7 +124,8 @@ impl Appends {
 
     /// Records one result of an append. Returns the append when it was the last one.
     pub fn one_accepted(&mut self, key: u32, reason: ReasonCode) -> Option<Append> {
-        let append = self.all.get_mut(key as usize)?;
+        let place = self.place(key);
+        let append = self.all.get_mut(place)?;
         if reason.is_error() {
             append.reason = reason;
         }
@@ -121,7 +136,7 @@ impl Appends {
         if append.reason.is_error() && append.groups > 1 {
             append.reason = ReasonCode::UnspecifiedError;
         }
-        let append = self.all.remove(key as usize);
+        let append = self.all.remove(place);
         // A member's part of a group's message carries the identity, too, and does not answer repetitions.
         if let Some(identity) = append.identity
             && self.accepting.get(&identity) == Some(&key)
@@ -197,13 +212,14 @@ impl std::ops::Index<u32> for Appends {
     type Output = Append;
 
     fn index(&self, key: u32) -> &Append {
-        &self.all[key as usize]
+        &self.all[self.place(key)]
     }
 }
 
 impl std::ops::IndexMut<u32> for Appends {
     fn index_mut(&mut self, key: u32) -> &mut Append {
-        &mut self.all[key as usize]
+        let place = self.place(key);
+        &mut self.all[place]
     }
 }
 

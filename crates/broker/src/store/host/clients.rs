@@ -119,6 +119,10 @@ impl Clients {
         self.all.len()
     }
 
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.all.iter_mut()
+    }
+
     pub fn values(&self) -> impl Iterator<Item = &Client> {
         self.all.iter()
     }

@@ -93,13 +93,19 @@ impl ShardHost {
             Continuation::Unsubscribe { session, reply, filters } => {
                 self.unsubscribed(session, reply, filters, answer, out)
             }
-            Continuation::Publish { append, .. } => self.one_accepted(now, append, out),
+            Continuation::Publish { append, .. } => {
+                if let Some(key) = append {
+                    self.accepted(now, key, result_of(&answer), out);
+                }
+            }
             Continuation::Retain { append, charge } => {
                 self.charged.retained(charge);
-                self.one_accepted(now, append, out);
+                if let Some(key) = append {
+                    self.accepted(now, key, result_of(&answer), out);
+                }
             }
             Continuation::Enqueue { message, append, group } => {
-                if matches!(answer, Answer::Gone) {
+                if matches!(answer, Answer::Gone | Answer::Stale | Answer::Full) {
                     let identity = append.and_then(|key| self.appends.get(key)?.identity);
                     self.redeliver(group, message, identity, append, out);
                 }
@@ -111,7 +117,7 @@ impl ShardHost {
             Continuation::Skip { session, n, epoch, reason } => {
                 self.skipped((session, n), epoch, reason, &answer);
             }
-            Continuation::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),
+            Continuation::Token(token) => out.acknowledged.push((token, result_of(&answer))),
             Continuation::Released { connection, packet_id } => {
                 out.complete(Completion::Complete { connection, packet_id });
             }
@@ -161,5 +167,15 @@ impl ShardHost {
         for shard in known.iter() {
             out.requests.push((shard, Request::ForgetOrigin { origin }));
         }
+    }
+}
+
+/// Result of a message for its publisher. It was not applied if its node is over, or if the shard has no room to
+/// remember that node.
+fn result_of(answer: &Answer) -> ReasonCode {
+    match answer {
+        Answer::Stale => ReasonCode::UnspecifiedError,
+        Answer::Full => ReasonCode::QuotaExceeded,
+        _ => ReasonCode::Success,
     }
 }

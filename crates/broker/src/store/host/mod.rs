@@ -319,6 +319,9 @@ impl ShardHost {
     /// Starts to serve clients: the replica leads.
     pub fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
         self.term = term;
+        if self.replica.is_agreed() {
+            self.appends.set_term(term);
+        }
         // In a cluster, nodes that are gone are reported one by one.
         if !self.replica.is_agreed() {
             self.replica.propose_start(now, term);

@@ -54,6 +54,10 @@ impl ShardHost {
     fn accept_claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let existing = self.replica.state().session_of(&claim.client_id);
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        if self.replica.is_agreed() && self.producers.of(claim.connection).is_none() {
+            // Its worker is gone, or sends the Claim again.
+            return self.forget_client_if_idle(&claim.client_id);
+        }
         if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
             client.set_owner(claim.connection, claim.user);
             client.settle();
@@ -235,6 +239,9 @@ impl ShardHost {
         if let Some(owner) = &release.will_owner {
             self.wills.of_sessions.insert(uid, owner.clone());
         }
+        if !release.known_to.is_empty() {
+            *self.published.known_to.entry(uid).or_default() |= release.known_to;
+        }
         let command = release_command(uid, epoch, release);
         self.propose(now, &command, Continuation::Nobody);
     }
@@ -290,10 +297,24 @@ impl ShardHost {
     /// Ends the connections of a worker of another node that is gone. The state releases their sessions when the nodes
     /// have agreed on its end.
     pub(super) fn clients_gone(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
-        let is_gone = |client: &&Client| client.owner().is_some_and(|owner| owner.worker == worker);
-        let gone: Vec<_> = self.clients.values().filter(is_gone).map(Client::client_id).collect();
+        // A claim that waits is sent again, if its connection is still there.
+        let waits = |client: &mut Client| {
+            let claim_state = client.existing_claim_state();
+            let of_worker = |claim: &mut Box<Claim>| claim.connection.worker == worker;
+            claim_state.is_some_and(|claim_state| claim_state.pending.take_if(of_worker).is_some())
+        };
+        let mut gone = Vec::new();
+        for client in self.clients.values_mut() {
+            let was_waiting = waits(client);
+            if was_waiting || client.owner().is_some_and(|owner| owner.worker == worker) {
+                gone.push(client.client_id());
+            }
+        }
         for client_id in gone {
             let Some(client) = self.clients.get_mut(&client_id) else { continue };
+            if client.owner().is_some_and(|owner| owner.worker != worker) {
+                continue;
+            }
             client.clear_owner();
             let claim_state = client.existing_claim_state();
             let (session, pending) = claim_state.map_or((None, None), |claim_state| {

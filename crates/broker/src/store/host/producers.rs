@@ -30,7 +30,9 @@ pub(super) struct Producers {
     /// Last incarnation of each node that is over, as far as it is known here.
     ended: BTreeMap<u64, u64>,
     /// Clients with a claim that waits for the word of the producer that owns the session.
-    waiting: BTreeMap<Producer, Vec<Arc<str>>>,
+    waiting: BTreeMap<Producer, BTreeSet<Arc<str>>>,
+    /// Number of the last request of each producer.
+    handled: BTreeMap<Producer, u64>,
     current: Option<Current>,
 }
 
@@ -109,6 +111,20 @@ impl ShardHost {
         if let Request::Claim(claim) = &mut request {
             claim.number = number;
         }
+        let last = self.producers.handled.entry(producer).or_default();
+        let is_again = number > 0 && number <= *last;
+        *last = number.max(*last);
+        // The state recognises commands that come again. These requests have none.
+        let is_for_host = matches!(
+            request,
+            Request::Accepted { .. }
+                | Request::AcceptedBy { .. }
+                | Request::WillDispatched { .. }
+                | Request::OrphansKnown { .. }
+        );
+        if is_again && is_for_host {
+            return;
+        }
         if let Some(session) = request.of_connection() {
             let live = self.live.get(&session_uid(session));
             if live.is_none_or(|live| live.epoch != epoch) {
@@ -126,13 +142,15 @@ impl ShardHost {
     /// on a node alone.
     pub(super) fn number_of(&mut self, command: &Command<'_>) -> Option<RequestNumber> {
         let Current { producer: Producer { owner, lane }, next, epoch } = self.producers.current.as_mut()?;
+        // The numbers of the next request follow.
+        let is_last = *next % (1 << COMMAND_BITS) == (1 << COMMAND_BITS) - 1;
         let is_skip = matches!(command, Command::Acknowledge { kind: Acknowledgement::Skip, .. });
         let number = match command.of_session() {
             Some(_) => RequestNumber::Connection { epoch: *epoch, number: *next },
             None => RequestNumber::Lane { owner: *owner, lane: *lane, number: *next },
         };
-        *next += 1;
-        (!is_skip && number.fits(command)).then_some(number)
+        *next += u64::from(!is_last);
+        (!is_skip && !is_last && number.fits(command)).then_some(number)
     }
 
     /// Epoch for a change of subscriptions: that of the connection that asks for it, and 0, which is any, on a node
@@ -159,6 +177,7 @@ impl ShardHost {
         }
         let is_over =
             |producer: &Producer| producer.owner.node == node && producer.owner.incarnation <= incarnation;
+        self.producers.handled.retain(|producer, _| !is_over(producer));
         let over: Vec<_> =
             self.producers.waiting.keys().filter(|producer| is_over(producer)).copied().collect();
         over.into_iter().for_each(|producer| self.claims_go_on(now, producer, out));
@@ -207,18 +226,30 @@ impl ShardHost {
         let client_id = claim.client_id.clone();
         let Some(client) = self.clients.get_mut(&client_id) else { return Some(claim) };
         match client.claim_state().pending.replace(claim) {
-            None => self.producers.waiting.entry(producer).or_default().push(client_id),
+            None => {}
             Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
+        self.producers.waiting.entry(producer).or_default().insert(client_id);
         None
     }
 
     /// Continues with the claims that waited for a producer.
     fn claims_go_on(&mut self, now: Time, producer: Producer, out: &mut ShardOutput) {
         for client_id in self.producers.waiting.remove(&producer).unwrap_or_default() {
-            let client = self.clients.get_mut(&client_id).filter(|client| client.owner().is_none());
-            let pending = client.and_then(|client| client.existing_claim_state()?.pending.take());
-            self.next_claim(now, &client_id, pending, out);
+            let Some(client) = self.clients.get_mut(&client_id) else { continue };
+            match client.owner() {
+                // The owner was reported: it is closed first, as at any takeover.
+                Some(owner) if client.has_pending() => {
+                    self.counters.takeovers += 1;
+                    out.complete(Completion::Revoke { connection: owner });
+                }
+                Some(_) => {}
+                None => {
+                    let pending =
+                        client.existing_claim_state().and_then(|claim_state| claim_state.pending.take());
+                    self.next_claim(now, &client_id, pending, out);
+                }
+            }
         }
     }
 }

@@ -90,7 +90,12 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let Some(append) = self.appends.get_mut(key) else { return };
+        // A request that comes again was handled before.
+        let is_dispatched = append.remaining < UNANNOUNCED;
         let Waiter::Will { shards, .. } = &mut append.waiter else { return };
+        if is_dispatched {
+            return;
+        }
         *shards = known_to;
         // One more, which is this request's own.
         append.remaining = append.remaining + outstanding + 1 - UNANNOUNCED;

@@ -43,6 +43,10 @@ struct Closing {
     on_the_way: Vec<(ShardId, u32, u64)>,
 }
 
+/// Maximum number of unanswered Claims of one worker to a shard. The shard remembers the results of the last ones of a
+/// node, which has several workers.
+const CLAIMS: usize = shard::CLAIMS_MAX / 16;
+
 /// Requests to one shard.
 #[derive(Default)]
 struct Lane {
@@ -59,6 +63,17 @@ struct Lane {
     received: u64,
     /// The next frame asks what has arrived.
     wants_receipt: bool,
+    /// Number of the last request that was sent in any round.
+    sent: u64,
+    /// Something has come from the leader in this round. Whatever was sent in earlier rounds has arrived before it, or
+    /// never will.
+    is_answered: bool,
+    /// Claims of connections that are closed, with the numbers of their Releases.
+    released: Vec<(u64, u64)>,
+    /// Number of unanswered Claims.
+    claims: usize,
+    /// Length of `unanswered` after those that are answered were last removed.
+    compacted: usize,
     /// Requests that a completion answers.
     awaited: BTreeMap<Awaited, u64>,
     /// Connections that the shard serves.
@@ -168,12 +183,12 @@ impl Asking {
                 if matches!(unanswered.token, Some(Token::Publish { connection: of, .. }) if of == connection)
                 {
                     unanswered.is_given_up = true;
-                    last = Some(unanswered.number);
+                    last = Some(unanswered.number).filter(|number| *number <= lane.sent).or(last);
                 }
             }
+            // What was sent in an earlier round may still be in the link.
             if let Some(number) = last
-                && lane.leader.is_some()
-                && number > lane.received
+                && !lane.has_arrived(lane.round, number)
             {
                 on_the_way.push((shard, lane.round, number));
                 lane.wants_receipt = true;
@@ -190,10 +205,7 @@ impl Asking {
         }
         let Self { lanes, closing, .. } = self;
         for Closing { on_the_way, .. } in closing.iter_mut() {
-            on_the_way.retain(|(shard, round, number)| {
-                let lane = &lanes[shard.index()];
-                lane.leader.is_some() && lane.round == *round && lane.received < *number
-            });
+            on_the_way.retain(|(shard, round, number)| !lanes[shard.index()].has_arrived(*round, *number));
         }
         let ready: Vec<_> = closing.extract_if(.., |closing| closing.on_the_way.is_empty()).collect();
         for Closing { shard, release, .. } in ready {
@@ -223,6 +235,12 @@ impl Asking {
                 let (client_id, user, window) = (client_id.clone(), *user, *window);
                 claim = Some(Box::new(Claiming { client_id, user, window }));
                 lane.awaited.insert(Awaited::Claim(connection.slot, connection.generation), number);
+                lane.claims += 1;
+                has_answer = true;
+            }
+            Request::Enqueue { page: Some(page), .. } => {
+                let (slot, generation) = (page.connection.slot, page.connection.generation);
+                lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
                 has_answer = true;
             }
             Request::AskRoomForPage { connection, .. } => {
@@ -230,7 +248,7 @@ impl Asking {
                 lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
                 has_answer = true;
             }
-            Request::Release(release) => self.bytes -= lane.detach(release.connection),
+            Request::Release(release) => self.bytes -= lane.detach(release.connection, number),
             _ => {}
         }
         let bytes: Box<[u8]> = self.scratch.as_slice().into();
@@ -258,12 +276,12 @@ impl Asking {
     pub fn begin(&mut self, now: Time, shard: ShardId, leader: Leader) {
         let Self { worker, lanes, scratch, .. } = self;
         let Some(lane) = lanes.get_mut(shard.index()) else { return };
-        if lane.leader.is_some_and(|known| known.term > leader.term) {
+        if lane.leader.is_some_and(|known| known.term > leader.term || known == leader) {
             return;
         }
         lane.leader = Some(leader);
         lane.round = lane.round.wrapping_add(1);
-        (lane.received, lane.wants_receipt) = (0, false);
+        (lane.received, lane.is_answered) = (0, false);
         lane.out.clear();
         lane.is_first = true;
         // The first frame is sent even if it is empty.
@@ -323,6 +341,12 @@ impl Asking {
     pub fn received(&mut self, shard: ShardId, number: u64) {
         let lane = &mut self.lanes[shard.index()];
         lane.received = number.max(lane.received);
+        lane.is_answered = true;
+    }
+
+    /// Returns whether one more Claim may be sent to a shard.
+    pub fn has_room_for_claim(&self, shard: ShardId) -> bool {
+        self.lanes[shard.index()].claims < CLAIMS
     }
 
     /// Takes the token of a request that is answered.
@@ -353,6 +377,13 @@ impl Asking {
             }
         }
         lane.settled = lane.settled.max(number.min(lane.last));
+        // A Claim is sent again with its Release, so that no session is left with a connection that is closed.
+        for (claim, _) in lane.released.extract_if(.., |(_, release)| *release <= number).collect::<Vec<_>>()
+        {
+            if let Some(unanswered) = lane.find(claim) {
+                self.bytes -= unanswered.done();
+            }
+        }
         lane.drop_done();
     }
 
@@ -376,8 +407,10 @@ impl Asking {
             }
             _ => return,
         };
-        let number = self.lanes[shard.index()].awaited.remove(&awaited);
+        let lane = &mut self.lanes[shard.index()];
+        let number = lane.awaited.remove(&awaited);
         if let Some(number) = number {
+            lane.claims -= usize::from(matches!(awaited, Awaited::Claim(..)));
             self.answered(shard, number);
         }
     }
@@ -417,6 +450,7 @@ impl Asking {
                 let bytes = frame::requests(incarnation, worker, lane.round, flags, &items);
                 frames.push(ToLeader { node: leader.node, shard, bytes });
             }
+            lane.sent = lane.last;
         }
         frames
     }
@@ -431,7 +465,13 @@ impl Lane {
         self.round == round && self.leader.is_some_and(|leader| leader.node == node)
     }
 
+    /// Returns whether what was sent up to a number, in this round or an earlier one, has arrived or never will.
+    fn has_arrived(&self, round: u32, number: u64) -> bool {
+        self.is_answered && (self.round != round || self.received >= number)
+    }
+
     fn stop(&mut self) {
+        self.is_answered = false;
         self.leader = None;
         self.out.clear();
     }
@@ -455,27 +495,36 @@ impl Lane {
 
     fn drop_done(&mut self) {
         while self.unanswered.pop_front_if(|first| first.is_done).is_some() {}
+        // A request may wait long for its answer, and others behind it are answered.
+        let len = self.unanswered.len();
+        if len > self.compacted * 2 + 64 {
+            self.unanswered.retain(|unanswered| !unanswered.is_done);
+            self.compacted = self.unanswered.len();
+        }
+        self.compacted = self.compacted.min(len);
     }
 
     /// Forgets a connection that is closed. Nobody waits for the answers to its requests. Returns the number of bytes of
     /// memory that are needed no more.
-    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) -> usize {
+    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) -> usize {
         if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
             let session = (session.slot, session.generation);
             if self.epochs.get(&session) == Some(&epoch) {
                 self.epochs.remove(&session);
             }
         }
-        let mut freed = 0;
-        for awaited in [Awaited::Claim(slot, generation), Awaited::RoomForPage(slot, generation)] {
-            let Some(number) = self.awaited.remove(&awaited) else { continue };
-            let settled = self.settled;
-            let Some(unanswered) = self.find(number) else { continue };
-            (unanswered.claim, unanswered.has_answer) = (None, false);
-            if number <= settled {
-                freed += unanswered.done();
+        if let Some(claim) = self.awaited.remove(&Awaited::Claim(slot, generation)) {
+            self.claims -= 1;
+            if let Some(unanswered) = self.find(claim) {
+                unanswered.claim = None;
+                self.released.push((claim, release));
             }
         }
+        let settled = self.settled;
+        let page = self.awaited.remove(&Awaited::RoomForPage(slot, generation));
+        let Some(unanswered) = page.and_then(|number| self.find(number)) else { return 0 };
+        unanswered.has_answer = false;
+        let freed = if unanswered.number <= settled { unanswered.done() } else { 0 };
         self.drop_done();
         freed
     }

@@ -49,6 +49,19 @@ pub struct LaneCounters {
     pub parked: u64,
 }
 
+impl LaneCounters {
+    /// Sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            rounds: self.rounds + other.rounds,
+            malformed: self.malformed + other.malformed,
+            unanswered_bytes: self.unanswered_bytes + other.unanswered_bytes,
+            parked: self.parked + other.parked,
+        }
+    }
+}
+
 impl Lanes {
     pub fn new(own: NodeIncarnation, worker: WorkerId, workers: u16) -> Self {
         Self {
@@ -73,13 +86,24 @@ impl Worker {
         self.lanes.as_deref().map(counters).unwrap_or_default()
     }
 
+    /// Returns whether frames with requests or answers wait.
+    pub(super) fn has_shard_frames(&self) -> bool {
+        self.lanes.as_ref().is_some_and(|lanes| lanes.asking.has_frames() || lanes.serving.has_work())
+    }
+
     /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
     /// workers then.
     pub(super) fn pass_requests(&mut self, now: Time) {
         let Some(lanes) = &mut self.lanes else { return };
         let mut unsent = Vec::new();
+        let mut busy = Vec::new();
         for (shard, request) in self.outbox.take_requests() {
-            unsent.extend(lanes.asking.request(now, shard, request));
+            match request {
+                Request::Claim(claim) if !lanes.asking.has_room_for_claim(shard) => {
+                    busy.push(claim.connection)
+                }
+                request => unsent.extend(lanes.asking.request(now, shard, request)),
+            }
         }
         lanes.asking.release_closing(now);
         for (lane, command) in self.outbox.take_answers() {
@@ -102,6 +126,8 @@ impl Worker {
         for token in unsent {
             self.answer(token, ReasonCode::ImplementationSpecificError);
         }
+        // Others of this node wait for the shard already.
+        busy.into_iter().for_each(|connection| self.claim_refused(connection, ReasonCode::ServerBusy));
     }
 
     fn send_answers(&mut self, ToProducer { producer, bytes }: ToProducer) {
@@ -154,12 +180,16 @@ impl Worker {
             lanes.counters.malformed += 1;
             return;
         }
+        if self.shards.has_ended(owner) {
+            // The nodes have agreed on the end of this incarnation, and it does not know that yet.
+            return self.send_answers(Serving::not_leading(shard, producer, round, 0));
+        }
         let lane = match lanes.serving.find(shard, producer, round) {
             Some(lane) => lane,
             None if flags.is_first && term > 0 => {
                 let Some((lane, before)) = lanes.serving.begin(shard, producer, round) else {
                     lanes.counters.malformed += 1;
-                    return;
+                    return self.send_answers(Serving::not_leading(shard, producer, round, 0));
                 };
                 if let Some(before) = before {
                     self.shards.forget_worker(now, shard, before);
@@ -174,10 +204,14 @@ impl Worker {
             let is_next = self.lanes.as_mut().is_some_and(|lanes| lanes.serving.is_next(lane, *number));
             let decoded = decode_request(bytes, origin, encoded).ok().filter(|_| is_next);
             let Some(request) = decoded else {
+                // Nothing behind it is handled: it would count as handled too.
                 if let Some(lanes) = &mut self.lanes {
                     lanes.counters.malformed += 1;
+                    lanes.serving.end_lane(lane);
                 }
-                continue;
+                self.shards.forget_worker(now, shard, lane);
+                self.send_answers(Serving::not_leading(shard, producer, round, 0));
+                return self.apply_output();
             };
             let request = self.with_payers(request);
             let numbered = Numbered { number: *number, epoch: *epoch, request };
@@ -270,7 +304,8 @@ impl Worker {
         if is_claimed {
             lanes.held.insert((slot, generation), Vec::new());
         }
-        if is_claimed || matches!(completion, Completion::Subscribed { .. }) {
+        let changes = matches!(completion, Completion::Subscribed { .. } | Completion::Unsubscribed { .. });
+        if is_claimed || changes {
             let host = WorkerId::host_of(shard, self.node.workers);
             let completion = Box::new(completion);
             return self.outbox.post(host, WorkerCommand::AwaitRecord { shard, index, completion });
@@ -329,10 +364,17 @@ impl Worker {
         }
     }
 
-    /// Stops to send to a node whose link is down, until its shards are announced again.
+    /// Stops to send to nodes whose links are down, until their shards are announced again, or they begin another round.
     pub(super) fn links_lost(&mut self, nodes: &[u64]) {
-        let Some(lanes) = &mut self.lanes else { return };
-        nodes.iter().for_each(|node| lanes.asking.link_lost(*node));
+        let now = self.clock.now();
+        for node in nodes {
+            let Some(lanes) = &mut self.lanes else { return };
+            lanes.asking.link_lost(*node);
+            for (shard, lane) in lanes.serving.end_node(*node, u64::MAX) {
+                self.shards.forget_worker(now, shard, lane);
+            }
+        }
+        self.apply_output();
     }
 
     /// Ends the connections of incarnations of nodes that are over.

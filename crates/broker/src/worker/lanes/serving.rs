@@ -81,8 +81,7 @@ impl Serving {
         Some((lane, before))
     }
 
-    /// Ends the lanes of earlier incarnations of a producer's node, or of the node if `through` is its last one. Returns
-    /// their shards and numbers.
+    /// Ends the lanes of the incarnations of a node up to this one. Returns their shards and numbers.
     pub fn end_node(&mut self, node: u64, through: u64) -> Vec<(ShardId, WorkerId)> {
         self.end(|lane| lane.producer.owner.node == node && lane.producer.owner.incarnation <= through)
     }
@@ -106,6 +105,14 @@ impl Serving {
             self.remove(*lane);
         }
         over
+    }
+
+    /// Ends a lane.
+    pub fn end_lane(&mut self, lane: WorkerId) {
+        if let Some(served) = self.lanes.get(&lane) {
+            self.by_producer.remove(&(served.shard, served.producer));
+        }
+        self.remove(lane);
     }
 
     fn remove(&mut self, lane: WorkerId) {
