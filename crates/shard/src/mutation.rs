@@ -18,6 +18,10 @@ mutation::mutations! {
     DropBodies,
     /// A replica reads messages that only other nodes have.
     ReadEarly,
+    /// The next leader of a shard does not get the requests that are not answered.
+    ForgetUnanswered,
+    /// The next leader of a shard does not learn of the connections that it has to serve.
+    ForgetConnections,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
     /// A published Will is due again after a restart.

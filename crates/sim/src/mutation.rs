@@ -36,7 +36,15 @@ const LOG_MUTATIONS: [storage::Mutation; 9] = [
 const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
-/// Mutations of shards that the tests of `shard` notice. No host numbers its requests yet.
+/// Mutations of shards that have replicas on several nodes.
+const SHARDS_MUTATIONS: [shard::Mutation; 4] = [
+    shard::Mutation::DropBodies,
+    shard::Mutation::ReadEarly,
+    shard::Mutation::ForgetUnanswered,
+    shard::Mutation::ForgetConnections,
+];
+
+/// Mutations of shards that the tests of `shard` notice.
 const SHARD_TEST_MUTATIONS: [shard::Mutation; 5] = [
     shard::Mutation::FlipAgain,
     shard::Mutation::FinishAgain,
@@ -81,7 +89,7 @@ impl Mutation {
     /// Shape of the simulation that has to notice the mutation.
     pub fn shape(self) -> Shape {
         match self {
-            Self::Shard(shard::Mutation::DropBodies | shard::Mutation::ReadEarly) => Shape::Shards,
+            Self::Shard(mutation) if SHARDS_MUTATIONS.contains(&mutation) => Shape::Shards,
             Self::Log(_) | Self::Shard(_) => Shape::Node,
             Self::Cluster(_) | Self::Link(_) => Shape::Cluster,
             Self::Consensus(_) => Shape::Quorum,

@@ -23,6 +23,8 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ForgetWalks,
         shard::Mutation::DropBodies,
         shard::Mutation::ReadEarly,
+        shard::Mutation::ForgetUnanswered,
+        shard::Mutation::ForgetConnections,
     ];
     let log = [
         storage::Mutation::SkipSync,

@@ -175,9 +175,9 @@ impl HostedShards {
     }
 
     /// Notes that a producer has reported all its connections to a shard.
-    pub fn worker_heard(&mut self, now: Time, id: ShardId, producer: (WorkerId, Producer)) {
+    pub fn worker_reported(&mut self, now: Time, id: ShardId, producer: (WorkerId, Producer)) {
         if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
-            host.worker_heard(now, producer, &mut self.output);
+            host.worker_reported(now, producer, &mut self.output);
         }
     }
 

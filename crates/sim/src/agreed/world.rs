@@ -33,7 +33,7 @@ pub struct AgreedShards {
     homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
     links: BTreeMap<(usize, usize), NodeLink>,
-    /// Incarnations of which the nodes have agreed that they are over.
+    /// Incarnations that are over, as the nodes have agreed.
     ended: Vec<NodeIncarnation>,
     /// Number of incarnations of all nodes so far.
     incarnations: u32,
@@ -535,7 +535,7 @@ impl AgreedShards {
             let to = frame.node as usize - 1;
             match self.losses(at, to) {
                 Some(losses) => self.send(at, to, Content::Shard(losses, frame)),
-                // The worker has not heard yet that the link is down.
+                // The worker does not know yet that the link is down.
                 None => self.cx.log(|| format!("{worker:?} of node {at} sends over a link that is down")),
             }
         }

@@ -23,13 +23,13 @@ pub(crate) struct Producer {
 /// Nodes whose requests this host has received, and the request that is being handled.
 #[derive(Debug, Default)]
 pub(super) struct Producers {
-    /// By the number that stands for the worker in this process.
+    /// Producers by the numbers that stand for them in this process.
     known: BTreeMap<WorkerId, Producer>,
     /// Producers that have reported all their connections.
-    heard: BTreeSet<Producer>,
+    reported: BTreeSet<Producer>,
     /// Last incarnation of each node that is over, as far as it is known here.
     ended: BTreeMap<u64, u64>,
-    /// Clients with a claim that waits for the word of the producer that owns the session.
+    /// Clients with a claim that waits for a report of the producer that owns the session.
     waiting: BTreeMap<Producer, BTreeSet<Arc<str>>>,
     /// Number of the last request of each producer.
     handled: BTreeMap<Producer, u64>,
@@ -68,11 +68,11 @@ impl Producers {
         self.waiting.values().flatten().any(|waiting| **waiting == *client_id)
     }
 
-    /// Returns whether a producer may still report connections of which the host does not know.
+    /// Returns whether a producer may still report connections that the host does not know.
     fn is_awaited(&self, owner: Producer) -> bool {
         let NodeIncarnation { node, incarnation } = owner.owner;
         let is_over = self.ended.get(&node).is_some_and(|ended| *ended >= incarnation);
-        !is_over && !self.heard.contains(&owner)
+        !is_over && !self.reported.contains(&owner)
     }
 
     /// Returns the producer that a connection belongs to; `None` on a node alone.
@@ -187,20 +187,20 @@ impl ShardHost {
     /// more, until it reports them.
     pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
         if let Some(producer) = self.producers.known.remove(&worker) {
-            self.producers.heard.remove(&producer);
+            self.producers.reported.remove(&producer);
         }
         self.clients_gone(now, worker, out);
     }
 
     /// Notes that a worker has reported all its connections. The owners of other sessions of this worker are gone.
-    pub fn worker_heard(
+    pub fn worker_reported(
         &mut self,
         now: Time,
         (worker, producer): (WorkerId, Producer),
         out: &mut ShardOutput,
     ) {
         self.producers.known.insert(worker, producer);
-        self.producers.heard.insert(producer);
+        self.producers.reported.insert(producer);
         self.claims_go_on(now, producer, out);
         // A node that has started again has no other incarnation any more.
         let NodeIncarnation { node, incarnation } = producer.owner;
@@ -209,7 +209,7 @@ impl ShardHost {
         }
     }
 
-    /// Makes a claim wait if the session has an owner on a node that this host has not heard of since it leads.
+    /// Makes a claim wait if the session has an owner that has not been reported to this host.
     /// Returns the claim if it need not wait.
     ///
     /// The owner may have sent messages for its client that are not committed yet. It answers for them before it gives
@@ -270,5 +270,182 @@ fn answer_stale(request: Request, out: &mut ShardOutput) {
             out.complete(Completion::Unsubscribed { connection, ticket, results });
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shard::Shard;
+
+    use super::*;
+    use crate::batch::WorkerCommand;
+    use crate::ids::ShardSet;
+    use crate::node::OwnerKey;
+    use crate::store::{Attach, Claimed, Follower, HostContext, Release, WillDisposition};
+
+    const NOW: Time = Time(1_000);
+    /// Lanes of a worker of node 1 and one of node 2.
+    const FIRST: (WorkerId, Producer) = (WorkerId(10), producer(1));
+    const SECOND: (WorkerId, Producer) = (WorkerId(11), producer(2));
+
+    const fn producer(node: u64) -> Producer {
+        Producer { owner: NodeIncarnation { node, incarnation: 7 }, lane: 3 }
+    }
+
+    fn host_of(state: Shard) -> ShardHost {
+        let key = [7; 16];
+        let index = routing::Index::new(key, routing::IndexLimits::default());
+        let node_routes = Arc::new(crate::Routes::new(index));
+        let (settings, load, counters) = Default::default();
+        let context = HostContext { settings, node_routes, load, hash_key: key, random: 1, counters };
+        Follower::open(state, None, None, context).into_host()
+    }
+
+    fn connection((worker, _): (WorkerId, Producer)) -> ConnectionId {
+        ConnectionId { worker, slot: 5, generation: 1 }
+    }
+
+    fn claim(of: (WorkerId, Producer)) -> Request {
+        Request::Claim(Box::new(Claim {
+            client_id: "c".into(),
+            connection: connection(of),
+            user: OwnerKey::NOBODY,
+            payers: Default::default(),
+            clean_start: false,
+            expiry: 60,
+            window: 10,
+            will: None,
+            number: 0,
+        }))
+    }
+
+    fn release(of: (WorkerId, Producer)) -> Request {
+        Request::Release(Box::new(Release {
+            client_id: "c".into(),
+            connection: connection(of),
+            expiry: None,
+            will: WillDisposition::Discard,
+            will_owner: None,
+            dispatched: None,
+            known_to: ShardSet::EMPTY,
+        }))
+    }
+
+    /// Completions after a request.
+    fn apply(
+        host: &mut ShardHost,
+        of: (WorkerId, Producer),
+        number: u64,
+        request: Request,
+    ) -> Vec<Completion> {
+        let mut out = ShardOutput::default();
+        host.apply_of(NOW, of, Numbered { number, epoch: 0, request }, &mut out);
+        completions(out)
+    }
+
+    fn completions(out: ShardOutput) -> Vec<Completion> {
+        let commands = out.commands.into_iter();
+        let of = |(_, command)| match command {
+            WorkerCommand::Completion(completion) => Some(completion),
+            _ => None,
+        };
+        commands.filter_map(of).collect()
+    }
+
+    fn report(host: &mut ShardHost, of: (WorkerId, Producer)) -> Vec<Completion> {
+        let mut out = ShardOutput::default();
+        host.worker_reported(NOW, of, &mut out);
+        host.apply_at_once(NOW, &mut out);
+        completions(out)
+    }
+
+    /// A host whose shard has a session of the first node's connection, which an earlier leader has served.
+    fn next_leader() -> (ShardHost, Claimed) {
+        let mut host = host_of(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        let completions = apply(&mut host, FIRST, 1, claim(FIRST));
+        let [Completion::Claimed(claimed)] = &completions[..] else { panic!("{completions:?}") };
+        let claimed = Claimed { resume: None, ..*claimed };
+        (host_of(host.replica.into_state()), claimed)
+    }
+
+    fn attach(claimed: &Claimed) -> Request {
+        Request::Attach(Box::new(Attach {
+            client_id: "c".into(),
+            session: claimed.session.expect("a durable session"),
+            epoch: claimed.epoch,
+            connection: connection(FIRST),
+            user: OwnerKey::NOBODY,
+            payers: Default::default(),
+            window: 10,
+            last: None,
+            known_to: ShardSet::EMPTY,
+        }))
+    }
+
+    #[test]
+    fn a_claim_waits_for_an_owner_that_the_new_leader_does_not_know() {
+        let (mut host, claimed) = next_leader();
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty(), "the owner may be alive");
+        assert!(apply(&mut host, FIRST, 0, attach(&claimed)).is_empty());
+        let revoked = report(&mut host, FIRST);
+        assert!(
+            matches!(revoked[..], [Completion::Revoke { connection: of }] if of == connection(FIRST)),
+            "[MQTT-3.1.4-3]: {revoked:?}"
+        );
+        let completions = apply(&mut host, FIRST, 2, release(FIRST));
+        assert!(matches!(&completions[..], [Completion::Claimed(claimed)] if claimed.session_present));
+        host.check_invariants();
+    }
+
+    #[test]
+    fn a_claim_goes_on_when_the_owner_is_not_reported_or_its_node_has_ended() {
+        let (mut host, _) = next_leader();
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty());
+        let claimed = report(&mut host, FIRST);
+        assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session_present));
+
+        let (mut host, _) = next_leader();
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty());
+        let mut out = ShardOutput::default();
+        host.node_ended(NOW, FIRST.1.owner, &mut out);
+        host.apply_at_once(NOW, &mut out);
+        let claimed = completions(out);
+        assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session_present));
+        host.check_invariants();
+    }
+
+    #[test]
+    fn a_claim_of_a_worker_that_is_gone_is_not_accepted_later() {
+        let (mut host, claimed) = next_leader();
+        apply(&mut host, FIRST, 0, attach(&claimed));
+        report(&mut host, FIRST);
+        report(&mut host, SECOND);
+        let revoked = apply(&mut host, SECOND, 1, claim(SECOND));
+        assert!(matches!(revoked[..], [Completion::Revoke { .. }]), "{revoked:?}");
+        host.forget_worker(NOW, SECOND.0, &mut ShardOutput::default());
+        assert!(apply(&mut host, FIRST, 2, release(FIRST)).is_empty(), "nobody waits");
+        // It has begun another round and sends the Claim again.
+        let again = (WorkerId(12), SECOND.1);
+        report(&mut host, again);
+        let completions = apply(&mut host, again, 1, claim(again));
+        assert!(matches!(&completions[..], [Completion::Claimed(claimed)] if claimed.session_present));
+        host.check_invariants();
+    }
+
+    /// The number of a request of the host's own memory says nothing to the state.
+    #[test]
+    fn an_answer_to_an_earlier_host_does_not_reach_another_append() {
+        let mut appends = super::super::appends::Appends::new(&foldhash::quality::FixedState::default());
+        appends.set_term(7);
+        let key = appends.insert(super::super::Waiter::Unsynced(1));
+        let mut next = super::super::appends::Appends::new(&foldhash::quality::FixedState::default());
+        next.set_term(8);
+        next.insert(super::super::Waiter::Unsynced(1));
+        assert!(next.one_accepted(key, ReasonCode::Success).is_none() && next.get(key).is_none());
+        assert!(appends.one_accepted(key, ReasonCode::Success).is_some());
     }
 }

@@ -90,8 +90,8 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let Some(append) = self.appends.get_mut(key) else { return };
-        // A request that comes again was handled before.
-        let is_dispatched = append.remaining < UNANNOUNCED;
+        // Some completions may have come before their number. A Will whose number is known waits for fewer.
+        let is_dispatched = append.remaining < UNANNOUNCED / 2;
         let Waiter::Will { shards, .. } = &mut append.waiter else { return };
         if is_dispatched {
             return;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mqtt::PacketId;
-use shard::NodeIncarnation;
+use shard::{Mutation, NodeIncarnation, mutated};
 
 use super::frame::{self, Flags, Item};
 use crate::batch::{Claimed, SessionDelivery, Token};
@@ -65,7 +65,7 @@ struct Lane {
     wants_receipt: bool,
     /// Number of the last request that was sent in any round.
     sent: u64,
-    /// Something has come from the leader in this round. Whatever was sent in earlier rounds has arrived before it, or
+    /// The leader has sent something in this round. Whatever was sent in earlier rounds has arrived before it, or
     /// never will.
     is_answered: bool,
     /// Claims of connections that are closed, with the numbers of their Releases.
@@ -99,7 +99,7 @@ struct Unanswered {
     claim: Option<Box<Claiming>>,
     /// The request has an answer of its own, which may come long after it is committed.
     has_answer: bool,
-    /// Its connection is closed: it is not sent again.
+    /// True when its connection is closed: it is not sent again.
     is_given_up: bool,
     is_done: bool,
 }
@@ -286,7 +286,9 @@ impl Asking {
         lane.is_first = true;
         // The first frame is sent even if it is empty.
         lane.out.push(Vec::new());
-        for ((slot, generation), attached) in &lane.attached {
+        for ((slot, generation), attached) in
+            lane.attached.iter().filter(|_| !mutated(Mutation::ForgetConnections))
+        {
             let connection = ConnectionId { worker: *worker, slot: *slot, generation: *generation };
             let Claiming { client_id, user, window } = &attached.claiming;
             let attach = Request::Attach(Box::new(Attach {
@@ -308,7 +310,8 @@ impl Asking {
         lane.attaching = lane.out.len();
         self.bytes -= lane.drop_given_up();
         let lane = &mut self.lanes[shard.index()];
-        for unanswered in lane.unanswered.iter().filter(|unanswered| !unanswered.is_done) {
+        let again = lane.unanswered.iter().filter(|unanswered| !unanswered.is_done);
+        for unanswered in again.filter(|_| !mutated(Mutation::ForgetUnanswered)) {
             push(&mut lane.out, unanswered.item(now));
         }
         self.changed.insert(shard);
@@ -504,8 +507,8 @@ impl Lane {
         self.compacted = self.compacted.min(len);
     }
 
-    /// Forgets a connection that is closed. Nobody waits for the answers to its requests. Returns the number of bytes of
-    /// memory that are needed no more.
+    /// Forgets a connection that is closed. Nobody waits for the answers to its requests. Returns the number of bytes
+    /// of memory that are needed no more.
     fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) -> usize {
         if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
             let session = (session.slot, session.generation);
@@ -559,5 +562,204 @@ fn publish_id(delivery: &SessionDelivery) -> Option<PacketId> {
     match delivery {
         SessionDelivery::Publish { packet_id, .. } => Some(*packet_id),
         SessionDelivery::PubRel { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqtt::QoS;
+
+    use super::super::frame::decode_requests;
+    use super::*;
+    use crate::durability::Durability;
+    use crate::message::MessageView;
+    use crate::store::{Release, WillDisposition};
+
+    const SHARD: ShardId = ShardId(3);
+    const HOME: ShardId = ShardId(5);
+    const NOW: Time = Time(1_000);
+    const CONNECTION: ConnectionId = ConnectionId { worker: WorkerId(0), slot: 4, generation: 2 };
+
+    fn asking() -> Asking {
+        Asking::new(NodeIncarnation { node: 1, incarnation: 9 }, WorkerId(0))
+    }
+
+    fn leader(node: u64, term: u64) -> Leader {
+        Leader { node, term }
+    }
+
+    fn append(sequence: u32) -> Request {
+        let view = MessageView {
+            topic: "t",
+            properties: &[],
+            payload: b"payload",
+            qos: QoS::ExactlyOnce,
+            retain: false,
+            expires: Time::NEVER,
+            received: NOW,
+            publisher: None,
+            publisher_key: 0,
+            durability: Durability::LocalDisk,
+        };
+        let token = Some(Token::Publish { connection: CONNECTION, sequence });
+        let message = view.to_message();
+        Request::Append { message, sessions: true, groups: false, identity: None, refusal: None, token }
+    }
+
+    fn release() -> Request {
+        Request::Release(Box::new(Release {
+            client_id: "c".into(),
+            connection: CONNECTION,
+            expiry: None,
+            will: WillDisposition::Discard,
+            will_owner: None,
+            dispatched: None,
+            known_to: ShardSet::EMPTY,
+        }))
+    }
+
+    /// Numbers of the requests in the frames of a turn, by shard, with the flags of each frame.
+    fn sent(asking: &mut Asking) -> Vec<(ShardId, Flags, Vec<u64>)> {
+        let frames = asking.take_frames();
+        let numbers = |frame: &ToLeader| {
+            let requests = decode_requests(&frame.bytes).expect("a frame");
+            (frame.shard, requests.flags, requests.items.iter().map(|item| item.number).collect())
+        };
+        frames.iter().map(numbers).collect()
+    }
+
+    fn numbers(asking: &mut Asking) -> Vec<u64> {
+        sent(asking).into_iter().flat_map(|(_, _, numbers)| numbers).collect()
+    }
+
+    #[test]
+    fn requests_wait_for_a_leader_and_are_sent_again_to_the_next_one_in_order() {
+        let mut asking = asking();
+        for sequence in 0..3 {
+            assert_eq!(asking.request(NOW, SHARD, append(sequence)), None);
+        }
+        assert!(numbers(&mut asking).is_empty(), "nobody leads the shard");
+        asking.begin(NOW, SHARD, leader(2, 7));
+        let frames = sent(&mut asking);
+        assert_eq!(frames.len(), 1);
+        let (_, flags, first) = &frames[0];
+        assert!(flags.is_first && flags.is_attached);
+        assert_eq!(first, &[1, 2, 3]);
+        asking.begin(NOW, SHARD, leader(2, 7));
+        assert!(numbers(&mut asking).is_empty(), "this round has begun");
+        let token = asking.answered(SHARD, 2);
+        assert_eq!(token, Some(Token::Publish { connection: CONNECTION, sequence: 1 }));
+        assert_eq!(asking.answered(SHARD, 2), None, "an answer comes once");
+        asking.begin(NOW, SHARD, leader(3, 6));
+        assert!(numbers(&mut asking).is_empty(), "an earlier leader");
+        asking.begin(NOW, SHARD, leader(3, 8));
+        assert_eq!(numbers(&mut asking), [1, 3]);
+        asking.link_lost(3);
+        assert_eq!(asking.request(NOW, SHARD, append(3)), None);
+        assert!(numbers(&mut asking).is_empty());
+        asking.begin(NOW, SHARD, leader(3, 8));
+        assert_eq!(numbers(&mut asking), [1, 3, 4]);
+    }
+
+    #[test]
+    fn answers_of_another_round_or_node_do_not_count() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(NOW, SHARD, leader(3, 8));
+        assert!(asking.is_present(SHARD, 3, 2));
+        assert!(!asking.is_present(SHARD, 3, 1), "a round before");
+        assert!(!asking.is_present(SHARD, 2, 2), "another node");
+        assert!(!asking.is_present(ShardId(SHARDS), 3, 2), "no shard");
+        asking.link_lost(3);
+        assert!(!asking.is_present(SHARD, 3, 2), "what it sent before its link was lost");
+    }
+
+    #[test]
+    fn requests_without_an_answer_of_their_own_are_kept_until_they_are_committed() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        let forget = || Request::ForgetOrigin { origin: 1 };
+        asking.request(NOW, SHARD, forget());
+        asking.request(NOW, SHARD, append(0));
+        asking.request(NOW, SHARD, forget());
+        asking.settled(SHARD, 2);
+        asking.begin(NOW, SHARD, leader(3, 8));
+        assert_eq!(numbers(&mut asking), [2, 3], "a publisher waits for the second");
+        asking.settled(SHARD, 3);
+        asking.answered(SHARD, 2);
+        asking.begin(NOW, SHARD, leader(2, 9));
+        assert!(numbers(&mut asking).is_empty());
+        assert_eq!(asking.bytes(), 0);
+    }
+
+    /// The client sends its messages again elsewhere, and a late one would be another message then.
+    #[test]
+    fn a_session_is_released_when_the_messages_of_its_connection_have_arrived() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(NOW, HOME, leader(3, 7));
+        asking.request(NOW, SHARD, append(0));
+        sent(&mut asking);
+        asking.request(NOW, HOME, release());
+        let frames = sent(&mut asking);
+        assert_eq!(frames.len(), 1, "a question for a receipt");
+        assert!(frames[0].0 == SHARD && frames[0].1.wants_receipt && frames[0].2.is_empty());
+        asking.received(SHARD, 0);
+        asking.release_closing(NOW);
+        assert!(sent(&mut asking).is_empty(), "it has not arrived");
+        asking.received(SHARD, 1);
+        asking.release_closing(NOW);
+        assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
+    }
+
+    /// A link that is slow may still bring what was sent before the next round.
+    #[test]
+    fn a_session_is_released_when_the_next_leader_has_answered() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(NOW, HOME, leader(3, 7));
+        asking.request(NOW, SHARD, append(0));
+        sent(&mut asking);
+        asking.link_lost(2);
+        asking.request(NOW, HOME, release());
+        asking.release_closing(NOW);
+        assert!(sent(&mut asking).is_empty());
+        asking.begin(NOW, SHARD, leader(2, 7));
+        let frames = sent(&mut asking);
+        assert!(frames[0].1.wants_receipt && frames[0].2.is_empty(), "the message is given up: {frames:?}");
+        asking.release_closing(NOW);
+        assert!(sent(&mut asking).is_empty(), "nothing has come in the new round");
+        asking.received(SHARD, 0);
+        asking.release_closing(NOW);
+        assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
+    }
+
+    #[test]
+    fn a_session_is_released_at_once_without_messages_on_the_way() {
+        let mut asking = asking();
+        asking.begin(NOW, HOME, leader(3, 7));
+        // No leader has got this one.
+        asking.request(NOW, SHARD, append(0));
+        asking.request(NOW, HOME, release());
+        let frames: Vec<_> = sent(&mut asking).into_iter().filter(|frame| !frame.2.is_empty()).collect();
+        assert_eq!(frames.iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
+        asking.begin(NOW, SHARD, leader(2, 7));
+        assert!(numbers(&mut asking).is_empty(), "and nobody gets it any more");
+    }
+
+    #[test]
+    fn one_request_that_waits_long_does_not_keep_the_memory_of_others() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.request(NOW, SHARD, append(0));
+        for number in 2..10_000 {
+            asking.request(NOW, SHARD, append(number as u32));
+            asking.answered(SHARD, number);
+            sent(&mut asking);
+        }
+        let lane = &asking.lanes[SHARD.index()];
+        assert!(lane.unanswered.len() < 200, "{} requests", lane.unanswered.len());
+        asking.begin(NOW, SHARD, leader(3, 8));
+        assert_eq!(numbers(&mut asking), [1]);
     }
 }

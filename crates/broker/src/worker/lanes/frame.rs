@@ -1,7 +1,8 @@
 //! Frames between a worker and the leaders of shards. Little endian.
 //!
 //! ```text
-//! requests     0 | incarnation u64 | worker u16 | round u32 | flags u8 | items: number u64, epoch u32, age ms u32, length u32, request
+//! requests     0 | incarnation u64 | worker u16 | round u32 | flags u8
+//!              | items: number u64, epoch u32, age in ms u32, length u32, request
 //! answers      1 | incarnation u64 | shard u16 | round u32 | index u64 | received u64 | items: length u32, answer
 //! not leading  2 | incarnation u64 | shard u16 | round u32 | term u64
 //! ```
@@ -31,7 +32,7 @@ pub(super) struct Requests<'a> {
 pub(super) struct Flags {
     /// First frame of the round.
     pub is_first: bool,
-    /// With this frame the worker has reported all connections that the shard serves.
+    /// All connections that the shard serves are reported with this frame.
     pub is_attached: bool,
     /// The worker wants to know that everything until here has arrived.
     pub wants_receipt: bool,

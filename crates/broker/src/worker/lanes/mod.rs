@@ -223,7 +223,7 @@ impl Worker {
             }
         }
         if flags.is_attached {
-            self.shards.worker_heard(now, shard, (lane, producer));
+            self.shards.worker_reported(now, shard, (lane, producer));
         }
         if flags.wants_receipt
             && let Some(lanes) = &mut self.lanes
@@ -364,7 +364,8 @@ impl Worker {
         }
     }
 
-    /// Stops to send to nodes whose links are down, until their shards are announced again, or they begin another round.
+    /// Stops to send to nodes whose links are down, until their shards are announced again, or they begin another
+    /// round.
     pub(super) fn links_lost(&mut self, nodes: &[u64]) {
         let now = self.clock.now();
         for node in nodes {

@@ -121,7 +121,8 @@ impl Serving {
         self.changed.remove(&lane);
     }
 
-    /// Returns whether a request of this number may come next. Links keep the order, so only a broken peer sends another.
+    /// Returns whether a request of this number may come next. Links keep the order, so only a broken peer sends
+    /// another.
     pub fn is_next(&mut self, lane: WorkerId, number: u64) -> bool {
         let Some(served) = self.lanes.get_mut(&lane) else { return false };
         // The beginning of a round has no numbers.
