@@ -76,8 +76,19 @@ impl BatchBuilder {
     /// # Panics
     /// Panics when the batch [`is_full`](Self::is_full), and when the command cannot have such a number.
     pub fn push_numbered(&mut self, command: &Command<'_>, request: RequestNumber) -> Pushed {
-        assert!(request.fits(command), "{request:?} is no number of this command");
-        self.append(command, Some(request))
+        self.push_requested(command, Some(request))
+    }
+
+    /// Appends a command, with the number of its request if it has one.
+    ///
+    /// # Panics
+    /// As [`Self::push_numbered`].
+    #[inline]
+    pub fn push_requested(&mut self, command: &Command<'_>, request: Option<RequestNumber>) -> Pushed {
+        if let Some(request) = &request {
+            assert!(request.fits(command), "{request:?} is no number of this command");
+        }
+        self.append(command, request)
     }
 
     #[inline]

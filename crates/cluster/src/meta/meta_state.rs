@@ -7,7 +7,7 @@ use super::command::{Answer, Command};
 use super::placement::Placement;
 use super::reader::Reader;
 use super::roster::Roster;
-use crate::features::{LOG, LOG_READABLE, RECORDS};
+use crate::features::{FEATURES, LOG_READABLE, RECORDS};
 use crate::mutation::{Mutation, mutated};
 
 /// First byte of a snapshot.
@@ -37,7 +37,7 @@ pub struct MetaState {
 
 impl Default for MetaState {
     fn default() -> Self {
-        Self::new(Records::default(), LOG)
+        Self::new(Records::default(), FEATURES)
     }
 }
 
@@ -265,6 +265,7 @@ mod tests {
 
     use super::*;
     use crate::config::Replicas;
+    use crate::features::LOG;
     use crate::meta::ShardReplica;
     use crate::meta::command::RecordBatch;
     use crate::meta::placement::PlacementCommand;
@@ -307,6 +308,12 @@ mod tests {
             agreed.restore_part(number, part)?;
         }
         agreed.restored(9)
+    }
+
+    /// The leader proposes to adopt what all cores offer. A core that does not understand that stops.
+    #[test]
+    fn a_state_understands_what_its_node_offers() {
+        assert_eq!(MetaState::default().understood, FEATURES & LOG_READABLE);
     }
 
     #[test]

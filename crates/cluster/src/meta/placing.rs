@@ -23,8 +23,12 @@ impl Meta {
     pub fn shard_changed(&mut self, shard: ShardId, epoch: u64) {
         let is_known = self.placement.as_ref().is_some_and(|placement| placement.shard(shard).is_some());
         if is_known && self.core.is_some() {
-            self.changed_shards.insert(shard, epoch);
-            self.due = Time::default();
+            // The owner may say it again at each of its turns.
+            let known = self.changed_shards.entry(shard).or_insert(0);
+            if epoch > *known {
+                *known = epoch;
+                self.due = Time::default();
+            }
         }
     }
 

@@ -63,6 +63,12 @@ const LANE_BITS: u32 = 6;
 const _: () = assert!(shard::LANES_MAX <= 1 << LANE_BITS);
 
 impl Producers {
+    /// Returns whether a request of a producer is being handled.
+    #[inline]
+    pub fn is_asking(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Returns whether a claim of the client waits for the owner of its session.
     pub fn has_waiting(&self, client_id: &str) -> bool {
         self.waiting.values().flatten().any(|waiting| **waiting == *client_id)

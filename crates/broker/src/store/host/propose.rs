@@ -179,7 +179,7 @@ impl ShardHost {
     /// Proposes a command whose continuation [`Self::continue_with`] sets.
     #[inline]
     pub(super) fn ask(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> replica::Ticket {
-        let number = self.number_of(command);
+        let number = if self.producers.is_asking() { self.number_of(command) } else { None };
         self.replica.propose(now, command, number, urgency)
     }
 

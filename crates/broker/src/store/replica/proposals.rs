@@ -145,11 +145,7 @@ impl Replica {
         // A batch may stay open for some turns.
         open.batch.advance(now.0);
         open.urgent |= urgency == Urgency::Now;
-        let pushed = match request {
-            None => open.batch.push(command),
-            Some(request) => open.batch.push_numbered(command, request),
-        };
-        let ordinal = pushed.ordinal;
+        let ordinal = open.batch.push_requested(command, request).ordinal;
         if open.batch.is_full() {
             self.close_batch();
         }

@@ -24,6 +24,9 @@ pub(super) struct Asking {
     own: NodeIncarnation,
     worker: WorkerId,
     lanes: Vec<Lane>,
+    /// Maximum number of unanswered Claims to one shard. It remembers the results of the last ones of all workers of
+    /// this node.
+    claims_max: usize,
     /// Bytes of the requests that are not answered.
     bytes: usize,
     /// Shards with frames to send.
@@ -43,10 +46,6 @@ struct Closing {
     on_the_way: Vec<(ShardId, u32, u64)>,
 }
 
-/// Maximum number of unanswered Claims of one worker to a shard. The shard remembers the results of the last ones of a
-/// node, which has several workers.
-const CLAIMS: usize = shard::CLAIMS_MAX / 16;
-
 /// Requests to one shard.
 #[derive(Default)]
 struct Lane {
@@ -63,8 +62,15 @@ struct Lane {
     received: u64,
     /// The next frame asks what has arrived.
     wants_receipt: bool,
-    /// Number of the last request that was sent in any round.
+    /// Number of the last request that was sent in any round, and in this one.
     sent: u64,
+    sent_in_round: u64,
+    /// Bytes of requests that were sent in this round and may not have arrived.
+    flying: usize,
+    /// Parts of them, with the number of the last request of each and their bytes. A receipt is wanted for each.
+    portions: VecDeque<(u64, usize)>,
+    /// Bytes that were sent after the last portion.
+    portion: usize,
     /// The leader has sent something in this round. Whatever was sent in earlier rounds has arrived before it, or
     /// never will.
     is_answered: bool,
@@ -133,18 +139,20 @@ pub(super) struct ToLeader {
     pub bytes: Vec<u8>,
 }
 
-/// Size in bytes at which a frame is full, if it has an item.
-const FRAME: usize = 256 * 1024;
+/// Bytes of requests to one shard that may be on the way at once, unless one is larger. A link has room for those of
+/// many shards, so that a new round with many requests gets on.
+const FLYING_MAX: usize = 1024 * 1024;
 /// Memory of a request in addition to its bytes.
 const REQUEST: usize = 96;
 
 impl Asking {
-    pub fn new(own: NodeIncarnation, worker: WorkerId) -> Self {
+    pub fn new(own: NodeIncarnation, worker: WorkerId, workers: u16) -> Self {
         let lanes = (0..SHARDS).map(|_| Lane::default()).collect();
         Self {
             own,
             worker,
             lanes,
+            claims_max: (shard::CLAIMS_MAX / usize::from(workers.max(1))).max(1),
             bytes: 0,
             changed: ShardSet::EMPTY,
             published: BTreeMap::new(),
@@ -186,11 +194,12 @@ impl Asking {
                     last = Some(unanswered.number).filter(|number| *number <= lane.sent).or(last);
                 }
             }
+            let Some(number) = last else { continue };
             // What was sent in an earlier round may still be in the link.
-            if let Some(number) = last
-                && !lane.has_arrived(lane.round, number)
-            {
-                on_the_way.push((shard, lane.round, number));
+            let is_of_round = number <= lane.sent_in_round;
+            let round = if is_of_round { lane.round } else { lane.round.wrapping_sub(1) };
+            if !lane.has_arrived(round, number) {
+                on_the_way.push((shard, round, number));
                 lane.wants_receipt = true;
                 self.changed.insert(shard);
             }
@@ -264,24 +273,26 @@ impl Asking {
             is_given_up: false,
             is_done: false,
         };
+        lane.unanswered.push_back(unanswered);
         if lane.leader.is_some() {
-            lane.send(now, &unanswered);
             self.changed.insert(shard);
         }
-        lane.unanswered.push_back(unanswered);
         None
     }
 
-    /// Begins a round with a leader. Does nothing if a later one is known.
+    /// Begins a round with a leader, which may be the one of the last round: it is announced again when what it had sent
+    /// may be lost. Does nothing if a later one is known.
     pub fn begin(&mut self, now: Time, shard: ShardId, leader: Leader) {
         let Self { worker, lanes, scratch, .. } = self;
         let Some(lane) = lanes.get_mut(shard.index()) else { return };
-        if lane.leader.is_some_and(|known| known.term > leader.term || known == leader) {
+        if lane.leader.is_some_and(|known| known.term > leader.term) {
             return;
         }
         lane.leader = Some(leader);
         lane.round = lane.round.wrapping_add(1);
         (lane.received, lane.is_answered) = (0, false);
+        (lane.sent_in_round, lane.flying, lane.portion) = (0, 0, 0);
+        lane.portions.clear();
         lane.out.clear();
         lane.is_first = true;
         // The first frame is sent even if it is empty.
@@ -309,10 +320,8 @@ impl Asking {
         }
         lane.attaching = lane.out.len();
         self.bytes -= lane.drop_given_up();
-        let lane = &mut self.lanes[shard.index()];
-        let again = lane.unanswered.iter().filter(|unanswered| !unanswered.is_done);
-        for unanswered in again.filter(|_| !mutated(Mutation::ForgetUnanswered)) {
-            push(&mut lane.out, unanswered.item(now));
+        if mutated(Mutation::ForgetUnanswered) {
+            lane.sent_in_round = lane.last;
         }
         self.changed.insert(shard);
     }
@@ -345,11 +354,17 @@ impl Asking {
         let lane = &mut self.lanes[shard.index()];
         lane.received = number.max(lane.received);
         lane.is_answered = true;
+        while let Some((_, bytes)) = lane.portions.pop_front_if(|(last, _)| *last <= number) {
+            lane.flying -= bytes;
+        }
+        if lane.sent_in_round < lane.last {
+            self.changed.insert(shard);
+        }
     }
 
     /// Returns whether one more Claim may be sent to a shard.
     pub fn has_room_for_claim(&self, shard: ShardId) -> bool {
-        self.lanes[shard.index()].claims < CLAIMS
+        self.lanes[shard.index()].claims < self.claims_max
     }
 
     /// Takes the token of a request that is answered.
@@ -431,7 +446,7 @@ impl Asking {
     }
 
     /// Takes the frames of this turn.
-    pub fn take_frames(&mut self) -> Vec<ToLeader> {
+    pub fn take_frames(&mut self, now: Time) -> Vec<ToLeader> {
         let mut frames = Vec::new();
         for shard in std::mem::take(&mut self.changed).iter() {
             let lane = &mut self.lanes[shard.index()];
@@ -439,6 +454,7 @@ impl Asking {
                 lane.out.clear();
                 continue;
             };
+            lane.fill(now);
             if lane.wants_receipt && lane.out.is_empty() {
                 lane.out.push(Vec::new());
             }
@@ -453,7 +469,6 @@ impl Asking {
                 let bytes = frame::requests(incarnation, worker, lane.round, flags, &items);
                 frames.push(ToLeader { node: leader.node, shard, bytes });
             }
-            lane.sent = lane.last;
         }
         frames
     }
@@ -479,8 +494,27 @@ impl Lane {
         self.out.clear();
     }
 
-    fn send(&mut self, now: Time, unanswered: &Unanswered) {
-        push(&mut self.out, unanswered.item(now));
+    /// Adds requests to the frames of this turn, as many as may be on the way at once.
+    fn fill(&mut self, now: Time) {
+        let from = self.unanswered.partition_point(|unanswered| unanswered.number <= self.sent_in_round);
+        for unanswered in self.unanswered.range(from..) {
+            if self.flying >= FLYING_MAX {
+                break;
+            }
+            self.sent_in_round = unanswered.number;
+            if unanswered.is_done || unanswered.is_given_up {
+                continue;
+            }
+            push(&mut self.out, unanswered.item(now));
+            let bytes = unanswered.bytes.len() + REQUEST;
+            self.flying += bytes;
+            self.portion += bytes;
+            if self.portion >= FLYING_MAX / 2 {
+                self.portions.push_back((unanswered.number, std::mem::take(&mut self.portion)));
+                self.wants_receipt = true;
+            }
+        }
+        self.sent = self.sent.max(self.sent_in_round);
     }
 
     fn find(&mut self, number: u64) -> Option<&mut Unanswered> {
@@ -548,7 +582,8 @@ impl Unanswered {
 
 /// Appends an item to the last frame with room, or to a new one.
 fn push(frames: &mut Vec<Vec<u8>>, item: Item<'_>) {
-    match frames.last_mut().filter(|frame| frame.is_empty() || frame.len() + item.bytes.len() <= FRAME) {
+    match frames.last_mut().filter(|frame| frame.is_empty() || frame.len() + item.bytes.len() <= frame::FULL)
+    {
         Some(frame) => frame::push_item(item, frame),
         None => {
             let mut frame = Vec::new();
@@ -581,7 +616,7 @@ mod tests {
     const CONNECTION: ConnectionId = ConnectionId { worker: WorkerId(0), slot: 4, generation: 2 };
 
     fn asking() -> Asking {
-        Asking::new(NodeIncarnation { node: 1, incarnation: 9 }, WorkerId(0))
+        Asking::new(NodeIncarnation { node: 1, incarnation: 9 }, WorkerId(0), 4)
     }
 
     fn leader(node: u64, term: u64) -> Leader {
@@ -620,7 +655,7 @@ mod tests {
 
     /// Numbers of the requests in the frames of a turn, by shard, with the flags of each frame.
     fn sent(asking: &mut Asking) -> Vec<(ShardId, Flags, Vec<u64>)> {
-        let frames = asking.take_frames();
+        let frames = asking.take_frames(NOW);
         let numbers = |frame: &ToLeader| {
             let requests = decode_requests(&frame.bytes).expect("a frame");
             (frame.shard, requests.flags, requests.items.iter().map(|item| item.number).collect())
@@ -646,7 +681,7 @@ mod tests {
         assert!(flags.is_first && flags.is_attached);
         assert_eq!(first, &[1, 2, 3]);
         asking.begin(NOW, SHARD, leader(2, 7));
-        assert!(numbers(&mut asking).is_empty(), "this round has begun");
+        assert_eq!(numbers(&mut asking), [1, 2, 3], "its answers may be lost");
         let token = asking.answered(SHARD, 2);
         assert_eq!(token, Some(Token::Publish { connection: CONNECTION, sequence: 1 }));
         assert_eq!(asking.answered(SHARD, 2), None, "an answer comes once");
@@ -761,5 +796,37 @@ mod tests {
         assert!(lane.unanswered.len() < 200, "{} requests", lane.unanswered.len());
         asking.begin(NOW, SHARD, leader(3, 8));
         assert_eq!(numbers(&mut asking), [1]);
+    }
+
+    #[test]
+    fn a_round_sends_no_more_at_once_than_may_be_on_the_way() {
+        let mut asking = asking();
+        let filters = || vec!["f".repeat(10_000).into()];
+        let unsubscribe = || Request::Unsubscribe {
+            session: SessionId { shard: SHARD, slot: 1, generation: 1 },
+            connection: CONNECTION,
+            ticket: crate::ids::Ticket::of(PacketId::new(1).expect("not 0")),
+            filters: filters(),
+        };
+        for _ in 0..1_000 {
+            asking.request(NOW, SHARD, unsubscribe());
+        }
+        asking.begin(NOW, SHARD, leader(2, 7));
+        let (mut next, mut turns) = (1, 0);
+        while next <= 1_000 {
+            let frames = sent(&mut asking);
+            let bytes: usize = frames.iter().map(|frame| frame.2.len() * 10_000).sum();
+            assert!(bytes <= FLYING_MAX + 20_000, "{bytes} bytes");
+            for number in frames.iter().flat_map(|frame| frame.2.iter()) {
+                assert_eq!(*number, next);
+                next += 1;
+            }
+            assert!(next > 1_000 || frames.iter().any(|frame| frame.1.wants_receipt), "it would stand still");
+            asking.received(SHARD, next - 1);
+            turns += 1;
+        }
+        assert!(turns > 5, "{turns} turns");
+        asking.settled(SHARD, 1_000);
+        assert_eq!(asking.bytes(), 0);
     }
 }

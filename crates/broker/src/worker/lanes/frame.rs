@@ -91,6 +91,9 @@ pub(super) enum ToWorker<'a> {
     NotLeading(NotLeading),
 }
 
+/// Size in bytes of the items at which a frame is full, if it has one.
+pub(super) const FULL: usize = 256 * 1024;
+
 const REQUESTS: u8 = 0;
 const ANSWERS: u8 = 1;
 const NOT_LEADING: u8 = 2;

@@ -66,7 +66,7 @@ impl Lanes {
     pub fn new(own: NodeIncarnation, worker: WorkerId, workers: u16) -> Self {
         Self {
             own,
-            asking: Asking::new(own, worker),
+            asking: Asking::new(own, worker, workers),
             serving: Serving::new(workers),
             parked: Vec::new(),
             held: BTreeMap::new(),
@@ -112,9 +112,9 @@ impl Worker {
         let shards = &self.shards;
         lanes
             .serving
-            .settle(now, |shard, proposal| shards.get(shard).is_none_or(|host| host.has_applied(proposal)));
+            .settle(now, |shard, proposal| shards.get(shard).is_some_and(|host| host.has_applied(proposal)));
         if lanes.asking.has_frames() || lanes.serving.has_work() {
-            for ToLeader { node, shard, bytes } in lanes.asking.take_frames() {
+            for ToLeader { node, shard, bytes } in lanes.asking.take_frames(now) {
                 self.send_frame(node, Port::Shard(shard), bytes);
             }
             let Some(lanes) = &mut self.lanes else { return };

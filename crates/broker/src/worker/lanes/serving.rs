@@ -30,7 +30,8 @@ pub(super) struct ServedLane {
     last: u64,
     /// Batches with commands of requests, and the number of the last of these requests.
     proposals: VecDeque<(u64, u64)>,
-    out: Vec<u8>,
+    /// Items of this turn's frames.
+    out: Vec<Vec<u8>>,
 }
 
 /// Frame of one turn for a worker.
@@ -170,7 +171,15 @@ impl Serving {
         let Some(served) = self.lanes.get_mut(&lane) else { return };
         let mut bytes = Vec::new();
         if encode_answer(answer, now, &mut bytes) {
-            frame::push_bytes(&bytes, &mut served.out);
+            let last = served.out.last_mut();
+            match last.filter(|frame| frame.len() + bytes.len() <= frame::FULL) {
+                Some(frame) => frame::push_bytes(&bytes, frame),
+                None => {
+                    let mut frame = Vec::new();
+                    frame::push_bytes(&bytes, &mut frame);
+                    served.out.push(frame);
+                }
+            }
             self.changed.insert(lane);
         }
     }
@@ -182,10 +191,12 @@ impl Serving {
             let Some(ServedLane { shard, producer, round, out, last, .. }) = self.lanes.get_mut(&lane) else {
                 continue;
             };
-            let items = std::mem::take(out);
+            let items = if out.is_empty() { vec![Vec::new()] } else { std::mem::take(out) };
             let incarnation = producer.owner.incarnation;
-            let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), *last), &items);
-            frames.push(ToProducer { producer: *producer, bytes });
+            for items in items {
+                let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), *last), &items);
+                frames.push(ToProducer { producer: *producer, bytes });
+            }
         }
         frames
     }
