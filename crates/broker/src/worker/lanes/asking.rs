@@ -280,8 +280,8 @@ impl Asking {
         None
     }
 
-    /// Begins a round with a leader, which may be the one of the last round: it is announced again when what it had sent
-    /// may be lost. Does nothing if a later one is known.
+    /// Begins a round with a leader, which may be the one of the last round: it is announced again when what it had
+    /// sent may be lost. Does nothing if a later one is known.
     pub fn begin(&mut self, now: Time, shard: ShardId, leader: Leader) {
         let Self { worker, lanes, scratch, .. } = self;
         let Some(lane) = lanes.get_mut(shard.index()) else { return };
