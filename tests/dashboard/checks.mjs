@@ -30,7 +30,13 @@ export const PAGES = [
 ];
 
 const heading = (page, name) => page.getByRole('heading', { level: 1, name, exact: true }).waitFor();
-const toast = (page, text) => page.getByRole('status').getByText(text).first().waitFor();
+/** Waits for a message on the page. The error says which ones are shown instead. */
+const toast = async (page, text) => {
+  await page.getByRole('status').getByText(text).first().waitFor().catch(async (error) => {
+    const shown = await page.getByRole('status').allInnerTexts();
+    throw new Error(`${error.message}\nshown instead: ${JSON.stringify(shown)}`, { cause: error });
+  });
+};
 const row = (page, text) => page.getByRole('row').filter({ hasText: text });
 const alarms = (page) => page.getByRole('region', { name: 'Alarms' });
 const gone = (locator) => locator.waitFor({ state: 'detached' });

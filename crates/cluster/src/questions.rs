@@ -95,6 +95,11 @@ impl Part {
     }
 }
 
+/// Maximum time for which a node that leaves waits until it has answered the others.
+const ANSWERS_MAX: Duration = Duration::from_secs(2);
+/// Time that an answer has to arrive before its node is no member any more.
+const ANSWER_ARRIVES: Duration = Duration::from_millis(200);
+
 /// Questions of this node's owner until their outcomes are polled, and questions of other nodes for it.
 #[derive(Debug, Default)]
 pub struct Questions {
@@ -103,6 +108,8 @@ pub struct Questions {
     received: VecDeque<ReceivedQuestion>,
     /// Number of questions without an answer.
     pub unanswered_count: u64,
+    /// Time of the last answer to another node.
+    answered_at: Option<Time>,
 }
 
 impl Questions {
@@ -156,6 +163,20 @@ impl Questions {
     /// Returns the outcome of a question of this node, with its number.
     pub fn poll_outcome(&mut self) -> Option<(u64, Result<Bytes, Unanswered>)> {
         self.outcomes.pop_front()
+    }
+
+    /// Notes that another node was answered.
+    pub fn answered(&mut self, now: Time) {
+        self.answered_at = Some(now);
+    }
+
+    /// Returns the time from which a node may end its membership, which was requested at `since`. The request may be a
+    /// question of another node, and the answer of a node that is no member any more is not read. `is_answering` says
+    /// that other nodes wait for answers.
+    pub fn answers_arrive(&self, since: Time, is_answering: bool) -> Time {
+        let last = since.after(ANSWERS_MAX);
+        let arrives = self.answered_at.map_or(since, |at| at.after(ANSWER_ARRIVES));
+        if is_answering { last } else { arrives.clamp(since, last) }
     }
 
     /// Adds a question of another node.
@@ -300,6 +321,20 @@ mod tests {
         let two = Ok(Bytes::from_static(b"two"));
         assert_eq!(outcomes, [(2, two), (1, Err(Unanswered::Late)), (4, Err(Unanswered::Down))]);
         assert_eq!((questions.unanswered_count, questions.due()), (2, Time::NEVER));
+    }
+
+    #[test]
+    fn a_node_leaves_when_its_answers_have_arrived_or_take_too_long() {
+        let (begin, second) = (Time(10_000_000), Duration::from_secs(1));
+        let mut questions = Questions::default();
+        assert_eq!(questions.answers_arrive(begin, false), begin);
+        assert_eq!(questions.answers_arrive(begin, true), begin.after(2 * second));
+        questions.answered(Time(1));
+        assert_eq!(questions.answers_arrive(begin, false), begin, "it has arrived long ago");
+        questions.answered(begin);
+        assert_eq!(questions.answers_arrive(begin, false), begin.after(second / 5));
+        questions.answered(begin.after(5 * second));
+        assert_eq!(questions.answers_arrive(begin, false), begin.after(2 * second));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(super) struct Membership {
     applied_roster: u64,
     /// True when this incarnation is a member in that roster.
     was_member: bool,
+    /// The request to leave that waits until other nodes have their answers, and its time.
+    leave: Option<(ProposalId, Time)>,
 }
 
 /// Differences that a roster makes for the whole node.
@@ -46,7 +48,7 @@ struct AppliedRoster {
 
 impl Membership {
     pub fn new(meta: Meta) -> Self {
-        Self { meta, pending_peers: PendingPeers::default(), applied_roster: 0, was_member: false }
+        Self { meta, pending_peers: PendingPeers::default(), applied_roster: 0, was_member: false, leave: None }
     }
 
     /// Notes that the peers match the present roster from now on; `None` if they do already.
@@ -156,10 +158,25 @@ impl ClusterRouter {
         self.membership.meta.poll_answered()
     }
 
-    /// Lets this node leave the cluster: [`Self::poll_proposal`] reports the end of its membership. Its clients are
-    /// disconnected before.
+    /// Lets this node leave the cluster when it has answered the questions of other nodes: [`Self::poll_proposal`]
+    /// reports the end of its membership. Its clients are disconnected before.
     pub fn leave(&mut self, now: Time, id: ProposalId) {
-        self.membership.meta.leave(now, id);
+        if let Some((earlier, _)) = self.membership.leave.replace((id, now)) {
+            self.membership.meta.leave(now, earlier);
+        }
+    }
+
+    /// Returns the time at which the membership ends, if that was requested.
+    pub(super) fn leave_due(&self) -> Time {
+        self.membership.leave.map_or(Time::NEVER, |(_, since)| self.answers_arrive(since))
+    }
+
+    fn leave_if_answered(&mut self, now: Time) {
+        if self.leave_due() <= now
+            && let Some((id, _)) = self.membership.leave.take()
+        {
+            self.membership.meta.leave(now, id);
+        }
     }
 
     /// Adds addresses of other nodes, on an operator's request.
@@ -205,6 +222,7 @@ impl ClusterRouter {
     }
 
     pub(super) fn update_membership(&mut self, now: Time) {
+        self.leave_if_answered(now);
         let Membership { meta, pending_peers, .. } = &mut self.membership;
         // Turns for messages do not wait for a meta group that has nothing to do.
         if meta.timeout() > now {

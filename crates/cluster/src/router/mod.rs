@@ -282,6 +282,7 @@ impl ClusterRouter {
             .min(self.leases_due())
             .min(self.questions.due())
             .min(self.attachment.due())
+            .min(self.leave_due())
             .min(meta)
     }
 

@@ -11,6 +11,12 @@ use crate::questions::{
 use crate::wire::PeerMessage;
 
 impl ClusterRouter {
+    /// Returns the time from which this node may end its membership, which was requested at `since`.
+    pub(super) fn answers_arrive(&self, since: Time) -> Time {
+        let is_answering = self.peers.iter().any(|(_, peer)| peer.answering > 0);
+        self.questions.answers_arrive(since, is_answering)
+    }
+
     /// Returns a question of another node for this one's owner.
     pub fn poll_question(&mut self) -> Option<ReceivedQuestion> {
         self.questions.poll_received()
@@ -78,6 +84,7 @@ impl ClusterRouter {
             return;
         };
         peer.answering = peer.answering.saturating_sub(1);
+        self.questions.answered(now);
         let not = |why| PeerMessage::Answer { number, part: Part::Not(why), bytes: &[] };
         let is_said = match answer {
             None => self.send_message(now, node, Lane::ROUTES, &not(Unanswered::Declined)),
