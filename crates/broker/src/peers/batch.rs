@@ -31,6 +31,9 @@ pub struct Outbound {
     pub agreement_frames: Vec<(ShardId, Frame)>,
     /// This node leads the shard in this term now (`Some`), or not any more (`None`).
     pub leads: Vec<(ShardId, Option<u64>)>,
+    /// Route positions of shards on this node that have changed. The node knows all changes of the shard's Topic Filters
+    /// up to its position. A position grows while the node runs.
+    pub route_positions: Vec<(ShardId, u64)>,
     /// Frames for shards that other nodes lead, and answers of shards here to workers of other nodes, after
     /// [`Self::leads`]. No frame is for this node. Those of one worker to one node arrive in order. One that is lost is
     /// reported by [`Inbound::links_lost`].
@@ -107,6 +110,9 @@ pub struct Announce {
     pub connection: ConnectionId,
     pub ticket: Ticket,
     pub level: SubackLevel,
+    /// Shard of the session and route position with the filters, for a durable session. This node has reached it. Other
+    /// nodes have to reach it too, instead of the position of this node's own routes.
+    pub shard: Option<(ShardId, u64)>,
 }
 
 choices! {
@@ -200,6 +206,7 @@ impl Outbound {
             agreement_frames: Vec::new(),
             shard_frames: Vec::new(),
             leads: Vec::new(),
+            route_positions: Vec::new(),
         }
     }
 
@@ -213,6 +220,7 @@ impl Outbound {
             + self.agreement_frames.iter().map(|(_, frame)| frame.bytes.len()).sum::<usize>()
             + self.shard_frames.iter().map(|frame| size_of::<ShardFrame>() + frame.bytes.len()).sum::<usize>()
             + self.leads.len() * size_of::<(ShardId, Option<u64>)>()
+            + self.route_positions.len() * size_of::<(ShardId, u64)>()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -225,6 +233,7 @@ impl Outbound {
             && self.agreement_frames.is_empty()
             && self.shard_frames.is_empty()
             && self.leads.is_empty()
+            && self.route_positions.is_empty()
     }
 }
 

@@ -117,7 +117,7 @@ impl PeerTraffic {
         let is_awaited =
             level != SubackLevel::Local && !pending.filters.is_empty() && node.routes.peers().is_some();
         if is_awaited {
-            self.outbound.announces.push(Announce { connection, ticket: pending.ticket, level });
+            self.outbound.announces.push(Announce { connection, ticket: pending.ticket, level, shard: None });
             pending.outstanding = 1;
         }
         is_awaited

@@ -48,7 +48,13 @@ struct AppliedRoster {
 
 impl Membership {
     pub fn new(meta: Meta) -> Self {
-        Self { meta, pending_peers: PendingPeers::default(), applied_roster: 0, was_member: false, leave: None }
+        Self {
+            meta,
+            pending_peers: PendingPeers::default(),
+            applied_roster: 0,
+            was_member: false,
+            leave: None,
+        }
     }
 
     /// Notes that the peers match the present roster from now on; `None` if they do already.

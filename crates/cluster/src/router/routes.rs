@@ -220,7 +220,7 @@ impl ClusterRouter {
     pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
         let position = self.routes.own_position();
         let deadline = now.after(self.config.suback_timeout);
-        for Announce { connection, ticket, level } in announces {
+        for Announce { connection, ticket, level, .. } in announces {
             let is_core = self.config.own.role == Role::Core;
             let is_early = mutated(Mutation::SubackEarly);
             let scope = match level {
