@@ -77,14 +77,14 @@ mod tests {
 
     use super::*;
     use crate::config::Replicas;
-    use crate::meta::ShardReplica;
+    use crate::meta::CoreLog;
     use crate::meta::placement::planner::{Core, Standing, found};
 
     #[test]
     fn only_nodes_with_the_feature_get_the_placement_and_others_get_the_same_bytes_as_before() {
         let roster = Roster { index: 9, founded: 3, ..Roster::default() };
-        let replica = ShardReplica { node: NodeId(1), replica: ReplicaId(2) };
-        let core = Core { replica, region: "".into(), standing: Standing::Serves };
+        let log = CoreLog { node: NodeId(1), replica: ReplicaId(2) };
+        let core = Core { log, region: "".into(), standing: Standing::Serves };
         let mut placement = found(&[core], 2, Replicas::default(), [7; 16]).expect("a core");
         placement.version = 7;
         let announcement = Announcement::new(&roster, Some(&placement));

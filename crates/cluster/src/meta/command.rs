@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::config::Replicas;
     use crate::meta::placement::planner::{Core, Standing, found};
-    use crate::meta::placement::{ShardMove, ShardReplica};
+    use crate::meta::placement::{CoreLog, ShardMove, ShardReplica};
 
     /// Checks the bytes of version 1. They must never change.
     #[test]
@@ -230,9 +230,11 @@ mod tests {
         let join = Command::Join { info, incarnation, replica: Some(ReplicaId(4)) };
         let both = "02000000000000000300000000000000";
         let two = "02000000000000000400000000000000";
-        let replica = ShardReplica { node: id, replica: ReplicaId(4) };
-        let step = ShardMove { version: 5, shard: ShardId(6), add: Some(replica), remove: None };
-        let core = Core { replica, region: "eu".into(), standing: Standing::Serves };
+        let log = CoreLog { node: id, replica: ReplicaId(4) };
+        let step = ShardMove { version: 5, shard: ShardId(6), add: Some(log), remove: None };
+        let removed = ShardReplica { node: id, replica: ReplicaId(4), since: 7 };
+        let undo = ShardMove { add: None, remove: Some(removed), ..step };
+        let core = Core { log, region: "eu".into(), standing: Standing::Serves };
         let first = found(&[core], 1, Replicas::default(), [7; 16]).expect("a core");
         let cases = [
             (Command::Found(5), "0105000000000000000000000000000000".to_owned()),
@@ -248,7 +250,11 @@ mod tests {
             (Command::Adopt(24), "0b1800000000000000".to_owned()),
             (
                 Command::Placement(PlacementCommand::Move(step)),
-                format!("0c0205000000000000000600{two}{}", "00".repeat(16)),
+                format!("0c0205000000000000000600{two}{}", "00".repeat(24)),
+            ),
+            (
+                Command::Placement(PlacementCommand::Move(undo)),
+                format!("0c0205000000000000000600{}{two}0700000000000000", "00".repeat(16)),
             ),
             (
                 Command::Placement(PlacementCommand::Done { shard: ShardId(6), epoch: 5 }),
@@ -258,7 +264,7 @@ mod tests {
                 Command::Placement(PlacementCommand::Found(first.into())),
                 format!(
                     "0c010100000000000000000307070707070707070707070707070707010000000000000000000 1{two}{}",
-                    "00".repeat(32)
+                    "00".repeat(56)
                 )
                 .replace(' ', ""),
             ),

@@ -10,7 +10,7 @@ use replog::Incarnation;
 
 use super::adoption::CompatibleForm;
 use super::failure_detector::Reachability;
-use super::placement::{PlacementCommand, ShardMove, ShardReplica};
+use super::placement::{PlacementCommand, ShardMove};
 use super::{
     Answer, Command, LIMIT, LinkStatus, Meta, MetaFrame, OwnedMetaMessage, PAUSE, RequestOrigin, Roster,
     State,
@@ -522,11 +522,14 @@ fn describe_placement(name: &dyn Fn(&NodeId) -> String, command: &PlacementComma
             format!("{shards} shards are placed on the cores, with up to {replicas} replicas each")
         }
         PlacementCommand::Move(ShardMove { shard, add, remove, .. }) => {
-            let name = |replica: &Option<ShardReplica>| {
-                replica.map_or_else(|| "none".to_owned(), |replica| name(&replica.node))
-            };
+            let name = |node: Option<NodeId>| node.map_or_else(|| "none".to_owned(), |node| name(&node));
+            let (added, removed) = (add.map(|log| log.node), remove.map(|replica| replica.node));
             let ShardId(number) = shard;
-            format!("shard {number} changes: replica added {}, replica removed {}", name(add), name(remove))
+            format!(
+                "shard {number} changes: replica added {}, replica removed {}",
+                name(added),
+                name(removed)
+            )
         }
         PlacementCommand::Done { shard: ShardId(number), .. } => format!("shard {number} has changed"),
     }

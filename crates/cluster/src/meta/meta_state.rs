@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::config::Replicas;
     use crate::features::LOG;
-    use crate::meta::ShardReplica;
+    use crate::meta::CoreLog;
     use crate::meta::command::RecordBatch;
     use crate::meta::placement::PlacementCommand;
     use crate::meta::placement::planner::{Core, Standing, found};
@@ -389,8 +389,8 @@ mod tests {
         apply(&mut agreed, 3, &Command::Adopt(LOG_READABLE));
         let before = snapshot(&agreed);
         assert_eq!(before[0], WITH_FEATURES);
-        let replica = ShardReplica { node: NodeId(2), replica: ReplicaId(4) };
-        let core = Core { replica, region: "".into(), standing: Standing::Serves };
+        let log = CoreLog { node: NodeId(2), replica: ReplicaId(4) };
+        let core = Core { log, region: "".into(), standing: Standing::Serves };
         let first = found(&[core], 3, Replicas::default(), [7; 16]).expect("a core");
         apply(&mut agreed, 4, &Command::Placement(PlacementCommand::Found(first.into())));
         assert_eq!(agreed.placement.as_ref().map(|placement| placement.version), Some(4));

@@ -6,9 +6,9 @@
 //! ```text
 //! placement  1 u8, version u64, replicas u8, owner key (16 bytes), count u16, shard*
 //! shard      epoch u64, count u8 of voters, replica*, learner replica, leaving replica
-//! replica    node u64, replica u64; 0 and 0 is none
+//! replica    node u64, replica u64, since u64; zeros are none
 //! found      1 u8, placement
-//! move       2 u8, version u64, shard u16, added replica, removed replica
+//! move       2 u8, version u64, shard u16, node u64 and replica u64 of the added one, removed replica
 //! done       3 u8, shard u16, epoch u64
 //! ```
 
@@ -23,13 +23,50 @@ use super::reader::Reader;
 use super::roster::{Roster, State};
 use crate::config::Replicas;
 
-/// Replica of a shard: a core with one log. A core that comes back with another log is another replica, as it is in the
-/// meta group. A core that only restarts is the same one.
+/// Log of a core. A core that comes back with another log has none of its earlier replicas. A core that only restarts
+/// has the same log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ShardReplica {
+pub struct CoreLog {
     pub node: NodeId,
     /// Number of the log, as [`Member::replica`](super::Member::replica).
     pub replica: ReplicaId,
+}
+
+/// Replica of a shard in the log of a core.
+///
+/// A core that loses a shard and gets it again later has two replicas, one after the other. They differ in `since`,
+/// because the second one has neither the votes nor the entries of the first one. The replicas of one shard differ in
+/// `node` and `since`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShardReplica {
+    pub node: NodeId,
+    /// Number of the core's log, as [`Member::replica`](super::Member::replica).
+    pub replica: ReplicaId,
+    /// Index of the command that added the replica to the shard.
+    pub since: u64,
+}
+
+/// Role of a replica in its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaRole {
+    Voter,
+    /// Replica that becomes a voter.
+    Learner,
+    /// Replica that has to go: a voter, or a learner that was given up. It keeps its state and takes part in its group
+    /// until the group has reported the change.
+    Leaving,
+}
+
+/// Meaning of a placement for a replica that a core has on its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredReplica {
+    /// The replica has this role.
+    Current(ReplicaRole),
+    /// The shard has no such replica any more, so its state can be deleted. If the core has a later replica of the
+    /// shard, that one starts empty.
+    Removed,
+    /// The placement is older than the replica. The core keeps the state until it knows a later placement.
+    Unknown,
 }
 
 /// Replicas of all shards, at one index of the meta group's log.
@@ -68,14 +105,15 @@ pub struct ShardMove {
     /// Version of the placement that it was decided on.
     pub version: u64,
     pub shard: ShardId,
-    pub add: Option<ShardReplica>,
+    /// Core that gets a replica. The index of the command becomes [`ShardReplica::since`].
+    pub add: Option<CoreLog>,
     pub remove: Option<ShardReplica>,
 }
 
 /// Command about the placement. A command that does not fit the placement when it is applied changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementCommand {
-    /// Place all shards for the first time. The version is 0.
+    /// Place all shards for the first time. The version and all other indexes are 0.
     Found(Box<Placement>),
     /// Begin to change the replicas of a shard, or replace a change that has not been reported yet.
     Move(ShardMove),
@@ -88,7 +126,7 @@ const SHARDS_MAX: usize = 4096;
 /// First byte of a placement.
 const FORM: u8 = 1;
 /// Replica that stands for none.
-const NONE: ShardReplica = ShardReplica { node: NodeId(0), replica: ReplicaId(0) };
+const NONE: ShardReplica = ShardReplica { node: NodeId(0), replica: ReplicaId(0), since: 0 };
 
 impl Placement {
     /// Iterates over all shards by number.
@@ -105,6 +143,28 @@ impl Placement {
         self.shards.iter().any(|shard| shard.replicas().any(|replica| replica.node == node))
     }
 
+    /// Iterates over the replicas in the log of a core, with their roles.
+    pub fn replicas_in(
+        &self,
+        log: CoreLog,
+    ) -> impl Iterator<Item = (ShardId, ShardReplica, ReplicaRole)> + '_ {
+        self.shards().flat_map(move |(id, shard)| {
+            let own = shard.roles().filter(move |(replica, _)| replica.log() == log);
+            own.map(move |(replica, role)| (id, replica, role))
+        })
+    }
+
+    /// Returns what becomes of a replica that is in the log of a core: a replica of this shard that was added at the
+    /// index `since`.
+    pub fn stored(&self, log: CoreLog, shard: ShardId, since: u64) -> StoredReplica {
+        let mut own = self.shard(shard).into_iter().flat_map(ShardPlacement::roles);
+        match own.find(|(replica, _)| replica.log() == log && replica.since == since) {
+            Some((_, role)) => StoredReplica::Current(role),
+            None if since > self.version => StoredReplica::Unknown,
+            None => StoredReplica::Removed,
+        }
+    }
+
     /// Applies a command at an index of the log.
     pub(super) fn apply(
         placement: &mut Option<Self>,
@@ -118,7 +178,10 @@ impl Placement {
         let is_changed = match (command, placement.as_mut()) {
             (PlacementCommand::Found(first), None) => {
                 let mut first = *first;
-                first.shards.iter_mut().for_each(|shard| shard.epoch = index);
+                for shard in &mut first.shards {
+                    shard.epoch = index;
+                    shard.voters.iter_mut().for_each(|voter| voter.since = index);
+                }
                 *placement = Some(first);
                 true
             }
@@ -133,9 +196,9 @@ impl Placement {
         Answer::Done
     }
 
-    /// Begins a change, if it was decided on this version and the roster still has the added replica.
+    /// Begins a change, if it was decided on this version and the roster still has the core that gets a replica.
     fn begin(&mut self, index: u64, step: &ShardMove, roster: &Roster) -> bool {
-        let is_there = |added: ShardReplica| {
+        let is_there = |added: CoreLog| {
             let member = roster.members.get(&added.node);
             member.is_some_and(|member| {
                 member.is_core() && member.replica == Some(added.replica) && member.state != State::Dead
@@ -221,15 +284,26 @@ impl ShardPlacement {
 
     /// Iterates over all replicas that have a role: voters, the learner and the one that leaves.
     pub fn replicas(&self) -> impl Iterator<Item = ShardReplica> {
-        let leaving = self.leaving.filter(|leaving| !self.voters.contains(leaving));
-        self.voters.iter().copied().chain(self.learner).chain(leaving)
+        self.roles().map(|(replica, _)| replica)
+    }
+
+    /// Iterates over all replicas with their roles.
+    pub fn roles(&self) -> impl Iterator<Item = (ShardReplica, ReplicaRole)> + '_ {
+        let given_up = self.leaving.filter(|leaving| !self.voters.contains(leaving));
+        let role = |voter: ShardReplica| match Some(voter) == self.leaving {
+            true => (voter, ReplicaRole::Leaving),
+            false => (voter, ReplicaRole::Voter),
+        };
+        let voters = self.voters.iter().copied().map(role);
+        let learner = self.learner.map(|learner| (learner, ReplicaRole::Learner));
+        voters.chain(learner).chain(given_up.map(|leaving| (leaving, ReplicaRole::Leaving)))
     }
 
     /// Returns the shard with a change begun, if that makes sense.
     fn after(&self, index: u64, step: &ShardMove) -> Option<Self> {
         let is_known = |removed: ShardReplica| self.replicas().any(|replica| replica == removed);
-        let changed =
-            Self { epoch: index, voters: self.voters.clone(), learner: step.add, leaving: step.remove };
+        let learner = step.add.map(|log| log.replica_since(index));
+        let changed = Self { epoch: index, voters: self.voters.clone(), learner, leaving: step.remove };
         (changed.is_valid() && !changed.is_settled() && step.remove.is_none_or(is_known)).then_some(changed)
     }
 
@@ -245,10 +319,11 @@ impl ShardPlacement {
             (1..=usize::from(Replicas::MAX)).contains(&replicas.len())
                 && replicas.iter().enumerate().all(is_first)
         };
+        // One log has at most one replica of a shard.
+        let mut others = self.voters.iter().chain(&self.leaving);
         are_distinct(&self.voters)
             && are_distinct(&self.target())
-            && self.learner.is_none_or(|learner| !self.voters.contains(&learner))
-            && (self.learner.is_none() || self.learner != self.leaving)
+            && self.learner.is_none_or(|learner| others.all(|other| other.log() != learner.log()))
     }
 }
 
@@ -263,7 +338,7 @@ impl PlacementCommand {
                 out.push(2);
                 out.extend(version.to_le_bytes());
                 out.extend(shard.0.to_le_bytes());
-                put_replica(*add, out);
+                put_log(*add, out);
                 put_replica(*remove, out);
             }
             Self::Done { shard, epoch } => {
@@ -280,7 +355,7 @@ impl PlacementCommand {
             2 => Self::Move(ShardMove {
                 version: reader.u64()?,
                 shard: ShardId(reader.u16()?),
-                add: take_replica(reader)?,
+                add: take_log(reader)?,
                 remove: take_replica(reader)?,
             }),
             3 => Self::Done { shard: ShardId(reader.u16()?), epoch: reader.u64()? },
@@ -289,16 +364,41 @@ impl PlacementCommand {
     }
 }
 
-fn put_replica(replica: Option<ShardReplica>, out: &mut Vec<u8>) {
-    let ShardReplica { node, replica } = replica.unwrap_or(NONE);
+impl CoreLog {
+    /// Returns a replica of a shard in this log.
+    fn replica_since(self, since: u64) -> ShardReplica {
+        ShardReplica { node: self.node, replica: self.replica, since }
+    }
+}
+
+impl ShardReplica {
+    /// Returns the log that has the replica.
+    pub fn log(self) -> CoreLog {
+        CoreLog { node: self.node, replica: self.replica }
+    }
+}
+
+fn put_log(log: Option<CoreLog>, out: &mut Vec<u8>) {
+    let CoreLog { node, replica } = log.unwrap_or(NONE.log());
     out.extend(node.0.to_le_bytes());
     out.extend(replica.0.to_le_bytes());
 }
 
-/// Takes a replica, or none; returns `None` when too few bytes are left.
+fn put_replica(replica: Option<ShardReplica>, out: &mut Vec<u8>) {
+    put_log(replica.map(ShardReplica::log), out);
+    out.extend(replica.unwrap_or(NONE).since.to_le_bytes());
+}
+
+/// Takes a log, or none; returns `None` when too few bytes are left.
+fn take_log(reader: &mut Reader<'_>) -> Option<Option<CoreLog>> {
+    let log = CoreLog { node: NodeId(reader.u64()?), replica: ReplicaId(reader.u64()?) };
+    Some(Some(log).filter(|log| *log != NONE.log()))
+}
+
+/// Takes a replica, or none; returns `None` when too few bytes are left, or when there is no log but an index.
 fn take_replica(reader: &mut Reader<'_>) -> Option<Option<ShardReplica>> {
-    let replica = ShardReplica { node: NodeId(reader.u64()?), replica: ReplicaId(reader.u64()?) };
-    Some(Some(replica).filter(|replica| *replica != NONE))
+    let (log, since) = (take_log(reader)?, reader.u64()?);
+    (log.is_some() || since == 0).then_some(log.map(|log| log.replica_since(since)))
 }
 
 #[cfg(test)]

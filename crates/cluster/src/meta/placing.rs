@@ -6,7 +6,7 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::placement::planner::{self, Core, Standing};
-use super::placement::{Placement, PlacementCommand, ShardReplica};
+use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
 use super::{Command, LIMIT, Member, Meta, State};
 use crate::features::SHARDS;
@@ -15,6 +15,11 @@ impl Meta {
     /// Returns the committed placement of shards, as far as this node knows it. `None` before there is one.
     pub fn placement(&self) -> Option<&Arc<Placement>> {
         self.placement.as_ref()
+    }
+
+    /// Returns the log of this core, which has its replicas of shards. `None` on a replicant.
+    pub fn core_log(&self) -> Option<CoreLog> {
+        self.replica().map(|replica| CoreLog { node: self.id, replica })
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of
@@ -85,8 +90,8 @@ impl Meta {
             State::Suspect(_) => Standing::Away,
         };
         let core = |(id, member): (NodeId, &Member)| {
-            let replica = ShardReplica { node: id, replica: member.replica? };
-            Some(Core { replica, region: member.info.region.clone(), standing: standing(id, member) })
+            let log = CoreLog { node: id, replica: member.replica? };
+            Some(Core { log, region: member.info.region.clone(), standing: standing(id, member) })
         };
         roster.cores().filter_map(core).collect()
     }

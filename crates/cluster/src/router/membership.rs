@@ -20,7 +20,8 @@ use crate::config::NodeInfo;
 use crate::features::NAMESAKES;
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement, ProposalId, State,
+    Answer, Command, CoreLog, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement, ProposalId,
+    State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -211,6 +212,11 @@ impl ClusterRouter {
     /// with each change: the owner compares it after each turn.
     pub fn placement(&self) -> Option<&Arc<Placement>> {
         self.membership.meta.placement()
+    }
+
+    /// Returns the log of this core, by which it finds its replicas in a placement. `None` on a replicant.
+    pub fn core_log(&self) -> Option<CoreLog> {
+        self.membership.meta.core_log()
     }
 
     /// Notes that a shard that this node leads has the voters that its placement asks for in this epoch.

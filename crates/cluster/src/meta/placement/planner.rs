@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 use broker::ShardId;
 use link::NodeId;
 
-use super::{Placement, ShardMove, ShardPlacement, ShardReplica};
+use super::{CoreLog, Placement, ShardMove, ShardPlacement, ShardReplica};
 use crate::config::Replicas;
 use crate::mutation::{Mutation, mutated};
 
 /// A core that is a member, as the planner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Replica that it has of each of its shards.
-    pub replica: ShardReplica,
+    /// Log with its replicas.
+    pub log: CoreLog,
     pub region: Box<str>,
     pub standing: Standing,
 }
@@ -50,7 +50,7 @@ pub fn found(cores: &[Core], shards: u16, replicas: Replicas, owner_key: [u8; 16
     for shard in 0..placement.shards.len() {
         for _ in 0..replicas.get() {
             let added = Planner::new(cores, &placement).candidate(&placement.shards[shard], None);
-            placement.shards[shard].voters.extend(added);
+            placement.shards[shard].voters.extend(added.map(|log| log.replica_since(0)));
         }
         if placement.shards[shard].voters.is_empty() {
             return None;
@@ -69,7 +69,7 @@ pub fn next_move(cores: &[Core], placement: &Placement) -> Option<ShardMove> {
     let planner = Planner::new(cores, placement);
     let changing = || placement.shards().filter(|(_, shard)| !shard.is_settled());
     for (id, shard) in changing() {
-        if let Some(learner) = shard.learner.filter(|learner| !planner.stays(*learner)) {
+        if let Some(learner) = shard.learner.filter(|learner| !planner.stays(learner.log())) {
             // The group may have the learner as a voter already, so that has to be undone and reported, too.
             let other = planner.repair(id, shard).or_else(|| planner.growth(id, shard));
             return Some(other.unwrap_or_else(|| planner.step(id, None, Some(learner))));
@@ -94,52 +94,52 @@ pub fn next_move(cores: &[Core], placement: &Placement) -> Option<ShardMove> {
 /// Cores and their loads.
 struct Planner<'a> {
     placement: &'a Placement,
-    cores: BTreeMap<ShardReplica, &'a Core>,
+    cores: BTreeMap<CoreLog, &'a Core>,
     /// Number of replicas that each core has, or will have after the changes that have begun.
-    loads: BTreeMap<ShardReplica, usize>,
+    loads: BTreeMap<CoreLog, usize>,
 }
 
 impl<'a> Planner<'a> {
     fn new(cores: &'a [Core], placement: &'a Placement) -> Self {
-        let cores: BTreeMap<ShardReplica, &Core> = cores.iter().map(|core| (core.replica, core)).collect();
-        let mut loads: BTreeMap<ShardReplica, usize> = cores.keys().map(|replica| (*replica, 0)).collect();
+        let cores: BTreeMap<CoreLog, &Core> = cores.iter().map(|core| (core.log, core)).collect();
+        let mut loads: BTreeMap<CoreLog, usize> = cores.keys().map(|log| (*log, 0)).collect();
         for replica in placement.shards.iter().flat_map(ShardPlacement::target) {
-            if let Some(load) = loads.get_mut(&replica) {
+            if let Some(load) = loads.get_mut(&replica.log()) {
                 *load += 1;
             }
         }
         Self { placement, cores, loads }
     }
 
-    fn step(&self, shard: ShardId, add: Option<ShardReplica>, remove: Option<ShardReplica>) -> ShardMove {
+    fn step(&self, shard: ShardId, add: Option<CoreLog>, remove: Option<ShardReplica>) -> ShardMove {
         ShardMove { version: self.placement.version, shard, add, remove }
     }
 
-    /// Returns the state of a replica's core; `None` if that is no member, or has another log.
-    fn standing(&self, replica: ShardReplica) -> Option<Standing> {
-        self.cores.get(&replica).map(|core| core.standing)
+    /// Returns the state of a log's core; `None` if that is no member, or has another log.
+    fn standing(&self, log: CoreLog) -> Option<Standing> {
+        self.cores.get(&log).map(|core| core.standing)
     }
 
-    fn serves(&self, replica: ShardReplica) -> bool {
-        self.standing(replica) == Some(Standing::Serves)
+    fn serves(&self, log: CoreLog) -> bool {
+        self.standing(log) == Some(Standing::Serves)
     }
 
-    /// Returns whether a replica's core is expected to serve in the future.
-    fn stays(&self, replica: ShardReplica) -> bool {
-        matches!(self.standing(replica), Some(Standing::Serves | Standing::Away))
+    /// Returns whether a log's core is expected to serve in the future.
+    fn stays(&self, log: CoreLog) -> bool {
+        matches!(self.standing(log), Some(Standing::Serves | Standing::Away))
     }
 
-    fn load(&self, replica: ShardReplica) -> usize {
-        self.loads.get(&replica).copied().unwrap_or(0)
+    fn load(&self, log: CoreLog) -> usize {
+        self.loads.get(&log).copied().unwrap_or(0)
     }
 
-    fn region(&self, replica: ShardReplica) -> Option<&str> {
-        self.cores.get(&replica).map(|core| &*core.region)
+    fn region(&self, log: CoreLog) -> Option<&str> {
+        self.cores.get(&log).map(|core| &*core.region)
     }
 
     /// Number of voters whose core has such a standing.
     fn count(&self, shard: &ShardPlacement, is_so: impl Fn(Standing) -> bool) -> usize {
-        shard.voters.iter().filter(|voter| self.standing(**voter).is_some_and(&is_so)).count()
+        shard.voters.iter().filter(|voter| self.standing(voter.log()).is_some_and(&is_so)).count()
     }
 
     /// Number of voters that answer now.
@@ -154,7 +154,7 @@ impl<'a> Planner<'a> {
 
     /// Returns whether a majority answers now without one of the voters.
     fn has_majority_without(&self, shard: &ShardPlacement, voter: ShardReplica) -> bool {
-        let answers = self.standing(voter) == Some(Standing::Leaves);
+        let answers = self.standing(voter.log()) == Some(Standing::Leaves);
         self.answering(shard) - usize::from(answers) > (shard.voters.len() - 1) / 2
     }
 
@@ -165,33 +165,33 @@ impl<'a> Planner<'a> {
     /// Number of voters in a region, without one of them.
     fn in_region(&self, shard: &ShardPlacement, region: &str, without: Option<ShardReplica>) -> usize {
         let others = shard.voters.iter().filter(|voter| Some(**voter) != without);
-        others.filter(|voter| self.region(**voter) == Some(region)).count()
+        others.filter(|voter| self.region(voter.log()) == Some(region)).count()
     }
 
-    /// Iterates over the replicas that can be added to a shard when one of its voters goes.
+    /// Iterates over the cores that can take a replica of a shard when one of its voters goes, with their regions.
     fn candidates(
         &self,
         shard: &ShardPlacement,
         without: Option<ShardReplica>,
-    ) -> impl Iterator<Item = (ShardReplica, &str)> {
+    ) -> impl Iterator<Item = (CoreLog, &str)> {
         let has_node = move |node: NodeId| {
             shard.voters.iter().any(|voter| voter.node == node && Some(*voter) != without)
         };
         let can_take = move |core: &&&Core| {
             let serves = core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
-            serves && !has_node(core.replica.node) && !shard.voters.contains(&core.replica)
+            let has_log = shard.voters.iter().any(|voter| voter.log() == core.log);
+            serves && !has_log && !has_node(core.log.node)
         };
-        self.cores.values().filter(can_take).map(|core| (core.replica, &*core.region))
+        self.cores.values().filter(can_take).map(|core| (core.log, &*core.region))
     }
 
-    /// Returns the replica to add to a shard when one of its voters goes: in the region with the fewest others, on the
-    /// core with the fewest replicas.
-    fn candidate(&self, shard: &ShardPlacement, without: Option<ShardReplica>) -> Option<ShardReplica> {
-        let all = self.candidates(shard, without).map(|(replica, _)| replica);
-        all.min_by_key(|replica| {
-            let region = self.region(*replica).unwrap_or_default();
-            (self.in_region(shard, region, without), self.load(*replica), *replica)
-        })
+    /// Returns the core that gets a replica of a shard when one of its voters goes: in the region with the fewest
+    /// others, the core with the fewest replicas.
+    fn candidate(&self, shard: &ShardPlacement, without: Option<ShardReplica>) -> Option<CoreLog> {
+        let all = self.candidates(shard, without);
+        let best =
+            all.min_by_key(|(log, region)| (self.in_region(shard, region, without), self.load(*log), *log));
+        best.map(|(log, _)| log)
     }
 
     /// Replaces or removes a voter that is lost or leaves.
@@ -200,11 +200,11 @@ impl<'a> Planner<'a> {
             return None;
         }
         let mut going: Vec<ShardReplica> =
-            shard.voters.iter().copied().filter(|voter| !self.stays(*voter)).collect();
-        going.sort_by_key(|voter| self.standing(*voter).map(|standing| standing == Standing::Leaves));
+            shard.voters.iter().copied().filter(|voter| !self.stays(voter.log())).collect();
+        going.sort_by_key(|voter| self.standing(voter.log()).map(|standing| standing == Standing::Leaves));
         going.into_iter().find_map(|voter| {
             let add = self.candidate(shard, Some(voter));
-            let is_over = self.standing(voter).is_none_or(|standing| standing == Standing::Leaves);
+            let is_over = self.standing(voter.log()).is_none_or(|standing| standing == Standing::Leaves);
             let may_go = add.is_some() || is_over && self.has_majority_without(shard, voter);
             may_go.then(|| self.step(id, add, Some(voter)))
         })
@@ -219,7 +219,7 @@ impl<'a> Planner<'a> {
 
     /// Returns whether a shard can be changed without need.
     fn is_healthy(&self, shard: &ShardPlacement) -> bool {
-        shard.voters.iter().all(|voter| self.serves(*voter))
+        shard.voters.iter().all(|voter| self.serves(voter.log()))
     }
 
     /// Moves a replica to a region that has at least two less of the shard.
@@ -227,30 +227,31 @@ impl<'a> Planner<'a> {
         if !self.is_healthy(shard) {
             return None;
         }
-        let of_region = |replica: ShardReplica| {
-            self.region(replica).map_or(0, |region| self.in_region(shard, region, None))
-        };
-        let from =
-            *shard.voters.iter().max_by_key(|voter| (of_region(**voter), self.load(**voter), **voter))?;
+        let of_region =
+            |log: CoreLog| self.region(log).map_or(0, |region| self.in_region(shard, region, None));
+        let from = *shard
+            .voters
+            .iter()
+            .max_by_key(|voter| (of_region(voter.log()), self.load(voter.log()), **voter))?;
         let to = self.candidate(shard, Some(from))?;
-        let is_better = of_region(from) >= of_region(to) + 2 && self.region(from) != self.region(to);
+        let is_better =
+            of_region(from.log()) >= of_region(to) + 2 && self.region(from.log()) != self.region(to);
         is_better.then(|| self.step(id, Some(to), Some(from)))
     }
 
     /// Moves a replica from a core to one that has at least two less.
     fn balance(&self, shards: &[(ShardId, &ShardPlacement)]) -> Option<ShardMove> {
-        let mut serving: Vec<ShardReplica> =
-            self.cores.keys().copied().filter(|replica| self.serves(*replica)).collect();
-        serving.sort_by_key(|replica| (self.load(*replica), *replica));
+        let mut serving: Vec<CoreLog> = self.cores.keys().copied().filter(|log| self.serves(*log)).collect();
+        serving.sort_by_key(|log| (self.load(*log), *log));
         for from in serving.iter().rev() {
             for to in serving.iter().take_while(|to| self.load(**to) + 2 <= self.load(*from)) {
-                let movable = shards.iter().filter(|(_, shard)| {
-                    self.is_healthy(shard)
-                        && shard.voters.contains(from)
-                        && self.keeps_regions(shard, *from, *to)
+                let movable = shards.iter().filter_map(|(id, shard)| {
+                    let voter = *shard.voters.iter().find(|voter| voter.log() == *from)?;
+                    let may_move = self.is_healthy(shard) && self.keeps_regions(shard, *from, *to);
+                    may_move.then_some((*id, voter))
                 });
-                if let Some((id, _)) = movable.min_by_key(|(id, _)| *id) {
-                    return Some(self.step(*id, Some(*to), Some(*from)));
+                if let Some((id, voter)) = movable.min_by_key(|(id, _)| *id) {
+                    return Some(self.step(id, Some(*to), Some(voter)));
                 }
             }
         }
@@ -258,7 +259,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns whether a shard's replicas are in as many regions after a replica has moved.
-    fn keeps_regions(&self, shard: &ShardPlacement, from: ShardReplica, to: ShardReplica) -> bool {
+    fn keeps_regions(&self, shard: &ShardPlacement, from: CoreLog, to: CoreLog) -> bool {
         let (Some(left), Some(entered)) = (self.region(from), self.region(to)) else { return false };
         let is_new = shard.voters.iter().all(|voter| voter.node != to.node);
         let is_not_worse =

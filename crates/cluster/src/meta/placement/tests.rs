@@ -8,16 +8,20 @@ use crate::meta::Member;
 const A: NodeId = NodeId(0xa);
 const B: NodeId = NodeId(0xb);
 
-fn replica(node: NodeId, log: u64) -> ShardReplica {
-    ShardReplica { node, replica: ReplicaId(log) }
+fn log(node: NodeId, number: u64) -> CoreLog {
+    CoreLog { node, replica: ReplicaId(number) }
+}
+
+fn replica(node: NodeId, number: u64, since: u64) -> ShardReplica {
+    log(node, number).replica_since(since)
 }
 
 fn placement() -> Placement {
-    let first = ShardPlacement { epoch: 5, voters: vec![replica(A, 1)], learner: None, leaving: None };
+    let first = ShardPlacement { epoch: 5, voters: vec![replica(A, 1, 5)], learner: None, leaving: None };
     let second = ShardPlacement {
         epoch: 6,
-        learner: Some(replica(B, 2)),
-        leaving: Some(replica(A, 1)),
+        learner: Some(replica(B, 2, 6)),
+        leaving: Some(replica(A, 1, 5)),
         ..first.clone()
     };
     let replicas = Replicas::new(3).expect("a number of replicas");
@@ -48,7 +52,7 @@ fn roster(cores: &[(NodeId, u64)]) -> Roster {
 
 /// Returns the first placement of a shard on core A, founded at index 3.
 fn founded(roster: &Roster) -> Option<Placement> {
-    let core = Core { replica: replica(A, 1), region: "".into(), standing: Standing::Serves };
+    let core = Core { log: log(A, 1), region: "".into(), standing: Standing::Serves };
     let first = found(&[core], 2, Replicas::default(), [7; 16]).expect("a core");
     let mut placement = None;
     let command = PlacementCommand::Found(first.into());
@@ -57,7 +61,7 @@ fn founded(roster: &Roster) -> Option<Placement> {
 }
 
 fn add_b(version: u64) -> PlacementCommand {
-    let (add, remove) = (Some(replica(B, 2)), None);
+    let (add, remove) = (Some(log(B, 2)), None);
     PlacementCommand::Move(ShardMove { version, shard: ShardId(1), add, remove })
 }
 
@@ -72,14 +76,14 @@ fn a_placement_keeps_its_byte_format() {
         "0200",
         "0500000000000000",
         "01",
-        "0a000000000000000100000000000000",
-        "00000000000000000000000000000000",
-        "00000000000000000000000000000000",
+        "0a0000000000000001000000000000000500000000000000",
+        "000000000000000000000000000000000000000000000000",
+        "000000000000000000000000000000000000000000000000",
         "0600000000000000",
         "01",
-        "0a000000000000000100000000000000",
-        "0b000000000000000200000000000000",
-        "0a000000000000000100000000000000",
+        "0a0000000000000001000000000000000500000000000000",
+        "0b0000000000000002000000000000000600000000000000",
+        "0a0000000000000001000000000000000500000000000000",
     );
     let bytes = placement().encode();
     let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -111,11 +115,15 @@ fn invalid_placements_are_refused() {
     };
     assert_eq!(change(&|_| ()), Some(placement()));
     assert_eq!(change(&|shard| shard.voters.clear()), None);
-    assert_eq!(change(&|shard| shard.voters.push(replica(A, 3))), None, "two replicas on one core");
-    assert_eq!(change(&|shard| shard.voters = (1..9).map(|node| replica(NodeId(node), 1)).collect()), None);
-    assert_eq!(change(&|shard| shard.learner = Some(replica(A, 1))), None, "it is a voter");
+    assert_eq!(change(&|shard| shard.voters.push(replica(A, 3, 5))), None, "two replicas on one core");
     assert_eq!(
-        change(&|shard| (shard.learner, shard.leaving) = (None, Some(replica(A, 1)))),
+        change(&|shard| shard.voters = (1..9).map(|node| replica(NodeId(node), 1, 5)).collect()),
+        None
+    );
+    assert_eq!(change(&|shard| shard.learner = Some(replica(A, 1, 6))), None, "it is a voter");
+    assert_eq!(change(&|shard| shard.leaving = Some(replica(B, 2, 5))), None, "two replicas in one log");
+    assert_eq!(
+        change(&|shard| (shard.learner, shard.leaving) = (None, Some(replica(A, 1, 5)))),
         None,
         "no voter"
     );
@@ -129,7 +137,9 @@ fn shards_are_placed_once_and_in_a_cluster_only() {
     let first = founded(&roster);
     let placement = first.as_ref().expect("it was founded");
     assert_eq!((placement.version, placement.shards().len()), (3, 2));
-    assert!(placement.shards().all(|(_, shard)| shard.epoch == 3 && shard.is_settled()));
+    for (_, shard) in placement.shards() {
+        assert_eq!((shard.epoch, shard.is_settled(), &*shard.voters), (3, true, &[replica(A, 1, 3)][..]));
+    }
     let mut again = first.clone();
     let other = Placement { owner_key: [8; 16], ..placement.clone() };
     Placement::apply(&mut again, 4, PlacementCommand::Found(other.into()), &roster);
@@ -158,13 +168,13 @@ fn a_change_begins_once_on_the_version_that_it_was_decided_on_and_ends_once_with
     assert_eq!((version, before.is_settled()), (3, true), "it is of an older version");
     assert_eq!(apply(5, done(3)), (3, before.clone()), "there is no change");
     let (version, begun) = apply(6, add_b(3));
-    assert_eq!((version, begun.epoch, begun.learner, begun.leaving), (6, 6, Some(replica(B, 2)), None));
-    assert_eq!((begun.voters.len(), begun.target()), (1, vec![replica(A, 1), replica(B, 2)]));
+    assert_eq!((version, begun.epoch, begun.learner, begun.leaving), (6, 6, Some(replica(B, 2, 6)), None));
+    assert_eq!((begun.voters.len(), begun.target()), (1, vec![replica(A, 1, 3), replica(B, 2, 6)]));
     assert_eq!(apply(7, add_b(3)), (6, begun.clone()), "it was repeated");
     assert_eq!(apply(8, done(3)), (6, begun), "it is of an earlier change");
     let (version, ended) = apply(9, done(6));
     assert_eq!((version, ended.epoch, ended.is_settled()), (9, 6, true));
-    assert_eq!(ended.voters, [replica(A, 1), replica(B, 2)]);
+    assert_eq!(ended.voters, [replica(A, 1, 3), replica(B, 2, 6)]);
     assert_eq!(apply(10, done(6)), (9, ended.clone()), "it was repeated");
     assert_eq!(apply(11, add_b(9)), (9, ended), "it is a voter already");
     assert_eq!(apply(12, PlacementCommand::Done { shard: ShardId(9), epoch: 6 }).0, 9);
@@ -194,16 +204,53 @@ fn a_change_is_replaced_by_a_later_one() {
     let roster = roster(&[(A, 1), (B, 2)]);
     let mut placement = founded(&roster);
     Placement::apply(&mut placement, 4, add_b(3), &roster);
-    let undo = ShardMove { version: 4, shard: ShardId(1), add: None, remove: Some(replica(B, 2)) };
+    let undo = ShardMove { version: 4, shard: ShardId(1), add: None, remove: Some(replica(B, 2, 4)) };
     Placement::apply(&mut placement, 5, PlacementCommand::Move(undo), &roster);
     let shard = |placement: &Option<Placement>| placement.as_ref()?.shard(ShardId(1)).cloned();
     let undone = shard(&placement).expect("a shard");
-    assert_eq!((undone.epoch, undone.learner, undone.leaving), (5, None, Some(replica(B, 2))));
-    assert_eq!((undone.target(), undone.replicas().count()), (vec![replica(A, 1)], 2));
+    assert_eq!((undone.epoch, undone.learner, undone.leaving), (5, None, Some(replica(B, 2, 4))));
+    assert_eq!((undone.target(), undone.replicas().count()), (vec![replica(A, 1, 3)], 2));
     let before = placement.clone();
     Placement::apply(&mut placement, 6, PlacementCommand::Done { shard: ShardId(1), epoch: 4 }, &roster);
     assert_eq!(placement, before, "the report is about the first change");
     Placement::apply(&mut placement, 7, PlacementCommand::Done { shard: ShardId(1), epoch: 5 }, &roster);
     let ended = shard(&placement).expect("a shard");
     assert_eq!((ended.voters.len(), ended.replicas().count()), (1, 1));
+}
+
+/// Core B has a replica of a shard, loses it, and gets another one in the same log. The state of the first one is of no
+/// use to the second one.
+#[test]
+fn a_replica_that_is_added_again_is_another_one() {
+    let roster = roster(&[(A, 1), (B, 2)]);
+    let mut placement = founded(&roster);
+    let (shard, of_b) = (ShardId(1), log(B, 2));
+    let mut apply = |index: u64, command: PlacementCommand| {
+        Placement::apply(&mut placement, index, command, &roster);
+        placement.clone().expect("it was founded")
+    };
+    let remove = ShardMove { version: 5, shard, add: None, remove: Some(replica(B, 2, 4)) };
+    let begun = apply(4, add_b(3));
+    assert_eq!(begun.stored(of_b, shard, 4), StoredReplica::Current(ReplicaRole::Learner));
+    assert_eq!(begun.stored(of_b, shard, 5), StoredReplica::Unknown, "the core knew a later placement");
+    let added = apply(5, PlacementCommand::Done { shard, epoch: 4 });
+    assert_eq!(added.stored(of_b, shard, 4), StoredReplica::Current(ReplicaRole::Voter));
+    let leaving = apply(6, PlacementCommand::Move(remove));
+    assert_eq!(leaving.stored(of_b, shard, 4), StoredReplica::Current(ReplicaRole::Leaving));
+    let removed = apply(7, PlacementCommand::Done { shard, epoch: 6 });
+    assert_eq!(removed.stored(of_b, shard, 4), StoredReplica::Removed);
+    let again = apply(8, add_b(7));
+    assert_eq!(again.stored(of_b, shard, 4), StoredReplica::Removed);
+    assert_eq!(again.stored(of_b, shard, 8), StoredReplica::Current(ReplicaRole::Learner));
+    assert_eq!(again.stored(of_b, ShardId(0), 8), StoredReplica::Removed);
+    assert_eq!(again.stored(log(B, 3), shard, 8), StoredReplica::Removed, "it is a copy of another log");
+    let of_shard = again.shard(shard).expect("a shard");
+    assert_eq!(of_shard.replicas().collect::<Vec<_>>(), [replica(A, 1, 3), replica(B, 2, 8)]);
+    let own: Vec<_> = again.replicas_in(of_b).collect();
+    assert_eq!(own, [(shard, replica(B, 2, 8), ReplicaRole::Learner)]);
+    let own: Vec<_> = leaving.replicas_in(of_b).collect();
+    assert_eq!(own, [(shard, replica(B, 2, 4), ReplicaRole::Leaving)]);
+    assert_eq!(leaving.replicas_in(log(A, 1)).count(), 2);
+    let late = apply(9, PlacementCommand::Move(ShardMove { version: 8, ..remove }));
+    assert_eq!(late, again, "it is about the first one");
 }

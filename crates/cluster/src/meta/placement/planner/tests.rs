@@ -10,8 +10,8 @@ const SHARDS: u16 = 6;
 const CORES_MAX: u8 = 7;
 
 fn core(node: u8, log: u64, region: u8, standing: Standing) -> Core {
-    let replica = ShardReplica { node: NodeId(u64::from(node) + 1), replica: ReplicaId(log) };
-    Core { replica, region: format!("r{region}").into(), standing }
+    let log = CoreLog { node: NodeId(u64::from(node) + 1), replica: ReplicaId(log) };
+    Core { log, region: format!("r{region}").into(), standing }
 }
 
 /// Returns this number of cores in these regions.
@@ -21,6 +21,10 @@ fn cores(count: u8, regions: u8) -> Vec<Core> {
 
 fn placed(cores: &[Core], replicas: u8) -> Placement {
     found(cores, SHARDS, Replicas::new(replicas).expect("a number of replicas"), [7; 16]).expect("a core")
+}
+
+fn logs(replicas: &[ShardReplica]) -> Vec<CoreLog> {
+    replicas.iter().map(|replica| replica.log()).collect()
 }
 
 /// Cores and a placement, with changes that have begun.
@@ -39,22 +43,22 @@ impl Model {
         Self { placement: placed(&cores, replicas), cores, index: 1, logs: 1, regions }
     }
 
-    fn standing(&self, replica: ShardReplica) -> Option<Standing> {
-        self.cores.iter().find(|core| core.replica == replica).map(|core| core.standing)
+    fn standing(&self, log: CoreLog) -> Option<Standing> {
+        self.cores.iter().find(|core| core.log == log).map(|core| core.standing)
     }
 
-    fn serves(&self, replica: ShardReplica) -> bool {
-        self.standing(replica) == Some(Standing::Serves)
+    fn serves(&self, log: CoreLog) -> bool {
+        self.standing(log) == Some(Standing::Serves)
     }
 
-    fn stays(&self, replica: ShardReplica) -> bool {
-        matches!(self.standing(replica), Some(Standing::Serves | Standing::Away))
+    fn stays(&self, log: CoreLog) -> bool {
+        matches!(self.standing(log), Some(Standing::Serves | Standing::Away))
     }
 
     /// Returns whether a majority of voters answers.
     fn agree(&self, voters: &[ShardReplica]) -> bool {
         let answers = |voter: &&ShardReplica| {
-            matches!(self.standing(**voter), Some(Standing::Serves | Standing::Leaves))
+            matches!(self.standing(voter.log()), Some(Standing::Serves | Standing::Leaves))
         };
         2 * voters.iter().filter(answers).count() > voters.len()
     }
@@ -65,41 +69,43 @@ impl Model {
 
     /// Returns whether a majority of the voters is gone, or has been dead for long.
     fn is_stuck(&self, shard: &ShardPlacement) -> bool {
-        let is_left = |voter: &&ShardReplica| self.standing(**voter).is_some_and(|it| it != Standing::Lost);
+        let is_left =
+            |voter: &&ShardReplica| self.standing(voter.log()).is_some_and(|it| it != Standing::Lost);
         2 * shard.voters.iter().filter(is_left).count() <= shard.voters.len()
     }
 
-    fn load(&self, replica: ShardReplica) -> usize {
-        self.placement.shards().filter(|(_, shard)| shard.target().contains(&replica)).count()
+    fn load(&self, log: CoreLog) -> usize {
+        let has_it = |shard: &ShardPlacement| shard.target().iter().any(|replica| replica.log() == log);
+        self.placement.shards().filter(|(_, shard)| has_it(shard)).count()
     }
 
-    fn region(&self, replica: ShardReplica) -> Option<&str> {
-        self.cores.iter().find(|core| core.replica == replica).map(|core| &*core.region)
+    fn region(&self, log: CoreLog) -> Option<&str> {
+        self.cores.iter().find(|core| core.log == log).map(|core| &*core.region)
     }
 
     /// Sum of the squares of the shard's replicas in each region.
-    fn concentration(&self, voters: &[ShardReplica]) -> usize {
-        let alike = |one: &ShardReplica| {
-            voters.iter().filter(|other| self.region(**other) == self.region(*one)).count()
-        };
+    fn concentration(&self, voters: &[CoreLog]) -> usize {
+        let alike =
+            |one: &CoreLog| voters.iter().filter(|other| self.region(**other) == self.region(*one)).count();
         voters.iter().map(alike).sum()
     }
 
     /// Cores that can take a replica of a shard in place of one of its voters.
-    fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<ShardReplica> {
+    fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<CoreLog> {
         let others: Vec<NodeId> =
             shard.voters.iter().filter(|voter| Some(**voter) != removed).map(|voter| voter.node).collect();
-        let replicas =
-            self.cores.iter().filter(|core| core.standing == Standing::Serves).map(|core| core.replica);
-        replicas.filter(|it| !shard.voters.contains(it) && !others.contains(&it.node)).collect()
+        let has_log = |log: &CoreLog| shard.voters.iter().any(|voter| voter.log() == *log);
+        let logs = self.cores.iter().filter(|core| core.standing == Standing::Serves).map(|core| core.log);
+        logs.filter(|log| !has_log(log) && !others.contains(&log.node)).collect()
     }
 
     /// Returns whether a voter of a shard should be moved to another core, although nothing is wrong.
-    fn is_better(&self, shard: &ShardPlacement, removed: ShardReplica, added: ShardReplica) -> bool {
-        let mut after = shard.voters.clone();
-        after.iter_mut().filter(|voter| **voter == removed).for_each(|voter| *voter = added);
-        let (now, then) = (self.concentration(&shard.voters), self.concentration(&after));
-        shard.voters.iter().all(|voter| self.serves(*voter))
+    fn is_better(&self, shard: &ShardPlacement, removed: CoreLog, added: CoreLog) -> bool {
+        let before = logs(&shard.voters);
+        let mut after = before.clone();
+        after.iter_mut().filter(|log| **log == removed).for_each(|log| *log = added);
+        let (now, then) = (self.concentration(&before), self.concentration(&after));
+        before.iter().all(|log| self.serves(*log))
             && (then < now || then == now && self.load(removed) >= self.load(added) + 2)
     }
 
@@ -112,7 +118,7 @@ impl Model {
             let may_change = !shard.is_settled() || other.is_settled() || self.is_stuck(other);
             assert!(id == step.shard || may_change, "two shards change");
         }
-        let is_over = |learner: ShardReplica| !self.stays(learner);
+        let is_over = |learner: ShardReplica| !self.stays(learner.log());
         assert!(shard.is_settled() || shard.learner.is_some_and(is_over), "the change goes on");
         assert!(step.add.is_none_or(|added| self.free(shard, step.remove).contains(&added)), "{step:?}");
         let changed = shard.after(2, step).expect("it can be applied");
@@ -124,12 +130,15 @@ impl Model {
         assert!(self.can_change(shard) && self.agree(&changed.target()), "no majority answers");
         match step.remove {
             None => assert!(before < after),
-            Some(removed) if self.stays(removed) => {
+            Some(removed) if self.stays(removed.log()) => {
                 let added = step.add.expect("a replica is moved");
-                assert!(self.is_better(shard, removed, added), "{step:?} is no improvement");
+                assert!(self.is_better(shard, removed.log(), added), "{step:?} is no improvement");
             }
             Some(removed) if step.add.is_none() => {
-                assert!(matches!(self.standing(removed), None | Some(Standing::Leaves)), "it may come back");
+                assert!(
+                    matches!(self.standing(removed.log()), None | Some(Standing::Leaves)),
+                    "it may come back"
+                );
                 assert!(self.free(shard, Some(removed)).is_empty(), "another core can replace it");
             }
             Some(_) => {}
@@ -150,13 +159,13 @@ impl Model {
             assert!(shard.voters.len() >= wanted || self.free(shard, None).is_empty(), "{id:?} is small");
             for voter in &shard.voters {
                 let free = self.free(shard, Some(*voter));
-                assert!(self.stays(*voter) || free.is_empty(), "{id:?} keeps {voter:?}");
-                let is_over = matches!(self.standing(*voter), None | Some(Standing::Leaves));
+                assert!(self.stays(voter.log()) || free.is_empty(), "{id:?} keeps {voter:?}");
+                let is_over = matches!(self.standing(voter.log()), None | Some(Standing::Leaves));
                 let others: Vec<_> = shard.voters.iter().copied().filter(|it| it != voter).collect();
                 assert!(!is_over || !self.agree(&others), "{id:?} keeps {voter:?}");
                 for added in free {
                     assert!(
-                        !self.is_better(shard, *voter, added),
+                        !self.is_better(shard, voter.log(), added),
                         "{id:?} could move {voter:?} to {added:?}"
                     );
                 }
@@ -198,7 +207,7 @@ impl Model {
         match kind {
             0 => {
                 let is_used =
-                    |node: &u8| self.cores.iter().any(|it| it.replica.node == NodeId(u64::from(*node) + 1));
+                    |node: &u8| self.cores.iter().any(|it| it.log.node == NodeId(u64::from(*node) + 1));
                 if let Some(node) = (0..CORES_MAX).find(|node| !is_used(node)) {
                     self.logs += 1;
                     self.cores.push(core(node, self.logs, which % self.regions, Standing::Serves));
@@ -208,7 +217,7 @@ impl Model {
             2 => {
                 // It has lost its disk.
                 self.logs += 1;
-                self.cores[at].replica.replica = ReplicaId(self.logs);
+                self.cores[at].log.replica = ReplicaId(self.logs);
                 self.cores[at].standing = Standing::Serves;
             }
             3 => self.cores[at].standing = Standing::Away,
@@ -274,7 +283,7 @@ fn the_first_placement_uses_all_cores_evenly_and_nothing_moves_after_it() {
             assert_eq!(placed(&cores, replicas), placement);
             let model = Model { cores, placement, index: 0, logs: 0, regions };
             model.check_final();
-            let loads: Vec<usize> = model.cores.iter().map(|core| model.load(core.replica)).collect();
+            let loads: Vec<usize> = model.cores.iter().map(|core| model.load(core.log)).collect();
             let difference = loads.iter().max().expect("a core") - loads.iter().min().expect("a core");
             assert!(difference < 2 || regions > 1, "{loads:?}");
         }
@@ -311,12 +320,12 @@ fn a_core_that_is_away_keeps_its_replicas_until_it_counts_as_lost() {
     let mut model = Model::new(3, 1);
     model.event(0, 0);
     settle(&mut model);
-    let moved = model.load(model.cores[0].replica);
+    let moved = model.load(model.cores[0].log);
     model.cores[0].standing = Standing::Away;
     assert_eq!(settle(&mut model), 0);
     model.cores[0].standing = Standing::Lost;
     assert_eq!(settle(&mut model), moved);
-    assert_eq!(model.load(model.cores[0].replica), 0);
+    assert_eq!(model.load(model.cores[0].log), 0);
 }
 
 #[test]
@@ -352,7 +361,7 @@ fn a_core_that_leaves_keeps_the_shards_that_need_it() {
     assert_eq!(settle(&mut model), 0);
     model.cores.remove(1);
     assert_eq!(settle(&mut model), 2 * usize::from(SHARDS));
-    assert!(model.placement.shards().all(|(_, shard)| shard.voters == [model.cores[0].replica]));
+    assert!(model.placement.shards().all(|(_, shard)| logs(&shard.voters) == [model.cores[0].log]));
 }
 
 #[test]
@@ -374,10 +383,10 @@ fn a_learner_that_is_lost_is_replaced_or_given_up() {
     model.event(0, 0);
     let step = model.plan().expect("a core has joined");
     model.begin(&step);
-    let at = model.cores.iter().position(|core| Some(core.replica) == step.add).expect("it is the new core");
+    let at = model.cores.iter().position(|core| Some(core.log) == step.add).expect("it is the new core");
     model.cores[at].standing = Standing::Lost;
     let undo = model.plan().expect("the learner is lost");
-    assert_eq!((undo.shard, undo.add, undo.remove), (step.shard, None, step.add));
+    assert_eq!((undo.shard, undo.add, undo.remove.map(ShardReplica::log)), (step.shard, None, step.add));
     model.begin(&undo);
     assert_eq!(model.plan(), None, "the group has to report that it is without the learner");
     assert!(model.finish());
@@ -394,7 +403,7 @@ fn a_region_without_replicas_gets_one_of_each_shard() {
     let mut model = Model { cores: all, placement, index: 1, logs: 1, regions: 3 };
     assert_eq!(settle(&mut model), usize::from(SHARDS));
     for (_, shard) in model.placement.shards() {
-        assert_eq!(model.concentration(&shard.voters), 3, "one in each region");
+        assert_eq!(model.concentration(&logs(&shard.voters)), 3, "one in each region");
     }
 }
 
@@ -409,7 +418,7 @@ fn a_shard_that_cannot_change_does_not_hold_up_the_others() {
     model.begin(&step);
     let voters = model.placement.shard(step.shard).expect("a shard").voters.clone();
     for voter in voters.iter().filter(|voter| Some(**voter) != step.remove) {
-        let core = model.cores.iter_mut().find(|core| core.replica == *voter).expect("a core");
+        let core = model.cores.iter_mut().find(|core| core.log == voter.log()).expect("a core");
         core.standing = Standing::Lost;
     }
     assert!(!model.finish());
