@@ -13,7 +13,7 @@ use crate::message::Message;
 use crate::peers::{Inbound, ShardFrame};
 use crate::retained::{Page, Scan};
 use crate::route::{Options, Route};
-use crate::store::{Completion, DueWill, Request, StoreEvent, WalkProgress};
+use crate::store::{Completion, DueWill, ReplicaStart, Request, StoreEvent, WalkProgress};
 
 /// All commands and deliveries of one worker for another at the end of a turn. Its vectors are reused: a steady flow of
 /// messages between two workers allocates nothing.
@@ -172,6 +172,10 @@ pub enum WorkerCommand {
     },
     /// Events of the log for shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
+    /// A replica of a shard of the receiver begins on this node.
+    StartReplica(Box<ReplicaStart>),
+    /// This node has no replica of the shard any more.
+    StopReplica(ShardId),
 }
 
 /// The request that waits until workers have passed on what they published before.
@@ -245,6 +249,8 @@ impl WorkerCommand {
             | WorkerCommand::AuthResult(..)
             | WorkerCommand::AwaitRecord { .. }
             | WorkerCommand::RetryAuthorize(..)
+            | WorkerCommand::StartReplica(_)
+            | WorkerCommand::StopReplica(_)
             | WorkerCommand::AdminRequest(_) => 0,
             WorkerCommand::Store(events) => {
                 let size = |event: &StoreEvent| match event {

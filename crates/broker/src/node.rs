@@ -26,7 +26,7 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::store::{
-    Agreement, Condition, GroupName, Incarnation, Request, SHARDS, Store, StoreEvent, StoreLog,
+    Agreement, Condition, GroupName, Incarnation, ReplicaStart, Request, SHARDS, Store, StoreEvent, StoreLog,
 };
 use crate::worker::Worker;
 
@@ -430,6 +430,18 @@ impl Node {
         let mut agreements = sync::lock(&self.agreements);
         let at = agreements.iter().position(|(shard, _)| *shard == id)?;
         Some(agreements.swap_remove(at).1)
+    }
+
+    /// Begins a replica of a shard, on a node whose shards belong to its cluster. Its events follow.
+    pub fn start_replica(&self, start: ReplicaStart) {
+        debug_assert!(self.own.is_some(), "the shards of a node alone begin with it");
+        let worker = self.shard_host(ShardId(start.state.id()));
+        self.post(worker, WorkerCommand::StartReplica(Box::new(start)));
+    }
+
+    /// Ends the replica of a shard on this node.
+    pub fn stop_replica(&self, shard: ShardId) {
+        self.post(self.shard_host(shard), WorkerCommand::StopReplica(shard));
     }
 
     /// Connects the log, which sends its events to this node from now on. It is called after [`Self::set_mailbox`].

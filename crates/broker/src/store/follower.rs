@@ -65,6 +65,11 @@ impl Follower {
         self.routes.replace(&BTreeSet::new(), self.replica.state());
     }
 
+    /// Ends the replica on this node.
+    pub fn end(self) {
+        self.routes.remove_all(self.replica.state());
+    }
+
     /// Reports to the log how much of it is needed.
     pub fn report_live(&self) {
         self.replica.report_live();

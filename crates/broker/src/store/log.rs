@@ -1,6 +1,7 @@
 //! Interface of a shard to the log that makes its batches durable, and to the agreement of its replicas.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use shard::MessageKey;
@@ -272,14 +273,27 @@ pub struct Store {
     pub log: Option<Arc<dyn StoreLog>>,
     /// Shards that were found on disk; those that are missing are empty.
     pub shards: Vec<shard::Shard>,
-    /// Agreements of the shards that other nodes have too. A shard without one is on this node alone.
+    /// Agreements of the shards that other nodes have too. On a node of a cluster ([`Self::own`]), a shard without one
+    /// has no replica here at the start. Otherwise it is on this node alone.
     pub agreements: Vec<(ShardId, Box<dyn Agreement>)>,
-    /// This node in its cluster, when other nodes have replicas of the shards too.
+    /// This node in its cluster, when the shards belong to the cluster.
     pub own: Option<shard::NodeIncarnation>,
     pub incarnation: Incarnation,
     /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and owners of sessions.
     /// With a log it is the same in every incarnation.
     pub hash_key: [u8; 16],
+}
+
+/// A replica of a shard that begins on a node that runs.
+pub struct ReplicaStart {
+    pub state: shard::Shard,
+    pub agreement: Box<dyn Agreement>,
+}
+
+impl fmt::Debug for ReplicaStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplicaStart").field("shard", &self.state.id()).finish_non_exhaustive()
+    }
 }
 
 /// One run of a node.

@@ -29,8 +29,8 @@ pub(crate) use follower::Follower;
 pub use host::ShardOutput;
 pub(crate) use host::{HostContext, Numbered, Offer, Producer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
 pub use log::{
-    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose, Step,
-    Store, StoreEvent, StoreLog, Vacate, Wanted,
+    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose,
+    ReplicaStart, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
 };
 pub use replica::ReplicaCounters;
 #[doc(hidden)]

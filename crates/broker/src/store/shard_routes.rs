@@ -52,6 +52,11 @@ impl ShardRoutes {
         before.iter().filter(|filter| !now.contains(&***filter)).for_each(|filter| self.remove(filter));
     }
 
+    /// Removes the routes of a state.
+    pub fn remove_all(&self, state: &shard::Shard) {
+        state.filters().iter().for_each(|filter| self.remove(filter));
+    }
+
     fn route(&self) -> Route {
         let (kind, options) = (RouteKind::Shard, Options::default().with_qos(QoS::ExactlyOnce));
         Route { slot: 0, generation: 0, subscription_id: 0, index: self.shard.0, options, kind }

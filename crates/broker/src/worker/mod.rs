@@ -59,14 +59,14 @@ use crate::access::{Access, ClientCertificate};
 use crate::batch::Batch;
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, Published, StoreCounters};
-use crate::ids::{ConnectionId, Time, WorkerId};
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::Level;
 use crate::retained::RetainedShard;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{Follower, HostContext, ShardHost};
+use crate::store::{Follower, HostContext, ReplicaStart, ShardHost};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
@@ -135,20 +135,29 @@ enum Stage {
     Stopping,
 }
 
+/// What a host of a shard needs of its node.
+fn host_context(node: &Arc<Node>, settings: &Arc<Settings>, shard: ShardId) -> HostContext {
+    HostContext {
+        settings: settings.clone(),
+        node_routes: node.routes.clone(),
+        load: node.load.clone(),
+        hash_key: node.hash_key,
+        random: node.secret(u64::MAX - u64::from(shard.0)),
+        counters: StoreCounters::default(),
+    }
+}
+
 impl Worker {
     /// Builds a worker. [`Node::build_workers`] makes it ready to serve.
     pub(crate) fn new(id: WorkerId, node: Arc<Node>) -> Self {
         let settings = node.settings();
-        let shards = node.hosted(id).map(|shard| {
-            let context = HostContext {
-                settings: settings.clone(),
-                node_routes: node.routes.clone(),
-                load: node.load.clone(),
-                hash_key: node.hash_key,
-                random: node.secret(u64::MAX - u64::from(shard.0)),
-                counters: StoreCounters::default(),
-            };
-            Follower::open(node.take_shard(shard), node.log.clone(), node.take_agreement(shard), context)
+        let shards = node.hosted(id).filter_map(|shard| {
+            let agreement = node.take_agreement(shard);
+            if node.own.is_some() && agreement.is_none() {
+                return None;
+            }
+            let context = host_context(&node, &settings, shard);
+            Some(Follower::open(node.take_shard(shard), node.log.clone(), agreement, context))
         });
         let interval = settings.sys.interval;
         Self {
@@ -193,6 +202,21 @@ impl Worker {
     pub(crate) fn recall(&mut self) {
         self.shards.recall();
         self.apply_output();
+    }
+
+    /// Begins a replica of a shard while the node runs.
+    pub(super) fn start_replica(&mut self, ReplicaStart { state, agreement }: ReplicaStart) {
+        let id = ShardId(state.id());
+        let context = host_context(&self.node, &self.settings, id);
+        let replica = Follower::open(state, self.node.log.clone(), Some(agreement), context);
+        self.shards.add(replica);
+        self.process_store_events();
+    }
+
+    /// Ends the replica of a shard. Requests of this node go to the other replicas.
+    pub(super) fn stop_replica(&mut self, id: ShardId) {
+        self.shards.remove(id);
+        self.process_store_events();
     }
 
     /// Starts the shards in the state in which the previous incarnation of the node ended. Wills that are due may be

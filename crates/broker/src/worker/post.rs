@@ -112,6 +112,8 @@ impl Worker {
             WorkerCommand::AwaitRecord { shard, index, completion } => {
                 self.await_record(shard, index, *completion);
             }
+            WorkerCommand::StartReplica(start) => self.start_replica(*start),
+            WorkerCommand::StopReplica(shard) => self.stop_replica(shard),
         }
     }
 

@@ -58,6 +58,30 @@ impl HostedShards {
         }
     }
 
+    /// Adds a replica of a shard that begins on this node.
+    pub fn add(&mut self, replica: Follower) {
+        let id = replica.id();
+        debug_assert!(self.state(id).is_none(), "a shard has one replica on a node");
+        replica.recall();
+        self.agreements.insert(id);
+        self.followers.push((id, replica));
+    }
+
+    /// Ends the replica of a shard, with its routes.
+    pub fn remove(&mut self, id: ShardId) {
+        if let Some(at) = self.hosts.iter().position(|(shard, _)| *shard == id) {
+            let (_, host) = self.hosts.swap_remove(at);
+            self.followers.push((id, host.into_follower()));
+            self.led.push((id, None));
+        }
+        let replica = self.followers.iter().position(|(shard, _)| *shard == id);
+        if let Some(at) = replica {
+            self.followers.swap_remove(at).1.end();
+        }
+        self.events.retain(|(shard, _)| *shard != id);
+        self.agreements.remove(id);
+    }
+
     pub fn get(&self, id: ShardId) -> Option<&ShardHost> {
         self.hosts.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
