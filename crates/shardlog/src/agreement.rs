@@ -1,14 +1,14 @@
 //! Agreement of the replicas of a shard: a group of `consensus`, whose jobs the replica of the broker does.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use broker::{Agreement, AgreementEvent, CommittedBatch, Frame, PeerFrame, ShardId, Step, StoreEvent, Time};
 use consensus::{
-    Answer, Change, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult,
-    Outcome, RequestId, SnapshotError, StartError, StateMachine, StorageGroups, UnsupportedVersion,
-    WriteParts, Written, log_index,
+    Answer, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult, Outcome,
+    RequestId, SnapshotError, StartError, StateMachine, StorageGroups, UnsupportedVersion, WriteParts,
+    Written, log_index,
 };
 use link::NodeId;
 use shard::{MessageKey, PartId, Shard};
@@ -17,6 +17,7 @@ use storage::{Log, LogEvent, RecoveredGroup, SegmentId};
 use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
 use crate::frame::ShardFrame;
 use crate::log::{group_of, votes_of};
+use crate::members::{Next, TargetMembers};
 
 /// An event for the agreement of a shard.
 #[derive(Debug)]
@@ -27,9 +28,8 @@ pub enum AgreementInput {
     Read(LogReadResult),
     /// Messages for another replica.
     Bodies(BodiesReadResult),
-    /// Change of the members, which the leader makes. The owner compares the members with those that it wants, and asks
-    /// again.
-    ChangeMembers(Change),
+    /// Members that the group should have. The leader makes the changes.
+    Target(TargetMembers),
 }
 
 impl From<AgreementInput> for StoreEvent {
@@ -63,15 +63,22 @@ impl AgreementRead {
     }
 }
 
-/// Schedules a read on a thread that may wait for the disk.
-pub type ScheduleRead = Box<dyn Fn(ShardId, AgreementRead) + Send>;
+/// Functions of the owner. They are called on the thread of the shard's worker.
+pub struct AgreementOwner {
+    /// Schedules a read on a thread that may wait for the disk.
+    pub schedule_read: Box<dyn Fn(ShardId, AgreementRead) + Send>,
+    /// Reports, on the leader, that the group has the members of this epoch. Repeated until
+    /// [`TargetMembers::is_settled`].
+    pub report_reached: Box<dyn Fn(ShardId, u64) + Send>,
+}
 
 /// The agreement of one shard on this node.
 pub struct ShardAgreement {
     shard: ShardId,
     replica: consensus::Replica,
-    schedule_read: ScheduleRead,
+    owner: AgreementOwner,
     role: Role,
+    members: MemberChanges,
     /// Batches that wait until the replica takes them.
     proposals: VecDeque<Arc<Vec<u8>>>,
     /// Sizes of own batches that are not committed, and their sum.
@@ -93,8 +100,17 @@ pub struct ShardAgreement {
     complete: u64,
     /// Index up to which the state has applied everything.
     applied: u64,
+    exists: Arc<()>,
     /// The time of the last turn.
     now: link::Time,
+}
+
+/// Members that the group should have, and the change that is being made.
+struct MemberChanges {
+    target: Option<TargetMembers>,
+    change: Option<RequestId>,
+    /// Time of the next look at the members. Only a leader looks.
+    due: link::Time,
 }
 
 /// Role of the replica, as its owner knows it.
@@ -133,6 +149,10 @@ enum Current {
 const BARRIER_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum time that a change of the members takes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two looks at the members while they are not as they should be, and the time after which a leader looks
+/// again, or repeats its report.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const REPORT_AGAIN: Duration = Duration::from_secs(5);
 /// Number of bytes of own batches that are not committed beyond which the replica serves nobody, until a majority
 /// answers.
 const UNCOMMITTED_MAX: usize = 64 << 20;
@@ -197,8 +217,7 @@ impl StateMachine for Restoring {
 }
 
 impl ShardAgreement {
-    /// Starts the replica of a shard from the log. Returns its state, too. `schedule_read` is called on the thread of
-    /// the shard's worker.
+    /// Starts the replica of a shard from the log. Returns its state, too. Nothing is written before the first turn.
     ///
     /// # Errors
     /// The log is damaged or of a later version. The replica must not vote, and comes back under another id.
@@ -209,7 +228,7 @@ impl ShardAgreement {
         log: Log,
         recovered: &[RecoveredGroup],
         hash_key: [u8; 16],
-        schedule_read: ScheduleRead,
+        owner: AgreementOwner,
     ) -> Result<(Shard, Self), StartError> {
         let machine = Restoring { shard: Shard::new(shard.0, hash_key), hash_key };
         let config = Config { group: log_group(shard), keeps_bodies: true, ..config };
@@ -224,8 +243,9 @@ impl ShardAgreement {
         let this = Self {
             shard,
             replica,
-            schedule_read,
+            owner,
             role: Role::Follows,
+            members: MemberChanges { target: None, change: None, due: link::Time::NEVER },
             proposals: VecDeque::new(),
             uncommitted: (VecDeque::new(), 0),
             earlier: 0,
@@ -238,14 +258,10 @@ impl ShardAgreement {
             heard: None,
             complete,
             applied,
+            exists: Arc::default(),
             now,
         };
         Ok((state, this))
-    }
-
-    /// The replica, for changes of the members.
-    pub fn replica_mut(&mut self) -> &mut consensus::Replica {
-        &mut self.replica
     }
 
     fn handle_log_event(&mut self, event: LogEvent) {
@@ -270,7 +286,7 @@ impl ShardAgreement {
                 if keys.last().is_some_and(|last| last.index() > self.durable().min(self.applied)) => {}
             Some(ShardFrame::Fetch { number, keys }) => {
                 if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
-                    (self.schedule_read)(self.shard, AgreementRead::Bodies(read));
+                    (self.owner.schedule_read)(self.shard, AgreementRead::Bodies(read));
                 }
             }
             Some(ShardFrame::Bodies(piece)) => {
@@ -291,9 +307,9 @@ impl ShardAgreement {
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
             self.earlier = 0;
-            self.role = match change {
-                Leadership::Leads(term) => Role::CatchingUp { term, barrier: Err(self.now) },
-                Leadership::Follows => Role::Follows,
+            (self.role, self.members.due) = match change {
+                Leadership::Leads(term) => (Role::CatchingUp { term, barrier: Err(self.now) }, self.now),
+                Leadership::Follows => (Role::Follows, link::Time::NEVER),
             };
         }
         if let Role::Leads { term, .. } = self.role
@@ -313,6 +329,10 @@ impl ShardAgreement {
             self.replica.turn(self.now);
         }
         while let Some(event) = self.replica.poll_event() {
+            if self.members.change == Some(event.request) {
+                // Its outcome shows in the members.
+                (self.members.change, self.members.due) = (None, self.now);
+            }
             let Role::CatchingUp { term, barrier } = &mut self.role else { continue };
             if *barrier != Ok(event.request) {
                 continue;
@@ -327,6 +347,46 @@ impl ShardAgreement {
         }
     }
 
+    /// Returns a reference that ends with the agreement.
+    pub(crate) fn exists(&self) -> Weak<()> {
+        Arc::downgrade(&self.exists)
+    }
+
+    /// Makes the next change of the members, if this replica leads and they are not as they should be.
+    fn change_members(&mut self) {
+        let MemberChanges { target: Some(target), change: None, due } = &mut self.members else { return };
+        if *due > self.now {
+            return;
+        }
+        match target.next(&self.replica.status(self.now)) {
+            Some(Next::Make(change)) => {
+                tracing::info!(shard = self.shard.0, ?change, "the replicas of a shard change");
+                *due = link::Time::NEVER;
+                self.members.change = Some(self.replica.change_members(change, CHANGE_LIMIT));
+                self.replica.turn(self.now);
+            }
+            Some(Next::Wait) => *due = self.now.after(LOOK_AGAIN),
+            Some(Next::Reached) => {
+                if !target.is_settled {
+                    (self.owner.report_reached)(self.shard, target.epoch);
+                }
+                *due = self.now.after(REPORT_AGAIN);
+            }
+            None => *due = link::Time::NEVER,
+        }
+    }
+
+    fn set_target(&mut self, target: TargetMembers) {
+        if target.founds {
+            // A group that has members already keeps them.
+            self.replica.initialize(target.voters.clone());
+        }
+        self.members.target = Some(target);
+        if !matches!(self.role, Role::Follows) {
+            self.members.due = self.now;
+        }
+    }
+
     fn send_proposals(&mut self) {
         while let Some(batch) = self.proposals.front()
             && self.replica.write(batch.clone())
@@ -338,7 +398,7 @@ impl ShardAgreement {
     /// Takes the output of the replica for others.
     fn take_output(&mut self) {
         while let Some(read) = self.replica.poll_read() {
-            (self.schedule_read)(self.shard, AgreementRead::Log(read));
+            (self.owner.schedule_read)(self.shard, AgreementRead::Log(read));
         }
         while let Some(vacate) = self.replica.poll_vacate() {
             let storage::Vacate { segment, entries, bodies, .. } = vacate;
@@ -450,10 +510,7 @@ impl Agreement for ShardAgreement {
         match *input {
             AgreementInput::Log(event) => self.handle_log_event(event),
             AgreementInput::Read(result) => self.replica.handle_read(result),
-            AgreementInput::ChangeMembers(change) => {
-                // Its outcome shows in the members.
-                let _ = self.replica.change_members(change, CHANGE_LIMIT);
-            }
+            AgreementInput::Target(target) => self.set_target(target),
             AgreementInput::Bodies(result) => {
                 let frames = self.exchange.answer(result).into_iter();
                 self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
@@ -473,6 +530,7 @@ impl Agreement for ShardAgreement {
         self.now = self.now.max(link_time(now));
         self.replica.turn(self.now);
         self.follow_role();
+        self.change_members();
         if !self.proposals.is_empty() {
             self.send_proposals();
             self.replica.turn(self.now);
@@ -486,7 +544,7 @@ impl Agreement for ShardAgreement {
             Role::CatchingUp { barrier: Err(at), .. } => *at,
             _ => link::Time::NEVER,
         };
-        let due = self.replica.timeout().min(barrier).min(self.exchange.due());
+        let due = self.replica.timeout().min(barrier).min(self.exchange.due()).min(self.members.due);
         // Rounded up: a turn in the same millisecond would come too early.
         if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
     }

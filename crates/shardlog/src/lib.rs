@@ -11,11 +11,17 @@ mod agreement;
 mod bodies;
 mod frame;
 mod log;
+mod members;
 mod moment;
+mod placed;
 mod restore;
 
-pub use agreement::{AgreementInput, AgreementRead, ScheduleRead, ShardAgreement, log_group, storage_groups};
+pub use agreement::{
+    AgreementInput, AgreementOwner, AgreementRead, ShardAgreement, log_group, storage_groups,
+};
 pub use frame::ShardFrame;
 pub use log::{EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of};
+pub use members::TargetMembers;
 pub use moment::Moment;
+pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};
 pub use restore::{incarnation, records, restore, sort, take_meta};

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use broker::{Condition, Message, Node, SHARDS, ShardId, StoreEvent, StoreLog, Wanted};
+use broker::{
+    Condition, Message, Node, ReplicaStart, SHARDS, ShardId, ShardSet, StoreEvent, StoreLog, Wanted,
+};
 use shard::{MessageKey, Mutation, StoredBatch, mutated};
 use storage::{Bodies, GroupId, Log, LogEvent, LogListener, Record, SegmentId, Shortage, Vacate};
 
@@ -43,8 +45,15 @@ pub struct LogNotifier {
     condition: AtomicU8,
     /// True if the node's shards have agreements with other nodes.
     are_agreed: bool,
-    /// Events for agreements before the node exists. Their replicas may have written, and wait for that.
-    early: Mutex<Vec<(ShardId, AgreementInput)>>,
+    attached: Mutex<Attached>,
+}
+
+/// Shards whose agreements run on the node.
+#[derive(Default)]
+struct Attached {
+    shards: ShardSet,
+    /// Events for the others, which they get when they begin: a replica may have written, and waits for that.
+    early: Vec<(ShardId, AgreementInput)>,
 }
 
 /// Receiver of the events of the groups of [`META`].
@@ -71,27 +80,51 @@ impl MetaSink {
 }
 
 impl LogNotifier {
-    /// Creates the notifier for a node whose shards have agreements with other nodes.
-    pub fn of_agreements() -> Self {
-        Self { are_agreed: true, ..Self::default() }
+    /// Creates the notifier for a node whose shards have agreements with other nodes. Those of `shards` begin with the
+    /// node, the others by [`Self::start_replica`].
+    pub fn of_agreements(shards: ShardSet) -> Self {
+        let attached = Mutex::new(Attached { shards, early: Vec::new() });
+        Self { are_agreed: true, attached, ..Self::default() }
     }
 
     fn deliver_to(&self, node: &Arc<Node>) {
-        let mut early = sync::lock(&self.early);
+        let mut attached = sync::lock(&self.attached);
         if self.node.set(Arc::downgrade(node)).is_err() {
             debug_assert!(false, "a log has one node");
         }
-        node.store_events(early.drain(..).map(|(shard, input)| (shard, input.into())));
+        attached.deliver(node);
     }
 
     /// Passes events of the log to the agreements of shards.
     fn agreement_events(&self, events: impl Iterator<Item = (ShardId, LogEvent)>) {
-        let mut early = sync::lock(&self.early);
-        let events = events.map(|(shard, event)| (shard, AgreementInput::Log(event)));
-        match self.node() {
-            Some(node) => node.store_events(events.map(|(shard, input)| (shard, input.into()))),
-            None => early.extend(events),
+        let mut attached = sync::lock(&self.attached);
+        attached.early.extend(events.map(|(shard, event)| (shard, AgreementInput::Log(event))));
+        if let Some(node) = self.node() {
+            attached.deliver(&node);
         }
+    }
+
+    /// Begins a replica on the node. It gets its earlier events.
+    pub(crate) fn start_replica(&self, shard: ShardId, start: ReplicaStart) {
+        let mut attached = sync::lock(&self.attached);
+        attached.shards.insert(shard);
+        if let Some(node) = self.node() {
+            node.start_replica(start);
+            attached.deliver(&node);
+        }
+    }
+
+    /// Ends a replica on the node.
+    pub(crate) fn stop_replica(&self, shard: ShardId) {
+        sync::lock(&self.attached).shards.remove(shard);
+        if let Some(node) = self.node() {
+            node.stop_replica(shard);
+        }
+    }
+
+    /// Passes something to the agreement of a shard.
+    pub(crate) fn tell(&self, shard: ShardId, input: AgreementInput) {
+        self.event(shard, input.into());
     }
 
     /// Sets the listener for the groups of [`META`]. It also receives all earlier events. Only the first call
@@ -123,6 +156,15 @@ impl LogNotifier {
         if let Some(node) = self.node() {
             node.store_condition(condition);
         }
+    }
+}
+
+impl Attached {
+    /// Passes the events of the attached shards to the node.
+    fn deliver(&mut self, node: &Arc<Node>) {
+        let Self { shards, early } = self;
+        let events = early.extract_if(.., |(shard, _)| shards.contains(*shard));
+        node.store_events(events.map(|(shard, input)| (shard, input.into())));
     }
 }
 

@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use broker::settings::Settings;
 use broker::{
-    Agreement, Batch, Condition, LaneCounters, SHARDS, ShardId, StoreLog, Time, Worker, WorkerCommand,
-    WorkerId,
+    Agreement, Batch, Condition, LaneCounters, SHARDS, ShardId, ShardSet, StoreLog, Time, Worker,
+    WorkerCommand, WorkerId,
 };
-use shardlog::{AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest, ShardAgreement, ShardLog};
+use shardlog::{
+    AgreementInput, AgreementOwner, AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest,
+    ShardAgreement, ShardLog, TargetMembers,
+};
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
 use self::log::ObservedLog;
@@ -52,8 +55,8 @@ pub struct ReplicaSetup {
     pub config: consensus::Config,
     /// Secret of the cluster.
     pub hash_key: [u8; 16],
-    /// Members of the groups, if this node makes them.
-    pub founds: Option<BTreeMap<consensus::ReplicaId, consensus::Member>>,
+    /// Members that the groups should have.
+    pub target: TargetMembers,
 }
 
 /// A read of the log, for a reader.
@@ -177,7 +180,7 @@ impl Node {
         let moment = machine.moment(cx.now(), Duration::ZERO);
         let options = setup.options(&moment);
         let log_events = match &setup.replica {
-            Some(_) => Arc::new(LogNotifier::of_agreements()),
+            Some(_) => Arc::new(LogNotifier::of_agreements(ShardSet::full())),
             None => Arc::new(LogNotifier::default()),
         };
         let events = Box::new(EventForwarder(log_events.clone()));
@@ -485,11 +488,6 @@ impl Node {
         cx.report.check_invariants += 1;
     }
 
-    /// Term in which the node leads a shard.
-    pub fn leads(&self, shard: ShardId) -> Option<u64> {
-        self.workers.iter().find_map(|worker| worker.leads(shard))
-    }
-
     /// Counters of the replicas and hosts of the node.
     pub fn replica_counters(&self) -> broker::ReplicaCounters {
         let counters = self.workers.iter().map(Worker::replica_counters);
@@ -536,12 +534,10 @@ fn start_replicas(
         let reads = reads.clone();
         let schedule_read =
             Box::new(move |shard, read| sync::lock(&reads).push(PendingRead::Agreement(shard, read)));
-        let started =
-            ShardAgreement::start(began, id, config, log.clone(), recovered, setup.hash_key, schedule_read);
+        let owner = AgreementOwner { schedule_read, report_reached: Box::new(|_, _| ()) };
+        let started = ShardAgreement::start(began, id, config, log.clone(), recovered, setup.hash_key, owner);
         let (shard, mut agreement) = started.map_err(|error| StartFailure::Broken(error.to_string()))?;
-        if let Some(members) = &setup.founds {
-            agreement.replica_mut().initialize(members.clone());
-        }
+        agreement.handle(Box::new(AgreementInput::Target(setup.target.clone())));
         shards.push(shard);
         agreements.push((id, Box::new(agreement) as Box<dyn Agreement>));
     }

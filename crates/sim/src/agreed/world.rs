@@ -7,9 +7,9 @@ use std::time::Duration;
 use broker::peers::{Announce, Inbound, Leader, Port, ShardFrame};
 use broker::settings::Settings;
 use broker::{PeerFrame, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
-use consensus::{Change, LogGroup, Member, ReplicaId};
+use consensus::{LogGroup, Member, ReplicaId};
 use shard::NodeIncarnation;
-use shardlog::AgreementInput;
+use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::Client;
 use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
@@ -40,8 +40,6 @@ pub struct AgreedShards {
     /// Digest of each shard at each record, as the first replica has computed it.
     digests: BTreeMap<(ShardId, u64), u64>,
     faults: Vec<(Micros, Fault)>,
-    /// Replica of a disk that was replaced, the one on the new disk, and its node.
-    replaced: Option<(ReplicaId, ReplicaId, usize)>,
     length: Micros,
     is_calm: bool,
 }
@@ -131,7 +129,8 @@ impl AgreedShards {
                 snapshot_piece_bytes: 10_000,
                 ..consensus::Config::new(LogGroup(0), id, own, 0)
             };
-            let founds = (node == 0).then(|| (0..nodes).map(member).collect());
+            let voters = (0..nodes).map(member).collect();
+            let target = TargetMembers { epoch: 0, voters, founds: true, is_settled: true };
             let mut entropy = [0; 48];
             entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
             Host {
@@ -147,7 +146,7 @@ impl AgreedShards {
                     entropy,
                     sync_max,
                     keeps_ahead: seed % 3 != 1,
-                    replica: Some(ReplicaSetup { config, hash_key, founds }),
+                    replica: Some(ReplicaSetup { config, hash_key, target }),
                     #[cfg(feature = "trial")]
                     mutation: None,
                 },
@@ -182,7 +181,6 @@ impl AgreedShards {
             incarnations: 0,
             digests: BTreeMap::new(),
             faults,
-            replaced: None,
             length: length + 5 * SECOND,
             is_calm: false,
             cx: Context {
@@ -232,10 +230,6 @@ impl AgreedShards {
         let end = self.cx.now() + SETTLE;
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
-            if self.cx.now() + SETTLE / 2 > end {
-                // The members are as they should be, and each request of a change is an entry.
-                self.replaced = None;
-            }
             if self.clients.iter().all(Client::is_settled) && self.are_equal() && self.unanswered() == 0 {
                 break;
             }
@@ -347,7 +341,6 @@ impl AgreedShards {
             }
             Step::Reconcile => {
                 self.reconcile();
-                self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
             }
             Step::Links => {
                 self.look_at_links();
@@ -369,19 +362,16 @@ impl AgreedShards {
 
     /// Asks the leaders to replace the members that are lost. They refuse what is done already.
     fn reconcile(&mut self) {
-        let Some((old, new, node)) = self.replaced else { return };
-        let others = self.hosts.iter().filter_map(|host| Some(host.setup.replica.as_ref()?.config.id));
-        let changes = [
-            Change::AddLearner(new, Member { node: node_id(node) }),
-            Change::SetVoters(others.collect()),
-            Change::RemoveLearner(old),
-        ];
+        let replicas = self.hosts.iter().filter_map(|host| host.setup.replica.as_ref());
+        let voters = replicas.map(|replica| (replica.config.id, replica.config.own)).collect();
+        let target = TargetMembers { epoch: 1, voters, founds: false, is_settled: false };
         for host in &mut self.hosts {
+            if let Some(replica) = &mut host.setup.replica {
+                replica.target = target.clone();
+            }
             let Some(node) = &mut host.node else { continue };
-            let leads = (0..SHARDS).map(ShardId).filter(|shard| node.leads(*shard).is_some());
-            for shard in leads.collect::<Vec<_>>() {
-                let change = self.cx.random.pick(&changes).clone();
-                node.broker().store_event(shard, AgreementInput::ChangeMembers(change).into());
+            for shard in (0..SHARDS).map(ShardId) {
+                node.broker().store_event(shard, AgreementInput::Target(target.clone()).into());
             }
             node.send_posted(&mut self.cx);
         }
@@ -704,9 +694,7 @@ impl AgreedShards {
                 self.end(node, after, |_, machine| *machine = Machine::new(seed));
                 let host = &mut self.hosts[node];
                 if let Some(replica) = &mut host.setup.replica {
-                    let old = std::mem::replace(&mut replica.config.id, ReplicaId(100 + node as u64));
-                    replica.founds = None;
-                    self.replaced = Some((old, replica.config.id, node));
+                    replica.config.id = ReplicaId(100 + node as u64);
                 }
                 self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
             }
