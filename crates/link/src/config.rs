@@ -16,7 +16,8 @@ pub struct Config {
     pub silence_max: Duration,
 }
 
-/// Maximum bytes that wait in a link, for each class separately. The caller drops messages that do not fit.
+/// Maximum bytes that wait in a link, for each class separately. The caller drops messages that do not fit. The last
+/// request may exceed the bound of its class.
 #[derive(Clone, Debug)]
 pub struct BufferMax {
     pub control: u64,

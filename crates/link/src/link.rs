@@ -185,10 +185,7 @@ impl Link {
             Some(Refused::Unsupported)
         } else if class.is_transient() && !self.is_up() {
             Some(Refused::Down)
-        } else if held > 0
-            && held + length as u64 > self.config.buffer_max.of(class)
-            && !mutated(Mutation::NoBound)
-        {
+        } else if self.is_full(class, length as u64) && !mutated(Mutation::NoBound) {
             Some(Refused::Full { bytes: held })
         } else {
             None
@@ -201,6 +198,17 @@ impl Link {
         self.ready.insert(lane);
         self.writable |= 1 << lane.channel(self.channels_count);
         Ok(self.sending[usize::from(lane.byte())].push(now, frame))
+    }
+
+    /// Returns whether a class has no room for a frame. A class that holds nothing takes any frame. Requests are
+    /// accepted until their bound is reached, so the last one may exceed it: a large request whose sender waits until
+    /// the class is half empty is never refused again and again because of the small requests of others.
+    fn is_full(&self, class: Class, length: u64) -> bool {
+        let (held, bound) = (self.held[class as usize], self.config.buffer_max.of(class));
+        match class {
+            Class::Requests => held > 0 && held >= bound,
+            _ => held > 0 && held + length > bound,
+        }
     }
 
     /// Returns the credit of a received frame that was handled.

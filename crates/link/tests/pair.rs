@@ -171,12 +171,27 @@ fn the_buffer_of_requests_is_their_own() {
             Err(refused) => break refused,
         }
     };
-    assert_eq!((sent, refused), (11, Refused::Full { bytes: 9_900 }));
+    assert_eq!((sent, refused), (12, Refused::Full { bytes: 10_800 }), "the last one may exceed the bound");
     for lane in [Lane::agreement(0), Lane::ROUTES, Lane::assured(0)] {
         pair.send(Side::A, lane, 900).expect("there is room");
     }
     assert_eq!(pair.link(Side::A).counters().of(Class::Requests).refused, 1);
     pair.heal(&mut random);
+}
+
+/// The requests of one worker are much smaller than that of another one, and there are always some.
+#[test]
+fn a_large_request_is_not_refused_because_of_small_ones() {
+    let mut random = Random::new(17);
+    let mut pair = Pair::new(config(), 1, &mut random);
+    pair.connect_all(&mut random);
+    for _ in 0..9 {
+        pair.send(Side::A, Lane::requests(0), 1_000).expect("there is room");
+    }
+    assert_eq!(pair.send(Side::A, Lane::requests(1), 3_900), Ok(()));
+    assert_eq!(pair.send(Side::A, Lane::requests(0), 1), Err(Refused::Full { bytes: 12_900 }));
+    pair.heal(&mut random);
+    assert_eq!(pair.delivered(Side::B, Lane::requests(1)), 1);
 }
 
 /// A node of version 1 would end a connection on which it finds a lane that it does not know.

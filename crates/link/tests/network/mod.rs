@@ -538,7 +538,8 @@ impl Pair {
             assert_eq!(end.link.unconsumed(), end.unconsumed, "credit counts in its own incarnation");
             for class in Class::ALL {
                 let (held, ..) = end.link.waiting(self.now, class);
-                let most = self.config.buffer_max.of(class).max(FRAME_MOST);
+                let bound = self.config.buffer_max.of(class);
+                let most = if class == Class::Requests { bound + FRAME_MOST } else { bound.max(FRAME_MOST) };
                 assert!(held <= most, "{held} bytes of {class:?} wait, {most} may");
             }
             let lanes = 35 + 2 * u64::from(SHARD_LANES_MAX);
