@@ -1,4 +1,6 @@
-use broker::peers::{Copies, Forwarded, Inbound, Leader, NodeIncarnation, NodeIndex, ShardFrame};
+use std::sync::Arc;
+
+use broker::peers::{Copies, Forwarded, Inbound, Leader, MemberIncarnations, NodeIndex, ShardFrame};
 use broker::{ConnectionId, ShardId, Ticket, Token, WorkerId};
 use link::{Credit, Lane, NodeId};
 use mqtt::ReasonCode;
@@ -89,9 +91,19 @@ impl InboundQueues {
         leaders.push((shard, leader));
     }
 
-    /// Notifies all workers of incarnations that are over.
-    pub fn end(&mut self, ended: &[NodeIncarnation]) {
-        self.by_worker.iter_mut().for_each(|queue| queue.inbound.ended.extend(ended));
+    /// Notifies all workers of the incarnation that this node runs in from now on.
+    pub fn restart(&mut self, incarnation: u64) {
+        self.by_worker.iter_mut().for_each(|queue| queue.inbound.incarnation = Some(incarnation));
+    }
+
+    /// Notifies all workers of the members of a new roster.
+    pub fn set_members(&mut self, members: &Arc<MemberIncarnations>) {
+        self.by_worker.iter_mut().for_each(|queue| queue.inbound.members = Some(members.clone()));
+    }
+
+    /// Notifies a worker that a shard that it leads knows each roster that an earlier leader may have known.
+    pub fn settle_members(&mut self, worker: WorkerId, shard: ShardId, term: u64) {
+        self.by_worker[worker.index()].inbound.members_settled.push((shard, term));
     }
 
     /// Takes the batches of this turn.

@@ -161,6 +161,21 @@ impl Eras {
         known.is_some_and(|latest| latest.era.is_some() && latest.incarnation <= incarnation)
     }
 
+    /// Iterates over the incarnations of nodes of a cluster that may own sessions.
+    pub fn live_nodes(&self) -> impl Iterator<Item = NodeIncarnation> {
+        let live = self.nodes.iter().filter(|(node, latest)| **node != ALONE && latest.era.is_some());
+        live.map(|(node, latest)| NodeIncarnation { node: *node, incarnation: latest.incarnation })
+    }
+
+    /// Returns the last known incarnation of a node if `owner` cannot own sessions: it is over, or a later one is
+    /// known.
+    pub fn ended_by(&self, owner: NodeIncarnation) -> Option<u64> {
+        let latest = self.nodes.get(&owner.node)?;
+        let is_over = latest.incarnation > owner.incarnation
+            || latest.incarnation == owner.incarnation && latest.era.is_none();
+        is_over.then_some(latest.incarnation)
+    }
+
     /// Time at which an era ended; `None` for one that has not.
     pub fn end_of(&self, era: u32) -> Option<u64> {
         self.ended.get(&era).copied()

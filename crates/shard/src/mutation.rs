@@ -22,6 +22,8 @@ mutation::mutations! {
     ForgetUnanswered,
     /// The next leader of a shard does not learn of the connections that it has to serve.
     ForgetConnections,
+    /// Workers go on in an incarnation of their node that is over for the others.
+    KeepIncarnation,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
     /// A published Will is due again after a restart.

@@ -37,11 +37,12 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 4] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 5] = [
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
+    shard::Mutation::KeepIncarnation,
 ];
 
 /// Mutations of shards that the tests of `shard` notice.

@@ -379,6 +379,8 @@ report! {
     agreed_overtaken,
     /// Disks that were replaced by empty ones.
     agreed_replaced,
+    /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
+    agreed_incarnations,
 }
 
 /// Number of simulations from which on each counter has to be greater than 0.

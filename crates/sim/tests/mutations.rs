@@ -25,6 +25,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReadEarly,
         shard::Mutation::ForgetUnanswered,
         shard::Mutation::ForgetConnections,
+        shard::Mutation::KeepIncarnation,
     ];
     let log = [
         storage::Mutation::SkipSync,

@@ -1,11 +1,11 @@
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mqtt::{QoS, ReasonCode};
 use settings::choices;
-use shard::NodeIncarnation;
 
-use super::NodeIndex;
+use super::{MemberIncarnations, NodeIndex};
 use crate::batch::Token;
 use crate::ids::{ConnectionId, ShardId, Ticket, WorkerId};
 use crate::store::Frame;
@@ -34,6 +34,8 @@ pub struct Outbound {
     /// Route positions of shards on this node that have changed. The node knows all changes of the shard's Topic Filters
     /// up to its position. A position grows while the node runs.
     pub route_positions: Vec<(ShardId, u64)>,
+    /// An incarnation of this node that is over for a shard, as its leader says.
+    pub ended: Option<u64>,
     /// Frames for shards that other nodes lead, and answers of shards here to workers of other nodes, after
     /// [`Self::leads`]. No frame is for this node. Those of one worker to one node arrive in order. One that is lost is
     /// reported by [`Inbound::links_lost`].
@@ -166,8 +168,14 @@ pub struct Inbound {
     pub leaders: Vec<(ShardId, Leader)>,
     /// Frames of other nodes for shards here, and answers of shards there. These come after [`Self::leaders`].
     pub shard_frames: Vec<ShardFrame>,
-    /// Incarnations of nodes that the cores have declared dead, or that have left.
-    pub ended: Vec<NodeIncarnation>,
+    /// Incarnation that this node runs in from now on, because its last one is over for the others. What connections of
+    /// the last one own is over, too. It comes before [`Self::leaders`].
+    pub incarnation: Option<u64>,
+    /// Members of a new roster. They come before [`Self::shard_frames`], so that frames come from members only.
+    pub members: Option<Arc<MemberIncarnations>>,
+    /// Shards that this node leads in these terms, and whose earlier leaders knew no roster that is newer than
+    /// [`Self::members`]. An owner of a session whose node is absent there was removed.
+    pub members_settled: Vec<(ShardId, u64)>,
 }
 
 /// Retained messages that another node gets copies of.
@@ -207,6 +215,7 @@ impl Outbound {
             shard_frames: Vec::new(),
             leads: Vec::new(),
             route_positions: Vec::new(),
+            ended: None,
         }
     }
 
@@ -234,6 +243,7 @@ impl Outbound {
             && self.shard_frames.is_empty()
             && self.leads.is_empty()
             && self.route_positions.is_empty()
+            && self.ended.is_none()
     }
 }
 
@@ -247,6 +257,8 @@ impl Inbound {
             && self.leaders.is_empty()
             && self.links_lost.is_empty()
             && self.links_open.is_empty()
-            && self.ended.is_empty()
+            && self.incarnation.is_none()
+            && self.members.is_none()
+            && self.members_settled.is_empty()
     }
 }

@@ -7,6 +7,7 @@
 
 mod batch;
 mod frame;
+mod incarnations;
 mod share;
 mod wants;
 
@@ -19,6 +20,7 @@ pub use batch::{
 };
 pub use frame::{FrameError, Framed, as_copy, decode};
 pub(crate) use frame::{FrameExtras, encode};
+pub use incarnations::{IncarnationState, LastIncarnation, MemberIncarnations};
 pub use shard::NodeIncarnation;
 pub use share::Members;
 pub use wants::Wants;

@@ -236,7 +236,9 @@ impl Worker {
             links_lost,
             // Requests go to a node when it is known to lead a shard, and answers when it asks.
             links_open: _,
-            ended,
+            incarnation,
+            members,
+            members_settled,
         } = inbound;
         if !messages.is_empty() || !shard_frames.is_empty() || !links_lost.is_empty() {
             self.peers.outbound.taken.push(key);
@@ -256,8 +258,14 @@ impl Worker {
         }
         // A leader may be announced again after its link was down.
         self.links_lost(&links_lost);
+        if let Some(incarnation) = incarnation {
+            self.restart_incarnation(incarnation);
+        }
         self.leaders_known(leaders);
-        self.incarnations_ended(&ended);
+        if let Some(members) = members {
+            self.members_known(&members);
+        }
+        self.members_settled(&members_settled);
         shard_frames.iter().for_each(|frame| self.take_shard_frame(frame));
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {

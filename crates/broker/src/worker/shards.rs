@@ -1,6 +1,6 @@
 //! Shards that a worker hosts, with the events of the log that wait for them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use shard::NodeIncarnation;
@@ -8,6 +8,7 @@ use shard::NodeIncarnation;
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
 use crate::ids::{SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::peers::MemberIncarnations;
 use crate::settings::Settings;
 use crate::store::{
     Follower, Incarnation, Numbered, Producer, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent,
@@ -31,8 +32,8 @@ pub(super) struct HostedShards {
     has_taken_over: bool,
     /// Shards that this node leads since a while, with the term, or not any more.
     led: Vec<(ShardId, Option<u64>)>,
-    /// Last incarnation of each node that is over, as far as it is known.
-    ended: BTreeMap<u64, u64>,
+    /// Members of the last roster.
+    members: Arc<MemberIncarnations>,
 }
 
 impl HostedShards {
@@ -54,7 +55,7 @@ impl HostedShards {
             agreements: ShardSet::EMPTY,
             has_taken_over: false,
             led: Vec::new(),
-            ended: BTreeMap::new(),
+            members: Arc::default(),
         }
     }
 
@@ -212,17 +213,26 @@ impl HostedShards {
         }
     }
 
-    /// Proposes the end of an incarnation of a node to the shards that this node leads, now or later.
-    pub fn node_ended(&mut self, now: Time, owner: NodeIncarnation) {
-        let last = self.ended.entry(owner.node).or_default();
-        *last = owner.incarnation.max(*last);
+    /// Passes the members of a new roster to the shards that this node leads, now or later.
+    pub fn set_members(&mut self, now: Time, members: &Arc<MemberIncarnations>) {
+        self.members = members.clone();
         let Self { hosts, output, .. } = self;
-        hosts.iter_mut().for_each(|(_, host)| host.node_ended(now, owner, output));
+        hosts.iter_mut().for_each(|(_, host)| host.set_members(now, members.clone(), output));
     }
 
-    /// Returns whether the end of an incarnation is known.
-    pub fn has_ended(&self, NodeIncarnation { node, incarnation }: NodeIncarnation) -> bool {
-        self.ended.get(&node).is_some_and(|ended| *ended >= incarnation)
+    /// Notes that the host of a shard in this term knows each roster that an earlier leader may have known.
+    pub fn members_settled(&mut self, now: Time, id: ShardId, term: u64) {
+        let host = self.hosts.iter_mut().find(|(shard, host)| *shard == id && host.term() == term);
+        if let Some((_, host)) = host {
+            host.members_settled(now, &mut self.output);
+        }
+    }
+
+    /// Returns the last known incarnation of a node if `owner` can own no sessions of a shard: it is over, or a later
+    /// one is known.
+    pub fn ended_by(&self, id: ShardId, owner: NodeIncarnation) -> Option<u64> {
+        let by_members = self.members.has_ended(owner).then_some(owner.incarnation);
+        by_members.max(self.get(id).and_then(|host| host.ended_by(owner)))
     }
 
     /// Takes the shards that this node leads since the last call, with the term, or not any more.
@@ -355,10 +365,7 @@ impl HostedShards {
             let mut host = follower.into_host();
             host.recall(&mut self.output);
             host.serve(now, term, &mut self.output);
-            for (node, incarnation) in &self.ended {
-                let ended = NodeIncarnation { node: *node, incarnation: *incarnation };
-                host.node_ended(now, ended, &mut self.output);
-            }
+            host.set_members(now, self.members.clone(), &mut self.output);
             self.led.push((id, Some(term)));
             self.has_taken_over |= host.retained_len() > 0;
             self.hosts.push((id, host));

@@ -23,7 +23,7 @@ impl ClusterRouter {
     /// Forwards a worker's messages to other nodes.
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
         let Outbound { worker, frames, forwards, propagated, announces, answers, taken, .. } = outbound;
-        let Outbound { retained_missing, agreement_frames, shard_frames, leads, .. } = outbound;
+        let Outbound { retained_missing, agreement_frames, shard_frames, leads, ended, .. } = outbound;
         // Subscriptions are sent before the messages of the clients that made them.
         self.routes_changed();
         self.announced(now, &announces);
@@ -50,6 +50,9 @@ impl ClusterRouter {
         self.shards_led(now, worker, leads);
         for frame in &shard_frames {
             self.send_shard_frame(now, worker, frame);
+        }
+        if let Some(incarnation) = ended {
+            self.own_incarnation_ended(incarnation);
         }
         // The worker may have sent these frames before it took a notice of a lost link.
         for key in taken {

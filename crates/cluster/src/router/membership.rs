@@ -450,7 +450,7 @@ impl ClusterRouter {
             self.request_all_again();
             self.attachment.rebalance_at(now.after(SETTLED));
         }
-        self.tell_ended(&roster);
+        self.tell_members(&roster);
         for (id, member) in &roster.members {
             if *id != self.own {
                 self.event_log.member(now, *id, member, !is_first);
@@ -637,7 +637,7 @@ impl ClusterRouter {
 
     /// Restarts this node's incarnation, because the others have declared it dead or it may not start. Its clients are
     /// disconnected.
-    fn restart_incarnation(&mut self) {
+    pub(super) fn restart_incarnation(&mut self) {
         let meta = &mut self.membership.meta;
         let known = meta.roster().members.get(&self.own);
         let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
@@ -653,6 +653,7 @@ impl ClusterRouter {
             }
         }
         self.config.incarnation = incarnation;
+        self.restart_workers();
         self.routes.restart_incarnation(incarnation);
         // The other nodes knew changes of the earlier incarnation.
         self.attachment.core_forgets();

@@ -2,9 +2,9 @@
 
 mod attach;
 mod clocks;
-mod ended;
 mod event_log;
 mod forwarding;
+mod incarnations;
 mod leases;
 mod membership;
 mod questions;
@@ -96,7 +96,7 @@ pub struct ClusterRouter {
     inbound: InboundQueues,
     questions: Questions,
     shards: shards::ShardTraffic,
-    ended: ended::EndedIncarnations,
+    unsettled: incarnations::UnsettledShards,
     counters: Counters,
     unjoined_peers: unjoined_peers::UnjoinedPeers,
     event_log: event_log::EventLog,
@@ -176,7 +176,7 @@ impl ClusterRouter {
             inbound: InboundQueues::new(usize::from(node.workers)),
             questions: Questions::default(),
             shards: shards::ShardTraffic::new(node.workers),
-            ended: ended::EndedIncarnations::default(),
+            unsettled: incarnations::UnsettledShards::default(),
             counters: Counters::default(),
             unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
             event_log: event_log::EventLog::new(now),
@@ -267,6 +267,7 @@ impl ClusterRouter {
         self.questions.expire(now);
         self.write_event_log(now);
         self.open_traffic(now);
+        self.settle_members(now);
         self.send_inbound();
     }
 
@@ -283,6 +284,7 @@ impl ClusterRouter {
             .min(self.questions.due())
             .min(self.attachment.due())
             .min(self.leave_due())
+            .min(self.unsettled.due())
             .min(meta)
     }
 

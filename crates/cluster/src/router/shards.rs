@@ -103,6 +103,13 @@ impl ShardTraffic {
             .map(move |(shard, known)| (shard, Leader { node: node.0, term: known.term }))
     }
 
+    /// Returns the leaders that a worker may ask: shards here, and those of nodes that its frames reach.
+    pub fn known_to(&self, own: NodeId, worker: WorkerId) -> Vec<(ShardId, Leader)> {
+        let peers = self.peers.keys().copied();
+        let open = peers.filter(|id| self.traffic(*id, worker) == Some(WorkerTraffic::Open));
+        std::iter::once(own).chain(open).flat_map(|id| self.led_by(id)).collect()
+    }
+
     /// Returns the workers whose frames reach a node.
     fn open_workers(&self, node: NodeId) -> impl Iterator<Item = WorkerId> {
         let workers = self.peers.get(&node).map_or(&[][..], |peer| &peer.workers);
@@ -191,6 +198,7 @@ impl ClusterRouter {
                 debug_assert!(false, "there is no {shard:?}");
                 continue;
             };
+            self.unsettled.led(now, shard, term);
             match (term, &mut *own) {
                 (Some(term), _) => *own = Some(OwnTerm { term, leads: true }),
                 (None, Some(own)) => own.leads = false,

@@ -84,6 +84,17 @@ impl Shard {
         self.eras.has_node(owner)
     }
 
+    /// Iterates over the incarnations of nodes of a cluster that may own sessions.
+    pub fn live_nodes(&self) -> impl Iterator<Item = NodeIncarnation> {
+        self.eras.live_nodes()
+    }
+
+    /// Returns the last known incarnation of a node if `owner` cannot own sessions: it is over, or a later one is
+    /// known.
+    pub fn ended_by(&self, owner: NodeIncarnation) -> Option<u64> {
+        self.eras.ended_by(owner)
+    }
+
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -29,7 +29,11 @@ pub enum Step {
     /// Looks which links are up.
     Links,
     /// The nodes agree that an incarnation of a node is over.
-    Ended { node: usize, incarnation: u32 },
+    Ended { node: usize, incarnation: u64 },
+    /// A node whose incarnation is over notices that, and goes on in another one.
+    Restarted { node: usize, incarnation: u64 },
+    /// A node knows each roster that an earlier leader of a shard may have known.
+    MembersSettled { node: usize, shard: u16, term: u64 },
 }
 
 /// Output of the workers of a node in one turn.
@@ -39,6 +43,8 @@ pub struct Taken {
     pub shard_frames: Vec<(WorkerId, ShardFrame)>,
     /// Shards that the node leads now, with the term, or not any more.
     pub leads: Vec<(ShardId, Option<u64>)>,
+    /// An incarnation of the node that is over, as the leader of a shard has said.
+    pub ended: Option<u64>,
     /// SUBACKs that wait for other nodes, with their workers.
     pub announces: Vec<(WorkerId, Announce)>,
 }
@@ -55,6 +61,7 @@ impl Mailbox {
             taken.agreement_frames.extend(outbound.agreement_frames);
             taken.shard_frames.extend(outbound.shard_frames.into_iter().map(|frame| (worker, frame)));
             taken.leads.extend(outbound.leads);
+            taken.ended = outbound.ended.max(taken.ended);
             taken.announces.extend(outbound.announces.into_iter().map(|announce| (worker, announce)));
         }
         taken

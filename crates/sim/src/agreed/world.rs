@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::peers::{Announce, Inbound, Leader, Port, ShardFrame};
+use broker::peers::{Announce, Inbound, LastIncarnation, Leader, MemberIncarnations, Port, ShardFrame};
 use broker::settings::Settings;
 use broker::{PeerFrame, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
 use consensus::{LogGroup, Member, ReplicaId};
-use shard::NodeIncarnation;
 use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::Client;
@@ -33,8 +32,8 @@ pub struct AgreedShards {
     homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
     links: BTreeMap<(usize, usize), NodeLink>,
-    /// Incarnations that are over, as the nodes have agreed.
-    ended: Vec<NodeIncarnation>,
+    /// Members, as the nodes have agreed.
+    members: BTreeMap<u64, LastIncarnation>,
     /// Number of incarnations of all nodes so far.
     incarnations: u32,
     /// Digest of each shard at each record, as the first replica has computed it.
@@ -57,6 +56,8 @@ struct Host {
     setup: Setup,
     node: Option<Node>,
     mailbox: Arc<Mailbox>,
+    /// Incarnation in which the node asks shards. It may change while the process runs.
+    incarnation: u64,
     /// Counters of the node that were reported.
     counted: ReplicaCounters,
     /// Shards that the node leads, with the term, as far as it has said so.
@@ -77,6 +78,8 @@ enum Fault {
     Isolate { node: usize, time: Micros },
     /// A process stands still.
     Pause { node: usize, time: Micros },
+    /// The others declare a node dead whose process runs.
+    DeclareDead { node: usize },
     /// A client loses its connection.
     Lose { client: usize },
     /// A node is lost with its disk. It comes back with an empty one, as other replicas.
@@ -92,7 +95,8 @@ impl Fault {
             30..50 => Self::Cut { node, after: time },
             50..62 if node != other => Self::Part { one: node, other, time },
             50..74 => Self::Isolate { node, time },
-            74..84 => Self::Pause { node, time },
+            74..82 => Self::Pause { node, time },
+            82..90 => Self::DeclareDead { node },
             _ => Self::Lose { client: random.below(clients) },
         }
     }
@@ -152,6 +156,7 @@ impl AgreedShards {
                 },
                 node: None,
                 mailbox: Arc::default(),
+                incarnation: 0,
                 counted: ReplicaCounters::default(),
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
@@ -177,7 +182,7 @@ impl AgreedShards {
             clients: (0..clients).map(Client::new).collect(),
             homes: BTreeMap::new(),
             links: BTreeMap::new(),
-            ended: Vec::new(),
+            members: BTreeMap::new(),
             incarnations: 0,
             digests: BTreeMap::new(),
             faults,
@@ -346,11 +351,16 @@ impl AgreedShards {
                 self.look_at_links();
                 self.cx.after(LINKS, Event::AgreedShards(Step::Links));
             }
-            Step::Ended { node, incarnation } => {
-                let ended = NodeIncarnation { node: node_id(node).0, incarnation: u64::from(incarnation) };
-                self.ended.push(ended);
-                for at in 0..self.hosts.len() {
-                    self.inform(at, || Inbound { ended: vec![ended], ..Inbound::default() });
+            Step::Ended { node, incarnation } => self.incarnation_ended(node, incarnation),
+            Step::Restarted { node, incarnation } => self.restart_incarnation(node, incarnation),
+            Step::MembersSettled { node, shard, term } => {
+                let shard = ShardId(shard);
+                if self.hosts[node].leads.get(&shard) == Some(&term) {
+                    let members_settled = || vec![(shard, term)];
+                    self.inform(node, || Inbound {
+                        members_settled: members_settled(),
+                        ..Inbound::default()
+                    });
                 }
             }
             Step::Compare => {
@@ -401,9 +411,61 @@ impl AgreedShards {
             }
         }
         self.cx.log(|| format!("node {at} starts"));
-        let ended = self.ended.clone();
-        self.inform(at, || Inbound { ended: ended.clone(), ..Inbound::default() });
+        self.join(at, u64::from(self.incarnations));
         self.after_turn(at);
+    }
+
+    /// Lets a node join the cluster in an incarnation, which ends its earlier ones.
+    fn join(&mut self, at: usize, incarnation: u64) {
+        self.hosts[at].incarnation = incarnation;
+        self.members.insert(node_id(at).0, LastIncarnation { incarnation, is_dead: false });
+        self.pass_members();
+    }
+
+    /// Passes the members to all nodes.
+    fn pass_members(&mut self) {
+        let members: Arc<MemberIncarnations> =
+            Arc::new(self.members.iter().map(|(node, last)| (*node, *last)).collect());
+        for at in 0..self.hosts.len() {
+            self.inform(at, || Inbound { members: Some(members.clone()), ..Inbound::default() });
+        }
+    }
+
+    /// Ends an incarnation of a node. A process that does not run may be removed, too.
+    fn incarnation_ended(&mut self, at: usize, incarnation: u64) {
+        let id = node_id(at).0;
+        if self.members.get(&id).is_none_or(|last| last.incarnation != incarnation) {
+            return;
+        }
+        let runs = self.hosts[at].node.is_some();
+        if !runs && self.cx.random.below(2) == 0 {
+            self.members.remove(&id);
+        } else {
+            self.members.insert(id, LastIncarnation { incarnation, is_dead: true });
+        }
+        self.pass_members();
+        if runs {
+            let delay = self.cx.between(MILLI, 3 * SECOND);
+            self.cx.after(delay, Event::AgreedShards(Step::Restarted { node: at, incarnation }));
+        }
+    }
+
+    /// Lets a node go on in another incarnation, unless it has done so already.
+    fn restart_incarnation(&mut self, at: usize, incarnation: u64) {
+        let host = &self.hosts[at];
+        if host.node.is_none() || host.incarnation != incarnation {
+            return;
+        }
+        self.cx.log(|| format!("node {at} goes on in another incarnation"));
+        self.cx.report.agreed_incarnations += 1;
+        self.incarnations += 1;
+        let incarnation = u64::from(self.incarnations);
+        let leaders: Vec<_> =
+            self.hosts[at].leaders.iter().map(|(shard, leader)| (*shard, *leader)).collect();
+        let inbound =
+            || Inbound { incarnation: Some(incarnation), leaders: leaders.clone(), ..Inbound::default() };
+        self.inform(at, inbound);
+        self.join(at, incarnation);
     }
 
     /// Takes down the links that do not work, and takes up those that work again.
@@ -495,7 +557,7 @@ impl AgreedShards {
     fn after_turn(&mut self, at: usize) {
         let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
         node.check_log_queue(&mut self.cx);
-        let Taken { agreement_frames, shard_frames, leads, announces } = mailbox.take();
+        let Taken { agreement_frames, shard_frames, leads, ended, announces } = mailbox.take();
         // The other nodes have no publishers for these subscriptions.
         for (worker, Announce { connection, ticket, .. }) in announces {
             let announced = vec![(connection, ticket, true)];
@@ -511,6 +573,8 @@ impl AgreedShards {
                 Some(term) => {
                     self.hosts[at].leads.insert(shard, term);
                     self.leader_known(at, shard, Leader { node: own, term });
+                    let settled = Step::MembersSettled { node: at, shard: shard.0, term };
+                    self.cx.after(SECOND, Event::AgreedShards(settled));
                 }
                 None => {
                     self.hosts[at].leads.remove(&shard);
@@ -528,6 +592,9 @@ impl AgreedShards {
                 // The worker does not know yet that the link is down.
                 None => self.cx.log(|| format!("{worker:?} of node {at} sends over a link that is down")),
             }
+        }
+        if let Some(incarnation) = ended {
+            self.restart_incarnation(at, incarnation);
         }
         self.end_connections(at);
     }
@@ -688,6 +755,11 @@ impl AgreedShards {
                     self.cx.at(until, Event::ReadAll { incarnation });
                 }
             }
+            Fault::DeclareDead { node } => {
+                if self.hosts[node].node.is_some() {
+                    self.incarnation_ended(node, self.hosts[node].incarnation);
+                }
+            }
             Fault::Replace { node, after } => {
                 self.cx.report.agreed_replaced += 1;
                 let seed = self.cx.random.draw();
@@ -713,7 +785,7 @@ impl AgreedShards {
         let host = &mut self.hosts[at];
         let Some(node) = host.node.take() else { return };
         let links: Vec<Link> = node.links().collect();
-        let incarnation = node.incarnation();
+        let incarnation = host.incarnation;
         drop(node);
         stop(&mut self.cx, &mut host.machine);
         for link in links {

@@ -10,6 +10,7 @@ use super::ownership::refuse;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, Time, WorkerId};
+use crate::peers::{IncarnationState, MemberIncarnations};
 use crate::store::{Claim, Completion, Request, session_uid};
 
 /// A worker of a node, in one run of that node.
@@ -29,6 +30,11 @@ pub(super) struct Producers {
     reported: BTreeSet<Producer>,
     /// Last incarnation of each node that is over, as far as it is known here.
     ended: BTreeMap<u64, u64>,
+    /// Members of the last roster.
+    members: Arc<MemberIncarnations>,
+    /// The members are those of a roster that no earlier leader of the shard knew a newer one than. Owners of sessions
+    /// were members when they claimed them, so those that are absent were removed.
+    has_all_members: bool,
     /// Clients with a claim that waits for a report of the producer that owns the session.
     waiting: BTreeMap<Producer, BTreeSet<Arc<str>>>,
     /// Number of the last request of each producer.
@@ -79,6 +85,15 @@ impl Producers {
         let NodeIncarnation { node, incarnation } = owner.owner;
         let is_over = self.ended.get(&node).is_some_and(|ended| *ended >= incarnation);
         !is_over && !self.reported.contains(&owner)
+    }
+
+    /// Returns whether the owner of sessions of the state is over, by the last roster.
+    fn has_ended(&self, owner: NodeIncarnation) -> bool {
+        match self.members.state(owner) {
+            IncarnationState::MayRun => false,
+            IncarnationState::Ended => true,
+            IncarnationState::Absent => self.has_all_members,
+        }
     }
 
     /// Returns the producer that a connection belongs to; `None` on a node alone.
@@ -170,8 +185,34 @@ impl ShardHost {
         self.replica.last_proposal()
     }
 
+    /// Notes the members of a new roster. Owners of sessions that are over give them up.
+    pub fn set_members(&mut self, now: Time, members: Arc<MemberIncarnations>, out: &mut ShardOutput) {
+        self.producers.members = members;
+        self.end_nodes(now, out);
+    }
+
+    /// Notes that the last roster is as new as any that an earlier leader of the shard knew.
+    pub fn members_settled(&mut self, now: Time, out: &mut ShardOutput) {
+        self.producers.has_all_members = true;
+        self.end_nodes(now, out);
+    }
+
+    /// Ends the owners of sessions that are over by the last roster.
+    fn end_nodes(&mut self, now: Time, out: &mut ShardOutput) {
+        let owners = self.replica.state().live_nodes();
+        let ended: Vec<NodeIncarnation> = owners.filter(|owner| self.producers.has_ended(*owner)).collect();
+        ended.into_iter().for_each(|owner| self.node_ended(now, owner, out));
+    }
+
+    /// Returns the last known incarnation of a node if `owner` can own no sessions of this shard: it is over, or a
+    /// later one is known.
+    pub fn ended_by(&self, owner: NodeIncarnation) -> Option<u64> {
+        let ended = self.producers.ended.get(&owner.node).copied();
+        ended.filter(|ended| *ended >= owner.incarnation).max(self.replica.state().ended_by(owner))
+    }
+
     /// Proposes the end of an incarnation, unless the state knows it.
-    pub fn node_ended(&mut self, now: Time, owner: NodeIncarnation, out: &mut ShardOutput) {
+    fn node_ended(&mut self, now: Time, owner: NodeIncarnation, out: &mut ShardOutput) {
         let NodeIncarnation { node, incarnation } = owner;
         let ended = self.producers.ended.entry(node).or_default();
         if *ended >= incarnation {
@@ -287,6 +328,7 @@ mod tests {
     use crate::batch::WorkerCommand;
     use crate::ids::ShardSet;
     use crate::node::OwnerKey;
+    use crate::peers::LastIncarnation;
     use crate::store::{Attach, Claimed, Follower, HostContext, Release, WillDisposition};
 
     const NOW: Time = Time(1_000);
@@ -416,12 +458,63 @@ mod tests {
         let (mut host, _) = next_leader();
         report(&mut host, SECOND);
         assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty());
+        let claimed = set_members(&mut host, &[(1, 7, true), (2, 7, false)]);
+        assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session_present));
+        host.check_invariants();
+    }
+
+    /// Completions after a roster with these nodes, their incarnations, and whether they are dead.
+    fn set_members(host: &mut ShardHost, members: &[(u64, u64, bool)]) -> Vec<Completion> {
+        let members = members.iter().map(|(node, incarnation, is_dead)| {
+            (*node, LastIncarnation { incarnation: *incarnation, is_dead: *is_dead })
+        });
         let mut out = ShardOutput::default();
-        host.node_ended(NOW, FIRST.1.owner, &mut out);
+        host.set_members(NOW, Arc::new(members.collect()), &mut out);
+        host.apply_at_once(NOW, &mut out);
+        completions(out)
+    }
+
+    /// The node was removed before this host began, so that no roster that it gets names the node.
+    #[test]
+    fn a_claim_goes_on_when_the_owner_is_absent_in_a_roster_that_is_certainly_new() {
+        let (mut host, _) = next_leader();
+        set_members(&mut host, &[(2, 7, false)]);
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty(), "the owner may have joined after it");
+        let mut out = ShardOutput::default();
+        host.members_settled(NOW, &mut out);
         host.apply_at_once(NOW, &mut out);
         let claimed = completions(out);
         assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session_present));
         host.check_invariants();
+    }
+
+    #[test]
+    fn an_owner_of_a_later_incarnation_than_the_roster_knows_has_not_ended() {
+        let (mut host, _) = next_leader();
+        set_members(&mut host, &[(1, 6, true), (2, 7, false)]);
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty());
+        let mut out = ShardOutput::default();
+        host.members_settled(NOW, &mut out);
+        host.apply_at_once(NOW, &mut out);
+        assert!(completions(out).is_empty() && host.ended_by(FIRST.1.owner).is_none());
+        assert!(set_members(&mut host, &[(1, 7, false), (2, 7, false)]).is_empty());
+        let claimed = set_members(&mut host, &[(1, 8, false), (2, 7, false)]);
+        assert!(matches!(&claimed[..], [Completion::Claimed(_)]), "it has started again");
+        assert_eq!(host.ended_by(FIRST.1.owner), Some(7), "it can own nothing any more");
+        host.check_invariants();
+    }
+
+    /// A new host finds in the state which owners are over, without a claim.
+    #[test]
+    fn a_session_is_released_when_its_owner_is_over_by_the_roster_that_a_new_host_begins_with() {
+        let (mut host, claimed) = next_leader();
+        let uid = session_uid(claimed.session.expect("a durable session"));
+        set_members(&mut host, &[(1, 8, false)]);
+        host.tick(NOW, NOW, &mut ShardOutput::default());
+        host.apply_at_once(NOW, &mut ShardOutput::default());
+        assert!(host.replica.state().session(uid).is_some_and(|session| session.owner_node().is_none()));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use mqtt::PacketId;
+use mqtt::{PacketId, QoS};
 use shard::{Mutation, NodeIncarnation, mutated};
 
 use super::frame::{self, Flags, Item};
@@ -101,6 +101,7 @@ struct Unanswered {
     /// Empty when nothing has to be sent again.
     bytes: Box<[u8]>,
     token: Option<Token>,
+    if_restarted: IfRestarted,
     /// Connection that claims.
     claim: Option<Box<Claiming>>,
     /// The request has an answer of its own, which may come long after it is committed.
@@ -108,6 +109,45 @@ struct Unanswered {
     /// True when its connection is closed: it is not sent again.
     is_given_up: bool,
     is_done: bool,
+}
+
+/// Fate of a request when this node goes on in another incarnation. A shard does not recognise what it has applied for
+/// the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IfRestarted {
+    /// The request belongs to a connection, which is closed.
+    Drop,
+    /// The request is sent again: nothing differs, or a message of QoS 1 comes twice.
+    Repeat,
+    /// The request is dropped if it was sent: a message of QoS 0 or 2 must not come twice.
+    Once,
+}
+
+impl IfRestarted {
+    fn of(request: &Request) -> Self {
+        let of_connection = request.of_connection().is_some();
+        let of_publisher = matches!(request.token(), Some(Token::Publish { .. }));
+        if of_connection || of_publisher {
+            return Self::Drop;
+        }
+        let once = |is_repeatable: bool| if is_repeatable { Self::Repeat } else { Self::Once };
+        match request {
+            Request::Claim(_)
+            | Request::Release(_)
+            | Request::AskRoomForPage { .. }
+            | Request::AskRoomToRetain { .. } => Self::Drop,
+            // Shards recognise a message with an identity in any incarnation.
+            Request::Append { message, identity, .. } | Request::Bounce { message, identity, .. } => {
+                once(identity.is_some() || message.view().qos == QoS::AtLeastOnce)
+            }
+            Request::DeliverLocally { message, .. } => once(message.view().qos == QoS::AtLeastOnce),
+            Request::Enqueue { entries, group, .. } => {
+                let has_identity = group.as_ref().is_some_and(|group| group.identity.is_some());
+                once(has_identity || entries.iter().all(|entry| entry.qos == QoS::AtLeastOnce))
+            }
+            _ => Self::Repeat,
+        }
+    }
 }
 
 /// Request that a completion answers, with the slot and the generation of the connection.
@@ -268,6 +308,7 @@ impl Asking {
             encoded: now,
             bytes,
             token,
+            if_restarted: IfRestarted::of(request),
             claim,
             has_answer,
             is_given_up: false,
@@ -324,6 +365,40 @@ impl Asking {
             lane.sent_in_round = lane.last;
         }
         self.changed.insert(shard);
+    }
+
+    /// Goes on in another incarnation of this node, whose connections are closed. Rounds begin again when the leaders
+    /// are announced again. Returns the tokens of requests whose result stays unknown.
+    pub fn restart(&mut self, incarnation: u64) -> Vec<Token> {
+        let Self { own, lanes, bytes, published, closing, .. } = self;
+        own.incarnation = incarnation;
+        published.clear();
+        closing.clear();
+        let mut unknown = Vec::new();
+        for lane in lanes {
+            lane.stop();
+            for unanswered in lane.unanswered.iter_mut().filter(|unanswered| !unanswered.is_done) {
+                let is_kept = match unanswered.if_restarted {
+                    IfRestarted::Drop => false,
+                    IfRestarted::Repeat => true,
+                    IfRestarted::Once => unanswered.number > lane.sent,
+                };
+                if is_kept {
+                    continue;
+                }
+                if unanswered.if_restarted == IfRestarted::Once {
+                    unknown.extend(unanswered.token.take());
+                }
+                *bytes -= unanswered.done();
+            }
+            lane.drop_done();
+            lane.claims = 0;
+            lane.released.clear();
+            lane.awaited.clear();
+            lane.attached.clear();
+            lane.epochs.clear();
+        }
+        unknown
     }
 
     /// Handles that the link to a node is down: what was sent to it may be lost.
@@ -780,6 +855,43 @@ mod tests {
         assert_eq!(frames.iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
         asking.begin(NOW, SHARD, leader(2, 7));
         assert!(numbers(&mut asking).is_empty(), "and nobody gets it any more");
+    }
+
+    fn forwarded(qos: QoS) -> Request {
+        let Request::Append { message, .. } = append(0) else { unreachable!() };
+        let message = MessageView { qos, ..message.view() }.to_message();
+        let token = Some(Token::Forwarded { worker: WorkerId(0), key: qos as u32 });
+        Request::Append { message, sessions: true, groups: false, identity: None, refusal: None, token }
+    }
+
+    /// The shards do not recognise requests of the last incarnation that come again.
+    #[test]
+    fn another_incarnation_sends_no_message_again_that_must_not_come_twice() {
+        let mut asking = asking();
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.request(NOW, SHARD, append(0));
+        asking.request(NOW, SHARD, forwarded(QoS::ExactlyOnce));
+        asking.request(NOW, SHARD, forwarded(QoS::AtLeastOnce));
+        sent(&mut asking);
+        asking.request(NOW, SHARD, forwarded(QoS::ExactlyOnce));
+        asking.request(NOW, HOME, release());
+        let unknown = asking.restart(10);
+        let token = |qos| Token::Forwarded { worker: WorkerId(0), key: qos as u32 };
+        assert_eq!(unknown, [token(QoS::ExactlyOnce)], "the first of this QoS may have been applied");
+        assert!(!asking.is_present(SHARD, 2, 1) && sent(&mut asking).is_empty(), "its leaders are unknown");
+        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(NOW, HOME, leader(2, 7));
+        let frames = asking.take_frames(NOW);
+        let requests = frames.iter().map(|frame| decode_requests(&frame.bytes).expect("a frame"));
+        let requests = requests.map(|requests| {
+            let numbers = requests.items.iter().map(|item| item.number);
+            (requests.incarnation, requests.flags.is_first, numbers.collect::<Vec<_>>())
+        });
+        assert_eq!(requests.collect::<Vec<_>>(), [(10, true, vec![3, 4]), (10, true, vec![])]);
+        for number in [3, 4] {
+            asking.answered(SHARD, number);
+        }
+        assert_eq!(asking.bytes(), 0);
     }
 
     #[test]

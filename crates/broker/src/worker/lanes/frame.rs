@@ -5,6 +5,7 @@
 //!              | items: number u64, epoch u32, age in ms u32, length u32, request
 //! answers      1 | incarnation u64 | shard u16 | round u32 | index u64 | received u64 | items: length u32, answer
 //! not leading  2 | incarnation u64 | shard u16 | round u32 | term u64
+//! ended        3 | incarnation u64 | shard u16 | round u32 | last u64
 //! ```
 //!
 //! The incarnation is that of the node of the worker, in both directions.
@@ -84,11 +85,22 @@ pub(super) struct NotLeading {
     pub term: u64,
 }
 
+/// The shard takes nothing from the incarnation of the node, because it is over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub incarnation: u64,
+    pub shard: ShardId,
+    pub round: u32,
+    /// Last incarnation of the node that the shard knows.
+    pub last: u64,
+}
+
 /// A frame for a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ToWorker<'a> {
     Answers(Answers<'a>),
     NotLeading(NotLeading),
+    Ended(Ended),
 }
 
 /// Size in bytes of the items at which a frame is full, if it has one.
@@ -97,6 +109,7 @@ pub(super) const FULL: usize = 256 * 1024;
 const REQUESTS: u8 = 0;
 const ANSWERS: u8 = 1;
 const NOT_LEADING: u8 = 2;
+const ENDED: u8 = 3;
 
 /// Makes a frame of requests, whose items [`push_item`] has appended.
 pub(super) fn requests(incarnation: u64, worker: u16, round: u32, flags: Flags, items: &[u8]) -> Vec<u8> {
@@ -145,13 +158,23 @@ pub(super) fn push_bytes(item: &[u8], items: &mut Vec<u8>) {
 
 impl NotLeading {
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![NOT_LEADING];
-        bytes.extend(self.incarnation.to_le_bytes());
-        bytes.extend(self.shard.0.to_le_bytes());
-        bytes.extend(self.round.to_le_bytes());
-        bytes.extend(self.term.to_le_bytes());
-        bytes
+        refusal(NOT_LEADING, self.incarnation, (self.shard, self.round), self.term)
     }
+}
+
+impl Ended {
+    pub fn encode(&self) -> Vec<u8> {
+        refusal(ENDED, self.incarnation, (self.shard, self.round), self.last)
+    }
+}
+
+fn refusal(kind: u8, incarnation: u64, (shard, round): (ShardId, u32), number: u64) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend(incarnation.to_le_bytes());
+    bytes.extend(shard.0.to_le_bytes());
+    bytes.extend(round.to_le_bytes());
+    bytes.extend(number.to_le_bytes());
+    bytes
 }
 
 /// Decodes a frame for a shard.
@@ -193,6 +216,7 @@ pub(super) fn decode_answers(mut bytes: &[u8]) -> Result<ToWorker<'_>, FrameErro
         NOT_LEADING if rest.is_empty() => {
             Ok(ToWorker::NotLeading(NotLeading { incarnation, shard, round, term: number }))
         }
+        ENDED if rest.is_empty() => Ok(ToWorker::Ended(Ended { incarnation, shard, round, last: number })),
         _ => Err(FrameError),
     }
 }
@@ -218,7 +242,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn frames() -> [Vec<u8>; 3] {
+    fn frames() -> [Vec<u8>; 4] {
         let mut items = Vec::new();
         push_item(Item { number: 0, epoch: 3, age_ms: 0, bytes: b"a" }, &mut items);
         push_item(Item { number: 9, epoch: 0, age_ms: 70, bytes: b"" }, &mut items);
@@ -229,7 +253,8 @@ mod tests {
         push_bytes(b"", &mut items);
         let answers = answers(7, (ShardId(4), 5), (77, 9), &items);
         let not_leading = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
-        [requests, answers, not_leading.encode()]
+        let ended = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };
+        [requests, answers, not_leading.encode(), ended.encode()]
     }
 
     /// Nodes of different versions exchange these bytes.
@@ -242,6 +267,7 @@ mod tests {
              0000",
             "02070000000000000004000500000006000000\
              00000000",
+            "0307000000000000000400050000000800000000000000",
         ];
         for (frame, golden) in frames().iter().zip(golden) {
             assert_eq!(hex(frame), golden.replace(' ', ""));
@@ -250,7 +276,7 @@ mod tests {
 
     #[test]
     fn frames_are_decoded_and_no_bytes_panic() {
-        let [requests, answers, not_leading] = frames();
+        let [requests, answers, not_leading, ended] = frames();
         let decoded = decode_requests(&requests).expect("a frame");
         let flags = Flags { is_first: true, is_attached: true, wants_receipt: false };
         assert_eq!((decoded.incarnation, decoded.worker, decoded.round, decoded.flags), (7, 2, 5, flags));
@@ -267,6 +293,8 @@ mod tests {
         assert_eq!(of(&answers), (77, 9, expected));
         let expected = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
         assert_eq!(decode_answers(&not_leading), Ok(ToWorker::NotLeading(expected)));
+        let expected = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };
+        assert_eq!(decode_answers(&ended), Ok(ToWorker::Ended(expected)));
         for frame in frames() {
             for length in 0..frame.len() {
                 let _ = (decode_requests(&frame[..length]), decode_answers(&frame[..length]));

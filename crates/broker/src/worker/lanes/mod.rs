@@ -9,18 +9,19 @@ mod frame;
 mod serving;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use mqtt::ReasonCode;
-use shard::{LANES_MAX, NodeIncarnation};
+use shard::{LANES_MAX, Mutation, NodeIncarnation, mutated};
 
 use self::asking::{Asking, ToLeader};
-use self::frame::{Answers, Item, NotLeading, Requests, ToWorker, decode_answers, decode_requests};
+use self::frame::{Answers, Ended, Item, NotLeading, Requests, ToWorker, decode_answers, decode_requests};
 use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Token, WorkerCommand};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
-use crate::peers::{Leader, Port, ShardFrame};
+use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
 use crate::store::{Completion, Numbered, Producer, Request};
 
@@ -160,6 +161,10 @@ impl Worker {
                     self.not_leading(*node, &not);
                     true
                 }
+                Ok(ToWorker::Ended(ended)) => {
+                    self.own_incarnation_ended(*node, &ended);
+                    true
+                }
                 Err(_) => false,
             },
         };
@@ -180,9 +185,11 @@ impl Worker {
             lanes.counters.malformed += 1;
             return;
         }
-        if self.shards.has_ended(owner) {
+        if flags.is_first
+            && let Some(last) = self.shards.ended_by(shard, owner)
+        {
             // The nodes have agreed on the end of this incarnation, and it does not know that yet.
-            return self.send_answers(Serving::not_leading(shard, producer, round, 0));
+            return self.send_answers(Serving::ended(shard, producer, round, last));
         }
         let lane = match lanes.serving.find(shard, producer, round) {
             Some(lane) => lane,
@@ -371,23 +378,69 @@ impl Worker {
         for node in nodes {
             let Some(lanes) = &mut self.lanes else { return };
             lanes.asking.link_lost(*node);
-            for (shard, lane) in lanes.serving.end_node(*node, u64::MAX) {
+            for (shard, lane) in lanes.serving.end_node(*node) {
                 self.shards.forget_worker(now, shard, lane);
             }
         }
         self.apply_output();
     }
 
-    /// Ends the connections of incarnations of nodes that are over.
-    pub(super) fn incarnations_ended(&mut self, ended: &[NodeIncarnation]) {
+    /// Ends the connections of incarnations that are over by a new roster.
+    pub(super) fn members_known(&mut self, members: &Arc<MemberIncarnations>) {
         let now = self.clock.now();
-        for NodeIncarnation { node, incarnation } in ended {
-            let Some(lanes) = &mut self.lanes else { return };
-            for (shard, lane) in lanes.serving.end_node(*node, *incarnation) {
-                self.shards.forget_worker(now, shard, lane);
-            }
-            self.shards.node_ended(now, NodeIncarnation { node: *node, incarnation: *incarnation });
+        let Some(lanes) = &mut self.lanes else { return };
+        for (shard, lane) in lanes.serving.end_incarnations(members) {
+            self.shards.forget_worker(now, shard, lane);
         }
+        self.shards.set_members(now, members);
         self.apply_output();
+    }
+
+    /// Notes that shards that this worker leads, in these terms, know each roster that an earlier leader may have
+    /// known.
+    pub(super) fn members_settled(&mut self, shards: &[(ShardId, u64)]) {
+        let now = self.clock.now();
+        for (shard, term) in shards {
+            self.shards.members_settled(now, *shard, *term);
+        }
+        if !shards.is_empty() {
+            self.apply_output();
+        }
+    }
+
+    /// Goes on in another incarnation of this node, because the last one is over for the others: their shards have
+    /// released the sessions of its connections. So these are closed, and their requests are dropped. All connections
+    /// are closed in this turn, because none may ask in the name of the new incarnation.
+    pub(super) fn restart_incarnation(&mut self, incarnation: u64) {
+        let Some(lanes) = &mut self.lanes else { return };
+        if lanes.own.incarnation == incarnation || mutated(Mutation::KeepIncarnation) {
+            return;
+        }
+        lanes.own.incarnation = incarnation;
+        lanes.held.clear();
+        let claimed: Vec<u32> = self
+            .connections
+            .iter()
+            .filter(|(.., connection)| connection.marks.claimed)
+            .map(|(slot, ..)| slot)
+            .collect();
+        claimed.into_iter().for_each(|slot| self.close(slot, ReasonCode::ServerBusy));
+        let Some(lanes) = &mut self.lanes else { return };
+        for token in lanes.asking.restart(incarnation) {
+            self.answer(token, ReasonCode::UnspecifiedError);
+        }
+    }
+
+    /// Handles a leader's report that the incarnation of this node is over.
+    fn own_incarnation_ended(&mut self, node: u64, ended: &Ended) {
+        let Ended { incarnation, shard, round, last } = *ended;
+        let Some(lanes) = self.lanes.as_mut().filter(|lanes| lanes.own.incarnation == incarnation) else {
+            return;
+        };
+        lanes.asking.not_leading(self.clock.now(), shard, (node, round), 0);
+        // A later one that this worker does not know yet begins another round.
+        if last == incarnation {
+            self.peers.outbound.ended = Some(incarnation);
+        }
     }
 }

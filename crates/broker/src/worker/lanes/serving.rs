@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::frame::{self, NotLeading};
+use super::frame::{self, Ended, NotLeading};
 use crate::ids::{ShardId, Time, WorkerId};
+use crate::peers::MemberIncarnations;
 use crate::store::Producer;
 use crate::store::wire::{ShardAnswer, encode_answer};
 
@@ -82,9 +83,14 @@ impl Serving {
         Some((lane, before))
     }
 
-    /// Ends the lanes of the incarnations of a node up to this one. Returns their shards and numbers.
-    pub fn end_node(&mut self, node: u64, through: u64) -> Vec<(ShardId, WorkerId)> {
-        self.end(|lane| lane.producer.owner.node == node && lane.producer.owner.incarnation <= through)
+    /// Ends the lanes of a node. Returns their shards and numbers.
+    pub fn end_node(&mut self, node: u64) -> Vec<(ShardId, WorkerId)> {
+        self.end(|lane| lane.producer.owner.node == node)
+    }
+
+    /// Ends the lanes of incarnations that are over. Returns their shards and numbers.
+    pub fn end_incarnations(&mut self, members: &MemberIncarnations) -> Vec<(ShardId, WorkerId)> {
+        self.end(|lane| members.has_ended(lane.producer.owner))
     }
 
     /// Ends the lanes of a shard that has no host any more.
@@ -205,6 +211,12 @@ impl Serving {
     pub fn not_leading(shard: ShardId, producer: Producer, round: u32, term: u64) -> ToProducer {
         let not_leading = NotLeading { incarnation: producer.owner.incarnation, shard, round, term };
         ToProducer { producer, bytes: not_leading.encode() }
+    }
+
+    /// Makes the answer to a frame of an incarnation that is over. `last`: last incarnation of its node.
+    pub fn ended(shard: ShardId, producer: Producer, round: u32, last: u64) -> ToProducer {
+        let ended = Ended { incarnation: producer.owner.incarnation, shard, round, last };
+        ToProducer { producer, bytes: ended.encode() }
     }
 
     pub fn has_work(&self) -> bool {

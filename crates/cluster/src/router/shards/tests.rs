@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::access::AllowAll;
-use broker::peers::{Inbound, Outbound};
+use broker::peers::{Inbound, MemberIncarnations, Outbound};
 use broker::settings::Settings;
 use broker::{Frame, WorkerCommand};
 use link::{BufferMax, ConnectionId, Demand, Identity, Mesh, MeshConfig, Output, Secret};
@@ -30,6 +30,8 @@ struct Found {
     leaders: Vec<(WorkerId, u16, Leader)>,
     lost: Vec<(WorkerId, u64)>,
     open: Vec<(WorkerId, u64)>,
+    incarnations: Vec<(WorkerId, u64)>,
+    members: Vec<(WorkerId, Arc<MemberIncarnations>)>,
     /// Nodes that the shards have lost the links to.
     agreements_lost: Vec<(ShardId, u64)>,
     agreement_frames: Vec<(ShardId, u64)>,
@@ -266,6 +268,8 @@ impl World {
 impl Host {
     fn take(&mut self, worker: WorkerId, inbound: Inbound) {
         let Inbound { key, messages, links_lost, links_open, leaders, shard_frames, .. } = inbound;
+        self.found.incarnations.extend(inbound.incarnation.map(|incarnation| (worker, incarnation)));
+        self.found.members.extend(inbound.members.map(|members| (worker, members)));
         if !messages.is_empty() || !links_lost.is_empty() || !shard_frames.is_empty() {
             self.kept.push((worker, key));
         }
@@ -532,6 +536,39 @@ fn a_frame_for_no_shard_or_worker_is_malformed() {
     assert_eq!(world.hosts[0].unconsumed(), 0, "its credit is returned");
     let found = world.found(0);
     assert!(found.frames.is_empty() && found.leaders.is_empty() && found.agreement_frames.is_empty());
+}
+
+/// The cores have declared a node dead. Its workers go on in the next incarnation, and ask the same leaders again.
+#[test]
+fn workers_learn_the_next_incarnation_of_their_node_and_the_leaders_again() {
+    let mut world = world();
+    world.lead(1, Some(5));
+    let (own, other) = (ShardId(4), Leader { node: id(1).0, term: 5 });
+    world.submit(0, Outbound { leads: vec![(own, Some(9))], ..Outbound::new(WorkerId(0)) });
+    world.run();
+    world.forget_found();
+    world.hosts[0].router.restart_incarnation();
+    let incarnation = world.hosts[0].router.incarnation().0;
+    world.run();
+    let found = world.found(0);
+    assert_eq!(found.incarnations, [0, 1].map(|worker| (WorkerId(worker), incarnation)));
+    let here = Leader { node: id(0).0, term: 9 };
+    for worker in [0, 1].map(WorkerId) {
+        for known in [(worker, SHARD.0, other), (worker, own.0, here)] {
+            assert!(found.leaders.contains(&known), "{known:?} of {:?}", found.leaders);
+        }
+    }
+    assert!(found.lost.is_empty(), "the links are as before");
+}
+
+/// A leader that knows an old roster must not restart a node again and again while that joins.
+#[test]
+fn a_node_that_is_no_member_does_not_restart_for_a_leader() {
+    let mut world = world();
+    let before = world.hosts[0].router.incarnation();
+    world.submit(0, Outbound { ended: Some(before.0), ..Outbound::new(WorkerId(0)) });
+    world.run();
+    assert_eq!(world.hosts[0].router.incarnation(), before);
 }
 
 /// A node is removed and comes back: nothing reaches it before the workers know that it was gone.
