@@ -207,6 +207,7 @@ METRICS = {
     "meridian_cluster_routes_refused_total": (COUNTER, {}),
     "meridian_cluster_routes_unindexed": (GAUGE, {}),
     "meridian_cluster_messages_refused_total": (COUNTER, {}),
+    "meridian_cluster_shard_frames_refused_total": (COUNTER, {}),
     "meridian_cluster_malformed_total": (COUNTER, {}),
     "meridian_cluster_unauthenticated_closed_total": (COUNTER, {}),
     "meridian_cluster_requests_sent_total": (COUNTER, {}),

@@ -126,6 +126,9 @@ pub struct ClusterView {
     pub dropped_suspect: u64,
     /// Messages of QoS 1 and 2 that were refused because a buffer was full.
     pub refused: u64,
+    /// Frames between workers and shards of other nodes that were dropped because a link was down or a buffer was full.
+    /// Their senders repeat them.
+    pub shard_frames_refused: u64,
     /// Invalid messages received from peers.
     pub malformed: u64,
     /// Connections to the cluster port that were closed because too many were unauthenticated.

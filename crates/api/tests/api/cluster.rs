@@ -60,6 +60,7 @@ pub fn view() -> ClusterView {
         dropped_qos0: 0,
         dropped_suspect: 0,
         refused: 0,
+        shard_frames_refused: 0,
         malformed: 0,
         unauthenticated_closed: 7,
         requests_sent: 6,

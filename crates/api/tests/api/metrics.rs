@@ -367,6 +367,7 @@ const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
     ("meridian_cluster_routes_applied_total", &[]),
     ("meridian_cluster_routes_refused_total", &[]),
     ("meridian_cluster_messages_refused_total", &[]),
+    ("meridian_cluster_shard_frames_refused_total", &[]),
     ("meridian_cluster_malformed_total", &[]),
     ("meridian_cluster_unauthenticated_closed_total", &[]),
     ("meridian_cluster_requests_sent_total", &[]),

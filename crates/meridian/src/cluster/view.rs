@@ -32,6 +32,7 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         dropped_qos0: counters.dropped_qos0,
         dropped_suspect: counters.dropped_suspect,
         refused: counters.refused,
+        shard_frames_refused: counters.shard_frames_refused,
         malformed: counters.malformed,
         unauthenticated_closed: view.unauthenticated_closed,
         requests_sent: counters.requests_sent,

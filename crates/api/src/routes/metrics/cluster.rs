@@ -82,6 +82,12 @@ fn own(text: &mut Text, view: &ClusterView) {
             full.",
             view.refused,
         ),
+        (
+            "shard_frames_refused",
+            "Frames between workers and shards of other nodes that were dropped because a link was down or a \
+             buffer was full.",
+            view.shard_frames_refused,
+        ),
         ("malformed", "Invalid messages received from peers.", view.malformed),
         (
             "unauthenticated_closed",
