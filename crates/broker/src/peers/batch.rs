@@ -51,6 +51,11 @@ pub struct ShardFrame {
     pub bytes: Bytes,
 }
 
+impl ShardFrame {
+    /// Maximum length of a frame. The largest message that a client may send fits.
+    pub const BYTES_MAX: usize = (257 << 20) - 64;
+}
+
 /// Receiver of a [`ShardFrame`] on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {

@@ -11,6 +11,10 @@ use super::ClusterRouter;
 use crate::features;
 use crate::wire::{self, PeerMessage};
 
+/// Length of the header of a frame between a worker and a shard: see [`PeerMessage`].
+const HEADER: usize = 3;
+const _: () = assert!(ShardFrame::BYTES_MAX + HEADER <= link::FRAME_MAX as usize);
+
 /// Leaders of shards, and the traffic of each worker with each peer.
 ///
 /// **Invariant:** frames of a worker reach a peer in order, and none after a lost one before the worker has taken the

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mqtt::{PacketId, QoS};
 use shard::{Mutation, NodeIncarnation, mutated};
 
-use super::frame::{self, Flags, Item};
+use super::frame::{self, Flags, Item, Received};
 use crate::batch::{Claimed, SessionDelivery, Token};
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::node::OwnerKey;
@@ -35,6 +35,8 @@ pub(super) struct Asking {
     published: BTreeMap<(u32, u32), ShardSet>,
     /// Ends of connections that wait until their messages have arrived at the shards, or never will.
     closing: Vec<Closing>,
+    /// Maximum length of a request.
+    request_max: usize,
     scratch: Vec<u8>,
 }
 
@@ -65,10 +67,10 @@ struct Lane {
     /// Number of the last request that was sent in any round, and in this one.
     sent: u64,
     sent_in_round: u64,
-    /// Bytes of requests that were sent in this round and may not have arrived.
+    /// Bytes that were sent in this round and may not have arrived.
     flying: usize,
-    /// Parts of them, with the number of the last request of each and their bytes. A receipt is wanted for each.
-    portions: VecDeque<(u64, usize)>,
+    /// Parts of them, with the last item of each and their bytes. A receipt is wanted for each.
+    portions: VecDeque<(Received, usize)>,
     /// Bytes that were sent after the last portion.
     portion: usize,
     /// The leader has sent something in this round. Whatever was sent in earlier rounds has arrived before it, or
@@ -88,7 +90,11 @@ struct Lane {
     epochs: BTreeMap<(u32, u32), u32>,
     /// Items of this turn's frames.
     out: Vec<Vec<u8>>,
-    /// Number of the frames that report connections, at the beginning of a round; 0 when they were sent.
+    /// First connection that is not reported in this round; `None` when all are. Requests wait for that.
+    unreported: Option<(u32, u32)>,
+    /// Number of connections that were reported in this round.
+    reported: u64,
+    /// Number of the frame of this turn that reports the last connection; 0 if none does.
     attaching: usize,
     /// No frame of the round was sent.
     is_first: bool,
@@ -179,8 +185,8 @@ pub(super) struct ToLeader {
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of requests to one shard that may be on the way at once, unless one is larger. A link has room for those of
-/// many shards, so that a new round with many requests gets on.
+/// Bytes for one shard that may be on the way at once, unless one request is larger. A link has room for those of many
+/// shards, so that a new round with many connections and requests gets on.
 const FLYING_MAX: usize = 1024 * 1024;
 /// Memory of a request in addition to its bytes.
 const REQUEST: usize = 96;
@@ -197,6 +203,7 @@ impl Asking {
             changed: ShardSet::EMPTY,
             published: BTreeMap::new(),
             closing: Vec::new(),
+            request_max: frame::REQUEST_MAX,
             scratch: Vec::new(),
         }
     }
@@ -272,6 +279,14 @@ impl Asking {
         if !encode_request(request, now, &mut self.scratch) {
             return token;
         }
+        if self.scratch.len() > self.request_max {
+            // No link takes it, so it would be repeated for ever.
+            tracing::error!(
+                bytes = self.scratch.len(),
+                "request to a shard refused: it is too large for a link"
+            );
+            return token;
+        }
         lane.last += 1;
         let number = lane.last;
         let session = request.of_connection().map(|session| (session.slot, session.generation));
@@ -323,9 +338,8 @@ impl Asking {
 
     /// Begins a round with a leader, which may be the one of the last round: it is announced again when what it had
     /// sent may be lost. Does nothing if a later one is known.
-    pub fn begin(&mut self, now: Time, shard: ShardId, leader: Leader) {
-        let Self { worker, lanes, scratch, .. } = self;
-        let Some(lane) = lanes.get_mut(shard.index()) else { return };
+    pub fn begin(&mut self, shard: ShardId, leader: Leader) {
+        let Some(lane) = self.lanes.get_mut(shard.index()) else { return };
         if lane.leader.is_some_and(|known| known.term > leader.term) {
             return;
         }
@@ -338,28 +352,7 @@ impl Asking {
         lane.is_first = true;
         // The first frame is sent even if it is empty.
         lane.out.push(Vec::new());
-        for ((slot, generation), attached) in
-            lane.attached.iter().filter(|_| !mutated(Mutation::ForgetConnections))
-        {
-            let connection = ConnectionId { worker: *worker, slot: *slot, generation: *generation };
-            let Claiming { client_id, user, window } = &attached.claiming;
-            let attach = Request::Attach(Box::new(Attach {
-                client_id: client_id.clone(),
-                session: attached.session,
-                epoch: attached.epoch,
-                connection,
-                user: *user,
-                payers: Payers::default(),
-                window: *window,
-                last: attached.last,
-                known_to: ShardSet::EMPTY,
-            }));
-            scratch.clear();
-            encode_request(&attach, now, scratch);
-            let item = Item { number: 0, epoch: attached.epoch, age_ms: 0, bytes: scratch };
-            push(&mut lane.out, item);
-        }
-        lane.attaching = lane.out.len();
+        (lane.unreported, lane.reported, lane.attaching) = (Some((0, 0)), 0, 0);
         self.bytes -= lane.drop_given_up();
         if mutated(Mutation::ForgetUnanswered) {
             lane.sent_in_round = lane.last;
@@ -408,14 +401,14 @@ impl Asking {
     }
 
     /// Handles that a node does not lead the shard, or does not know the round. `term` is the one in which it leads.
-    pub fn not_leading(&mut self, now: Time, shard: ShardId, (node, round): (u64, u32), term: u64) {
+    pub fn not_leading(&mut self, shard: ShardId, (node, round): (u64, u32), term: u64) {
         let Some(lane) = self.lanes.get_mut(shard.index()) else { return };
         if !lane.is_from_leader(node, round) {
             return;
         }
         lane.stop();
         if term > 0 {
-            self.begin(now, shard, Leader { node, term });
+            self.begin(shard, Leader { node, term });
         }
     }
 
@@ -424,15 +417,17 @@ impl Asking {
         self.lanes.get(shard.index()).is_some_and(|lane| lane.is_from_leader(node, round))
     }
 
-    /// Notes that requests up to a number have arrived in the present round.
-    pub fn received(&mut self, shard: ShardId, number: u64) {
+    /// Notes that everything up to an item has arrived in the present round.
+    pub fn received(&mut self, shard: ShardId, received: Received) {
         let lane = &mut self.lanes[shard.index()];
-        lane.received = number.max(lane.received);
+        if let Received::Request(number) = received {
+            lane.received = number.max(lane.received);
+        }
         lane.is_answered = true;
-        while let Some((_, bytes)) = lane.portions.pop_front_if(|(last, _)| *last <= number) {
+        while let Some((_, bytes)) = lane.portions.pop_front_if(|(last, _)| *last <= received) {
             lane.flying -= bytes;
         }
-        if lane.sent_in_round < lane.last {
+        if lane.unreported.is_some() || lane.sent_in_round < lane.last {
             self.changed.insert(shard);
         }
     }
@@ -529,6 +524,7 @@ impl Asking {
                 lane.out.clear();
                 continue;
             };
+            lane.report(now, self.worker, &mut self.scratch);
             lane.fill(now);
             if lane.wants_receipt && lane.out.is_empty() {
                 lane.out.push(Vec::new());
@@ -569,8 +565,59 @@ impl Lane {
         self.out.clear();
     }
 
+    /// Adds connections to the frames of this turn, as many as may be on the way at once.
+    fn report(&mut self, now: Time, worker: WorkerId, scratch: &mut Vec<u8>) {
+        let Some(mut from) = self.unreported else { return };
+        if mutated(Mutation::ForgetConnections) {
+            from = (u32::MAX, u32::MAX);
+        }
+        let mut next = None;
+        for ((slot, generation), attached) in self.attached.range(from..) {
+            if self.flying >= FLYING_MAX {
+                next = Some((*slot, *generation));
+                break;
+            }
+            let Claiming { client_id, user, window } = &attached.claiming;
+            let attach = Request::Attach(Box::new(Attach {
+                client_id: client_id.clone(),
+                session: attached.session,
+                epoch: attached.epoch,
+                connection: ConnectionId { worker, slot: *slot, generation: *generation },
+                user: *user,
+                payers: Payers::default(),
+                window: *window,
+                last: attached.last,
+                known_to: ShardSet::EMPTY,
+            }));
+            scratch.clear();
+            encode_request(&attach, now, scratch);
+            let item = Item { number: 0, epoch: attached.epoch, age_ms: 0, bytes: scratch };
+            push(&mut self.out, item);
+            self.reported += 1;
+            let bytes = scratch.len() + REQUEST;
+            self.flying += bytes;
+            self.portion += bytes;
+            if self.portion >= FLYING_MAX / 2 {
+                let last = Received::Connections(self.reported);
+                self.portions.push_back((last, std::mem::take(&mut self.portion)));
+                self.wants_receipt = true;
+            }
+        }
+        self.unreported = next;
+        if next.is_none() {
+            // A frame says so even if it is empty.
+            if self.out.is_empty() {
+                self.out.push(Vec::new());
+            }
+            self.attaching = self.out.len();
+        }
+    }
+
     /// Adds requests to the frames of this turn, as many as may be on the way at once.
     fn fill(&mut self, now: Time) {
+        if self.unreported.is_some() {
+            return;
+        }
         let from = self.unanswered.partition_point(|unanswered| unanswered.number <= self.sent_in_round);
         for unanswered in self.unanswered.range(from..) {
             if self.flying >= FLYING_MAX {
@@ -585,7 +632,8 @@ impl Lane {
             self.flying += bytes;
             self.portion += bytes;
             if self.portion >= FLYING_MAX / 2 {
-                self.portions.push_back((unanswered.number, std::mem::take(&mut self.portion)));
+                let last = Received::Request(unanswered.number);
+                self.portions.push_back((last, std::mem::take(&mut self.portion)));
                 self.wants_receipt = true;
             }
         }
@@ -749,33 +797,33 @@ mod tests {
             assert_eq!(asking.request(NOW, SHARD, append(sequence)), None);
         }
         assert!(numbers(&mut asking).is_empty(), "nobody leads the shard");
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         let frames = sent(&mut asking);
         assert_eq!(frames.len(), 1);
         let (_, flags, first) = &frames[0];
         assert!(flags.is_first && flags.is_attached);
         assert_eq!(first, &[1, 2, 3]);
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         assert_eq!(numbers(&mut asking), [1, 2, 3], "its answers may be lost");
         let token = asking.answered(SHARD, 2);
         assert_eq!(token, Some(Token::Publish { connection: CONNECTION, sequence: 1 }));
         assert_eq!(asking.answered(SHARD, 2), None, "an answer comes once");
-        asking.begin(NOW, SHARD, leader(3, 6));
+        asking.begin(SHARD, leader(3, 6));
         assert!(numbers(&mut asking).is_empty(), "an earlier leader");
-        asking.begin(NOW, SHARD, leader(3, 8));
+        asking.begin(SHARD, leader(3, 8));
         assert_eq!(numbers(&mut asking), [1, 3]);
         asking.link_lost(3);
         assert_eq!(asking.request(NOW, SHARD, append(3)), None);
         assert!(numbers(&mut asking).is_empty());
-        asking.begin(NOW, SHARD, leader(3, 8));
+        asking.begin(SHARD, leader(3, 8));
         assert_eq!(numbers(&mut asking), [1, 3, 4]);
     }
 
     #[test]
     fn answers_of_another_round_or_node_do_not_count() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
-        asking.begin(NOW, SHARD, leader(3, 8));
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(3, 8));
         assert!(asking.is_present(SHARD, 3, 2));
         assert!(!asking.is_present(SHARD, 3, 1), "a round before");
         assert!(!asking.is_present(SHARD, 2, 2), "another node");
@@ -787,17 +835,17 @@ mod tests {
     #[test]
     fn requests_without_an_answer_of_their_own_are_kept_until_they_are_committed() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         let forget = || Request::ForgetOrigin { origin: 1 };
         asking.request(NOW, SHARD, forget());
         asking.request(NOW, SHARD, append(0));
         asking.request(NOW, SHARD, forget());
         asking.settled(SHARD, 2);
-        asking.begin(NOW, SHARD, leader(3, 8));
+        asking.begin(SHARD, leader(3, 8));
         assert_eq!(numbers(&mut asking), [2, 3], "a publisher waits for the second");
         asking.settled(SHARD, 3);
         asking.answered(SHARD, 2);
-        asking.begin(NOW, SHARD, leader(2, 9));
+        asking.begin(SHARD, leader(2, 9));
         assert!(numbers(&mut asking).is_empty());
         assert_eq!(asking.bytes(), 0);
     }
@@ -806,18 +854,18 @@ mod tests {
     #[test]
     fn a_session_is_released_when_the_messages_of_its_connection_have_arrived() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
-        asking.begin(NOW, HOME, leader(3, 7));
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(HOME, leader(3, 7));
         asking.request(NOW, SHARD, append(0));
         sent(&mut asking);
         asking.request(NOW, HOME, release());
         let frames = sent(&mut asking);
         assert_eq!(frames.len(), 1, "a question for a receipt");
         assert!(frames[0].0 == SHARD && frames[0].1.wants_receipt && frames[0].2.is_empty());
-        asking.received(SHARD, 0);
+        asking.received(SHARD, Received::Connections(0));
         asking.release_closing(NOW);
         assert!(sent(&mut asking).is_empty(), "it has not arrived");
-        asking.received(SHARD, 1);
+        asking.received(SHARD, Received::Request(1));
         asking.release_closing(NOW);
         assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
     }
@@ -826,20 +874,20 @@ mod tests {
     #[test]
     fn a_session_is_released_when_the_next_leader_has_answered() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
-        asking.begin(NOW, HOME, leader(3, 7));
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(HOME, leader(3, 7));
         asking.request(NOW, SHARD, append(0));
         sent(&mut asking);
         asking.link_lost(2);
         asking.request(NOW, HOME, release());
         asking.release_closing(NOW);
         assert!(sent(&mut asking).is_empty());
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         let frames = sent(&mut asking);
         assert!(frames[0].1.wants_receipt && frames[0].2.is_empty(), "the message is given up: {frames:?}");
         asking.release_closing(NOW);
         assert!(sent(&mut asking).is_empty(), "nothing has come in the new round");
-        asking.received(SHARD, 0);
+        asking.received(SHARD, Received::Connections(0));
         asking.release_closing(NOW);
         assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
     }
@@ -847,14 +895,64 @@ mod tests {
     #[test]
     fn a_session_is_released_at_once_without_messages_on_the_way() {
         let mut asking = asking();
-        asking.begin(NOW, HOME, leader(3, 7));
+        asking.begin(HOME, leader(3, 7));
         // No leader has got this one.
         asking.request(NOW, SHARD, append(0));
         asking.request(NOW, HOME, release());
         let frames: Vec<_> = sent(&mut asking).into_iter().filter(|frame| !frame.2.is_empty()).collect();
         assert_eq!(frames.iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         assert!(numbers(&mut asking).is_empty(), "and nobody gets it any more");
+    }
+
+    /// No link takes it: it would come back for ever, and with it each later request.
+    #[test]
+    fn a_request_that_is_too_large_for_a_link_is_not_kept() {
+        let mut asking = asking();
+        asking.request_max = 1_000;
+        asking.begin(SHARD, leader(2, 7));
+        let Request::Append { message, .. } = append(0) else { unreachable!() };
+        let message = MessageView { payload: &[7; 1_000], ..message.view() }.to_message();
+        let token = Some(Token::Publish { connection: CONNECTION, sequence: 8 });
+        let (identity, refusal) = (None, None);
+        let request = Request::Append { message, sessions: true, groups: false, identity, refusal, token };
+        assert_eq!(asking.request(NOW, SHARD, request), token);
+        assert_eq!(asking.request(NOW, SHARD, append(0)), None);
+        assert_eq!(numbers(&mut asking), [1]);
+    }
+
+    #[test]
+    fn a_round_reports_no_more_connections_at_once_than_may_be_on_the_way() {
+        let mut asking = asking();
+        let lane = &mut asking.lanes[SHARD.index()];
+        for slot in 0..30_000 {
+            let session = SessionId { shard: SHARD, slot, generation: 1 };
+            let client_id = format!("client-{slot}").into();
+            let claiming = Claiming { client_id, user: OwnerKey::NOBODY, window: 10 };
+            lane.attached.insert((slot, 1), Attached { claiming, session, epoch: 1, last: None });
+        }
+        asking.request(NOW, SHARD, append(0));
+        asking.begin(SHARD, leader(2, 7));
+        let (mut reported, mut turns) = (0, 0);
+        loop {
+            let frames = sent(&mut asking);
+            let count = frames.iter().map(|frame| frame.2.len()).sum::<usize>();
+            assert!(count > 0 && count * REQUEST <= FLYING_MAX, "{count} connections");
+            turns += 1;
+            let requests = frames.iter().flat_map(|frame| &frame.2).filter(|number| **number > 0).count();
+            reported += (count - requests) as u64;
+            let is_attached = frames.iter().any(|frame| frame.1.is_attached);
+            assert_eq!((is_attached, requests), (reported == 30_000, usize::from(is_attached)));
+            if is_attached {
+                break;
+            }
+            assert!(frames.iter().any(|frame| frame.1.wants_receipt), "it would stand still");
+            asking.received(SHARD, Received::Connections(reported));
+        }
+        assert!(turns > 3, "{turns} turns");
+        assert!(!asking.lanes[SHARD.index()].has_arrived(1, 1), "no request has arrived");
+        asking.received(SHARD, Received::Request(1));
+        assert!(asking.lanes[SHARD.index()].has_arrived(1, 1));
     }
 
     fn forwarded(qos: QoS) -> Request {
@@ -868,7 +966,7 @@ mod tests {
     #[test]
     fn another_incarnation_sends_no_message_again_that_must_not_come_twice() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         asking.request(NOW, SHARD, append(0));
         asking.request(NOW, SHARD, forwarded(QoS::ExactlyOnce));
         asking.request(NOW, SHARD, forwarded(QoS::AtLeastOnce));
@@ -879,8 +977,8 @@ mod tests {
         let token = |qos| Token::Forwarded { worker: WorkerId(0), key: qos as u32 };
         assert_eq!(unknown, [token(QoS::ExactlyOnce)], "the first of this QoS may have been applied");
         assert!(!asking.is_present(SHARD, 2, 1) && sent(&mut asking).is_empty(), "its leaders are unknown");
-        asking.begin(NOW, SHARD, leader(2, 7));
-        asking.begin(NOW, HOME, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(HOME, leader(2, 7));
         let frames = asking.take_frames(NOW);
         let requests = frames.iter().map(|frame| decode_requests(&frame.bytes).expect("a frame"));
         let requests = requests.map(|requests| {
@@ -897,7 +995,7 @@ mod tests {
     #[test]
     fn one_request_that_waits_long_does_not_keep_the_memory_of_others() {
         let mut asking = asking();
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         asking.request(NOW, SHARD, append(0));
         for number in 2..10_000 {
             asking.request(NOW, SHARD, append(number as u32));
@@ -906,7 +1004,7 @@ mod tests {
         }
         let lane = &asking.lanes[SHARD.index()];
         assert!(lane.unanswered.len() < 200, "{} requests", lane.unanswered.len());
-        asking.begin(NOW, SHARD, leader(3, 8));
+        asking.begin(SHARD, leader(3, 8));
         assert_eq!(numbers(&mut asking), [1]);
     }
 
@@ -923,7 +1021,7 @@ mod tests {
         for _ in 0..1_000 {
             asking.request(NOW, SHARD, unsubscribe());
         }
-        asking.begin(NOW, SHARD, leader(2, 7));
+        asking.begin(SHARD, leader(2, 7));
         let (mut next, mut turns) = (1, 0);
         while next <= 1_000 {
             let frames = sent(&mut asking);
@@ -934,7 +1032,7 @@ mod tests {
                 next += 1;
             }
             assert!(next > 1_000 || frames.iter().any(|frame| frame.1.wants_receipt), "it would stand still");
-            asking.received(SHARD, next - 1);
+            asking.received(SHARD, Received::Request(next - 1));
             turns += 1;
         }
         assert!(turns > 5, "{turns} turns");

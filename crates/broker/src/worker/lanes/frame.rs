@@ -8,9 +8,11 @@
 //! ended        3 | incarnation u64 | shard u16 | round u32 | last u64
 //! ```
 //!
-//! The incarnation is that of the node of the worker, in both directions.
+//! The incarnation is that of the node of the worker, in both directions. `received` is the number of the last request
+//! of the round that has arrived. Before the first one it is the number of reported connections, with the highest bit.
 
 use crate::ids::ShardId;
+use crate::peers::ShardFrame;
 
 /// Error: the bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +72,33 @@ pub(super) struct Answers<'a> {
     pub round: u32,
     /// Index of the last record that the shard had applied.
     pub index: u64,
-    /// Number of the last request of the round that has arrived.
-    pub received: u64,
+    pub received: Received,
     pub items: Vec<&'a [u8]>,
+}
+
+/// Last item of a round that has arrived, in the order in which they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Received {
+    /// So many connections were reported, and no request has arrived.
+    Connections(u64),
+    /// The request of this number has arrived.
+    Request(u64),
+}
+
+/// Bit of [`Received::Connections`].
+const CONNECTIONS: u64 = 1 << 63;
+
+impl Received {
+    fn bits(self) -> u64 {
+        match self {
+            Self::Connections(count) => count | CONNECTIONS,
+            Self::Request(number) => number,
+        }
+    }
+
+    fn of_bits(bits: u64) -> Self {
+        if bits & CONNECTIONS == 0 { Self::Request(bits) } else { Self::Connections(bits & !CONNECTIONS) }
+    }
 }
 
 /// The shard is not led here, or its leader does not know this round.
@@ -106,6 +132,10 @@ pub(super) enum ToWorker<'a> {
 /// Size in bytes of the items at which a frame is full, if it has one.
 pub(super) const FULL: usize = 256 * 1024;
 
+/// Maximum length of a request: a frame takes it alone.
+pub(super) const REQUEST_MAX: usize = ShardFrame::BYTES_MAX - 64;
+const _: () = assert!(REQUEST_MAX > (256 << 20) + (512 << 10), "the largest message of a client fits");
+
 const REQUESTS: u8 = 0;
 const ANSWERS: u8 = 1;
 const NOT_LEADING: u8 = 2;
@@ -135,7 +165,7 @@ pub(super) fn push_item(item: Item<'_>, items: &mut Vec<u8>) {
 pub(super) fn answers(
     incarnation: u64,
     (shard, round): (ShardId, u32),
-    (index, received): (u64, u64),
+    (index, received): (u64, Received),
     items: &[u8],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(31 + items.len());
@@ -144,7 +174,7 @@ pub(super) fn answers(
     bytes.extend(shard.0.to_le_bytes());
     bytes.extend(round.to_le_bytes());
     bytes.extend(index.to_le_bytes());
-    bytes.extend(received.to_le_bytes());
+    bytes.extend(received.bits().to_le_bytes());
     bytes.extend(items);
     bytes
 }
@@ -206,7 +236,7 @@ pub(super) fn decode_answers(mut bytes: &[u8]) -> Result<ToWorker<'_>, FrameErro
     let number = u64::from_le_bytes(take(rest)?);
     match kind {
         ANSWERS => {
-            let received = u64::from_le_bytes(take(rest)?);
+            let received = Received::of_bits(u64::from_le_bytes(take(rest)?));
             let mut items = Vec::new();
             while !rest.is_empty() {
                 items.push(take_bytes(rest)?);
@@ -251,7 +281,7 @@ mod tests {
         let mut items = Vec::new();
         push_bytes(b"bc", &mut items);
         push_bytes(b"", &mut items);
-        let answers = answers(7, (ShardId(4), 5), (77, 9), &items);
+        let answers = answers(7, (ShardId(4), 5), (77, Received::Request(9)), &items);
         let not_leading = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
         let ended = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };
         [requests, answers, not_leading.encode(), ended.encode()]
@@ -290,7 +320,10 @@ mod tests {
             Ok(ToWorker::Answers(answers)) => (answers.index, answers.received, answers.items),
             other => panic!("{other:?}"),
         };
-        assert_eq!(of(&answers), (77, 9, expected));
+        assert_eq!(of(&answers), (77, Received::Request(9), expected));
+        let receipt = super::answers(7, (ShardId(4), 5), (77, Received::Connections(9)), &[]);
+        assert_eq!(receipt[23..], [9, 0, 0, 0, 0, 0, 0, 0x80]);
+        assert_eq!(of(&receipt), (77, Received::Connections(9), Vec::new()));
         let expected = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
         assert_eq!(decode_answers(&not_leading), Ok(ToWorker::NotLeading(expected)));
         let expected = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };

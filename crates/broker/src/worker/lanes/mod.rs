@@ -359,7 +359,7 @@ impl Worker {
         let Some(lanes) = self.lanes.as_mut().filter(|lanes| lanes.own.incarnation == incarnation) else {
             return;
         };
-        lanes.asking.not_leading(self.clock.now(), shard, (node, round), term);
+        lanes.asking.not_leading(shard, (node, round), term);
     }
 
     /// Begins to send requests to the leaders of shards.
@@ -367,7 +367,7 @@ impl Worker {
         let Some(lanes) = &mut self.lanes else { return };
         for (shard, leader) in leaders {
             lanes.counters.rounds += 1;
-            lanes.asking.begin(self.clock.now(), shard, leader);
+            lanes.asking.begin(shard, leader);
         }
     }
 
@@ -437,7 +437,7 @@ impl Worker {
         let Some(lanes) = self.lanes.as_mut().filter(|lanes| lanes.own.incarnation == incarnation) else {
             return;
         };
-        lanes.asking.not_leading(self.clock.now(), shard, (node, round), 0);
+        lanes.asking.not_leading(shard, (node, round), 0);
         // A later one that this worker does not know yet begins another round.
         if last == incarnation {
             self.peers.outbound.ended = Some(incarnation);

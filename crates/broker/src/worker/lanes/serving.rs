@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::frame::{self, Ended, NotLeading};
+use super::frame::{self, Ended, NotLeading, Received};
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::peers::MemberIncarnations;
 use crate::store::Producer;
@@ -29,6 +29,8 @@ pub(super) struct ServedLane {
     pub round: u32,
     /// Number of the last request.
     last: u64,
+    /// Number of the connections that were reported.
+    reported: u64,
     /// Batches with commands of requests, and the number of the last of these requests.
     proposals: VecDeque<(u64, u64)>,
     /// Items of this turn's frames.
@@ -77,7 +79,8 @@ impl Serving {
         }
         self.last = lane.0 + 1;
         let (proposals, out) = (VecDeque::new(), Vec::new());
-        self.lanes.insert(lane, ServedLane { shard, producer, round, last: 0, proposals, out });
+        let (last, reported) = (0, 0);
+        self.lanes.insert(lane, ServedLane { shard, producer, round, last, reported, proposals, out });
         let before = self.by_producer.insert((shard, producer), lane);
         before.into_iter().for_each(|before| self.remove(before));
         Some((lane, before))
@@ -133,8 +136,10 @@ impl Serving {
     pub fn is_next(&mut self, lane: WorkerId, number: u64) -> bool {
         let Some(served) = self.lanes.get_mut(&lane) else { return false };
         // The beginning of a round has no numbers.
-        let is_next = number > served.last || number == 0 && served.last == 0;
+        let is_report = number == 0 && served.last == 0;
+        let is_next = number > served.last || is_report;
         served.last = number.max(served.last);
+        served.reported += u64::from(is_report);
         is_next
     }
 
@@ -194,13 +199,16 @@ impl Serving {
     pub fn take_frames(&mut self, index: impl Fn(ShardId) -> u64) -> Vec<ToProducer> {
         let mut frames = Vec::new();
         for lane in std::mem::take(&mut self.changed) {
-            let Some(ServedLane { shard, producer, round, out, last, .. }) = self.lanes.get_mut(&lane) else {
-                continue;
+            let Some(served) = self.lanes.get_mut(&lane) else { continue };
+            let received = match served.last {
+                0 => Received::Connections(served.reported),
+                last => Received::Request(last),
             };
+            let ServedLane { shard, producer, round, out, .. } = served;
             let items = if out.is_empty() { vec![Vec::new()] } else { std::mem::take(out) };
             let incarnation = producer.owner.incarnation;
             for items in items {
-                let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), *last), &items);
+                let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), received), &items);
                 frames.push(ToProducer { producer: *producer, bytes });
             }
         }
