@@ -297,6 +297,14 @@ impl SessionDelivery {
             Self::Publish { packet_id, .. } | Self::PubRel { packet_id } => *packet_id,
         }
     }
+
+    /// Bytes of its message.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Publish { message, .. } => message.size(),
+            Self::PubRel { .. } => 0,
+        }
+    }
 }
 
 /// Subscription Identifiers of one delivery, usually none.

@@ -73,6 +73,11 @@ impl Outbox {
         }
     }
 
+    /// Queues an answer for a lane.
+    pub fn answer(&mut self, lane: WorkerId, answer: ShardAnswer) {
+        self.answers.push((lane, answer));
+    }
+
     /// Takes the requests that need numbers.
     pub fn take_requests(&mut self) -> Vec<(ShardId, Request)> {
         std::mem::take(&mut self.requests)

@@ -9,6 +9,7 @@ use crate::ids::{ConnectionId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
 use crate::store::Completion;
+use crate::store::wire::ShardAnswer;
 
 impl Worker {
     /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].
@@ -179,6 +180,10 @@ impl Worker {
         }
         for (shard, request) in output.requests.drain(..) {
             self.outbox.request(shard, request);
+        }
+        // The answers to these requests follow.
+        for (lane, number, by) in output.remembered.drain(..) {
+            self.outbox.answer(lane, ShardAnswer::Remembered { number, by });
         }
         let own = self.id;
         for (token, reason) in output.acknowledged.drain(..) {

@@ -135,8 +135,8 @@ impl HostedShards {
 
     /// Takes the output if it is one command or nothing; `None` if there is more.
     pub fn take_only_command(&mut self) -> Option<Option<(WorkerId, WorkerCommand)>> {
-        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, propagated, frames } =
-            &mut self.output;
+        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, .. } = &self.output;
+        let ShardOutput { propagated, frames, remembered, .. } = &self.output;
         let is_short = commands.len() <= 1
             && requests.is_empty()
             && acknowledged.is_empty()
@@ -144,8 +144,9 @@ impl HostedShards {
             && offered.is_empty()
             && deleted.is_empty()
             && propagated.is_empty()
-            && frames.is_empty();
-        is_short.then(|| commands.pop())
+            && frames.is_empty()
+            && remembered.is_empty();
+        is_short.then(|| self.output.commands.pop())
     }
 
     /// Takes the output of the shards. [`Self::recycle`] gets its memory back.

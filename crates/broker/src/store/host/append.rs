@@ -163,7 +163,7 @@ impl ShardHost {
                     self.appends[key].identity = identity;
                 }
                 let by = self.id;
-                out.requests.extend(asker.map(|(shard, key)| (shard, Request::AcceptedBy { key, by })));
+                asker.into_iter().for_each(|asker| asker.remembered(by, out));
             }
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),

@@ -149,7 +149,15 @@ pub struct ShardOutput {
     pub propagated: Vec<(NodeIndex, Message, u64)>,
     /// Frames for other replicas of the shard.
     pub frames: Vec<(ShardId, Frame)>,
+    /// Requests of other nodes whose message a shard remembers by its identity, before they are answered.
+    pub remembered: Vec<(WorkerId, u64, ShardId)>,
+    /// Bytes of the messages in the last command, if that is a delivery.
+    delivery_bytes: usize,
 }
+
+/// Bytes of the messages of one delivery from which on the next message gets a delivery of its own. Each one fits a
+/// frame to another node, whatever the sizes of the messages.
+const DELIVERY_BYTES: usize = 1 << 20;
 
 /// Messages that a shard holds in memory. Those for connected sessions are in [`Live::bodies`].
 struct Memory {
@@ -183,13 +191,17 @@ impl ShardOutput {
     }
 
     fn deliver(&mut self, connection: ConnectionId, delivery: SessionDelivery) {
+        let bytes = delivery.bytes();
         if let Some((_, WorkerCommand::Completion(Completion::Deliver { connection: last, more, .. }))) =
             self.commands.last_mut()
             && *last == connection
+            && self.delivery_bytes + bytes <= DELIVERY_BYTES
         {
+            self.delivery_bytes += bytes;
             more.push(delivery);
             return;
         }
+        self.delivery_bytes = bytes;
         self.complete(Completion::Deliver { connection, first: delivery, more: Vec::new() });
     }
 }

@@ -11,8 +11,8 @@ use shard::Command;
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
-use crate::batch::Token;
-use crate::ids::{ShardId, ShardSet, Time};
+use crate::batch::{Token, TokenKind};
+use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Identity, Request};
 
@@ -25,12 +25,35 @@ pub(super) struct OrphanSearch {
     unanswered: ShardSet,
 }
 
+/// An append of a shard that waits for a message, and may be an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// The append with this key, on this node.
+    Append(ShardId, u32),
+    /// An append on the node of a lane, with the number of the request.
+    Requested(WorkerId, u64),
+}
+
 impl Waiter {
-    /// The shard whose append waits, and its key there.
-    pub(super) fn asker(&self) -> Option<(ShardId, u32)> {
-        match self {
-            Waiter::Token(Token::Append { shard, key }) => Some((*shard, *key)),
+    /// Returns the append of a shard that waits, if one does.
+    pub(super) fn asker(&self) -> Option<Asker> {
+        let Waiter::Token(token) = self else { return None };
+        match token {
+            Token::Append { shard, key } => Some(Asker::Append(*shard, *key)),
+            Token::Requested { kind: TokenKind::Append, .. } => {
+                token.as_requested().map(|(lane, number)| Asker::Requested(lane, number))
+            }
             _ => None,
+        }
+    }
+}
+
+impl Asker {
+    /// Reports that a shard remembers the identity of the message.
+    pub(super) fn remembered(self, by: ShardId, out: &mut ShardOutput) {
+        match self {
+            Self::Append(shard, key) => out.requests.push((shard, Request::AcceptedBy { key, by })),
+            Self::Requested(lane, number) => out.remembered.push((lane, number, by)),
         }
     }
 }
@@ -87,8 +110,8 @@ impl ShardHost {
         let Some(append) = self.appends.get_mut(key) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
             shards.insert(by);
-        } else if let Some((shard, key)) = append.waiter.asker() {
-            out.requests.push((shard, Request::AcceptedBy { key, by }));
+        } else if let Some(asker) = append.waiter.asker() {
+            asker.remembered(by, out);
         }
     }
 
