@@ -374,6 +374,7 @@ impl ClusterRouter {
             return;
         }
         for id in self.membership.pending_peers.take_expired(now) {
+            self.shards.forget_leaders(id);
             self.mesh.remove_peer(now, id);
         }
     }
@@ -383,6 +384,7 @@ impl ClusterRouter {
         if !self.membership.pending_peers.forget_removed(id) {
             return false;
         }
+        self.shards.forget_leaders(id);
         self.mesh.remove_peer(now, id);
         self.membership.meta.link_changed(id, false);
         true
@@ -392,6 +394,9 @@ impl ClusterRouter {
     pub(super) fn pending_peer_event(&mut self, now: Time, id: NodeId, event: Event) {
         if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
             return;
+        }
+        if matches!(event, Event::Suspect | Event::Restarted) {
+            self.shards.forget_leaders(id);
         }
         let Membership { meta, pending_peers, .. } = &mut self.membership;
         let Some(pending_peer) = pending_peers.by_id.get_mut(&id) else { return };
@@ -528,7 +533,7 @@ impl ClusterRouter {
         }
     }
 
-    fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
+    pub(super) fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
         let pending_peer = self.membership.pending_peers.by_id.remove(&id);
         self.mesh.add_peer(now, &info.name, &info.address);
         let peer = self.peers.add(now, id, info.clone());
@@ -561,12 +566,13 @@ impl ClusterRouter {
     }
 
     /// Removes a peer that is no longer a member, with all its interest.
-    fn remove_peer(&mut self, now: Time, id: NodeId) {
+    pub(super) fn remove_peer(&mut self, now: Time, id: NodeId) {
         self.settle_messages(id, true);
         self.clear_backlog(id);
         self.questions.lost(id);
-        self.shards_peer_gone(id);
         let Some(peer) = self.peers.remove(now, id) else { return };
+        let is_linked = peer.is_up && self.membership.pending_peers.has_room();
+        self.shards_peer_gone(id, is_linked);
         self.routes.replica.lost(source_of(&peer));
         self.clocks.forget(id);
         self.event_log.forget(id);
@@ -588,7 +594,7 @@ impl ClusterRouter {
         }
         self.hand_over_retained(id);
         let pending_peers = &mut self.membership.pending_peers;
-        if peer.is_up && pending_peers.has_room() {
+        if is_linked {
             // This link tells the node that it is no member.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
             let removed = PendingPeer { last, ..PendingPeer::new(now, PendingState::Removed) };

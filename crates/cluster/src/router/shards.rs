@@ -99,6 +99,13 @@ impl ShardTraffic {
         }
     }
 
+    /// Forgets that a node leads shards: it may have said something else that was lost.
+    pub fn forget_leaders(&mut self, node: NodeId) {
+        for known in self.leaders.iter_mut().filter(|known| known.node == Some(node)) {
+            known.is_confirmed = false;
+        }
+    }
+
     /// Iterates over the shards that a node has said to lead, since its link was last lost.
     fn led_by(&self, node: NodeId) -> impl Iterator<Item = (ShardId, Leader)> {
         let is_led = move |known: &KnownLeader| known.node == Some(node) && known.is_confirmed;
@@ -309,15 +316,18 @@ impl ClusterRouter {
         let Some(peer) = self.shards.peers.get_mut(&id) else { return };
         peer.is_up = false;
         (0..self.node.workers).for_each(|worker| self.close_traffic(id, WorkerId(worker)));
-        for known in self.shards.leaders.iter_mut().filter(|known| known.node == Some(id)) {
-            known.is_confirmed = false;
-        }
+        self.shards.forget_leaders(id);
         lose_agreements(&self.node, id);
     }
 
-    /// Ends the traffic with a node that is no member any more.
-    pub(super) fn shards_peer_gone(&mut self, id: NodeId) {
+    /// Ends the traffic with a node that is no member any more. `is_linked`: its link goes on. If it joins again before
+    /// that is lost, it leads the same shards and does not say so again, and what it has said since waits.
+    pub(super) fn shards_peer_gone(&mut self, id: NodeId, is_linked: bool) {
+        let leaders = self.shards.leaders;
         self.shards_link_lost(id);
+        if is_linked {
+            self.shards.leaders = leaders;
+        }
         if let Some(peer) = self.shards.peers.get_mut(&id) {
             // It is forgotten when all workers know.
             peer.is_gone = true;

@@ -578,8 +578,37 @@ fn a_node_that_was_removed_is_a_new_one() {
     world.lead(1, Some(5));
     world.forget_found();
     let now = world.now;
+/// The node does not notice, because its link stays, so it does not say again which shards it leads.
+#[test]
+fn the_leaders_on_a_node_that_was_removed_and_joins_again_are_known() {
+    let mut world = world();
+    world.lead(1, Some(5));
+    world.forget_found();
+    let now = world.now;
+    world.hosts[0].router.remove_peer(now, id(1));
+    world.run();
+    let found = world.found(0);
+    assert_eq!(of_node(found.lost, 1), both(1));
+    assert!(found.open.is_empty() && found.leaders.is_empty());
+    let now = world.now;
+    world.hosts[0].router.add_peer(now, id(1), &info(1));
+    world.run();
+    let leader = Leader { node: id(1).0, term: 5 };
+    let told: Vec<_> = (0..WORKERS).map(|worker| (WorkerId(worker), SHARD.0, leader)).collect();
+    assert_eq!(world.found(0).leaders, told);
+    // What it says while it is no member is known, too.
+    let now = world.now;
+    world.hosts[0].router.remove_peer(now, id(1));
+    world.lead(1, None);
+    let now = world.now;
+    world.hosts[0].router.add_peer(now, id(1), &info(1));
+    world.forget_found();
+    world.interrupt();
+    assert!(world.found(0).leaders.is_empty());
+}
+
     world.hosts[0].keeps = true;
-    world.hosts[0].router.shards_peer_gone(id(1));
+    world.hosts[0].router.shards_peer_gone(id(1), false);
     world.run();
     let found = world.found(0);
     assert_eq!((of_node(found.lost, 1), of_node(found.open, 1).len()), (both(1), 0));
@@ -587,7 +616,7 @@ fn a_node_that_was_removed_is_a_new_one() {
     world.hosts[0].router.turn(now);
     world.deliver(0);
     assert!(world.found(0).open.is_empty(), "the workers have not taken the notices");
-    world.hosts[0].router.shards_peer_gone(id(1));
+    world.hosts[0].router.shards_peer_gone(id(1), false);
     world.hosts[0].keeps = false;
     world.run();
     assert!(!world.hosts[0].router.shards.peers.contains_key(&id(1)), "it is forgotten");
