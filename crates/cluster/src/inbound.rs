@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use broker::peers::{Copies, Forwarded, Inbound, Leader, MemberIncarnations, NodeIndex, ShardFrame};
-use broker::{ConnectionId, ShardId, Ticket, Token, WorkerId};
+use broker::{ConnectionId, PeerFrame, ShardId, Ticket, Token, WorkerId};
 use link::{Credit, Lane, NodeId};
 use mqtt::ReasonCode;
 use slab::Slab;
@@ -64,6 +64,20 @@ impl InboundQueues {
         let queue = &mut self.by_worker[worker.index()];
         queue.credits.push((NodeId(frame.node), credit));
         queue.inbound.shard_frames.push(frame);
+    }
+
+    /// Queues a frame of a replica of a shard for the worker of the shard.
+    pub fn push_agreement(&mut self, worker: WorkerId, shard: ShardId, frame: PeerFrame, credit: Credit) {
+        let queue = &mut self.by_worker[worker.index()];
+        queue.credits.push((NodeId(frame.from), credit));
+        queue.inbound.agreement_frames.push((shard, frame));
+    }
+
+    /// Drops frames of replicas on a node whose link is lost.
+    pub fn lose_agreements(&mut self, node: NodeId) {
+        for queue in &mut self.by_worker {
+            queue.inbound.agreement_frames.retain(|(_, frame)| frame.from != node.0);
+        }
     }
 
     /// Notifies a worker that frames to a node may be lost. Returns true if one more batch will be reported as taken

@@ -8,7 +8,7 @@ use settings::choices;
 use super::{MemberIncarnations, NodeIndex};
 use crate::batch::Token;
 use crate::ids::{ConnectionId, ShardId, Ticket, WorkerId};
-use crate::store::Frame;
+use crate::store::{Frame, PeerFrame};
 
 /// All messages and reports of one worker for other nodes at the end of a turn.
 #[derive(Debug)]
@@ -150,7 +150,8 @@ pub struct PeerTicket {
 /// Messages and reports of other nodes for one worker.
 #[derive(Debug, Default)]
 pub struct Inbound {
-    /// Key for [`Outbound::taken`], which is reported when there are messages, frames of shards or lost links.
+    /// Key for [`Outbound::taken`], which is reported when there are messages, frames of shards or replicas, or lost
+    /// links.
     pub key: u32,
     pub messages: Vec<Forwarded>,
     /// Results of messages of this worker's publishers on other nodes. `UnspecifiedError`: some nodes may have the
@@ -176,6 +177,8 @@ pub struct Inbound {
     /// Incarnation that this node runs in from now on, because its last one is over for the others. What connections of
     /// the last one own is over, too. It comes before [`Self::leaders`].
     pub incarnation: Option<u64>,
+    /// Frames of replicas of shards here on other nodes.
+    pub agreement_frames: Vec<(ShardId, PeerFrame)>,
     /// Members of a new roster. They come before [`Self::shard_frames`], so that frames come from members only.
     pub members: Option<Arc<MemberIncarnations>>,
     /// Shards that this node leads in these terms, and whose earlier leaders knew no roster that is newer than
@@ -264,6 +267,7 @@ impl Inbound {
             && self.links_open.is_empty()
             && self.incarnation.is_none()
             && self.members.is_none()
+            && self.agreement_frames.is_empty()
             && self.members_settled.is_empty()
     }
 }

@@ -239,8 +239,10 @@ impl Worker {
             incarnation,
             members,
             members_settled,
+            agreement_frames,
         } = inbound;
-        if !messages.is_empty() || !shard_frames.is_empty() || !links_lost.is_empty() {
+        let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
+        if !messages.is_empty() || has_frames || !links_lost.is_empty() {
             self.peers.outbound.taken.push(key);
         }
         for message in messages {
@@ -267,6 +269,11 @@ impl Worker {
         }
         self.members_settled(&members_settled);
         shard_frames.iter().for_each(|frame| self.take_shard_frame(frame));
+        if !agreement_frames.is_empty() {
+            let frames = agreement_frames.into_iter().map(|(shard, frame)| (shard, frame.into()));
+            self.shards.queue_events(frames.collect());
+            self.process_store_events();
+        }
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {
             if is_known {

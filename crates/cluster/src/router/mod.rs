@@ -371,8 +371,10 @@ impl ClusterRouter {
                 if matches!(lane.class(), Class::Assured | Class::BestEffort) {
                     return self.message_came(id, lane, number, frame, credit);
                 }
-                if lane.class() == Class::Requests {
-                    return self.request_came(now, id, &frame, credit);
+                match lane.class() {
+                    Class::Requests => return self.request_came(now, id, &frame, credit),
+                    Class::Agreement => return self.agreement_came(now, id, &frame, credit),
+                    _ => {}
                 }
                 self.mesh.consume(id, credit);
                 match wire::decode(&frame) {

@@ -317,6 +317,7 @@ impl ClusterRouter {
         peer.is_up = false;
         (0..self.node.workers).for_each(|worker| self.close_traffic(id, WorkerId(worker)));
         self.shards.forget_leaders(id);
+        self.inbound.lose_agreements(id);
         lose_agreements(&self.node, id);
     }
 
@@ -397,20 +398,36 @@ impl ClusterRouter {
         self.inbound.push_frame(worker, ShardFrame { node: from.0, port, bytes }, credit);
     }
 
+    /// Handles a frame in a lane for replicas of shards. Its credit is returned when the worker of the shard has it, so
+    /// that a worker that does not get on holds no more than the lanes' windows.
+    pub(super) fn agreement_came(&mut self, now: Time, from: NodeId, frame: &Bytes, credit: Credit) {
+        match wire::decode(frame) {
+            Some(PeerMessage::Shard { shard, frame })
+                if shard < SHARDS && self.can(from, features::SHARDS) =>
+            {
+                let (shard, frame) = (ShardId(shard), PeerFrame { from: from.0, bytes: frame.into() });
+                self.inbound.push_agreement(self.node.shard_host(shard), shard, frame, credit);
+            }
+            message => {
+                self.mesh.consume(from, credit);
+                match message {
+                    Some(message) => self.handle_message(now, from, message),
+                    None => self.counters.malformed += 1,
+                }
+            }
+        }
+    }
+
     /// Handles a peer's message about a shard that is not for one worker.
     pub(super) fn shard_message(&mut self, from: NodeId, message: &PeerMessage<'_>) {
         match *message {
-            PeerMessage::Shard { shard, frame } if shard < SHARDS => {
-                let frame = PeerFrame { from: from.0, bytes: frame.into() };
-                self.node.store_event(ShardId(shard), frame.into());
-            }
             PeerMessage::Leads { shard, term } if shard < SHARDS => {
                 self.tell_leader(from, ShardId(shard), term);
             }
             PeerMessage::Follows { shard, term } if shard < SHARDS => {
                 self.shards.follows(from, ShardId(shard), term);
             }
-            // Frames for workers come in their own lanes.
+            // Frames for workers and replicas come in their own lanes.
             _ => self.counters.malformed += 1,
         }
     }

@@ -209,9 +209,6 @@ impl World {
                     for (shard, event) in events {
                         match event {
                             StoreEvent::LinkLost(node) => host.found.agreements_lost.push((shard, node)),
-                            StoreEvent::Frame(frame) => {
-                                host.found.agreement_frames.push((shard, frame.from));
-                            }
                             _ => {}
                         }
                     }
@@ -270,9 +267,13 @@ impl Host {
         let Inbound { key, messages, links_lost, links_open, leaders, shard_frames, .. } = inbound;
         self.found.incarnations.extend(inbound.incarnation.map(|incarnation| (worker, incarnation)));
         self.found.members.extend(inbound.members.map(|members| (worker, members)));
-        if !messages.is_empty() || !links_lost.is_empty() || !shard_frames.is_empty() {
+        let agreement_frames = inbound.agreement_frames;
+        let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
+        if !messages.is_empty() || !links_lost.is_empty() || has_frames {
             self.kept.push((worker, key));
         }
+        let agreement_frames = agreement_frames.into_iter().map(|(shard, frame)| (shard, frame.from));
+        self.found.agreement_frames.extend(agreement_frames);
         self.found.lost.extend(links_lost.into_iter().map(|node| (worker, node)));
         self.found.open.extend(links_open.into_iter().map(|node| (worker, node)));
         self.found.leaders.extend(leaders.into_iter().map(|(shard, leader)| (worker, shard.0, leader)));
@@ -324,10 +325,15 @@ fn a_request_reaches_the_worker_of_its_shard_and_the_answer_its_own() {
 #[test]
 fn frames_of_replicas_travel_between_nodes() {
     let mut world = world();
+    world.hosts[1].keeps = true;
     let frame = Frame { to: id(1).0, bytes: b"append".to_vec() };
     world.submit(0, Outbound { agreement_frames: vec![(SHARD, frame)], ..Outbound::new(WorkerId(1)) });
     world.run();
     assert_eq!(world.found(1).agreement_frames, [(SHARD, id(0).0)]);
+    assert!(world.hosts[1].unconsumed() > 0, "the worker has not taken it yet");
+    world.hosts[1].keeps = false;
+    world.run();
+    assert_eq!(world.hosts[1].unconsumed(), 0);
     let peer = world.hosts[0].router.mesh.peer(id(1)).expect("a peer");
     assert_eq!(peer.link.counters().of(Class::Agreement).sent, 1);
 }
@@ -518,6 +524,7 @@ fn a_frame_for_no_shard_or_worker_is_malformed() {
         (Lane::agreement(0), PeerMessage::Shard { shard: SHARDS, frame: FRAME }),
         // They come in their own lanes only, where their credit waits for the worker.
         (Lane::ROUTES, PeerMessage::ToShard { shard: 3, frame: FRAME }),
+        (Lane::ROUTES, PeerMessage::Shard { shard: 3, frame: FRAME }),
         (Lane::agreement(0), PeerMessage::ToWorker { worker: 0, frame: FRAME }),
     ];
     let count = bad.len() as u64;
@@ -571,13 +578,6 @@ fn a_node_that_is_no_member_does_not_restart_for_a_leader() {
     assert_eq!(world.hosts[0].router.incarnation(), before);
 }
 
-/// A node is removed and comes back: nothing reaches it before the workers know that it was gone.
-#[test]
-fn a_node_that_was_removed_is_a_new_one() {
-    let mut world = world();
-    world.lead(1, Some(5));
-    world.forget_found();
-    let now = world.now;
 /// The node does not notice, because its link stays, so it does not say again which shards it leads.
 #[test]
 fn the_leaders_on_a_node_that_was_removed_and_joins_again_are_known() {
@@ -607,6 +607,13 @@ fn the_leaders_on_a_node_that_was_removed_and_joins_again_are_known() {
     assert!(world.found(0).leaders.is_empty());
 }
 
+/// A node is removed and comes back: nothing reaches it before the workers know that it was gone.
+#[test]
+fn a_node_that_was_removed_is_a_new_one() {
+    let mut world = world();
+    world.lead(1, Some(5));
+    world.forget_found();
+    let now = world.now;
     world.hosts[0].keeps = true;
     world.hosts[0].router.shards_peer_gone(id(1), false);
     world.run();
