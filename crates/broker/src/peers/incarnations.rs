@@ -17,9 +17,9 @@ pub struct LastIncarnation {
 /// State of an incarnation of a node, by one roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncarnationState {
-    /// It is a member, or may join after this roster.
+    /// The incarnation is a member, or may join after this roster.
     MayRun,
-    /// It was declared dead, or a later incarnation of the node has joined.
+    /// The incarnation was declared dead, or a later one of the node has joined.
     Ended,
     /// The node is no member: it was removed before this roster, or joins after it.
     Absent,

@@ -118,7 +118,7 @@ mod tests {
         Time(seconds * 1_000_000)
     }
 
-    /// Only then a node that is absent in the roster was certainly removed.
+    /// A node that is absent in the roster was certainly removed then.
     #[test]
     fn the_members_are_complete_after_a_time_in_contact_with_a_majority() {
         let mut unsettled = UnsettledShards::default();

@@ -79,7 +79,7 @@ pub(super) struct Answers<'a> {
 /// Last item of a round that has arrived, in the order in which they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Received {
-    /// So many connections were reported, and no request has arrived.
+    /// The last one of so many connections was reported, and no request has arrived.
     Connections(u64),
     /// The request of this number has arrived.
     Request(u64),
