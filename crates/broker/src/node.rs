@@ -53,6 +53,8 @@ pub struct Node {
     pub(crate) watches: Watches,
     pub(crate) traces: Traces,
     pub(crate) hash_key: [u8; 16],
+    /// Key for the owners of Client Identifiers, see [`Self::set_owner_hash`].
+    owner_hash: OnceLock<[u8; 16]>,
     /// True while more than `limits.memory_queued_max` waits, as of the last turn of a worker.
     overloaded: AtomicBool,
     /// Time in milliseconds at which the overload began, at least 1; 0 while the node is not overloaded.
@@ -255,6 +257,7 @@ impl Node {
             watches: Watches::default(),
             traces: Traces::default(),
             hash_key: seed,
+            owner_hash: OnceLock::new(),
             overloaded: AtomicBool::new(false),
             overloaded_since: AtomicU64::new(0),
             half_since: AtomicU64::new(0),
@@ -306,7 +309,18 @@ impl Node {
     /// Key of the clients that own a Client Identifier together: a user, or a tenant and its user. It cannot be
     /// computed outside of the node.
     pub(crate) fn owner_key(&self, mountpoint: &str, username: Option<&str>) -> OwnerKey {
-        OwnerKey::of(&self.hash_key, mountpoint, username)
+        OwnerKey::of(&self.owner_hash(), mountpoint, username)
+    }
+
+    /// Sets the key by which all nodes of a cluster find the same owner of a Client Identifier. Only the first call has
+    /// an effect. It comes before any client is accepted. A node alone uses its own key.
+    pub fn set_owner_hash(&self, key: [u8; 16]) {
+        let known = self.owner_hash.get_or_init(|| key);
+        debug_assert_eq!(*known, key, "a cluster has one key");
+    }
+
+    pub(crate) fn owner_hash(&self) -> [u8; 16] {
+        self.owner_hash.get().copied().unwrap_or(self.hash_key)
     }
 
     /// Accounts that pay for a client's resources.
@@ -317,7 +331,7 @@ impl Node {
 
     /// Accounts that pay for a client of another node.
     pub(crate) fn payers_of(&self, owner: OwnerKey, client_id: &str) -> Payers {
-        self.load.quotas.payers(owner, owner.mountpoint_of(&self.hash_key, client_id))
+        self.load.quotas.payers(owner, owner.mountpoint_of(&self.owner_hash(), client_id))
     }
 
     /// Sets the maximum number of connections, from which the quotas of users are computed.

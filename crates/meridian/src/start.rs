@@ -23,7 +23,7 @@ use crate::replicated::ReplicatedSettings;
 use crate::running::{Loading, Running};
 use crate::secrets;
 use crate::signals::{Signal, Signals};
-use crate::store::Store;
+use crate::store::{LogUse, Store, cluster_incarnation};
 use crate::system;
 
 /// Minimum time for the thread of the links to end, even when the stop is to be shorter.
@@ -72,6 +72,20 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Store of a node that keeps nothing on disk, and whose sessions are on other nodes.
+fn store_in_memory() -> Result<broker::Store, String> {
+    let mut hash_key = [0; 16];
+    getrandom::fill(&mut hash_key).map_err(|error| format!("the system has no random bytes: {error}"))?;
+    Ok(broker::Store {
+        log: None,
+        shards: Vec::new(),
+        agreements: Vec::new(),
+        own: None,
+        incarnation: cluster_incarnation(),
+        hash_key,
+    })
 }
 
 /// Stores of the data directory that are opened before the node starts.
@@ -173,15 +187,22 @@ fn serve(
         tracing::warn!("{warning}");
     }
     let http = Bound::bind(&config.http).map_err(|error| holder::of_http(error).to_string())?;
-    let (store, broker_store, meta) = match config.storage.durability {
+    let log_use =
+        LogUse { is_core: Cluster::has_replica(&config), shares_shards: cluster::shares_shards(&config) };
+    let (store, broker_store, meta, shards) = match config.storage.durability {
         Durability::LocalDisk => {
-            let (store, broker_store, meta) =
-                Store::open(&config.storage, &config.node.data_dir, Cluster::has_replica(&config))?;
-            (Some(store), Some(broker_store), Some(meta))
+            let opened = Store::open(&config.storage, &config.node.data_dir, log_use)?;
+            (Some(opened.store), Some(opened.broker), Some(opened.meta), opened.shards)
         }
-        Durability::Memory => (None, None, None),
+        Durability::Memory if log_use.shares_shards => (None, Some(store_in_memory()?), None, None),
+        Durability::Memory => (None, None, None, None),
     };
-    let cluster = Cluster::prepare(&config, name, meta)?;
+    let cluster = Cluster::prepare(&config, name, meta, shards)?;
+    let own = cluster.as_ref().and_then(|cluster| cluster.own());
+    let broker_store = broker_store.map(|store| broker::Store { own, ..store });
+    if own.is_some() {
+        guard.close();
+    }
     if let (Some(cluster), Some(config_store)) = (&cluster, &replicated) {
         if config_store.position() == Position::default() {
             guard.close();
@@ -240,7 +261,7 @@ fn serve(
         }
     };
     match &cluster {
-        Some(cluster) => cluster.when_records_known(opened),
+        Some(cluster) => cluster.when_known(opened),
         None => opened(),
     }
     files.warn();

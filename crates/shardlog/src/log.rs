@@ -123,7 +123,7 @@ impl LogNotifier {
     }
 
     /// Passes something to the agreement of a shard.
-    pub(crate) fn tell(&self, shard: ShardId, input: AgreementInput) {
+    pub fn tell(&self, shard: ShardId, input: AgreementInput) {
         self.event(shard, input.into());
     }
 

@@ -141,7 +141,7 @@ fn host_context(node: &Arc<Node>, settings: &Arc<Settings>, shard: ShardId) -> H
         settings: settings.clone(),
         node_routes: node.routes.clone(),
         load: node.load.clone(),
-        hash_key: node.hash_key,
+        hash_key: node.owner_hash(),
         random: node.secret(u64::MAX - u64::from(shard.0)),
         counters: StoreCounters::default(),
     }

@@ -1,10 +1,12 @@
 //! The node's part in a cluster: from the configuration to the thread that carries its links.
 
 mod incarnation;
+mod known;
 mod peer_requests;
 mod proposals;
 mod record_copies;
 mod settings;
+mod shards;
 mod shutdown;
 mod view;
 
@@ -14,6 +16,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ::settings::HostPort;
@@ -22,25 +25,28 @@ use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
-use cluster::meta::{Command, Meta, MetaConfig, MetaState};
+use cluster::meta::{Command, CoreLog, Meta, MetaConfig, MetaState};
 use cluster::{ClusterRouter, Role, RouterCommand, View};
 use configstore::ReplicatedStore;
-use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
+use consensus::{Group, LogGroup, Member, ReplicaId, StartError, StorageGroups};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
 use replog::Incarnation;
 use ring::digest;
+use shard::NodeIncarnation;
 use shardlog::LogNotifier;
 use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 
 pub use settings::ClusterSettings;
 
+use self::known::WhenKnown;
 use self::peer_requests::PeerRequests;
 use self::proposals::Proposals;
 use self::record_copies::RecordCopies;
+use self::shards::{PreparedShards, ShardPlacements};
 use self::shutdown::Shutdown;
 use crate::config::Config;
 use crate::signals;
-use crate::store::{MetaLog, ReadQueue};
+use crate::store::{MetaLog, ReadQueue, ShardsLog};
 
 /// Minimum length of the secret in bytes: a shorter one could be guessed.
 const SECRET_MIN: usize = 16;
@@ -62,6 +68,10 @@ pub struct Cluster {
     /// Maximum time to wait for another node's answer.
     request_timeout: Duration,
     shutdown: Shutdown,
+    /// This node, if the shards belong to the cluster.
+    own: Option<NodeIncarnation>,
+    /// Thread of the replicas of shards.
+    replicas: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Prepared {
@@ -70,6 +80,7 @@ struct Prepared {
     transport: TransportConfig,
     hash_seed: u64,
     meta: PreparedMeta,
+    shards: Option<PreparedShards>,
 }
 
 struct PreparedMeta {
@@ -88,17 +99,13 @@ impl PreparedMeta {
         let own = config.own.clone();
         let (group, access) = match self.log {
             Some(MetaLog { log, notifier, recovered, reads }) => {
-                // Another log, or another copy of this one, is another replica: it does not know the promises of this
-                // one.
-                let identity = log.identity();
-                let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
-                let id = (first ^ identity.copy).max(1);
-                let member = consensus::Member { node: NodeId::of_name(&own.name) };
-                let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, self.seed);
+                let CoreLog { node, replica } = core_log(&log, &own.name);
+                let of_group = consensus::Config::new(LogGroup(0), replica, Member { node }, self.seed);
                 let [entries, votes] = shardlog::META;
                 let storage_groups = StorageGroups { entries, votes };
+                let state = MetaState::new(Default::default(), self.config.features);
                 let group =
-                    Group::start(now, of_group, log, storage_groups, &recovered, MetaState::default());
+                    Group::start(now, of_group, log, storage_groups, &recovered, state);
                 let group = group.map_err(|error| match error {
                     StartError::UnsupportedVersion => error.to_string(),
                     _ => format!(
@@ -115,6 +122,14 @@ impl PreparedMeta {
     }
 }
 
+/// The log of this core as a replica. Another log, or another copy of this one, is another replica: it does not know the
+/// promises of this one.
+fn core_log(log: &storage::Log, name: &str) -> CoreLog {
+    let identity = log.identity();
+    let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
+    CoreLog { node: NodeId::of_name(name), replica: ReplicaId((first ^ identity.copy).max(1)) }
+}
+
 #[derive(Default)]
 struct Shared {
     sender: OnceLock<Sender<RouterCommand>>,
@@ -122,6 +137,8 @@ struct Shared {
     peer_requests: PeerRequests,
     proposals: Proposals,
     record_copies: RecordCopies,
+    /// The placement of shards, if they belong to the cluster.
+    placement_known: WhenKnown,
     /// Bytes of commands that the cluster router has not handled yet.
     backlog: AtomicUsize,
 }
@@ -166,6 +183,11 @@ pub fn advice(config: &Config) -> Vec<String> {
 pub fn is_clustered(config: &Config) -> bool {
     let settings = &config.cluster;
     settings.listen.is_some() || settings.join.is_some()
+}
+
+/// Returns whether the shards of the session store belong to the cluster, and not to each node alone.
+pub fn shares_shards(config: &Config) -> bool {
+    is_clustered(config) && config.cluster.replicas > 0
 }
 
 fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
@@ -251,11 +273,16 @@ fn example_port(config: &Config) -> String {
 
 impl Cluster {
     /// Prepares the cluster part that `config` describes; `None` when the node belongs to no cluster. `log` is for a
-    /// core's replica of the meta group.
+    /// core's replica of the meta group, `shards_log` for those of shards.
     ///
     /// # Errors
     /// A problem of the configuration or its files, with advice.
-    pub fn prepare(config: &Config, name: &str, log: Option<MetaLog>) -> Result<Option<Arc<Self>>, String> {
+    pub fn prepare(
+        config: &Config,
+        name: &str,
+        log: Option<MetaLog>,
+        shards_log: Option<ShardsLog>,
+    ) -> Result<Option<Arc<Self>>, String> {
         let settings = &config.cluster;
         if !is_clustered(config) {
             return Ok(None);
@@ -267,7 +294,9 @@ impl Cluster {
         let incarnation = incarnation::next(&config.node.data_dir)?;
         let cluster_config = settings::config(settings, name, batches, incarnation);
         let packs = if cluster_config.packs { cluster::PACKS } else { 0 };
-        let features = cluster::FEATURES & !cluster::PACKS | packs;
+        let shares_shards = shares_shards(config);
+        let of_shards = if shares_shards { cluster::SHARDS } else { 0 };
+        let features = cluster::FEATURES & !cluster::PACKS | packs | of_shards;
         let (id, descriptor) = (cluster_id(&settings.id), Default::default());
         let identity = Identity { name: name.into(), cluster: id, features, descriptor };
         let assured = settings.buffer_max.bytes();
@@ -294,6 +323,12 @@ impl Cluster {
             log: log.filter(|_| cluster_config.own.role == Role::Core),
             seed: c,
         };
+        let is_core = cluster_config.own.role == Role::Core;
+        let shards = shares_shards.then(|| PreparedShards {
+            log: shards_log.filter(|_| is_core).map(|log| (core_log(&log.log, name), log)),
+            seed: c ^ d,
+        });
+        let own = NodeIncarnation { node: NodeId::of_name(name).0, incarnation: incarnation.0 };
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);
         let in_use = Mutex::new(tls.clone());
         let transport = TransportConfig { listen, tls, ..TransportConfig::default() };
@@ -304,13 +339,21 @@ impl Cluster {
                 transport,
                 hash_seed: d,
                 meta,
+                shards,
             })),
             handle: Mutex::default(),
             shared: Arc::default(),
             tls: in_use,
             request_timeout: settings.request_timeout,
             shutdown: Shutdown::default(),
+            own: shares_shards.then_some(own),
+            replicas: Mutex::default(),
         })))
+    }
+
+    /// This node in its cluster, if the shards belong to the cluster.
+    pub fn own(&self) -> Option<NodeIncarnation> {
+        self.own
     }
 
     /// Returns whether this node is a core and has a replica of the meta group.
@@ -326,10 +369,15 @@ impl Cluster {
         record_copies::start(&self.shared, config_store.clone())
     }
 
-    /// Calls `call` as soon as this node knows the valid users, rules, bans and keys: it has a copy of the cluster's
-    /// records, or the cluster has none.
-    pub fn when_records_known(&self, call: impl FnOnce() + Send + 'static) {
-        self.shared.record_copies.when_known(Box::new(call));
+    /// Calls `call` as soon as this node can serve clients. It knows the valid users, rules, bans and keys: it has a copy
+    /// of the cluster's records, or the cluster has none. If the shards belong to the cluster, it knows where they are.
+    pub fn when_known(&self, call: impl FnOnce() + Send + 'static) {
+        let shared = self.shared.clone();
+        let shares_shards = self.own.is_some();
+        self.shared.record_copies.first.call(Box::new(move || match shares_shards {
+            true => shared.placement_known.call(Box::new(call)),
+            false => call(),
+        }));
     }
 
     /// Starts the links and the cluster router.
@@ -338,7 +386,9 @@ impl Cluster {
     /// An address that cannot be bound, or no thread.
     pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
         let prepared = sync::lock(&self.prepared).take();
-        let Some(Prepared { config, mesh, transport, hash_seed, meta }) = prepared else { return Ok(()) };
+        let Some(Prepared { config, mesh, transport, hash_seed, meta, shards }) = prepared else {
+            return Ok(());
+        };
         let elapsed = clock.elapsed();
         let now = Time(elapsed.as_micros() as u64);
         let began = SystemTime::now().checked_sub(elapsed).map_or(0, since_1970);
@@ -347,7 +397,10 @@ impl Cluster {
         let (meta_events, log_reads) = access.unzip();
         let router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed, meta);
         self.shared.lock_last_view().at = Some(Instant::now());
-        let served = RouterThread { router, shared: self.shared.clone(), log_reads, viewed_at: None };
+        let shards = shards.map(|shards| shards.start(node, clock, &self.shared)).transpose()?;
+        let (shards, replicas) = shards.unzip();
+        *sync::lock(&self.replicas) = replicas.flatten();
+        let served = RouterThread { router, shared: self.shared.clone(), log_reads, shards, viewed_at: None };
         let handle = transport::spawn(served, TransportConfig { clock, ..transport })
             .map_err(|error| error.to_string())?;
         for address in handle.addresses() {
@@ -426,7 +479,11 @@ impl Cluster {
         // The lock is not held during the wait: the API reads the handle meanwhile.
         let handle = self.lock_handle().take();
         self.shared.lock_last_view().at = None;
-        handle.is_none_or(|handle| handle.stop_within(within))
+        if !handle.is_none_or(|handle| handle.stop_within(within)) {
+            return false;
+        }
+        // Its channel has ended with the thread of the links. A panic of the thread ends the process.
+        sync::lock(&self.replicas).take().is_none_or(|thread| thread.join().is_ok())
     }
 
     fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<RouterCommand>>> {
@@ -512,6 +569,8 @@ struct RouterThread {
     shared: Arc<Shared>,
     /// Queue of reads of the Raft log, on a core.
     log_reads: Option<ReadQueue>,
+    /// Present if the shards belong to the cluster.
+    shards: Option<ShardPlacements>,
     viewed_at: Option<Time>,
 }
 
@@ -546,6 +605,9 @@ impl Handler for RouterThread {
     fn turn(&mut self, now: Time) {
         self.router.turn(now);
         self.queue_log_reads();
+        if let Some(shards) = &mut self.shards {
+            shards.poll(&self.router, &self.shared);
+        }
         self.shared.peer_requests.poll(&mut self.router, self.shared.sender.get());
         self.shared.proposals.poll(&mut self.router);
         self.shared.record_copies.poll(now, &mut self.router);
@@ -728,6 +790,8 @@ mod tests {
             tls: Mutex::default(),
             request_timeout: Duration::ZERO,
             shutdown: Shutdown::default(),
+            own: None,
+            replicas: Mutex::default(),
         };
         let sender = cluster.lock_handle().as_ref().map(Handle::sender).expect("it runs");
         assert!(sender.send(RouterCommand::Resign).is_ok());

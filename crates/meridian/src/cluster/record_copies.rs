@@ -9,6 +9,7 @@ use configstore::{ClusterState, Position, ProposalCallback, Proposer, RecordUpda
 use link::Time;
 
 use super::Shared;
+use super::known::WhenKnown;
 
 /// Interval at which a leader checks for records of its own that the cluster lacks.
 const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,16 +21,8 @@ const KNOWN_INTERVAL: Duration = Duration::from_millis(50);
 pub struct RecordCopies {
     deliveries: OnceLock<SyncSender<RecordUpdate>>,
     cluster_state: Mutex<(ClusterState, Option<Time>)>,
-    first: Mutex<FirstCopy>,
-}
-
-/// Progress of the first copy. It counts as present when the cluster has no records.
-#[derive(Default)]
-enum FirstCopy {
-    #[default]
-    Pending,
-    PendingWith(Box<dyn FnOnce() + Send>),
-    Present,
+    /// The first copy. It counts as known when the cluster has no records.
+    pub first: WhenKnown,
 }
 
 impl RecordCopies {
@@ -56,31 +49,8 @@ impl RecordCopies {
         *cluster_state = (ClusterState { founded, revision, leads }, Some(now));
         drop(cluster_state);
         if founded != 0 && revision == Some(0) {
-            self.arrived();
+            self.first.known();
         }
-    }
-
-    /// Calls `callback` as soon as the valid records are known; at once, when they are.
-    pub fn when_known(&self, callback: Box<dyn FnOnce() + Send>) {
-        let mut first = self.lock_first();
-        match *first {
-            FirstCopy::Present => {
-                drop(first);
-                callback();
-            }
-            _ => *first = FirstCopy::PendingWith(callback),
-        }
-    }
-
-    fn arrived(&self) {
-        let before = std::mem::replace(&mut *self.lock_first(), FirstCopy::Present);
-        if let FirstCopy::PendingWith(callback) = before {
-            callback();
-        }
-    }
-
-    fn lock_first(&self) -> MutexGuard<'_, FirstCopy> {
-        sync::lock(&self.first)
     }
 
     fn lock(&self) -> MutexGuard<'_, (ClusterState, Option<Time>)> {
@@ -116,7 +86,7 @@ pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result
     }
     config_store.attach(Arc::new(Cores(Arc::downgrade(shared))));
     if config_store.position().founded != 0 {
-        shared.record_copies.arrived();
+        shared.record_copies.first.known();
     }
     let router = Arc::downgrade(shared);
     let run = move || {
@@ -135,7 +105,7 @@ pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result
                         && at != Position::LOST
                         && let Some(shared) = router.upgrade()
                     {
-                        shared.record_copies.arrived();
+                        shared.record_copies.first.known();
                     }
                     if at == before {
                         // The disk or the cores refused the update: wait before the next try.

@@ -65,6 +65,10 @@ section! {
         /// Time that the API and `ctl` wait for the answer of another node. Nodes that do not answer in time are
         /// named in the response.
         pub request_timeout: Duration = "3s" in "100ms..=1m", at start;
+        /// Number of cores that have each durable session with its queue, and each retained message. With 0 each node
+        /// keeps those of its own clients, in one copy. All nodes have the same number, and it stays when the cluster
+        /// is founded.
+        pub replicas: u8 = "0" in "0..=7", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
         /// Number of removed routes that are remembered for each node, for nodes that lag behind. A node that lags
@@ -261,10 +265,10 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128, owner_key: u128) -
         lease: cluster.lease,
         founding,
         record_sync: RecordSyncConfig::default(),
-        replicas: Replicas::default(),
+        replicas: Replicas::new(cluster.replicas).unwrap_or_default(),
         owner_key: owner_key.to_le_bytes(),
         replace_after: REPLACE_AFTER,
-        features: cluster::FEATURES,
+        features: cluster::FEATURES | if cluster.replicas > 0 { cluster::SHARDS } else { 0 },
     }
 }
 

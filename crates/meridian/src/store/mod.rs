@@ -3,6 +3,7 @@
 mod clock;
 mod operator;
 mod readers;
+mod replicas;
 mod restoring;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use api::RecoveryView;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
-use shardlog::{EventForwarder, LogNotifier, ShardLog};
+use shardlog::{EventForwarder, LogNotifier, ShardLog, StoredReplicas};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
@@ -23,6 +24,7 @@ use self::clock::ClockFile;
 use self::operator::Operator;
 pub use self::readers::ReadQueue;
 use self::readers::Readers;
+pub use self::replicas::ReplicasFile;
 use self::restoring::restore;
 
 section! {
@@ -85,23 +87,47 @@ pub struct MetaLog {
     pub reads: ReadQueue,
 }
 
+/// Parts of the log for the replicas of shards on a core.
+pub struct ShardsLog {
+    pub log: storage::Log,
+    pub notifier: Arc<LogNotifier>,
+    pub recovered: Vec<RecoveredGroup>,
+    pub stored: StoredReplicas,
+    pub file: ReplicasFile,
+    pub reads: ReadQueue,
+}
+
+/// An open store, and the parts of the node that use it.
+pub struct OpenedStore {
+    pub store: Store,
+    /// Initial state of the broker.
+    pub broker: broker::Store,
+    /// For a core's replica of the meta group.
+    pub meta: MetaLog,
+    /// For a core's replicas of shards, if the shards belong to the cluster.
+    pub shards: Option<ShardsLog>,
+}
+
+/// What the log of a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogUse {
+    /// The node has a replica of the meta group.
+    pub is_core: bool,
+    /// The shards belong to the cluster, and not to the node alone.
+    pub shares_shards: bool,
+}
+
 /// Interval of progress messages of a long start.
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
 /// Interval at which the node's time is written to disk. After a crash, the node's time may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Opens the store, and creates it when there is none. Logs the progress. Also returns the initial state of the
-    /// broker, and the parts for a core's replica of the meta group. `is_core` says whether the node has such a
-    /// replica.
+    /// Opens the store, and creates it when there is none. Logs the progress.
     ///
     /// # Errors
     /// The problem, with advice.
-    pub fn open(
-        settings: &StorageSettings,
-        data_dir: &Path,
-        is_core: bool,
-    ) -> Result<(Self, broker::Store, MetaLog), String> {
+    pub fn open(settings: &StorageSettings, data_dir: &Path, log_use: LogUse) -> Result<OpenedStore, String> {
         let directory = data_dir.join(DIRECTORY);
         let disk = RealDisk::open(&directory).map_err(|error| error.to_string())?;
         let disk = match settings.disk_max.bytes() {
@@ -112,11 +138,14 @@ impl Store {
             segment_bytes: settings.segment_size.bytes() / 512 * 512,
             reserve_bytes: settings.reserve.bytes(),
             // Other cores wait for the commits of the meta group.
-            urgent: if is_core { &shardlog::META } else { &[] },
+            urgent: if log_use.is_core { &shardlog::META } else { &[] },
             now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
             ..storage::Options::default()
         };
-        let notifier = Arc::new(LogNotifier::default());
+        let notifier = Arc::new(match log_use.shares_shards {
+            true => LogNotifier::of_agreements(broker::ShardSet::EMPTY),
+            false => LogNotifier::default(),
+        });
         let mut shown = Instant::now();
         let mut progress = |progress: storage::Progress| {
             if shown.elapsed() >= SHOWN_EVERY {
@@ -133,7 +162,14 @@ impl Store {
         let identity = opened.log.identity().clone();
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
-        let shards = restore(opened.recovery.groups, hash_key)?;
+        let file = ReplicasFile::of(&directory);
+        let (shards, of_cluster) = match (log_use.shares_shards, file.read()?) {
+            (false, None) => (restore(opened.recovery.groups, hash_key)?, None),
+            (true, Some(stored)) => (Vec::new(), Some((stored, opened.recovery.groups))),
+            (true, None) if opened.recovery.groups.is_empty() => (Vec::new(), Some(Default::default())),
+            (true, None) => return Err(has_own_sessions(&directory)),
+            (false, Some(_)) => return Err(has_shared_sessions(&directory)),
+        };
         let sessions: u64 = shards.iter().map(|shard| shard.counts().sessions).sum();
         tracing::info!(
             directory = %directory.display(), segments = report.segments, bytes = report.bytes, sessions,
@@ -152,29 +188,37 @@ impl Store {
         };
         let clock = ClockFile::of(&directory);
         let (now, noted) = (clock::now(Duration::ZERO), clock.read());
-        let incarnation = shardlog::incarnation(&shards, noted.as_ref(), &now);
+        let incarnation = match log_use.shares_shards {
+            true => cluster_incarnation(),
+            false => shardlog::incarnation(&shards, noted.as_ref(), &now),
+        };
         let node = Duration::from_millis(incarnation.began.0);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
         let (readers, reads) = Readers::start(&opened.log, &notifier).map_err(|error| error.to_string())?;
         let log = opened.log.clone();
+        let of_cluster = of_cluster.map(|(stored, recovered)| ShardsLog {
+            log: log.clone(),
+            notifier: notifier.clone(),
+            recovered,
+            stored,
+            file,
+            reads: reads.clone(),
+        });
         let meta = MetaLog { log, notifier: notifier.clone(), recovered: meta, reads: reads.clone() };
         let log = ShardLog::new(opened.log, notifier, move |request| reads.read_messages(request));
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
-        Ok((
-            store,
-            broker::Store {
-                log: Some(log),
-                shards,
-                agreements: Vec::new(),
-                own: None,
-                incarnation,
-                hash_key,
-            },
-            meta,
-        ))
+        let broker = broker::Store {
+            log: Some(log),
+            shards,
+            agreements: Vec::new(),
+            own: None,
+            incarnation,
+            hash_key,
+        };
+        Ok(OpenedStore { store, broker, meta, shards: of_cluster })
     }
 
     /// View of the store for operators.
@@ -205,6 +249,28 @@ impl Store {
         // A panic of the thread ends the process.
         let _ = thread.join();
     }
+}
+
+/// Incarnation of a node whose shards belong to its cluster: the time is that of the wall clocks, which all nodes have.
+pub fn cluster_incarnation() -> broker::Incarnation {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    broker::Incarnation { began: broker::Time(wall), number: wall }
+}
+
+fn has_own_sessions(directory: &Path) -> String {
+    format!(
+        "{}: durable sessions and retained messages of this node alone are stored here, and with cluster.replicas the \
+         cluster has them: start the node with an empty data directory, or without cluster.replicas",
+        directory.display()
+    )
+}
+
+fn has_shared_sessions(directory: &Path) -> String {
+    format!(
+        "{}: durable sessions and retained messages of a cluster are stored here: start the node with the \
+         cluster.replicas of the cluster, or with an empty data directory",
+        directory.display()
+    )
 }
 
 /// Starts the thread that writes the node's time to disk every few seconds, and at the end.

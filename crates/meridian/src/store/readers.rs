@@ -4,8 +4,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use broker::ShardId;
 use consensus::{LogRead, LogReadResult};
-use shardlog::{LogNotifier, ReadRequest};
+use shardlog::{AgreementRead, LogNotifier, ReadRequest};
 use storage::Log;
 
 /// Number of threads. Reactors never wait for a disk, and a session does not wait for the reads of another.
@@ -23,6 +24,7 @@ pub struct ReadQueue(Arc<Mutex<Option<Sender<Read>>>>);
 enum Read {
     Messages(ReadRequest),
     Log(LogRead, Box<dyn FnOnce(LogReadResult) + Send>),
+    Agreement(ShardId, AgreementRead, Arc<LogNotifier>),
 }
 
 impl ReadQueue {
@@ -33,6 +35,11 @@ impl ReadQueue {
     /// Queues a read of the Raft log. `callback` is called with its result on another thread.
     pub fn read_log(&self, read: LogRead, callback: impl FnOnce(LogReadResult) + Send + 'static) {
         self.put(Read::Log(read, Box::new(callback)));
+    }
+
+    /// Queues a read for the agreement of a shard, which gets the result.
+    pub fn read_for_agreement(&self, shard: ShardId, read: AgreementRead, notifier: Arc<LogNotifier>) {
+        self.put(Read::Agreement(shard, read, notifier));
     }
 
     fn put(&self, read: Read) {
@@ -78,6 +85,7 @@ fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<Read>>) {
         match read {
             Read::Messages(request) => request.run(log, notifier),
             Read::Log(read, callback) => callback(read.run(log)),
+            Read::Agreement(shard, read, notifier) => notifier.tell(shard, read.run(log)),
         }
     }
 }
