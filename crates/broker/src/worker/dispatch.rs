@@ -191,7 +191,9 @@ impl Worker {
                 }
                 RouteKind::Shard => {
                     rest = &rest[1..];
-                    if view.qos > QoS::AtMostOnce {
+                    // In a cluster whose nodes know all shards, the node of the publisher has asked them.
+                    let is_asked = is_forwarded && self.lanes.is_some();
+                    if view.qos > QoS::AtMostOnce && !is_asked {
                         for_sessions.insert(ShardId(first.index));
                     }
                 }

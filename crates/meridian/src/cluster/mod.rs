@@ -198,9 +198,30 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
              storage.durability = \"local-disk\", or cluster.role = \"replicant\""
             .to_owned());
     }
+    check_shards(config)?;
     check_listen_conflict(config)?;
     check_peer_addresses(config)?;
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
+}
+
+/// Checks the settings of a node whose shards belong to the cluster.
+fn check_shards(config: &Config) -> Result<(), String> {
+    if !shares_shards(config) {
+        return Ok(());
+    }
+    if config.broker.mqtt.shared_subscription_available {
+        return Err("shared subscriptions do not work with cluster.replicas yet: set \
+             mqtt.shared_subscription_available = false, or leave cluster.replicas out"
+            .to_owned());
+    }
+    let workers = usize::from(config.edge.workers);
+    if workers > usize::from(shard::LANES_MAX) {
+        return Err(format!(
+            "a node with cluster.replicas has {} workers at most: set edge.workers or --workers",
+            shard::LANES_MAX
+        ));
+    }
+    Ok(())
 }
 
 /// Checks that no other listener uses the address for links.

@@ -19,8 +19,10 @@ pub const TICK_MAX: usize = 256;
 
 impl Shard {
     pub(super) fn advance_clock(&mut self, proposed: u64) {
+        // A new shard begins at the time of its first batch.
+        let step = if self.now == 0 { NEVER } else { CLOCK_STEP_MAX_MS };
         // NEVER is the highest value, so the clock stops before it.
-        let latest = self.now.saturating_add(CLOCK_STEP_MAX_MS).min(NEVER - 1);
+        let latest = self.now.saturating_add(step).min(NEVER - 1);
         self.now = self.now.max(proposed.min(latest));
     }
 

@@ -153,9 +153,9 @@ impl Replica {
     }
 
     /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
-    /// needed, or a session that starts now would start in the past.
+    /// needed, or a session that starts now would start in the past. The clock of a new shard has no such bound.
     fn catch_up(&mut self, now: Time) {
-        while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
+        while self.proposals.clock > 0 && self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
             self.close_batch();
             self.step_clock();
         }
