@@ -30,7 +30,7 @@ pub struct Args {
     /// below it uses --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
     #[arg(long, group = "what")]
     cluster: bool,
-    /// Test only the loss of the leading core, with --cluster
+    /// Test only the loss of the leading core, and of each core when sessions have replicas, with --cluster
     #[arg(long, requires = "cluster")]
     short: bool,
     /// Inject only these faults, with --cluster (may be given several times)

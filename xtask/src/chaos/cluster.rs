@@ -5,6 +5,7 @@
 mod all_cores;
 mod disks;
 mod full;
+mod shared;
 mod storm;
 mod test_cluster;
 mod views;
@@ -36,6 +37,8 @@ enum Fault {
     Fill(TargetRole),
     /// SIGKILL of all of many replicants at once, and a restart of all at once.
     JoinStorm,
+    /// SIGKILL of each core in turn. Sessions have replicas on all of them.
+    KillShared,
 }
 
 impl Fault {
@@ -44,6 +47,7 @@ impl Fault {
             Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores => ClusterSetup::Five,
             Self::Fill(_) => ClusterSetup::SmallDisks,
             Self::JoinStorm => ClusterSetup::Twenty,
+            Self::KillShared => ClusterSetup::Shared,
         }
     }
 }
@@ -55,10 +59,12 @@ enum ClusterSetup {
     /// The usual cluster, where each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
+    /// Cores that have replicas of all shards.
+    Shared,
 }
 
-const CLUSTER_SETUPS: [ClusterSetup; 3] =
-    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
+const CLUSTER_SETUPS: [ClusterSetup; 4] =
+    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty, ClusterSetup::Shared];
 
 impl ClusterSetup {
     fn plan(self) -> Plan {
@@ -72,6 +78,12 @@ impl ClusterSetup {
                 ..five
             },
             Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },
+            Self::Shared => Plan {
+                name: "shared",
+                replicants: 0,
+                settings: &["cluster.replicas=3", "mqtt.shared_subscription_available=false"],
+                ..five
+            },
         }
     }
 }
@@ -84,7 +96,7 @@ enum TargetRole {
 }
 
 /// Faults in their order, by the names of `--fault`.
-const FAULTS: [(&str, Fault); 12] = [
+const FAULTS: [(&str, Fault); 13] = [
     ("kill-core", Fault::Kill(TargetRole::OtherCore)),
     (SHORT, Fault::Kill(TargetRole::Leader)),
     ("kill-replicant", Fault::Kill(TargetRole::Replicant)),
@@ -97,9 +109,11 @@ const FAULTS: [(&str, Fault); 12] = [
     ("fill-core", Fault::Fill(TargetRole::OtherCore)),
     ("fill-leader", Fault::Fill(TargetRole::Leader)),
     ("join-storm", Fault::JoinStorm),
+    (SHORT_SHARED, Fault::KillShared),
 ];
-/// Fault of `--short`.
+/// Faults of `--short`.
 const SHORT: &str = "kill-leader";
+const SHORT_SHARED: &str = "kill-shared";
 
 pub fn fault_names() -> [&'static str; FAULTS.len()] {
     FAULTS.map(|(name, _)| name)
@@ -162,7 +176,7 @@ pub fn run(args: &Args) -> Result<()> {
     let begun = Instant::now();
     let mut results = CheckResults::default();
     let is_wanted = |name: &str| match &args.fault[..] {
-        [] => !args.short || name == SHORT,
+        [] => !args.short || name == SHORT || name == SHORT_SHARED,
         some => some.iter().any(|wanted| wanted == name),
     };
     for setup in CLUSTER_SETUPS {
@@ -207,6 +221,7 @@ fn run_faults(
     for fault in faults {
         let suffered = match fault.1 {
             Fault::JoinStorm => storm::apply_fault(&mut test_cluster, results),
+            Fault::KillShared => shared::apply_fault(args, (program, directory), &mut test_cluster, results),
             _ => apply_fault(args, (program, directory), &mut test_cluster, *fault, results),
         };
         if let Err(error) = suffered {
@@ -228,7 +243,7 @@ fn apply_fault(
     results: &mut CheckResults,
 ) -> Result<()> {
     let victim = match fault {
-        Fault::Roll | Fault::KillCores | Fault::JoinStorm => None,
+        Fault::Roll | Fault::KillCores | Fault::JoinStorm | Fault::KillShared => None,
         Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
             Some(pick(test_cluster, target_role)?)
         }
@@ -282,6 +297,8 @@ fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
         Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
+        // The sessions are on the other cores, too.
+        Fault::KillShared => Vec::new(),
     }
 }
 
@@ -309,6 +326,7 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
         Fault::KillCores => "SIGKILL of all cores at once".to_owned(),
         Fault::Fill(it) => format!("no room on the disk of {}, {name}", target_role(it)),
         Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
+        Fault::KillShared => "SIGKILL of each core in turn, with sessions on all of them".to_owned(),
     }
 }
 

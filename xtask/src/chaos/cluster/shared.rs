@@ -1,0 +1,53 @@
+//! Nodes that end while durable sessions have replicas on all cores. Clients connect again to any node, and nothing is
+//! excused.
+
+use super::super::Args;
+use super::super::load::Load;
+use super::test_cluster::TestCluster;
+use super::{CALM, CLIENTS, CheckResults, Clients, Fault, PATIENCE, PUBLISHING_S, judge, timed};
+use crate::bench::child;
+use anyhow::{Result, ensure};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Ends each core in turn without a chance, and starts it again.
+pub fn apply_fault(
+    args: &Args,
+    (program, directory): (&Path, &Path),
+    test_cluster: &mut TestCluster,
+    results: &mut CheckResults,
+) -> Result<()> {
+    println!("SIGKILL of each core in turn; clients with durable sessions connect again to any node");
+    let hosts: Vec<String> = test_cluster.nodes.iter().map(|node| node.mqtt.to_string()).collect();
+    let mut command = Command::new(program);
+    command.args(["bench", "ha", "--json", "-q", "mixed", "-h", &hosts.join(","), "--prefix", "chaos-shared"]);
+    let numbers = [("--publishers", CLIENTS as u32), ("--subscribers", CLIENTS as u32), ("--expiry", 3600)];
+    let rate = [("-R", args.rate / 2), ("-s", args.size), ("--window", args.window)];
+    for (option, value) in numbers.into_iter().chain(rate).chain([("--duration", PUBLISHING_S)]) {
+        command.args([option, &value.to_string()]);
+    }
+    let mut clients = Clients { name: "shared", expiry: 3600, load: Load::of(command, false)? };
+    clients.load.wait_until_publishing(PATIENCE)?;
+    for at in 0..test_cluster.nodes.len() {
+        child::until(CALM, || None::<()>);
+        let name = test_cluster.nodes[at].name.clone();
+        test_cluster.nodes[at].end(libc::SIGKILL)?;
+        let begun = Instant::now();
+        let dead = || test_cluster.views(Some(at)).agree(&name, "dead").then_some(());
+        timed("all others know it to be dead", begun, dead, results)?;
+        test_cluster.start_again(at)?;
+        let whole = test_cluster.wait_until_whole()?;
+        println!("  {:5.1} s     from its start until the cluster has recovered", whole.as_secs_f64());
+    }
+    child::until(CALM, || None::<()>);
+    let (verdict, _) = clients.load.finish(Duration::ZERO)?;
+    std::fs::write(directory.join("kill-shared.json"), verdict.to_string())?;
+    judge(Fault::KillShared, (clients.name, clients.expiry), &[], &verdict, results);
+    let twice = verdict["duplicated_qos2"].as_u64().unwrap_or(u64::MAX);
+    results.check(twice == 0, || format!("{twice} messages of QoS 2 arrived twice"));
+    let resumed = verdict["sessions_resumed"].as_u64().unwrap_or(0);
+    results.check(resumed > 0, || "no session moved to another node".to_owned());
+    ensure!(!child::interrupted(), "interrupted");
+    Ok(())
+}
