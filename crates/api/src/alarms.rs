@@ -2,7 +2,7 @@
 //!
 //! There is one list. The dashboard, `meridian top`, `meridian ctl status` and `meridian ctl cluster` all show it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -30,7 +30,8 @@ pub struct Alarm {
     /// `error` (a function fails), `warning` (a function will fail, or works badly) or `notice`.
     pub severity: Severity,
     /// Subject of the alarm, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`,
-    /// `acknowledging`, `dead`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or `no_answer`.
+    /// `acknowledging`, `shards`, `dead`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or
+    /// `no_answer`.
     pub code: &'static str,
     /// Description of the fault and of the action that ends it, for people.
     pub text: String,
@@ -226,6 +227,7 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
             "attached to no core: this node receives no subscriptions of other nodes until a core is up",
         ));
     }
+    alarms.extend(of_shards(view));
     alarms.extend(of_links(view));
     alarms.extend(view.unjoined_peers.iter().map(unjoined_peers));
     alarms.extend(of_clocks(view));
@@ -261,6 +263,33 @@ fn reached(view: &ClusterView) -> (usize, usize) {
     let own = usize::from(view.role == "core");
     let cores = view.links.iter().filter(|link| link.role == "core");
     cores.fold((own, own), |(up, all), core| (up + usize::from(core.state == "up"), all + 1))
+}
+
+/// Returns an alarm for the shards that have no leader, with the cores that have to come back.
+fn of_shards(view: &ClusterView) -> Option<Alarm> {
+    let shards = &view.shards.as_ref()?.items;
+    let lost: Vec<_> = shards.iter().filter(|shard| shard.leader.is_none()).collect();
+    if lost.is_empty() {
+        return None;
+    }
+    let is_away = |name: &&String| {
+        let member = view.membership.members.iter().find(|member| member.node == **name);
+        **name != view.node && member.is_none_or(|member| member.state != "alive")
+    };
+    let away: BTreeSet<&String> = lost.iter().flat_map(|shard| &shard.replicas).filter(is_away).collect();
+    let names = away.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+    let (count, all) = (lost.len(), shards.len());
+    let text = match away.is_empty() {
+        true => format!(
+            "{count} of {all} shards have no leader that this node reaches: their clients and messages wait. \
+             That takes seconds after a core was lost; if it stays, meridian ctl links shows the links"
+        ),
+        false => format!(
+            "{count} of {all} shards have no leader that this node reaches: their clients and messages wait. \
+             Start these cores again: {names}"
+        ),
+    };
+    Some(Alarm::new(&view.node, Severity::Error, "shards", text))
 }
 
 fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {

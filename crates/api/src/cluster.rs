@@ -153,6 +153,36 @@ pub struct ClusterView {
     pub unjoined_peers: Vec<UnjoinedPeerView>,
     pub transport: TransportView,
     pub membership: MembershipView,
+    /// Shards of the session store; null when each node has its own (`cluster.replicas` is 0), and until the cores have
+    /// placed them.
+    pub shards: Option<ShardsView>,
+}
+
+/// Shards of the session store, which the cores agree on.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct ShardsView {
+    /// Number of replicas that each shard should have.
+    pub replicas: u64,
+    /// Index of the last change of the placement that this node knows.
+    pub index: u64,
+    /// Shards by number.
+    pub items: Vec<ShardView>,
+}
+
+/// Replicas of one shard.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct ShardView {
+    pub shard: u16,
+    /// Core that leads it; null while there is none that this node reaches.
+    pub leader: Option<String>,
+    /// Cores that have a replica.
+    pub replicas: Vec<String>,
+    /// Core that gets a replica now.
+    pub joining: Option<String>,
+    /// Core that loses its replica now.
+    pub leaving: Option<String>,
 }
 
 /// A node that acknowledges messages by a lease from a core.

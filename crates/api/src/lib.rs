@@ -46,8 +46,8 @@ mod turns;
 
 pub use cluster::{
     AnswerCallback, Cluster, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView,
-    NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, TransportView,
-    UnjoinedPeerView,
+    NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, ShardView, ShardsView,
+    TransportView, UnjoinedPeerView,
 };
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,

@@ -98,6 +98,8 @@ pub struct ShardView {
     pub shard: u16,
     /// Index of the command that began its last change.
     pub epoch: u64,
+    /// Node that leads it, as far as this one knows.
+    pub leader: Option<Box<str>>,
     pub voters: Vec<Box<str>>,
     /// Node that becomes a voter, and below a node whose replica goes, while the shard is changing.
     pub learner: Option<Box<str>>,

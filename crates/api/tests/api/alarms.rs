@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ClusterView, MembershipView, Role, UnjoinedPeerView};
+use api::{ClusterView, MembershipView, Role, ShardView, ShardsView, UnjoinedPeerView};
 use serde_json::Value;
 
 use crate::cluster::{agreed, view};
@@ -119,6 +119,26 @@ fn alarms_report_a_missing_quorum_and_the_reason_of_a_node_that_is_no_member() {
     );
     let replicant = ClusterView { role: "replicant", ..view() };
     has(&of(replicant), "error acknowledging attached to no core", "");
+}
+
+#[test]
+fn shards_without_a_leader_are_reported_with_the_cores_that_have_to_return() {
+    let shard = |shard, leader: Option<&str>| ShardView {
+        shard,
+        leader: leader.map(str::to_owned),
+        replicas: ["a", "b", "c"].map(str::to_owned).to_vec(),
+        joining: None,
+        leaving: None,
+    };
+    let with = |leader: Option<&str>| {
+        let items = vec![shard(0, Some("a")), shard(1, leader)];
+        ClusterView { shards: Some(ShardsView { replicas: 3, index: 9, items }), ..agreed() }
+    };
+    has_not(&of(with(Some("c"))), "shards");
+    has(&of(with(None)), "error shards 1 of 2 shards have no leader", "Start these cores again: b");
+    let mut all_are_there = with(None);
+    all_are_there.membership.members[1].state = "alive";
+    has(&of(all_are_there), "error shards 1 of 2 shards have no leader", "meridian ctl links");
 }
 
 #[test]

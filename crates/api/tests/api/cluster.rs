@@ -80,6 +80,7 @@ pub fn view() -> ClusterView {
         }],
         transport,
         membership: no_members(),
+        shards: None,
     }
 }
 

@@ -114,6 +114,12 @@ impl ShardTraffic {
             .map(move |(shard, known)| (shard, Leader { node: node.0, term: known.term }))
     }
 
+    /// Returns the node that leads a shard, if that is known and this node reaches it.
+    pub fn leader(&self, shard: ShardId) -> Option<NodeId> {
+        let known = self.leaders.get(usize::from(shard.0)).filter(|known| known.is_confirmed)?;
+        known.node
+    }
+
     /// Returns the leaders that a worker may ask: shards here, and those of nodes that its frames reach.
     pub fn known_to(&self, own: NodeId, worker: WorkerId) -> Vec<(ShardId, Leader)> {
         let peers = self.peers.keys().copied();

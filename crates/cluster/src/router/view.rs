@@ -113,9 +113,11 @@ impl ClusterRouter {
             let member = roster.members.get(&replica.node);
             member.map_or_else(|| replica.node.to_string().into(), |member| member.info.name.clone())
         };
+        let leader = |id| self.info(self.shards.leader(id)?).map(|info| info.name.clone());
         let shards = placement.shards().map(|(id, shard)| ShardView {
             shard: id.0,
             epoch: shard.epoch,
+            leader: leader(id),
             voters: shard.voters.iter().copied().map(name).collect(),
             learner: shard.learner.map(name),
             leaving: shard.leaving.map(name),

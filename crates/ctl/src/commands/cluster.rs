@@ -28,6 +28,7 @@ Examples:
   meridian ctl cluster
   meridian ctl cluster --json | jq .acknowledging
   meridian ctl cluster nodes        clients of each node, and the core of each replicant
+  meridian ctl cluster shards       leader and replicas of each shard of the session store
   meridian ctl cluster leave        stop this node permanently and remove it from the cluster
   meridian ctl cluster remove n3    a dead node that does not return
   meridian ctl cluster transfer n2  make another core the leader, before a long maintenance of this one
@@ -52,6 +53,11 @@ enum Verb {
     Status,
     /// List the nodes, each as it sees itself
     Nodes,
+    /// List the shards of the session store with their leaders and replicas
+    #[command(after_help = "\
+Durable sessions and retained messages are divided into shards by their names. With cluster.replicas each shard has
+replicas on so many cores, and one of them leads. A shard without a leader waits for a majority of its replicas.")]
+    Shards,
     /// Give addresses of other nodes to a node that waits for its cluster or reaches no core
     #[command(
         after_help = "The addresses are used until the process ends; the setting cluster.join is permanent."
@@ -97,6 +103,7 @@ impl Command for ClusterArgs {
         match self.verb {
             None | Some(Verb::Status) => status(console),
             Some(Verb::Nodes) => nodes_of(console),
+            Some(Verb::Shards) => shards(console),
             Some(Verb::Join { addresses }) => join(console, &addresses),
             Some(Verb::Leave { discard_sessions }) => leave(console, discard_sessions),
             Some(Verb::Transfer { name }) => transfer(console, &name),
@@ -104,6 +111,52 @@ impl Command for ClusterArgs {
             Some(Verb::Remove { name }) => remove(console, &name),
         }
     }
+}
+
+const SHARDS: &[Column] = &[right("SHARD"), left("LEADER"), left("REPLICAS"), left("CHANGE")];
+
+fn shards(console: &mut Console) -> Result<(), Failure> {
+    let view = console.client.get(CLUSTER, &Query::new())?;
+    let shards = view.field("shards");
+    if console.json {
+        return console.document(shards);
+    }
+    if shards.is_null() {
+        return console.line(
+            "each node keeps the sessions of its own clients (cluster.replicas = 0), or the cores have not placed the \
+             shards yet",
+        );
+    }
+    let mut table = Table::new(SHARDS);
+    for shard in view.list("shards.items") {
+        let change = [("joining", "joins"), ("leaving", "leaves")];
+        let change = change.into_iter().filter(|(field, _)| !shard.field(field).is_null());
+        let change: Vec<String> =
+            change.map(|(field, does)| format!("{} {does}", shard.cell(field))).collect();
+        let replicas: Vec<String> =
+            shard.list("replicas").iter().filter_map(Value::as_str).map(Into::into).collect();
+        let change = if change.is_empty() { NOTHING.to_owned() } else { change.join(", ") };
+        table.row(vec![shard.cell("shard"), shard.cell("leader"), replicas.join(", "), change]);
+    }
+    console.table(&mut table)?;
+    alarms::note(console, |alarm| alarm.text("code") == "shards")
+}
+
+/// Counts the shards that have a leader.
+fn shards_line(view: &Value) -> String {
+    let shards = view.list("shards.items");
+    if shards.is_empty() {
+        return String::new();
+    }
+    let led = shards.iter().filter(|shard| !shard.field("leader").is_null()).count();
+    let moving =
+        shards.iter().filter(|shard| !shard.field("joining").is_null() || !shard.field("leaving").is_null());
+    format!(
+        "{}: {led} have a leader, {} change; {} replicas each",
+        shards.len(),
+        moving.count(),
+        view.count_cell("shards.replicas")
+    )
 }
 
 const MEMBERS: &[Column] = &[
@@ -278,6 +331,7 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         ("cores", cores(view)),
         ("quorum", quorum(view)),
         ("members", members(view)),
+        ("shards", shards_line(view)),
         ("routes", format!("{} filters of {} nodes", human::count(filters), view.list("routes").len())),
         (
             "SUBACKs",

@@ -81,6 +81,29 @@ fn the_cluster_is_shown_in_short() {
 }
 
 #[test]
+fn the_shards_are_shown_with_leader_replicas_and_change() {
+    let mut view = replicated(true);
+    view["shards"] = Value::Null;
+    let shown = |view: &Value, line: &str| {
+        let view = view.clone();
+        ctl(&Mock::serve(move |_| Reply::json(&view)), line).out
+    };
+    assert!(shown(&view, "cluster shards").contains("cluster.replicas = 0"));
+    assert!(!shown(&view, "cluster").contains("shards "));
+    view["shards"] = json!({"replicas": 3, "index": 9, "items": [
+        {"shard": 0, "leader": "n2", "replicas": ["n1", "n2"], "joining": null, "leaving": null},
+        {"shard": 1, "leader": null, "replicas": ["n1", "n3"], "joining": "n2", "leaving": "n3"},
+    ]});
+    let out = shown(&view, "cluster shards");
+    let words = |line: usize| out.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(words(0), ["SHARD", "LEADER", "REPLICAS", "CHANGE"]);
+    assert_eq!(words(1), ["0", "n2", "n1,", "n2", "-"]);
+    assert_eq!(words(2), ["1", "-", "n1,", "n3", "n2", "joins,", "n3", "leaves"]);
+    let status = shown(&view, "cluster");
+    assert!(status.contains("2: 1 have a leader, 1 change; 3 replicas each"), "{status}");
+}
+
+#[test]
 fn the_members_are_shown_with_their_leader() {
     let mock = Mock::serve(|_| Reply::json(&replicated(true)));
     let outcome = ctl(&mock, "cluster status");

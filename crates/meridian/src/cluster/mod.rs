@@ -104,8 +104,7 @@ impl PreparedMeta {
                 let [entries, votes] = shardlog::META;
                 let storage_groups = StorageGroups { entries, votes };
                 let state = MetaState::new(Default::default(), self.config.features);
-                let group =
-                    Group::start(now, of_group, log, storage_groups, &recovered, state);
+                let group = Group::start(now, of_group, log, storage_groups, &recovered, state);
                 let group = group.map_err(|error| match error {
                     StartError::UnsupportedVersion => error.to_string(),
                     _ => format!(

@@ -2,10 +2,10 @@
 
 use api::{
     ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView,
-    TransportView, UnjoinedPeerView,
+    ShardView, ShardsView, TransportView, UnjoinedPeerView,
 };
 use cluster::meta::State;
-use cluster::{ClassView, Link, Membership, NotJoined, Replica, Role, Routes, View};
+use cluster::{ClassView, Link, Membership, NotJoined, PlacementView, Replica, Role, Routes, View};
 use link::Class;
 use transport::Figures;
 
@@ -46,6 +46,23 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         unjoined_peers: view.not_joined.iter().map(not_joined).collect(),
         transport: transport(figures),
         membership: membership(&view.membership),
+        shards: view.membership.placement.as_ref().map(shards),
+    }
+}
+
+fn shards(placement: &PlacementView) -> ShardsView {
+    let name = |name: &Option<Box<str>>| name.as_ref().map(ToString::to_string);
+    let shard = |shard: &cluster::ShardView| ShardView {
+        shard: shard.shard,
+        leader: name(&shard.leader),
+        replicas: shard.voters.iter().map(ToString::to_string).collect(),
+        joining: name(&shard.learner),
+        leaving: name(&shard.leaving),
+    };
+    ShardsView {
+        replicas: placement.replicas,
+        index: placement.version,
+        items: placement.shards.iter().map(shard).collect(),
     }
 }
 

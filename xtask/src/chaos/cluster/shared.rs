@@ -21,7 +21,17 @@ pub fn apply_fault(
     println!("SIGKILL of each core in turn; clients with durable sessions connect again to any node");
     let hosts: Vec<String> = test_cluster.nodes.iter().map(|node| node.mqtt.to_string()).collect();
     let mut command = Command::new(program);
-    command.args(["bench", "ha", "--json", "-q", "mixed", "-h", &hosts.join(","), "--prefix", "chaos-shared"]);
+    command.args([
+        "bench",
+        "ha",
+        "--json",
+        "-q",
+        "mixed",
+        "-h",
+        &hosts.join(","),
+        "--prefix",
+        "chaos-shared",
+    ]);
     let numbers = [("--publishers", CLIENTS as u32), ("--subscribers", CLIENTS as u32), ("--expiry", 3600)];
     let rate = [("-R", args.rate / 2), ("-s", args.size), ("--window", args.window)];
     for (option, value) in numbers.into_iter().chain(rate).chain([("--duration", PUBLISHING_S)]) {
