@@ -150,6 +150,8 @@ pub enum WorkerCommand {
     Flushed(FlushWaiter),
     Scan(Box<Scan>),
     Page(Box<Page>),
+    /// The connection that has asked for a page is closed.
+    DropScan(ConnectionId),
     /// A message for a member of a shared group.
     Member(MemberDelivery),
     AuthResult(ConnectionId, AuthResult),
@@ -246,6 +248,7 @@ impl WorkerCommand {
             | WorkerCommand::Flush(..)
             | WorkerCommand::Flushed(..)
             | WorkerCommand::Scan(_)
+            | WorkerCommand::DropScan(_)
             | WorkerCommand::AuthResult(..)
             | WorkerCommand::AwaitRecord { .. }
             | WorkerCommand::RetryAuthorize(..)

@@ -60,4 +60,4 @@ pub use store::{
 };
 #[doc(hidden)]
 pub use store::{check_wire_form, decode_wire_form};
-pub use worker::{LaneCounters, Received, SETTLE_ROUNDS, Then, Worker};
+pub use worker::{LaneCounters, ReadCounters, Received, SETTLE_ROUNDS, Then, Worker};

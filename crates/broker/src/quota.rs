@@ -28,7 +28,8 @@ pub enum Resource {
     SessionBytes,
     /// Bytes of messages that wait for connected clients.
     QueuedBytes,
-    /// Messages that this node's own clients have retained here.
+    /// Messages that clients have retained in the shards that this node leads: all clients of the cluster when its
+    /// shards have replicas, otherwise this node's own clients.
     RetainedMessages,
     /// Bytes of these retained messages.
     RetainedBytes,
@@ -37,12 +38,17 @@ pub enum Resource {
 const RESOURCES: usize = 6;
 
 /// Resources of one user or one mountpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Account {
+    owner: OwnerKey,
     used: [AtomicU64; RESOURCES],
 }
 
 impl Account {
+    fn of(owner: OwnerKey) -> Self {
+        Self { owner, used: Default::default() }
+    }
+
     pub fn used(&self, resource: Resource) -> u64 {
         self.used[resource as usize].load(Relaxed)
     }
@@ -130,6 +136,12 @@ impl Payers {
         self.each().map(|account| account.used(resource)).max().unwrap_or(0)
     }
 
+    /// Keys of the user and of the mountpoint, for [`Quotas::payers`] of another node.
+    pub fn owners(&self) -> (OwnerKey, OwnerKey) {
+        let owner = |account: &Option<Arc<Account>>| account.as_ref().map_or(OwnerKey::NOBODY, |it| it.owner);
+        (owner(&self.user), owner(&self.mountpoint))
+    }
+
     pub fn user(&self) -> Option<&Arc<Account>> {
         self.user.as_ref()
     }
@@ -166,7 +178,7 @@ impl Quotas {
             accounts.by_owner.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_empty());
             accounts.sweep_at = 2 * accounts.by_owner.len();
         }
-        Some(accounts.by_owner.entry(owner).or_default().clone())
+        Some(accounts.by_owner.entry(owner).or_insert_with(|| Arc::new(Account::of(owner))).clone())
     }
 
     /// Number of accounts that are charged for a resource that ends with clients and sessions.

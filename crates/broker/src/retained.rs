@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use mqtt::{Properties, TopicFilter, TopicName};
 
@@ -33,6 +34,17 @@ pub struct Scan {
     pub from: Option<ScanPosition>,
     /// Maximum number of messages of a page.
     pub limit: usize,
+    /// Indexes of the previous page.
+    pub indexes: Indexes,
+}
+
+impl Scan {
+    /// Topic after which the scan continues in a shard; `None` at its beginning. It continues inside the shard at which
+    /// it stopped, and reads the others from their start.
+    pub fn after(&self, shard: ShardId) -> Option<&str> {
+        let from = self.from.as_ref().filter(|(at, after)| *at == shard && !after.is_empty());
+        from.map(|(_, after)| &**after)
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +55,12 @@ pub struct Page {
     pub examined: usize,
     /// Position to continue from; `None` when this worker has no more.
     pub next: Option<ScanPosition>,
+    pub indexes: Indexes,
 }
+
+/// Indexes up to which the shards of a worker must have applied their records before a scan reads them, in a cluster
+/// whose shards have replicas. `None` until they are known, and on a node that has the shards alone.
+pub type Indexes = Option<Arc<[(ShardId, u64)]>>;
 
 /// Position from which a listing continues: in this shard, or among the broker's [`OWN_TOPICS`], after this topic. An
 /// empty topic is the beginning.
@@ -245,6 +262,50 @@ impl RetainedShard {
         self.remove(topic);
         self.messages.len() < before
     }
+}
+
+/// Adds matching messages of a shard after a topic, as far as the budget allows. Returns the topic after which the next
+/// page begins.
+pub fn page_of(
+    state: &shard::Shard,
+    now: Time,
+    filter: &str,
+    after: Option<&str>,
+    budget: &mut PageBudget,
+    found: &mut Vec<Message>,
+) -> Option<Box<str>> {
+    let page = state.retained_page(filter, after, budget.messages());
+    budget.examine(page.examined);
+    for bytes in &page.messages {
+        let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
+        // The state's clock stands still while nothing happens.
+        if !stored.is_expired(now.0) {
+            budget.spend(bytes.len());
+            found.push(Message::of_stored(&stored));
+        }
+    }
+    page.after
+}
+
+/// Lists matching messages of a shard after a topic for an operator. Looks at a bounded number of them, and returns the
+/// topic after which the next page begins.
+pub fn list_of(
+    state: &shard::Shard,
+    now: Time,
+    filter: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> (Vec<RetainedInfo>, Option<Box<str>>) {
+    let mut found = Vec::new();
+    let mut budget = PageBudget::of_messages(limit.max(1));
+    let next = page_of(state, now, filter, after, &mut budget, &mut found);
+    (found.iter().map(|message| info(now, message)).collect(), next)
+}
+
+/// One message of a shard with its payload.
+pub fn whole_of(state: &shard::Shard, now: Time, topic: &str) -> Option<RetainedMessage> {
+    let stored = shard::MessageView::decode(state.retained(topic)?).ok()?;
+    (!stored.is_expired(now.0)).then(|| whole(now, &Message::of_stored(&stored)))
 }
 
 /// Error: there is no room for another retained message.

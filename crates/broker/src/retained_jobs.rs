@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::ShardSet;
-use crate::retained::ScanPosition;
+use crate::retained::{Indexes, ScanPosition};
 use crate::route::Options;
 
 /// Retained messages for one new subscription.
@@ -19,6 +19,8 @@ pub(crate) struct RetainedJob {
     pub done: ShardSet,
     /// Position at which the worker continues.
     pub from: Option<ScanPosition>,
+    /// Indexes of the shards of the worker that is being asked.
+    pub indexes: Indexes,
     /// Workers that have not yet confirmed that their messages from before the subscription are on their way.
     pub pending_flushes: u16,
     /// Value of [`Flow::steps`](crate::connection::Flow::steps) at the subscription; 0 until the job has begun.
@@ -74,6 +76,10 @@ impl RetainedJobs {
             self.remove(*number);
         }
         was_replaced
+    }
+
+    pub fn first(&self) -> Option<&RetainedJob> {
+        self.by_number.first_key_value().map(|(_, job)| job)
     }
 
     pub fn first_mut(&mut self) -> Option<&mut RetainedJob> {
@@ -136,6 +142,7 @@ mod tests {
             last_worker: 1,
             done: ShardSet::EMPTY,
             from: None,
+            indexes: None,
             pending_flushes: 0,
             since: 0,
             ticket: 0,

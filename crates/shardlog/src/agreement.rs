@@ -87,6 +87,8 @@ pub struct ShardAgreement {
     earlier: usize,
     /// Steps that need no end.
     steps: VecDeque<Step>,
+    /// Number of a read barrier of the owner. It is requested, or is to be at this time.
+    reading: Option<(u64, Result<RequestId, link::Time>)>,
     job: Option<Current>,
     /// A state that is being prepared. Other jobs come meanwhile.
     preparing: Option<(u64, Answer<Result<(), GivenUp>>)>,
@@ -250,6 +252,7 @@ impl ShardAgreement {
             uncommitted: (VecDeque::new(), 0),
             earlier: 0,
             steps: VecDeque::new(),
+            reading: None,
             job: None,
             preparing: None,
             parts: None,
@@ -307,6 +310,7 @@ impl ShardAgreement {
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
             self.earlier = 0;
+            self.reading = None;
             (self.role, self.members.due) = match change {
                 Leadership::Leads(term) => (Role::CatchingUp { term, barrier: Err(self.now) }, self.now),
                 Leadership::Follows => (Role::Follows, link::Time::NEVER),
@@ -320,9 +324,16 @@ impl ShardAgreement {
             self.earlier += self.uncommitted.0.len() - self.proposals.len();
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
+            self.reading = None;
             self.role = Role::CatchingUp { term, barrier: Err(self.now) };
         }
         if let Role::CatchingUp { barrier: barrier @ Err(_), .. } = &mut self.role
+            && *barrier <= Err(self.now)
+        {
+            *barrier = Ok(self.replica.read_barrier(BARRIER_LIMIT));
+            self.replica.turn(self.now);
+        }
+        if let Some((_, barrier @ Err(_))) = &mut self.reading
             && *barrier <= Err(self.now)
         {
             *barrier = Ok(self.replica.read_barrier(BARRIER_LIMIT));
@@ -332,6 +343,18 @@ impl ShardAgreement {
             if self.members.change == Some(event.request) {
                 // Its outcome shows in the members.
                 (self.members.change, self.members.due) = (None, self.now);
+                continue;
+            }
+            if let Some((number, barrier)) = &mut self.reading
+                && *barrier == Ok(event.request)
+            {
+                if event.outcome == Ok(Outcome::Readable) {
+                    self.steps.push_back(Step::Readable(*number));
+                    self.reading = None;
+                } else {
+                    *barrier = Err(self.now.after(BARRIER_AGAIN));
+                }
+                continue;
             }
             let Role::CatchingUp { term, barrier } = &mut self.role else { continue };
             if *barrier != Ok(event.request) {
@@ -544,7 +567,12 @@ impl Agreement for ShardAgreement {
             Role::CatchingUp { barrier: Err(at), .. } => *at,
             _ => link::Time::NEVER,
         };
-        let due = self.replica.timeout().min(barrier).min(self.exchange.due()).min(self.members.due);
+        let reading = match self.reading {
+            Some((_, Err(at))) => at,
+            _ => link::Time::NEVER,
+        };
+        let due =
+            self.replica.timeout().min(barrier).min(reading).min(self.exchange.due()).min(self.members.due);
         // Rounded up: a turn in the same millisecond would come too early.
         if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
     }
@@ -567,6 +595,12 @@ impl Agreement for ShardAgreement {
             }
             // The replica has just lost its role: `Follows` is the next step.
             Role::Follows | Role::CatchingUp { .. } => {}
+        }
+    }
+
+    fn read_barrier(&mut self, number: u64) {
+        if matches!(self.role, Role::Leads { .. }) {
+            self.reading = Some((number, Err(self.now)));
         }
     }
 

@@ -67,7 +67,14 @@ impl Follower {
 
     /// Ends the replica on this node.
     pub fn end(self) {
+        self.context.load.note_retained(self.id(), (0, 0), &self.context.settings);
         self.routes.remove_all(self.replica.state());
+    }
+
+    /// Publishes the number of retained messages, when it has changed and about once a second.
+    pub fn tend_retained(&self) {
+        let HostContext { load, settings, .. } = &self.context;
+        load.note_retained(self.id(), self.replica.state().retained_counts(), settings);
     }
 
     /// Reports to the log how much of it is needed.
@@ -111,14 +118,18 @@ impl Follower {
                                 self.routes.add(&filter);
                             }
                             Effect::FilterRemoved { filter } => self.routes.remove(&filter),
+                            Effect::RetainedChanged { .. } => self.tend_retained(),
                             _ => {}
                         }
                     }
                     self.replica.reuse(committed.effects);
                 }
-                ReplicaEvent::Restored { filters } => self.routes.replace(&filters, self.replica.state()),
+                ReplicaEvent::Restored { filters } => {
+                    self.routes.replace(&filters, self.replica.state());
+                    self.tend_retained();
+                }
                 // Nobody waits for what an earlier host wanted to read.
-                ReplicaEvent::Follows | ReplicaEvent::Read(_) => {}
+                ReplicaEvent::Follows | ReplicaEvent::Read(_) | ReplicaEvent::Readable(_) => {}
             }
         }
         (effects, self.replica.has_event())

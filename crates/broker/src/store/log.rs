@@ -125,8 +125,9 @@ impl StoreEvent {
 /// No function blocks.
 ///
 /// The replica does one [`Step`] at a time, in their order. It ends each with [`Self::done`], [`Self::wrote`],
-/// [`Self::prepared`] or [`Self::refuse`]. [`Step::Leads`], [`Step::Follows`], [`Step::Vacate`], [`Step::Bodies`] and
-/// [`Step::AbandonRestore`] need no end. They, [`Step::WriteParts`] and batches may come while a state is prepared.
+/// [`Self::prepared`] or [`Self::refuse`]. [`Step::Leads`], [`Step::Follows`], [`Step::Vacate`], [`Step::Bodies`],
+/// [`Step::AbandonRestore`] and [`Step::Readable`] need no end. They, [`Step::WriteParts`] and batches may come while a
+/// state is prepared.
 ///
 /// **Invariant:** the batches that are committed, and their order, are the same on all replicas.
 pub trait Agreement: Send {
@@ -147,6 +148,9 @@ pub trait Agreement: Send {
     /// Proposes a batch, between [`Step::Leads`] and [`Step::Follows`]. `number` is one more than that of the last one.
     /// A batch that is committed meanwhile comes as [`Step::Commit`] with its number, in the order of the numbers.
     fn propose(&mut self, number: u64, batch: Arc<Vec<u8>>);
+    /// Requests a read barrier, between [`Step::Leads`] and [`Step::Follows`]. [`Step::Readable`] has the same number.
+    /// It comes unless the replica leads no more, and only for the last one. [`Self::turn`] must follow.
+    fn read_barrier(&mut self, number: u64);
     /// Takes the next step.
     fn poll(&mut self) -> Option<Step>;
     /// Ends the step.
@@ -207,6 +211,9 @@ pub enum Step {
     /// The messages of [`Agreement::fetch`], with the indexes of their batches, in the form of
     /// [`StoredBatch::Kept`](shard::StoredBatch::Kept). Those that nobody needs any more are missing.
     Bodies(Vec<(u64, Vec<u8>)>),
+    /// A majority has confirmed that this replica led after the read barrier was requested. The state has everything
+    /// that was committed before.
+    Readable(u64),
     /// A segment is to be freed: what the state needs of these batches has to be kept.
     Vacate(Vacate),
 }

@@ -27,7 +27,9 @@ use shard::SessionUid;
 
 pub(crate) use follower::Follower;
 pub use host::ShardOutput;
-pub(crate) use host::{HostContext, Numbered, Offer, Producer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
+pub(crate) use host::{
+    HostContext, Numbered, Offer, Producer, ReadTicket, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept,
+};
 pub use log::{
     Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose,
     ReplicaStart, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,

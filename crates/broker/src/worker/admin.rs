@@ -3,6 +3,7 @@
 use mqtt::{QoS, ReasonCode, TopicName};
 
 use super::Worker;
+use super::lanes::Reader;
 use crate::admin::{
     AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
     ConnectionDetail, Cursor, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
@@ -103,9 +104,15 @@ impl Worker {
             }
             AdminRequest::Publish { message, reply } => self.publish_for_operator(&message, reply),
             AdminRequest::Retained { shard, last, filter, after, limit, reply } => {
+                if self.has_cluster_shards() {
+                    return self.read_retained(Reader::List { shard, last, filter, after, limit, reply });
+                }
                 reply(self.retained_list((shard, last), &filter, after.as_deref(), limit));
             }
             AdminRequest::RetainedMessage { topic, reply } => {
+                if self.has_cluster_shards() {
+                    return self.read_retained(Reader::Message { topic, reply });
+                }
                 reply(self.retained_message(&topic).map(Box::new))
             }
             AdminRequest::DeleteRetained { topics, reply } => self.delete_for_operator(topics, reply),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Worker;
 use crate::ids::ShardId;
 use crate::message_queue::Awaited;
-use crate::store::{ReplicaCounters, ShardHost};
+use crate::store::{ReplicaCounters, SHARDS, ShardHost};
 
 impl Worker {
     /// Checks the invariants that hold between any two calls.
@@ -53,6 +53,26 @@ impl Worker {
     pub fn digest(&self, shard: ShardId) -> Option<(u64, u64)> {
         let state = self.shards.state(shard).filter(|state| !state.is_midway())?;
         Some((state.applied(), state.digest()))
+    }
+
+    /// Returns the topics and payloads of the retained messages of this worker's replicas.
+    pub fn retained(&self) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for state in (0..SHARDS).filter_map(|shard| self.shards.state(ShardId(shard))) {
+            let mut after = None;
+            loop {
+                let page = state.retained_page("#", after.as_deref(), 64);
+                let view = |bytes| shard::MessageView::decode(bytes).expect("it was encoded here");
+                found.extend(page.messages.iter().map(|bytes| view(bytes)).map(|message| {
+                    (message.topic.to_owned(), String::from_utf8_lossy(message.payload).into_owned())
+                }));
+                after = page.after;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        found
     }
 
     /// Returns the counters of the replicas of this worker's shards.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Subscription};
 
 use super::{Worker, report};
+use crate::batch::WorkerCommand;
 use crate::connection::Phase;
-use crate::ids::{ConnectionId, ShardSet, Time, fold};
+use crate::ids::{ConnectionId, ShardSet, Time, WorkerId, fold};
 use crate::message::Message;
 use crate::message_queue::Overflow;
 use crate::quota::Resource;
@@ -149,6 +150,11 @@ impl Worker {
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
         if let Some(flow) = flow {
+            // In a cluster a page may wait for as long as a shard has no leader.
+            if let Some(job) = flow.retained.first().filter(|_| flow.page_asked && self.has_cluster_shards())
+            {
+                self.outbox.post(WorkerId(job.worker), WorkerCommand::DropScan(id));
+            }
             self.end_flow(*flow);
         }
         self.forget_operators(id);

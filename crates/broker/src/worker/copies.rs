@@ -34,8 +34,10 @@ impl Worker {
     /// those that were dispatched before the node was known, or that were sent to its previous incarnation. Such a
     /// message may still be on its way to the worker that hosts its shard. So all workers, including this one, first
     /// confirm that their earlier messages have arrived there.
+    ///
+    /// In a cluster whose shards have replicas nothing is copied.
     pub(super) fn copy_all(&mut self, copies: Vec<(NodeIndex, Copies)>) {
-        if copies.is_empty() {
+        if copies.is_empty() || self.has_cluster_shards() {
             return;
         }
         let workers = self.node.workers;
@@ -98,7 +100,14 @@ impl Worker {
         let done = from
             .as_ref()
             .map_or(ShardSet::EMPTY, |(shard, _)| self.node.retained_shards(self.id, Some(*shard)));
-        let page = self.retained_page(Scan { connection, filter: "#".into(), done, from, limit: usize::MAX });
+        let page = self.retained_page(Scan {
+            connection,
+            filter: "#".into(),
+            done,
+            from,
+            limit: usize::MAX,
+            indexes: None,
+        });
         let is_wanted = |message: &&Message| self.is_copied(which, message.view().publisher_key);
         let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();
         let last = messages.len().saturating_sub(1);

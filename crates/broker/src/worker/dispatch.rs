@@ -138,7 +138,9 @@ impl Worker {
         publishing: Publishing<'_>,
     ) -> Dispatched {
         let mut shared = Shared::of(view);
-        if view.retain {
+        // In a cluster whose shards have replicas, the publisher's node has sent the message to the topic's shard.
+        let retains = view.retain && !(publishing.origin.is_peer() && self.has_cluster_shards());
+        if retains {
             self.announce_retained(view.topic);
         }
         let mut routes = std::mem::take(&mut self.scratch.routes);
@@ -146,13 +148,13 @@ impl Worker {
         let Dispatcher { reader, cache, .. } = &mut self.dispatcher;
         let mut rest = cache.routes(reader, name, &mut routes);
         self.dispatcher.fan_out += rest.len() as u64;
-        let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
+        let needs_log = retains || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
-        if refusal.is_some() && view.retain {
+        if refusal.is_some() && retains {
             // Other nodes keep the message, even at QoS 0 and from a client of this node.
             self.node.note_retained_missing();
         }
-        if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
+        if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, retains, &publishing) {
             self.dispatcher.refused_by_log += 1;
             self.scratch.routes = routes;
             return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
@@ -164,7 +166,7 @@ impl Worker {
         let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
         let (mut for_sessions, mut for_groups) = (ShardSet::EMPTY, ShardSet::EMPTY);
         let mut forwarded = 0;
-        let is_kept = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
+        let is_kept = retains && retained::shard_of(view.topic) != retained::OWN_TOPICS;
         let stamp = match publishing.origin.stamp() {
             0 if is_kept => self.node.stamp(self.clock.now()),
             stamp => stamp,
@@ -256,7 +258,7 @@ impl Worker {
             result.outstanding += 1;
         }
         self.scratch.targets = local;
-        if view.retain {
+        if retains {
             let payers = match publishing.will_payers {
                 Some(payers) => payers.clone(),
                 None => self.payers_of(view.publisher),
@@ -459,13 +461,18 @@ impl Worker {
 
 /// Returns whether the log has to store a message. A shared group decides that itself when it chooses a member. The
 /// exception is a repeated QoS 2 message, which a member may already have.
-fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing<'_>) -> bool {
+fn needs_places(
+    routes: &[Route],
+    view: &MessageView<'_>,
+    retains: bool,
+    publishing: &Publishing<'_>,
+) -> bool {
     let needs = |route: &Route| match route.kind {
         RouteKind::Shard => true,
         RouteKind::ShardGroups => publishing.origin == Origin::HereAgain && publishing.identity.is_some(),
         _ => false,
     };
-    let retained = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
+    let retained = retains && retained::shard_of(view.topic) != retained::OWN_TOPICS;
     view.qos > QoS::AtMostOnce && (retained || routes.iter().any(needs))
 }
 

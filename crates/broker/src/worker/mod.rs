@@ -51,7 +51,7 @@ use std::time::Duration;
 use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
-pub use lanes::LaneCounters;
+pub use lanes::{LaneCounters, ReadCounters};
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
@@ -481,6 +481,7 @@ impl Worker {
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
+            self.tend_reads();
             self.request_missing_retained();
             self.shards.report_live();
             self.publish_figures();

@@ -42,7 +42,9 @@ impl Worker {
     ) -> bool {
         let (first, last) = self.retained_workers(filter);
         let sys = filter.starts_with(retained::SYS);
-        let first = if sys { Some(first.0) } else { self.first_used(first.0, last.0) };
+        // Another node of a cluster may have retained something.
+        let is_anywhere = sys || self.has_cluster_shards();
+        let first = if is_anywhere { Some(first.0) } else { self.first_used(first.0, last.0) };
         let Some(worker) = first else { return false };
         let Some(connection) = self.connections.occupant(slot) else { return false };
         let job = RetainedJob {
@@ -53,6 +55,7 @@ impl Worker {
             last_worker: last.0,
             done: progress.done,
             from: progress.after.map(|after| (retained::shard_of(&after), after)),
+            indexes: None,
             pending_flushes: 0,
             since: 0,
             ticket: 0,
@@ -106,8 +109,11 @@ impl Worker {
         (first..=last).find(|worker| used(*worker))
     }
 
-    /// Returns whether the node has ever stored a retained message.
+    /// Returns whether the node has ever stored a retained message, or may find one on another node.
     pub(super) fn has_retained(&self) -> bool {
+        if self.has_cluster_shards() {
+            return true;
+        }
         fence(Ordering::SeqCst); // Paired with the fence in `announce_retained`.
         self.node.published.iter().any(|worker| worker.retained_used.load(Ordering::Acquire))
     }
@@ -172,8 +178,8 @@ impl Worker {
             return self.outbox.request(session.shard, Request::AskRoomForPage { session, connection: id });
         }
         flow.room_for_page = false;
-        let (filter, done, from) = (job.filter.clone(), job.done, job.from.clone());
-        let scan = Scan { connection: id, filter, done, from, limit: queue_max.max(1) };
+        let (filter, done, from, limit) = (job.filter.clone(), job.done, job.from.clone(), queue_max.max(1));
+        let scan = Scan { connection: id, filter, done, from, limit, indexes: job.indexes.clone() };
         let worker = WorkerId(job.worker);
         self.outbox.post(worker, WorkerCommand::Scan(Box::new(scan)));
     }
@@ -188,7 +194,7 @@ impl Worker {
 
     /// Delivers a page of retained messages for the subscription at the front [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, mut messages, examined, next } = page;
+        let Page { connection: id, mut messages, examined, next, indexes } = page;
         self.counters.retained_scanned += examined as u64;
         let per_second = self.settings.retained.scanned_per_second;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
@@ -215,6 +221,7 @@ impl Worker {
         job.done |= self.node.retained_shards(WorkerId(job.worker), next.as_ref().map(|(shard, _)| *shard));
         let is_last = next.is_none() && job.worker >= job.last_worker;
         job.worker += u16::from(next.is_none());
+        job.indexes = indexes.filter(|_| next.is_some());
         job.from = next.or(job.from.take()).filter(|(shard, _)| !job.done.contains(*shard));
         let after = job.from.as_ref().map(|(_, after)| after.clone()).filter(|after| !after.is_empty());
         let progress = (!is_last).then_some(WalkProgress { done: job.done, after });

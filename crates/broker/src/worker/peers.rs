@@ -336,7 +336,7 @@ impl Worker {
         let Framed { view, stamp, .. } = *framed;
         self.node.observe_stamp(stamp);
         let shard = retained::shard_of(view.topic);
-        if shard == retained::OWN_TOPICS {
+        if shard == retained::OWN_TOPICS || self.has_cluster_shards() {
             return;
         }
         self.announce_retained(view.topic);
@@ -356,7 +356,8 @@ impl Worker {
     /// Requests the retained messages that this node has missed. Only worker 0 asks, about once a second, on behalf of
     /// all workers.
     pub(super) fn request_missing_retained(&mut self) {
-        self.peers.outbound.retained_missing |= self.id.index() == 0 && self.node.take_retained_missing();
+        let may_be_copied = self.id.index() == 0 && !self.has_cluster_shards();
+        self.peers.outbound.retained_missing |= may_be_copied && self.node.take_retained_missing();
     }
 }
 

@@ -103,6 +103,7 @@ impl Worker {
             }
             WorkerCommand::Scan(scan) => self.scan(*scan),
             WorkerCommand::Page(page) => self.page(*page),
+            WorkerCommand::DropScan(connection) => self.drop_scan(connection),
             WorkerCommand::Member(delivery) => self.member_delivery(delivery),
             WorkerCommand::AuthResult(connection, result) => self.authenticated(connection, result),
             WorkerCommand::RetryAuthorize(connection, about) => self.retry_authorize(connection, about),

@@ -96,15 +96,16 @@ impl Worker {
 
     /// Returns whether a retained message has to wait until its shard confirms that there is room. The worker asks
     /// before it dispatches the message, because a refused message must reach no receiver. It asks only while room is
-    /// short.
+    /// short, or if another node leads the shard: only the leader knows what its clients have retained.
     fn awaits_room(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> bool {
         if publish.qos == QoS::AtMostOnce || publish.payload.is_empty() {
             return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
-        let is_short = payers.is_some_and(|payers| payers.is_short_of_retained(&self.settings));
-        if !is_short && !self.node.is_short_of_retained() {
+        let is_short = payers.is_some_and(|payers| payers.is_short_of_retained(&self.settings))
+            || self.node.is_short_of_retained();
+        if !is_short && self.lanes.is_none() {
             return false;
         }
         let flow = connection.flow();
@@ -122,6 +123,9 @@ impl Worker {
         if TopicName::parse(&topic).is_err() || shard == retained::OWN_TOPICS {
             return false;
         }
+        if !is_short && self.lanes.as_deref().is_some_and(|lanes| lanes.is_led_here(shard)) {
+            return false;
+        }
         connection.flow().room = RetainRoom::Requested;
         let payers = connection.extra.as_ref().map(|extra| extra.payers.clone()).unwrap_or_default();
         let (connection, topic) = (connection.id, topic.into());
@@ -131,8 +135,11 @@ impl Worker {
 
     pub(super) fn room_to_retain(&mut self, id: ConnectionId, is_there: bool) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        connection.flow().room = RetainRoom::Known(is_there);
-        self.unblock(id.slot);
+        // An answer that comes again is not for the next message.
+        if connection.flow().room == RetainRoom::Requested {
+            connection.flow().room = RetainRoom::Known(is_there);
+            self.unblock(id.slot);
+        }
     }
 
     fn publish(

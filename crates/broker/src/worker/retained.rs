@@ -5,14 +5,15 @@ use std::ops::RangeInclusive;
 use mqtt::ReasonCode;
 
 use super::Worker;
+use super::lanes::Reader;
 use super::shards::HostedShards;
-use crate::admin::{RetainedMessage, RetainedPage};
+use crate::admin::{RetainedInfo, RetainedMessage, RetainedPage};
 use crate::batch::{Token, WorkerCommand};
 use crate::ids::{ShardId, WorkerId};
 use crate::message::Message;
 use crate::peers::{Copies, NodeIndex};
 use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
-use crate::store::{Request, ShardHost};
+use crate::store::Request;
 
 /// A request that waits until all messages retained before it are durable.
 #[derive(Debug)]
@@ -49,6 +50,9 @@ impl Worker {
     /// Handles the request for a page. The page includes all messages sent to this worker before, so it waits until
     /// they are durable.
     pub(super) fn scan(&mut self, scan: Scan) {
+        if self.has_cluster_shards() {
+            return self.read_retained(Reader::Connection(scan));
+        }
         let (first, last) = retained::shard_range(&scan.filter);
         self.when_durable(first..=last, Awaiting::Scan(scan));
     }
@@ -74,7 +78,7 @@ impl Worker {
         }
     }
 
-    fn answer_scan(&mut self, scan: Scan) {
+    pub(super) fn answer_scan(&mut self, scan: Scan) {
         let page = self.retained_page(scan);
         self.outbox.post(page.connection.worker, WorkerCommand::Page(Box::new(page)));
     }
@@ -84,36 +88,35 @@ impl Worker {
         for waiting in self.waiting_scans.take_ready(&self.shards) {
             self.resume_awaiting(waiting);
         }
+        self.resume_reads();
     }
 
-    /// Returns one page of messages from all shards of this worker.
+    /// Returns one page of messages from all shards of this worker. In a cluster it ends before a shard that has no
+    /// replica on this node.
     pub(super) fn retained_page(&self, scan: Scan) -> Page {
-        let Scan { connection, filter, done, from, limit } = scan;
-        let (mut budget, mut messages) = (PageBudget::of_messages(limit), Vec::new());
-        let (first, last) = retained::shard_range(&filter);
+        let (mut budget, mut messages) = (PageBudget::of_messages(scan.limit), Vec::new());
+        let (first, last) = retained::shard_range(&scan.filter);
         let mut next = None;
-        for shard_id in self.retained_here(first..=last).filter(|shard_id| !done.contains(*shard_id)) {
+        for shard_id in self.retained_here(first..=last).filter(|shard_id| !scan.done.contains(*shard_id)) {
             if budget.is_spent() {
                 next = Some((shard_id, Box::default()));
                 break;
             }
-            // The scan continues inside the shard at which it stopped, and reads the others from their start.
-            let after = from.as_ref().filter(|(at, after)| *at == shard_id && !after.is_empty());
-            let (after, found) = (after.map(|(_, after)| &**after), &mut messages);
+            let (now, after, found) = (self.clock.now(), scan.after(shard_id), &mut messages);
             let more = if shard_id == OWN_TOPICS {
-                self.own_retained.page(self.clock.now(), &filter, after, &mut budget, found)
+                self.own_retained.page(now, &scan.filter, after, &mut budget, found)
+            } else if let Some(state) = self.shards.state(shard_id) {
+                retained::page_of(state, now, &scan.filter, after, &mut budget, found)
             } else {
-                let shard = self.shard(shard_id);
-                shard.and_then(|shard| {
-                    shard.retained_page(self.clock.now(), &filter, after, &mut budget, found)
-                })
+                Some(Box::default())
             };
             if let Some(topic) = more {
                 next = Some((shard_id, topic));
                 break;
             }
         }
-        Page { connection, messages, examined: budget.examined(), next }
+        let Scan { connection, indexes, .. } = scan;
+        Page { connection, messages, examined: budget.examined(), next, indexes }
     }
 
     /// Returns the first and the last worker that may have retained messages for a filter.
@@ -128,7 +131,7 @@ impl Worker {
     }
 
     /// Returns those of the given shards that this worker hosts.
-    fn retained_here(&self, shard_ids: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
+    pub(super) fn retained_here(&self, shard_ids: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
         let (first, last) = shard_ids.into_inner();
         let here = |shard_id: &ShardId| self.node.retained_host(*shard_id) == self.id;
         (first.0..=last.0).map(ShardId).filter(here)
@@ -141,20 +144,16 @@ impl Worker {
         after: Option<&str>,
         limit: usize,
     ) -> RetainedPage {
-        let (items, after) = match self.shard(shard_id) {
-            Some(shard) => shard.retained_list(self.clock.now(), filter, after, limit),
+        let (items, after) = match self.shards.state(shard_id) {
+            Some(state) => retained::list_of(state, self.clock.now(), filter, after, limit),
             None => self.own_retained.list(self.clock.now(), filter, after, limit),
         };
-        let next = match after {
-            Some(after) => Some((shard_id, Some(after))),
-            None => (shard_id < last).then(|| (ShardId(shard_id.0 + 1), None)),
-        };
-        RetainedPage { items, next }
+        list_page((shard_id, last), items, after)
     }
 
     pub(super) fn retained_message(&self, topic: &str) -> Option<RetainedMessage> {
-        match self.shard(retained::shard_of(topic)) {
-            Some(shard) => shard.retained_whole(self.clock.now(), topic),
+        match self.shards.state(retained::shard_of(topic)) {
+            Some(state) => retained::whole_of(state, self.clock.now(), topic),
             None => self.own_retained.whole(self.clock.now(), topic),
         }
     }
@@ -170,18 +169,31 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the number of messages retained here, and their bytes.
+    /// Returns the number of messages retained here, and their bytes. Each node counts the messages of its replicas: a
+    /// message of a shard with three replicas counts on three nodes.
     pub(super) fn retained_figures(&self) -> (u64, u64) {
-        let own = (self.own_retained.len() as u64, self.own_retained.bytes());
-        self.shards.iter().fold(own, |(messages, bytes), shard| {
-            (messages + shard.retained_len() as u64, bytes + shard.retained_bytes())
-        })
+        let (messages, bytes) = self.shards.retained_figures();
+        (messages + self.own_retained.len() as u64, bytes + self.own_retained.bytes())
     }
 
     /// Performs periodic work on retained messages, about once a second.
     pub(super) fn tend_retained(&self) {
-        self.shards.iter().for_each(ShardHost::tend_retained);
+        self.shards.tend_retained();
     }
+}
+
+/// Returns a page of a list of a shard. `last` is the last shard that may have messages, and `after` the topic after
+/// which the list continues in this one.
+pub(super) fn list_page(
+    (shard_id, last): (ShardId, ShardId),
+    items: Vec<RetainedInfo>,
+    after: Option<Box<str>>,
+) -> RetainedPage {
+    let next = match after {
+        Some(after) => Some((shard_id, Some(after))),
+        None => (shard_id < last).then(|| (ShardId(shard_id.0 + 1), None)),
+    };
+    RetainedPage { items, next }
 }
 
 /// Returns the number of messages that a deletion with this answer has deleted.

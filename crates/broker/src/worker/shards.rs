@@ -128,6 +128,19 @@ impl HostedShards {
         self.followers.iter().for_each(|(_, follower)| follower.report_live());
     }
 
+    /// Publishes the retained messages of each replica.
+    pub fn tend_retained(&self) {
+        self.iter().for_each(ShardHost::tend_retained);
+        self.followers.iter().for_each(|(_, follower)| follower.tend_retained());
+    }
+
+    /// Number of the retained messages of all replicas, and their bytes.
+    pub fn retained_figures(&self) -> (u64, u64) {
+        let of_hosts = self.iter().map(ShardHost::state);
+        let states = of_hosts.chain(self.followers.iter().map(|(_, follower)| follower.state()));
+        states.map(shard::Shard::retained_counts).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    }
+
     /// Returns the sum of a figure of all shards.
     pub fn sum(&self, figure: impl Fn(&ShardHost) -> usize) -> u64 {
         self.iter().map(|shard| figure(shard) as u64).sum()

@@ -99,7 +99,10 @@ impl ShardHost {
                 }
             }
             Continuation::Retain { append, charge } => {
-                self.charged.retained(charge);
+                // A message that comes again may not be the last one any more.
+                if matches!(answer, Answer::Retained { .. }) {
+                    self.charged.retained(charge);
+                }
                 if let Some(key) = append {
                     self.accepted(now, key, result_of(&answer), out);
                 }
@@ -127,7 +130,9 @@ impl ShardHost {
                 out.requests.extend(shards.iter().map(forget));
             }
             Continuation::Delete(token, charge) => {
-                self.charged.retained(charge);
+                if matches!(answer, Answer::Retained { .. }) {
+                    self.charged.retained(charge);
+                }
                 Self::deleted_retained(token, &answer, out);
             }
             Continuation::Overdue(session) => self.overdue_settled(now, session, out),

@@ -33,6 +33,7 @@ mod unsynced;
 mod walks;
 mod wills;
 pub(crate) use producers::{Numbered, Producer};
+pub(crate) use retained::ReadTicket;
 pub(crate) use walks::is_kept;
 
 pub use groups::Offer;
@@ -267,7 +268,6 @@ impl ShardHost {
     pub fn into_follower(mut self) -> Follower {
         self.groups.clear();
         self.charged.clear();
-        self.load.note_retained(self.id, (0, 0), &self.settings);
         self.load.sessions.fetch_sub(self.counted_sessions, Relaxed);
         let Self { settings, node_routes, load, hash_key, random, counters, replica, .. } = self;
         Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random, counters })

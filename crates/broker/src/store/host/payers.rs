@@ -3,6 +3,7 @@
 //! Existing resources are charged without a limit. Only a new session and a new retained message can be refused, and
 //! requests in progress are not counted meanwhile. After a restart sessions are charged to the user that their record
 //! names. The user of a retained message is not stored: the message is charged to nobody until it is published again.
+//! The same holds for a new leader of a shard.
 
 use std::hash::BuildHasher;
 

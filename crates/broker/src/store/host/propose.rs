@@ -238,6 +238,7 @@ impl ShardHost {
                 return Some(self.committed(now, committed, effects_max, out));
             }
             ReplicaEvent::Read(read) => self.was_read(now, read, out),
+            ReplicaEvent::Readable(number) => self.barrier_passed(number),
         }
         Some(0)
     }

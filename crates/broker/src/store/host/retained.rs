@@ -5,13 +5,11 @@ use shard::{Answer, Command};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
-use crate::admin::{RetainedInfo, RetainedMessage};
 use crate::batch::{Token, TokenKind};
 use crate::ids::Time;
 use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
 use crate::quota::Payers;
-use crate::retained::{self, PageBudget};
 use crate::store::replica::Urgency;
 use crate::store::retained_stamps::{Stamp, Stamps};
 
@@ -25,6 +23,26 @@ pub(super) struct RetainedChanges {
     stamps: Stamps,
     /// Number of the batch with the last retained message that was sent here.
     asked: u64,
+    reads: Reads,
+}
+
+/// Read barriers of a shard whose replicas are on several nodes. One is under way at a time.
+#[derive(Debug, Default)]
+struct Reads {
+    /// Number of the last barrier that a read waits for, of the last one that was requested, and of the last one that
+    /// has passed.
+    wanted: u64,
+    requested: u64,
+    passed: u64,
+}
+
+/// Read barrier and batch that a read of retained messages waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadTicket {
+    /// Number of the read barrier.
+    barrier: u64,
+    /// Number of the batch with the last retained message that was sent here before.
+    batch: u64,
 }
 
 impl ShardHost {
@@ -156,6 +174,37 @@ impl ShardHost {
         (!self.replica.has_applied(self.retained.asked)).then_some(self.retained.asked)
     }
 
+    /// Requests that a majority confirms that this replica leads, for a read of another worker. Without that the read
+    /// could miss what the next leader has acknowledged already.
+    pub(crate) fn request_read(&mut self) -> ReadTicket {
+        let reads = &mut self.retained.reads;
+        // One that is under way was requested before.
+        reads.wanted = reads.requested + 1;
+        let ticket = ReadTicket { barrier: reads.wanted, batch: self.retained.asked };
+        self.request_barrier();
+        ticket
+    }
+
+    fn request_barrier(&mut self) {
+        let reads = &mut self.retained.reads;
+        if reads.passed == reads.requested && reads.requested < reads.wanted {
+            reads.requested = reads.wanted;
+            self.replica.read_barrier(reads.requested);
+        }
+    }
+
+    /// Handles that a read barrier has passed.
+    pub(super) fn barrier_passed(&mut self, number: u64) {
+        self.retained.reads.passed = number;
+        self.request_barrier();
+    }
+
+    /// Returns whether the state has everything that was committed, and every retained message that was sent here,
+    /// before the read was requested.
+    pub(crate) fn is_readable(&self, ticket: ReadTicket) -> bool {
+        self.retained.reads.passed >= ticket.barrier && self.has_applied(ticket.batch)
+    }
+
     pub(crate) fn has_applied(&self, number: u64) -> bool {
         self.replica.has_applied(number)
     }
@@ -173,53 +222,8 @@ impl ShardHost {
         self.replica.state().retained_counts().1
     }
 
-    /// Adds matching messages after a topic, as far as the budget allows. Returns the topic after which the next page
-    /// begins.
-    pub(crate) fn retained_page(
-        &self,
-        now: Time,
-        filter: &str,
-        after: Option<&str>,
-        budget: &mut PageBudget,
-        found: &mut Vec<Message>,
-    ) -> Option<Box<str>> {
-        let page = self.replica.state().retained_page(filter, after, budget.messages());
-        budget.examine(page.examined);
-        for bytes in &page.messages {
-            let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
-            // The state's clock stands still while nothing happens.
-            if !stored.is_expired(now.0) {
-                budget.spend(bytes.len());
-                found.push(Message::of_stored(&stored));
-            }
-        }
-        page.after
-    }
-
-    /// Lists matching messages after a topic for an operator. Looks at a bounded number of them, and returns the topic
-    /// after which the next page begins.
-    pub(crate) fn retained_list(
-        &self,
-        now: Time,
-        filter: &str,
-        after: Option<&str>,
-        limit: usize,
-    ) -> (Vec<RetainedInfo>, Option<Box<str>>) {
-        let mut found = Vec::new();
-        let mut budget = PageBudget::of_messages(limit.max(1));
-        let next = self.retained_page(now, filter, after, &mut budget, &mut found);
-        (found.iter().map(|message| retained::info(now, message)).collect(), next)
-    }
-
-    /// One message with its payload.
-    pub(crate) fn retained_whole(&self, now: Time, topic: &str) -> Option<RetainedMessage> {
-        let stored = shard::MessageView::decode(self.replica.state().retained(topic)?).ok()?;
-        (!stored.is_expired(now.0)).then(|| retained::whole(now, &Message::of_stored(&stored)))
-    }
-
     /// Publishes the number of retained messages, when it has changed and about once a second.
     pub(crate) fn tend_retained(&self) {
-        let is = (self.retained_len() as u64, self.retained_bytes());
-        self.load.note_retained(self.id, is, &self.settings);
+        self.load.note_retained(self.id, self.replica.state().retained_counts(), &self.settings);
     }
 }

@@ -83,6 +83,11 @@ impl Replica {
         }
     }
 
+    /// Requests a read barrier while the replica leads. [`ReplicaEvent::Readable`] follows, unless it leads no more.
+    pub fn read_barrier(&mut self, number: u64) {
+        self.with_agreement(|agreement| agreement.read_barrier(number));
+    }
+
     /// Takes a frame for another replica.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.agreement.as_mut()?.poll_frame()
@@ -195,6 +200,7 @@ impl Replica {
             },
             Step::AbandonRestore => (self.applying.restoring, self.applying.fetching) = (None, None),
             Step::Bodies(bodies) => self.bodies_came(bodies),
+            Step::Readable(number) => self.events.push_back(ReplicaEvent::Readable(number)),
             Step::Vacate(vacate) => self.vacate(vacate),
         }
     }

@@ -110,6 +110,8 @@ pub(super) enum ReplicaEvent {
     Committed(Committed),
     /// Messages that the host requested.
     Read(Vec<Read>),
+    /// The read barrier with this number has passed.
+    Readable(u64),
 }
 
 /// Effects of a batch, or of a portion of it.

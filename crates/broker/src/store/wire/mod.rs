@@ -17,13 +17,15 @@
 //!             the end of the owner's admission is an interval, see `WillOwner::sign_for_node`
 //! token       u8: 0 none, 1 of a publisher, 2 of an append of a shard, 3 another
 //! member      u8 0 and a connection, or u8 1 and a session
+//! payers      key of the user u32, key of the mountpoint u32; 0 for nobody
 //! ```
 //!
 //! Some fields stay on their node:
 //! - A token. The shard answers the number of the request instead, and the receiver of the answer knows the token.
 //! - The worker of a connection. A connection of a request belongs to the request's lane, that of an answer to the
 //!   worker that receives it.
-//! - [`Payers`], whom the leader finds by the owner, and reservations of unusual arrangements of wildcards.
+//! - Reservations of unusual arrangements of wildcards, and the [`Payers`] of a session, whom the leader finds by the
+//!   owner of the Client Identifier. Those of a retained message travel as keys.
 //! - [`Release::will_owner`]. The leader reads the owner from the stored Will.
 //! - The node that has sent a copy of a retained message.
 //! - The publisher of a message. Only an append keeps it: a shared group may prefer members of the same worker.
@@ -51,6 +53,7 @@ pub(crate) use request::{decode_request, encode_request};
 use super::{Completion, DueWill};
 use crate::batch::MemberDelivery;
 use crate::ids::{ShardId, Time, WorkerId};
+use crate::quota::Quotas;
 
 /// Origin of a request from another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +93,8 @@ pub(crate) enum ShardAnswer {
 
 /// Decodes bytes as a request and as an answer, for the fuzz target.
 pub fn decode_wire_form(bytes: &[u8]) {
-    drop((decode_request(bytes, CHECKED, CHECKED_AT), decode_answer(bytes, CHECKED.lane, CHECKED_AT)));
+    drop(decode_request(bytes, CHECKED, CHECKED_AT, &Quotas::default()));
+    drop(decode_answer(bytes, CHECKED.lane, CHECKED_AT));
 }
 
 /// Checks that bytes are refused, or decoded to something that travels, for the fuzz target.
@@ -98,10 +102,10 @@ pub fn decode_wire_form(bytes: &[u8]) {
 /// # Panics
 /// If what was decoded cannot be encoded again, or is something else then.
 pub fn check_wire_form(bytes: &[u8]) {
-    let mut again = Vec::new();
-    if let Ok(request) = decode_request(bytes, CHECKED, CHECKED_AT) {
+    let (mut again, quotas) = (Vec::new(), Quotas::default());
+    if let Ok(request) = decode_request(bytes, CHECKED, CHECKED_AT, &quotas) {
         assert!(encode_request(&request, CHECKED_AT, &mut again), "{request:?}");
-        let decoded = decode_request(&again, CHECKED, CHECKED_AT).expect("a request");
+        let decoded = decode_request(&again, CHECKED, CHECKED_AT, &quotas).expect("a request");
         assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
     }
     again.clear();

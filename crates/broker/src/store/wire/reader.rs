@@ -7,7 +7,9 @@ use super::{Malformed, malformed};
 use crate::batch::{Token, TokenKind};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 use crate::message::{Message, MessageView};
+use crate::node::OwnerKey;
 use crate::peers;
+use crate::quota::{Payers, Quotas};
 use crate::route::Options;
 use crate::store::{GroupName, Identity, SHARDS, WalkProgress};
 use crate::will::WillOwner;
@@ -205,6 +207,16 @@ impl<'a> Reader<'a> {
 
     pub fn walk_progress(&mut self) -> Result<WalkProgress, Malformed> {
         Ok(WalkProgress { done: self.shards()?, after: self.option(Self::text)?.map(Into::into) })
+    }
+
+    /// Reads who pays, and finds the accounts on this node.
+    pub fn payers(&mut self, quotas: &Quotas) -> Result<Payers, Malformed> {
+        let (user, mountpoint) = (OwnerKey::from_u32(self.u32()?), OwnerKey::from_u32(self.u32()?));
+        // The account of a mountpoint that is the same as that of the user is not written.
+        if user == mountpoint && user != OwnerKey::NOBODY {
+            return malformed("payers");
+        }
+        Ok(quotas.payers(user, mountpoint))
     }
 
     /// Reads a token as that of this request.

@@ -10,7 +10,7 @@ use crate::durability::Durability;
 use crate::ids::{SessionId, Time};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
-use crate::quota::Payers;
+use crate::quota::{Payers, Quotas};
 use crate::store::{
     Acknowledgement, Attach, Claim, Enqueue, EnqueueForGroup, EnqueueForPage, Join, Member, Release, Request,
     WillDisposition,
@@ -25,8 +25,7 @@ pub(super) const WITHDRAW: u8 = 5;
 pub(super) const APPEND: u8 = 6;
 pub(super) const FORGET_IDENTITY: u8 = 7;
 pub(super) const FORGET_ORIGIN: u8 = 8;
-pub(super) const RETAIN: u8 = 9;
-pub(super) const ASK_ROOM_TO_RETAIN: u8 = 10;
+// 9 and 10 were RETAIN and ASK_ROOM_TO_RETAIN without payers.
 pub(super) const DELETE_RETAINED: u8 = 11;
 pub(super) const ENQUEUE: u8 = 12;
 pub(super) const ASK_ROOM_FOR_PAGE: u8 = 13;
@@ -45,6 +44,8 @@ pub(super) const ACCEPTED_BY: u8 = 25;
 pub(super) const WILL_DISPATCHED: u8 = 26;
 pub(super) const ACCEPTED: u8 = 27;
 pub(super) const ATTACH: u8 = 28;
+pub(super) const RETAIN: u8 = 29;
+pub(super) const ASK_ROOM_TO_RETAIN: u8 = 30;
 
 /// Fewest bytes of a message of [`Request::Enqueue`].
 const ENTRY_MIN: usize = MESSAGE_MIN + 7;
@@ -91,18 +92,20 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) ->
         }
         Request::ForgetIdentity { identity } => form.begin(FORGET_IDENTITY).identity(*identity),
         Request::ForgetOrigin { origin } => form.begin(FORGET_ORIGIN).u64(*origin),
-        Request::Retain { message, stamp, copied_by: _, refusal, token, payers: _ } => {
+        Request::Retain { message, stamp, copied_by: _, refusal, token, payers } => {
+            debug_assert_eq!(*stamp, 0, "the shard decides which message is the last one");
             let mut out = form.begin(RETAIN);
             out.message(message);
-            out.u64(*stamp);
             out.option(*refusal, Writer::reason);
             out.token(*token);
+            out.payers(payers);
         }
-        Request::AskRoomToRetain { topic, size, connection, payers: _ } => {
+        Request::AskRoomToRetain { topic, size, connection, payers } => {
             let mut out = form.begin(ASK_ROOM_TO_RETAIN);
             out.text(topic);
             out.u64(*size);
             out.connection(*connection);
+            out.payers(payers);
         }
         Request::DeleteRetained { topic, token } => {
             let mut out = form.begin(DELETE_RETAINED);
@@ -312,12 +315,17 @@ fn put_member(out: &mut Writer<'_>, member: Member) {
 }
 
 /// Decodes the output of [`encode_request`] on another node. Connections get the worker `origin.lane`, tokens become
-/// [`Token::requested`]. Fields that do not travel are empty.
+/// [`Token::requested`]. Fields that do not travel are empty. `quotas`: the accounts of this node.
 ///
 /// # Errors
 /// If the bytes are anything else. Never panics.
-pub(crate) fn decode_request(bytes: &[u8], origin: RequestOrigin, now: Time) -> Result<Request, Malformed> {
-    let mut decoder = Decoder { from: Reader::new(bytes, origin.lane, now), origin };
+pub(crate) fn decode_request(
+    bytes: &[u8],
+    origin: RequestOrigin,
+    now: Time,
+    quotas: &Quotas,
+) -> Result<Request, Malformed> {
+    let mut decoder = Decoder { from: Reader::new(bytes, origin.lane, now), origin, quotas };
     let request = decoder.request()?;
     decoder.from.finish()?;
     Ok(request)
@@ -326,6 +334,7 @@ pub(crate) fn decode_request(bytes: &[u8], origin: RequestOrigin, now: Time) -> 
 struct Decoder<'a> {
     from: Reader<'a>,
     origin: RequestOrigin,
+    quotas: &'a Quotas,
 }
 
 impl Decoder<'_> {
@@ -354,17 +363,17 @@ impl Decoder<'_> {
             FORGET_ORIGIN => Request::ForgetOrigin { origin: self.from.u64()? },
             RETAIN => Request::Retain {
                 message: self.from.message()?,
-                stamp: self.from.u64()?,
+                stamp: 0,
                 copied_by: None,
                 refusal: self.from.option(Reader::reason)?,
                 token: self.token()?,
-                payers: Payers::default(),
+                payers: self.from.payers(self.quotas)?,
             },
             ASK_ROOM_TO_RETAIN => Request::AskRoomToRetain {
                 topic: self.from.topic()?.into(),
                 size: self.from.u64()?,
                 connection: self.from.connection()?,
-                payers: Payers::default(),
+                payers: self.from.payers(self.quotas)?,
             },
             // An operator may ask for any text.
             DELETE_RETAINED => {

@@ -7,6 +7,7 @@ use crate::batch::{Token, TokenKind};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
 use crate::peers::{self, FrameExtras};
+use crate::quota::Payers;
 use crate::route::Options;
 use crate::store::{GroupName, Identity, WalkProgress};
 use crate::will::WillOwner;
@@ -142,6 +143,12 @@ impl<'a> Writer<'a> {
     pub fn walk_progress(&mut self, WalkProgress { done, after }: &WalkProgress) {
         self.shards(*done);
         self.option(after.as_deref(), Self::text);
+    }
+
+    pub fn payers(&mut self, payers: &Payers) {
+        let (user, mountpoint) = payers.owners();
+        self.u32(user.as_u32());
+        self.u32(mountpoint.as_u32());
     }
 
     pub fn token(&mut self, token: Option<Token>) {

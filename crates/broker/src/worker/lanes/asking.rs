@@ -161,6 +161,7 @@ impl IfRestarted {
 enum Awaited {
     Claim(u32, u32),
     RoomForPage(u32, u32),
+    RoomToRetain(u32, u32),
 }
 
 struct Claiming {
@@ -211,6 +212,11 @@ impl Asking {
     /// Bytes of the requests that are not answered.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Node that this worker asks: the leader of the shard, unless it is unknown or its link is down.
+    pub fn leader(&self, shard: ShardId) -> Option<u64> {
+        self.lanes.get(shard.index())?.leader.map(|leader| leader.node)
     }
 
     /// Queues a request. Returns its token if it cannot be sent to another node.
@@ -310,6 +316,11 @@ impl Asking {
             Request::AskRoomForPage { connection, .. } => {
                 let (slot, generation) = (connection.slot, connection.generation);
                 lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
+                has_answer = true;
+            }
+            Request::AskRoomToRetain { connection, .. } => {
+                let (slot, generation) = (connection.slot, connection.generation);
+                lane.awaited.insert(Awaited::RoomToRetain(slot, generation), number);
                 has_answer = true;
             }
             Request::Release(release) => self.bytes -= lane.detach(release.connection, number),
@@ -485,6 +496,7 @@ impl Asking {
             }
             Completion::ClaimRefused { .. } => Awaited::Claim(slot, generation),
             Completion::RoomForPage { .. } => Awaited::RoomForPage(slot, generation),
+            Completion::RoomToRetain { .. } => Awaited::RoomToRetain(slot, generation),
             Completion::Deliver { first, more, .. } => {
                 let attached = self.lanes[shard.index()].attached.get_mut(&(slot, generation));
                 let last = more.iter().rev().chain([first]).find_map(publish_id);

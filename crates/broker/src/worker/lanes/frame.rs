@@ -251,13 +251,13 @@ pub(super) fn decode_answers(mut bytes: &[u8]) -> Result<ToWorker<'_>, FrameErro
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], FrameError> {
+pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], FrameError> {
     let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(FrameError)?;
     *bytes = rest;
     Ok(*taken)
 }
 
-fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], FrameError> {
+pub(super) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], FrameError> {
     let length = u32::from_le_bytes(take(bytes)?) as usize;
     let (taken, rest) = bytes.split_at_checked(length).ok_or(FrameError)?;
     *bytes = rest;

@@ -6,6 +6,7 @@
 
 mod asking;
 mod frame;
+mod retained;
 mod serving;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ use shard::{LANES_MAX, Mutation, NodeIncarnation, mutated};
 
 use self::asking::{Asking, ToLeader};
 use self::frame::{Answers, Ended, Item, NotLeading, Requests, ToWorker, decode_answers, decode_requests};
+pub use self::retained::ReadCounters;
+pub(super) use self::retained::Reader;
+use self::retained::RetainedReads;
 use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Token, WorkerCommand};
@@ -30,6 +34,7 @@ pub(super) struct Lanes {
     own: NodeIncarnation,
     asking: Asking,
     serving: Serving,
+    retained: RetainedReads,
     /// Completions that wait until the replicas of this worker have applied a record.
     parked: Vec<(ShardId, u64, Completion)>,
     /// Connections whose Claim has such a completion, with the later ones in their order.
@@ -69,14 +74,25 @@ impl Lanes {
             own,
             asking: Asking::new(own, worker, workers),
             serving: Serving::new(workers),
+            retained: RetainedReads::default(),
             parked: Vec::new(),
             held: BTreeMap::new(),
             counters: LaneCounters::default(),
         }
     }
+
+    /// Returns whether this node leads a shard, as far as this worker knows.
+    pub fn is_led_here(&self, shard: ShardId) -> bool {
+        self.asking.leader(shard) == Some(self.own.node)
+    }
 }
 
 impl Worker {
+    /// Returns whether the shards belong to a cluster: other nodes may lead them.
+    pub(super) fn has_cluster_shards(&self) -> bool {
+        self.lanes.is_some()
+    }
+
     /// Counters of the requests to shards that other nodes may lead.
     pub fn lane_counters(&self) -> LaneCounters {
         let counters = |lanes: &Lanes| LaneCounters {
@@ -89,7 +105,15 @@ impl Worker {
 
     /// Returns whether frames with requests or answers wait.
     pub(super) fn has_shard_frames(&self) -> bool {
-        self.lanes.as_ref().is_some_and(|lanes| lanes.asking.has_frames() || lanes.serving.has_work())
+        let has_frames = |lanes: &Lanes| {
+            lanes.asking.has_frames() || lanes.serving.has_work() || lanes.retained.has_frames()
+        };
+        self.lanes.as_deref().is_some_and(has_frames)
+    }
+
+    /// Counters of reads of retained messages.
+    pub fn read_counters(&self) -> ReadCounters {
+        self.lanes.as_deref().map(|lanes| lanes.retained.counters()).unwrap_or_default()
     }
 
     /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
@@ -124,6 +148,8 @@ impl Worker {
                 self.send_answers(frame);
             }
         }
+        // Behind the messages that this worker retains.
+        self.send_reads();
         for token in unsent {
             self.answer(token, ReasonCode::ImplementationSpecificError);
         }
@@ -152,6 +178,10 @@ impl Worker {
     /// Handles a frame for a shard of this worker, or for this worker.
     pub(super) fn take_shard_frame(&mut self, ShardFrame { node, port, bytes }: &ShardFrame) {
         let is_frame = match port {
+            Port::Shard(shard) if retained::is_for_shard(bytes) => {
+                self.take_read(*node, *shard, bytes).is_ok()
+            }
+            Port::Worker(_) if retained::is_for_reader(bytes) => self.take_read_answer(bytes).is_ok(),
             Port::Shard(shard) => {
                 decode_requests(bytes).map(|requests| self.take_requests(*node, *shard, &requests)).is_ok()
             }
@@ -209,7 +239,8 @@ impl Worker {
             let encoded = Time(now.0.saturating_sub(u64::from(*age_ms)));
             let origin = RequestOrigin { lane, shard, number: *number };
             let is_next = self.lanes.as_mut().is_some_and(|lanes| lanes.serving.is_next(lane, *number));
-            let decoded = decode_request(bytes, origin, encoded).ok().filter(|_| is_next);
+            let decoded =
+                decode_request(bytes, origin, encoded, &self.node.load.quotas).ok().filter(|_| is_next);
             let Some(request) = decoded else {
                 // Nothing behind it is handled: it would count as handled too.
                 if let Some(lanes) = &mut self.lanes {
@@ -350,6 +381,7 @@ impl Worker {
         let Some(lanes) = &mut self.lanes else { return };
         if term.is_none() {
             lanes.serving.end_shard(shard);
+            self.end_reads(shard);
         }
         self.peers.outbound.leads.push((shard, term));
     }
@@ -368,6 +400,7 @@ impl Worker {
         for (shard, leader) in leaders {
             lanes.counters.rounds += 1;
             lanes.asking.begin(shard, leader);
+            lanes.retained.leader_known(shard);
         }
     }
 
@@ -426,6 +459,7 @@ impl Worker {
             .collect();
         claimed.into_iter().for_each(|slot| self.close(slot, ReasonCode::ServerBusy));
         let Some(lanes) = &mut self.lanes else { return };
+        lanes.retained.restart();
         for token in lanes.asking.restart(incarnation) {
             self.answer(token, ReasonCode::UnspecifiedError);
         }

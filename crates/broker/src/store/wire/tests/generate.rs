@@ -9,7 +9,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
-use crate::quota::Payers;
+use crate::quota::{Payers, Quotas};
 use crate::route::Options;
 use crate::store::wire::{RequestOrigin, ShardAnswer};
 use crate::store::{
@@ -72,17 +72,17 @@ impl Generator {
             8 => Request::ForgetOrigin { origin: self.u64() },
             9 => Request::Retain {
                 message: self.message(),
-                stamp: self.u64(),
+                stamp: 0,
                 copied_by: None,
                 refusal: self.option(Self::reason),
                 token: self.option(Self::token),
-                payers: Payers::default(),
+                payers: self.payers(),
             },
             10 => Request::AskRoomToRetain {
                 topic: self.topic().into(),
                 size: self.u64(),
                 connection: self.connection(),
-                payers: Payers::default(),
+                payers: self.payers(),
             },
             11 => Request::DeleteRetained { topic: self.text().into(), token: self.token() },
             12 => Request::Enqueue {
@@ -309,6 +309,12 @@ impl Generator {
             message: self.message(),
             subscription_ids: self.subscription_ids(),
         }
+    }
+
+    fn payers(&mut self) -> Payers {
+        let mut owner = || self.option(Self::u32).map_or(OwnerKey::NOBODY, OwnerKey::from_u32);
+        let (user, mountpoint) = (owner(), owner());
+        Quotas::default().payers(user, mountpoint)
     }
 
     fn message(&mut self) -> Message {

@@ -11,7 +11,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
-use crate::quota::Payers;
+use crate::quota::{Payers, Quotas};
 use crate::route::Options;
 use crate::store::wire::{
     Malformed, RequestOrigin, ShardAnswer, check_wire_form, decode_answer, decode_request, encode_answer,
@@ -139,9 +139,13 @@ fn append(publisher: Option<ConnectionId>, identity: Option<Identity>, token: Op
     Request::Append { message, sessions: true, groups: identity.is_some(), identity, refusal, token }
 }
 
+fn payers() -> Payers {
+    Quotas::default().payers(OwnerKey::from_u32(0x6162_6364), OwnerKey::from_u32(0x6566_6769))
+}
+
 fn retain(refusal: Option<ReasonCode>, token: Option<Token>) -> Request {
-    let (message, payers) = (message(), Payers::default());
-    Request::Retain { message, stamp: 0x77, copied_by: None, refusal, token, payers }
+    let payers = if token.is_some() { payers() } else { Payers::default() };
+    Request::Retain { message: message(), stamp: 0, copied_by: None, refusal, token, payers }
 }
 
 fn enqueue(
@@ -232,12 +236,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("retain with everything", retain(Some(ReasonCode::QuotaExceeded), Some(OF_OPERATOR))),
         (
             "ask for room to retain",
-            Request::AskRoomToRetain {
-                topic: "a/b".into(),
-                size: 0x1234,
-                connection,
-                payers: Payers::default(),
-            },
+            Request::AskRoomToRetain { topic: "a/b".into(), size: 0x1234, connection, payers: payers() },
         ),
         ("delete retained", Request::DeleteRetained { topic: "a/b".into(), token: OF_OPERATOR }),
         ("enqueue for a group", enqueue(&[5], Some(for_group(None)), Some(OF_APPEND), None)),
@@ -410,7 +409,7 @@ fn answers_have_these_bytes() {
 
 /// Error of bytes as a request and as an answer.
 fn errors(bytes: &[u8]) -> [Option<Malformed>; 2] {
-    let request = decode_request(bytes, ORIGIN, NOW).err();
+    let request = decode_request(bytes, ORIGIN, NOW, &Quotas::default()).err();
     [request, decode_answer(bytes, WorkerId(9), NOW).err()]
 }
 

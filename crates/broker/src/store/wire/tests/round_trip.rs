@@ -29,12 +29,13 @@ fn requests_are_decoded_as_they_were_encoded() {
         let mut bytes = Vec::new();
         assert!(encode_request(&request, NOW, &mut bytes), "round {round}: {request:?}");
         seen.insert(bytes[0]);
-        let found = decode_request(&bytes, ORIGIN, NOW);
+        let found = decode_request(&bytes, ORIGIN, NOW, &Quotas::default());
         let found = found.unwrap_or_else(|error| panic!("round {round}: {error}: {request:?}"));
         assert_eq!(format!("{found:?}"), format!("{request:?}"), "round {round}");
     }
     let is_known = |kind: &u8| {
-        decode_request(&[*kind], ORIGIN, NOW).is_err_and(|error| error.what != "kind of a request")
+        decode_request(&[*kind], ORIGIN, NOW, &Quotas::default())
+            .is_err_and(|error| error.what != "kind of a request")
     };
     assert_eq!(seen, (0..=u8::MAX).filter(is_known).collect(), "each kind was generated");
 }
@@ -61,7 +62,7 @@ fn answers_are_decoded_as_they_were_encoded() {
 fn travel(request: &Request, sent: Time, arrived: Time) -> Request {
     let mut bytes = Vec::new();
     assert!(encode_request(request, sent, &mut bytes));
-    decode_request(&bytes, ORIGIN, arrived).expect("a request")
+    decode_request(&bytes, ORIGIN, arrived, &Quotas::default()).expect("a request")
 }
 
 fn travel_back(answer: &ShardAnswer, sent: Time, arrived: Time) -> ShardAnswer {
@@ -152,21 +153,22 @@ fn connections_belong_to_the_lane_of_a_request_and_to_the_worker_that_gets_an_an
 
 /// Payers and the node that has sent a copy are known on one node only.
 #[test]
-fn accounts_and_numbers_of_nodes_stay_on_their_node() {
+fn numbers_of_nodes_stay_on_their_node_and_payers_are_found_there() {
     let retain = Request::Retain {
         message: view().to_message(),
-        stamp: 8,
+        stamp: 0,
         copied_by: Some(NodeIndex(1)),
         refusal: None,
         token: None,
         payers: payers(),
     };
-    let Request::Retain { stamp: 8, copied_by: None, payers, message, .. } =
+    let Request::Retain { stamp: 0, copied_by: None, payers, message, .. } =
         travel(&retain, Time(0), Time(0))
     else {
         panic!("a message to retain")
     };
-    assert!(payers.is_empty() && message.view().publisher.is_none());
+    assert_eq!(payers.owners(), (OwnerKey::from_u32(2), OwnerKey::from_u32(3)));
+    assert!(message.view().publisher.is_none());
     let group = || Box::new(GroupName::parse("$share/g/a").expect("a group"));
     let (node, message) = (NodeIndex(1), view().to_message());
     let member = Member::Node(node);
@@ -297,14 +299,14 @@ fn requests_for_another_shard_are_malformed() {
     let connection = connection(1);
     let mut bytes = Vec::new();
     assert!(encode_request(&Request::AskRoomForPage { session, connection }, NOW, &mut bytes));
-    assert!(decode_request(&bytes, ORIGIN, NOW).is_ok());
+    assert!(decode_request(&bytes, ORIGIN, NOW, &Quotas::default()).is_ok());
     let other = RequestOrigin { shard: ShardId(4), ..ORIGIN };
     let what = "shard of a session";
-    assert_eq!(decode_request(&bytes, other, NOW).err(), Some(Malformed { what }));
+    assert_eq!(decode_request(&bytes, other, NOW, &Quotas::default()).err(), Some(Malformed { what }));
 }
 
 fn request_error(bytes: &[&[u8]]) -> Option<&'static str> {
-    decode_request(&bytes.concat(), ORIGIN, NOW).err().map(|error| error.what)
+    decode_request(&bytes.concat(), ORIGIN, NOW, &Quotas::default()).err().map(|error| error.what)
 }
 
 #[test]
@@ -326,7 +328,7 @@ fn fields_with_impossible_values_are_malformed() {
     assert_eq!(subscribe(b"a/#", 3), Some("QoS of a subscription"));
     assert_eq!(subscribe(b"a/#/b", 2), Some("subscription"));
     assert_eq!(request_error(&[&[3], SESSION, CONNECTION, NONE, &[2, 0, 0, 0], &[0; 10]]), Some("count"));
-    let topic = |topic: &[u8]| request_error(&[&[10], &text(topic), &[0; 8], CONNECTION]);
+    let topic = |topic: &[u8]| request_error(&[&[30], &text(topic), &[0; 8], CONNECTION, &[0; 8]]);
     assert_eq!((topic(b"a"), topic(b"a/+")), (None, Some("Topic Name")));
     let identifier = |id: u8| request_error(&[&[17], SESSION, CONNECTION, &[id, 0]]);
     assert_eq!((identifier(1), identifier(0)), (None, Some("Packet Identifier")));
@@ -362,6 +364,6 @@ fn a_message_of_an_append_is_neither_a_copy_nor_for_a_group() {
     for bit in 5..8 {
         let mut bad = bytes.clone();
         bad[flags_at] |= 1 << bit;
-        assert!(decode_request(&bad, ORIGIN, NOW).is_err(), "bit {bit}");
+        assert!(decode_request(&bad, ORIGIN, NOW, &Quotas::default()).is_err(), "bit {bit}");
     }
 }
