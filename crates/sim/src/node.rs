@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use broker::settings::Settings;
 use broker::{
-    Agreement, Batch, Condition, LaneCounters, SHARDS, ShardId, ShardSet, StoreLog, Time, Worker,
-    WorkerCommand, WorkerId,
+    Agreement, Batch, Condition, LaneCounters, ReadCounters, SHARDS, ShardId, ShardSet, StoreLog, Time,
+    Worker, WorkerCommand, WorkerId,
 };
 use shardlog::{
     AgreementInput, AgreementOwner, AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest,
@@ -498,6 +498,17 @@ impl Node {
     pub fn lane_counters(&self) -> LaneCounters {
         let counters = self.workers.iter().map(Worker::lane_counters);
         counters.fold(LaneCounters::default(), LaneCounters::plus)
+    }
+
+    /// Counters of the reads of retained messages.
+    pub fn read_counters(&self) -> ReadCounters {
+        let counters = self.workers.iter().map(Worker::read_counters);
+        counters.fold(ReadCounters::default(), ReadCounters::plus)
+    }
+
+    /// Topics and payloads of the retained messages of all replicas.
+    pub fn retained(&self) -> impl Iterator<Item = (String, String)> {
+        self.workers.iter().flat_map(Worker::retained)
     }
 
     /// Last record that a shard has applied, and a digest of its state.

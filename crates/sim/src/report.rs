@@ -379,6 +379,27 @@ report! {
     agreed_overtaken,
     /// Disks that were replaced by empty ones.
     agreed_replaced,
+    /// Messages that were retained on common topics, those without a payload, and those that were refused.
+    agreed_retained,
+    agreed_retained_deleted,
+    agreed_retained_refused,
+    /// Topics on which a new subscription found a retained message, or none.
+    agreed_reads_found,
+    agreed_reads_nothing,
+    /// Topics on which a message came meanwhile that was not retained, and reads that a lost connection ended.
+    agreed_reads_live,
+    agreed_reads_broken,
+    /// Reads of clients with durable sessions.
+    agreed_reads_durable,
+    /// Requests for the indexes of shards, and replicas that had not applied the index yet.
+    agreed_read_indexes,
+    agreed_read_behind,
+    /// Pages of retained messages from replicas of the own node, and from leaders on other nodes.
+    agreed_read_own_pages,
+    agreed_read_leader_pages,
+    /// Requests of reads to nodes that did not lead the shard, and reads that ended before they had a page.
+    agreed_read_unreadable,
+    agreed_read_dropped,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
 }

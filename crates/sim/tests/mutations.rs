@@ -23,6 +23,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ForgetWalks,
         shard::Mutation::DropBodies,
         shard::Mutation::ReadEarly,
+        shard::Mutation::ReadStale,
         shard::Mutation::ForgetUnanswered,
         shard::Mutation::ForgetConnections,
         shard::Mutation::KeepIncarnation,

@@ -3,6 +3,7 @@
 
 mod client;
 mod network;
+mod retained;
 mod world;
 
 pub use network::Step;

@@ -20,6 +20,8 @@ pub enum Step {
     Start { node: usize },
     /// Lets a client act.
     Act { client: usize },
+    /// Lets a client that writes or reads retained messages act.
+    ActRetained { client: usize },
     /// Causes a fault of the plan.
     Fault { number: usize },
     /// Compares the states of the replicas.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use broker::peers::{Announce, Inbound, LastIncarnation, Leader, MemberIncarnations, Port, ShardFrame};
 use broker::settings::Settings;
-use broker::{PeerFrame, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
+use broker::{PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
 use consensus::{LogGroup, Member, ReplicaId};
 use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::Client;
 use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
+use super::retained::RetainedClients;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::{Direction, Link, Net, Piece};
@@ -28,6 +29,7 @@ pub struct AgreedShards {
     network: Network,
     hosts: Vec<Host>,
     clients: Vec<Client>,
+    retained: RetainedClients,
     /// Node of each client's connection.
     homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
@@ -60,6 +62,7 @@ struct Host {
     incarnation: u64,
     /// Counters of the node that were reported.
     counted: ReplicaCounters,
+    counted_reads: ReadCounters,
     /// Shards that the node leads, with the term, as far as it has said so.
     leads: BTreeMap<ShardId, u64>,
     /// Leaders that the node knows.
@@ -104,6 +107,8 @@ impl Fault {
 
 /// Shortest and longest time between two actions of a client.
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
+/// Number of the first client that writes or reads retained messages.
+const RETAINED_CLIENTS: usize = 1000;
 /// Time between two comparisons of the replicas.
 const COMPARE: Micros = SECOND / 4;
 /// Time between two looks at the links.
@@ -158,6 +163,7 @@ impl AgreedShards {
                 mailbox: Arc::default(),
                 incarnation: 0,
                 counted: ReplicaCounters::default(),
+                counted_reads: ReadCounters::default(),
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
             }
@@ -180,6 +186,7 @@ impl AgreedShards {
             network: Network::new(*random.pick(&[100, MILLI, 40 * MILLI])),
             hosts,
             clients: (0..clients).map(Client::new).collect(),
+            retained: RetainedClients::new(),
             homes: BTreeMap::new(),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -204,6 +211,9 @@ impl AgreedShards {
         }
         for client in 0..self.clients.len() {
             self.cx.after(SECOND, Event::AgreedShards(Step::Act { client }));
+        }
+        for client in 0..self.retained.len() {
+            self.cx.after(2 * SECOND, Event::AgreedShards(Step::ActRetained { client }));
         }
         for (number, (at, _)) in self.faults.iter().enumerate() {
             self.cx.schedule.at(*at, number as u64, Event::AgreedShards(Step::Fault { number }));
@@ -235,13 +245,39 @@ impl AgreedShards {
         let end = self.cx.now() + SETTLE;
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
-            if self.clients.iter().all(Client::is_settled) && self.are_equal() && self.unanswered() == 0 {
+            let are_settled = self.clients.iter().all(Client::is_settled) && self.retained.is_settled();
+            if are_settled && self.are_equal() && self.unanswered() == 0 {
                 break;
             }
         }
         self.clients.iter().for_each(Client::check);
+        assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
         assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
+        self.read_everywhere();
+    }
+
+    /// Reads all retained messages from each node. All find the messages of the replicas, which are equal.
+    fn read_everywhere(&mut self) {
+        let readers: Vec<usize> = (0..self.hosts.len()).map(|at| self.retained.add_last_reader(at)).collect();
+        for client in &readers {
+            self.cx.after(SECOND, Event::AgreedShards(Step::ActRetained { client: *client }));
+        }
+        let end = self.cx.now() + SETTLE;
+        let found =
+            |this: &Self| readers.iter().map(|reader| this.retained.found(*reader)).collect::<Vec<_>>();
+        while self.cx.now() < end && found(self).iter().any(Option::is_none) {
+            self.pass(self.cx.now() + SECOND);
+        }
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let kept: BTreeMap<String, String> =
+            nodes.flat_map(Node::retained).filter(|(topic, _)| topic.starts_with("common/")).collect();
+        for (at, found) in found(self).into_iter().enumerate() {
+            assert_eq!(found.as_ref(), Some(&kept), "retained messages that a client of node {at} finds");
+        }
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let waiting: u64 = nodes.map(|node| node.read_counters().waiting).sum();
+        assert_eq!(waiting, 0, "reads of retained messages that nobody waits for");
     }
 
     /// Bytes of all requests that are not answered.
@@ -276,6 +312,14 @@ impl AgreedShards {
             self.cx.report.agreed_fetched += counted.fetched - before.fetched;
             self.cx.report.agreed_attached += counted.attached - before.attached;
             self.cx.report.agreed_stale += counted.stale - before.stale;
+            let counted = node.read_counters();
+            let before = std::mem::replace(&mut host.counted_reads, counted);
+            self.cx.report.agreed_read_indexes += counted.indexes - before.indexes;
+            self.cx.report.agreed_read_behind += counted.behind - before.behind;
+            self.cx.report.agreed_read_own_pages += counted.own_pages - before.own_pages;
+            self.cx.report.agreed_read_leader_pages += counted.leader_pages - before.leader_pages;
+            self.cx.report.agreed_read_unreadable += counted.unreadable - before.unreadable;
+            self.cx.report.agreed_read_dropped += counted.dropped - before.dropped;
             assert_eq!(node.lane_counters().malformed, 0, "no node sends bytes that are no frames");
             for shard in (0..SHARDS).map(ShardId) {
                 let Some((index, digest)) = node.digest(shard) else { continue };
@@ -339,6 +383,11 @@ impl AgreedShards {
                 let delay = self.cx.between(PACE.0, PACE.1);
                 self.cx.after(delay, Event::AgreedShards(Step::Act { client }));
             }
+            Step::ActRetained { client } => {
+                self.act_retained(client);
+                let delay = self.cx.between(PACE.0, PACE.1);
+                self.cx.after(delay, Event::AgreedShards(Step::ActRetained { client }));
+            }
             Step::Fault { number } => {
                 let fault = self.faults[number].1;
                 self.cx.log(|| format!("{fault:?}"));
@@ -400,7 +449,7 @@ impl AgreedShards {
         };
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
-        host.counted = ReplicaCounters::default();
+        (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
         (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
             Ok(node) => host.node = Some(node),
@@ -670,6 +719,35 @@ impl AgreedShards {
         }
     }
 
+    fn act_retained(&mut self, client: usize) {
+        let number = RETAINED_CLIENTS + client;
+        let Some(link) = self.retained.link(client) else {
+            let mut running = (0..self.hosts.len()).filter(|at| self.hosts[*at].node.is_some());
+            let home = match self.retained.home(client) {
+                Some(home) => running.find(|at| *at == home),
+                None => match running.collect::<Vec<_>>() {
+                    running if running.is_empty() => None,
+                    running => Some(*self.cx.random.pick(&running)),
+                },
+            };
+            let Some(home) = home else { return };
+            let Some(node) = &mut self.hosts[home].node else { return };
+            let link = self.net.open(number);
+            node.open(&mut self.cx, link);
+            self.cx.report.connections += 1;
+            self.homes.insert(link, home);
+            let bytes = self.retained.connect(client, link);
+            self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
+            self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            return self.after_turn(home);
+        };
+        let (bytes, gives_up) = self.retained.act(&mut self.cx, client, self.is_calm);
+        self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+        if gives_up {
+            self.net.lose(&mut self.cx, link);
+        }
+    }
+
     fn arrive(&mut self, link: Link, direction: Direction) {
         let Some(home) = self.homes.get(&link).copied() else { return };
         match direction {
@@ -690,6 +768,17 @@ impl AgreedShards {
                 let of_link = |client: &&mut Client| {
                     client.connection.as_ref().is_some_and(|connection| connection.link == link)
                 };
+                if let Some(client) = self.retained.of_link(link) {
+                    match piece {
+                        Some(Piece::Bytes(bytes)) => {
+                            let answers = self.retained.read(&mut self.cx, client, &bytes);
+                            self.net.send(&mut self.cx, link, Direction::ToNode, answers);
+                        }
+                        Some(Piece::End) => self.retained.disconnected(&mut self.cx, client),
+                        None => {}
+                    }
+                    return;
+                }
                 let Some(client) = self.clients.iter_mut().find(of_link) else { return };
                 match piece {
                     Some(Piece::Bytes(bytes)) => {
@@ -720,6 +809,8 @@ impl AgreedShards {
                 };
                 if let Some(client) = self.clients.iter_mut().find(of_link) {
                     client.disconnected();
+                } else if let Some(client) = self.retained.of_link(link) {
+                    self.retained.disconnected(&mut self.cx, client);
                 }
             }
         }
