@@ -207,9 +207,8 @@ impl World {
                 WorkerCommand::Peers(inbound) => host.take(worker, *inbound),
                 WorkerCommand::Store(events) => {
                     for (shard, event) in events {
-                        match event {
-                            StoreEvent::LinkLost(node) => host.found.agreements_lost.push((shard, node)),
-                            _ => {}
+                        if let StoreEvent::LinkLost(node) = event {
+                            host.found.agreements_lost.push((shard, node));
                         }
                     }
                 }
