@@ -50,8 +50,19 @@ pub struct LeaderState {
     unapplied: Option<Unapplied>,
     /// Dead members, and the time since which this leader knows that.
     pub(super) dead_since: BTreeMap<NodeId, (Incarnation, Time)>,
+    /// Shards that are changing.
+    pub(super) changing_shards: BTreeMap<ShardId, ChangingShard>,
     /// Last report, its time, and the leader that it was sent to.
     last_report: Option<(Time, Option<NodeId>, Reachability)>,
+}
+
+/// Change of a shard that is not done.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangingShard {
+    pub epoch: u64,
+    /// Time since which this leader knows of it.
+    pub since: Time,
+    pub is_logged: bool,
 }
 
 /// Result of submitting a proposal.
@@ -82,6 +93,7 @@ impl LeaderState {
             is_settled: false,
             unapplied: None,
             dead_since: BTreeMap::new(),
+            changing_shards: BTreeMap::new(),
             last_report: None,
         }
     }

@@ -70,7 +70,8 @@ pub struct MetaConfig {
     pub replicas: Replicas,
     /// Random key for the same case ([`Placement::owner_key`]).
     pub owner_key: [u8; 16],
-    /// Time for which a core is dead before its replicas of shards are replaced.
+    /// Time for which a core is dead before its replicas of shards are replaced. After the same time, a shard that is
+    /// still changing no longer holds up the others.
     pub replace_after: Duration,
     /// Features of this node, as announced in its handshakes.
     pub features: u64,

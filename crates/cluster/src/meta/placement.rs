@@ -22,6 +22,7 @@ use super::command::Answer;
 use super::reader::Reader;
 use super::roster::{Roster, State};
 use crate::config::Replicas;
+use crate::mutation::{Mutation, mutated};
 
 /// Log of a core. A core that comes back with another log has none of its earlier replicas. A core that only restarts
 /// has the same log.
@@ -115,7 +116,8 @@ pub struct ShardMove {
 pub enum PlacementCommand {
     /// Place all shards for the first time. The version and all other indexes are 0.
     Found(Box<Placement>),
-    /// Begin to change the replicas of a shard, or replace a change that has not been reported yet.
+    /// Begin to change the replicas of a shard, or replace a change that has not been reported yet. A learner that is
+    /// given up is removed by a change of its own.
     Move(ShardMove),
     /// The group of the shard has the voters that the change with this epoch asks for.
     Done { shard: ShardId, epoch: u64 },
@@ -201,7 +203,8 @@ impl Placement {
         let is_there = |added: CoreLog| {
             let member = roster.members.get(&added.node);
             member.is_some_and(|member| {
-                member.is_core() && member.replica == Some(added.replica) && member.state != State::Dead
+                let can_take = member.is_core() && member.state != State::Dead && !member.leaves;
+                can_take && member.replica == Some(added.replica)
             })
         };
         let Some(shard) = self.shards.get_mut(usize::from(step.shard.0)) else { return false };
@@ -299,12 +302,18 @@ impl ShardPlacement {
         voters.chain(learner).chain(given_up.map(|leaving| (leaving, ReplicaRole::Leaving)))
     }
 
-    /// Returns the shard with a change begun, if that makes sense.
+    /// Returns the shard with a change begun, if that makes sense. A change that replaces an unfinished one keeps a
+    /// role for each replica: the group may have any of them as a voter until it reports that it has the target.
     fn after(&self, index: u64, step: &ShardMove) -> Option<Self> {
         let is_known = |removed: ShardReplica| self.replicas().any(|replica| replica == removed);
         let learner = step.add.map(|log| log.replica_since(index));
         let changed = Self { epoch: index, voters: self.voters.clone(), learner, leaving: step.remove };
-        (changed.is_valid() && !changed.is_settled() && step.remove.is_none_or(is_known)).then_some(changed)
+        let keeps_roles = || {
+            let mut given_up = self.replicas().filter(|replica| changed.replicas().all(|it| it != *replica));
+            given_up.next().is_none() || mutated(Mutation::ForgetLearner)
+        };
+        let is_change = changed.is_valid() && !changed.is_settled();
+        (is_change && step.remove.is_none_or(is_known) && keeps_roles()).then_some(changed)
     }
 
     fn settle(&mut self) {

@@ -1,10 +1,13 @@
 //! Part of a node in the placement of shards: the leader of the meta group decides, and cores report what is done.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
+use super::leader_state::ChangingShard;
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
@@ -65,7 +68,11 @@ impl Meta {
                 let first = planner::found(&cores, SHARD_COUNT, replicas, owner_key)?;
                 PlacementCommand::Found(first.into())
             }
-            Some(placement) => PlacementCommand::Move(planner::next_move(&cores, placement)?),
+            Some(placement) => {
+                let changing = &mut self.leader_state.changing_shards;
+                let stalled = stalled_shards(now, placement, self.config.replace_after, changing);
+                PlacementCommand::Move(planner::next_move(&cores, placement, &stalled)?)
+            }
         };
         Some(Command::Placement(command))
     }
@@ -95,4 +102,33 @@ impl Meta {
         };
         roster.cores().filter_map(core).collect()
     }
+}
+
+/// Returns the shards that have been changing for longer than `limit`, as far as this leader knows. Logs each change
+/// once.
+fn stalled_shards(
+    now: Time,
+    placement: &Placement,
+    limit: Duration,
+    known: &mut BTreeMap<ShardId, ChangingShard>,
+) -> BTreeSet<ShardId> {
+    let changing = |id: ShardId| placement.shard(id).filter(|shard| !shard.is_settled());
+    known.retain(|id, known| changing(*id).is_some_and(|shard| shard.epoch == known.epoch));
+    let mut stalled = BTreeSet::new();
+    for (id, shard) in placement.shards().filter(|(_, shard)| !shard.is_settled()) {
+        let new = ChangingShard { epoch: shard.epoch, since: now, is_logged: false };
+        let known = known.entry(id).or_insert(new);
+        if known.since.after(limit) > now {
+            continue;
+        }
+        stalled.insert(id);
+        if !std::mem::replace(&mut known.is_logged, true) {
+            let seconds = limit.as_secs();
+            tracing::warn!(
+                "the replicas of shard {} have been changing for {seconds} s: a majority of them does not answer, or the new one cannot catch up; other shards change meanwhile",
+                id.0
+            );
+        }
+    }
+    stalled
 }

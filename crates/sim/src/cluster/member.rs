@@ -332,7 +332,6 @@ impl Process {
             self.router.handle_command(now, RouterCommand::LogRead(result));
         }
         self.router.turn(now);
-        self.report_shards(cx);
         while let Some(read) = self.router.poll_log_read() {
             let is_slow = cx.has_slow_reads && cx.random.percent(10);
             let delay = if is_slow { cx.between(20 * MILLI, 2 * SECOND) } else { cx.between(50, 5 * MILLI) };
@@ -366,24 +365,6 @@ impl Process {
             let at = self.node.at_micros((due.0 * 1_000).div_ceil(self.rate));
             // A thread whose next turn is due at once still needs some time for it.
             self.wake(cx, at.saturating_sub(cx.now()).max(20));
-        }
-    }
-
-    /// Reports, in place of the groups of shards, that shards have the voters that they should have. Some reports are
-    /// late.
-    fn report_shards(&mut self, cx: &mut Context) {
-        let Some(placement) = self.router.placement() else { return };
-        let own = NodeId::of_name(&format!("n{}", self.number));
-        let changing = placement.shards().filter(|(_, shard)| {
-            !shard.is_settled() && shard.target().iter().any(|replica| replica.node == own)
-        });
-        let changing: Vec<_> = changing.map(|(id, shard)| (id, shard.epoch)).collect();
-        for (shard, epoch) in changing {
-            if cx.random.percent(5) {
-                let epoch = epoch - u64::from(cx.random.percent(20));
-                self.router.shard_changed(shard, epoch);
-                cx.report.cluster_shards_changed += 1;
-            }
         }
     }
 

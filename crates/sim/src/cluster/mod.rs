@@ -14,6 +14,7 @@ mod removal;
 #[cfg(any(test, feature = "trial"))]
 mod scenarios;
 mod settle;
+mod shard_groups;
 mod step;
 mod unauthenticated;
 mod wan;

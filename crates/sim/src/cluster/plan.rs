@@ -223,7 +223,7 @@ impl Plan {
         let mut of_shards = Random::new(seed ^ 0x5A_D5);
         let places_shards = of_shards.percent(30);
         let replicas = Replicas::new(1 + of_shards.below(5) as u8).unwrap_or_default();
-        let replace_after = Duration::from_secs(*of_shards.pick(&[2, 1_000]));
+        let replace_after = Duration::from_secs(*of_shards.pick(&[2, 100]));
         let snapshots = *of_shards.pick(&[20, SNAPSHOT_AFTER]);
         Self {
             skews: (0..count).map(|_| random.draw() % SKEW_MAX).collect(),

@@ -22,8 +22,9 @@ const SILENCE: usize = 4;
 /// Maximum number of seconds until all nodes are joined and members after the last fault. The cores may need several
 /// elections, and cores join one at a time.
 const JOINED_PATIENCE: usize = 90;
-/// The same, with shards whose replicas move one after the other.
-const PLACED_PATIENCE: usize = 300;
+/// The same, with shards whose replicas move one after the other. A change that cannot end holds up the others for up
+/// to 100 s.
+const PLACED_PATIENCE: usize = 400;
 
 /// Routes of a node by filter.
 type Wanted = BTreeMap<String, Wants>;
@@ -146,7 +147,7 @@ impl SimCluster {
     }
 
     /// Returns whether all available nodes know the same placement of shards, and each shard has as many replicas as
-    /// it should, or no majority of its voters is left.
+    /// it should, or cannot change because too many of its replicas are lost.
     fn are_placed(&mut self) -> bool {
         if !self.plan.places_shards {
             return true;
@@ -170,12 +171,11 @@ impl SimCluster {
             member.is_some_and(|member| member.replica == Some(voter.replica))
         };
         let wanted = usize::from(placement.replicas.get()).min(roster.cores().count());
-        let is_right = |shard: &ShardPlacement| {
+        let is_whole = |shard: &ShardPlacement| {
             let there = shard.voters.iter().filter(is_there).count();
-            let is_whole = shard.is_settled() && there == wanted && shard.voters.len() == wanted;
-            is_whole || there <= shard.voters.len() / 2
+            shard.is_settled() && there == wanted && shard.voters.len() == wanted
         };
-        placement.shards().all(|(_, shard)| is_right(shard))
+        placement.shards().all(|(id, shard)| is_whole(shard) || !self.can_change_shard(id, shard))
     }
 
     /// Routes of a node's own clients, and those of other nodes that it knows.

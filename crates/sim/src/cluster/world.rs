@@ -14,6 +14,7 @@ use super::operators::Operators;
 use super::oracle::Oracle;
 use super::plan::Plan;
 use super::removal::NodeRemoval;
+use super::shard_groups::ShardGroups;
 use super::step::Step;
 use super::unauthenticated::UnauthenticatedPeer;
 use super::wan::{End, Piece, Wan};
@@ -47,6 +48,7 @@ pub struct SimCluster {
     pub(super) removal: Option<NodeRemoval>,
     pub(super) is_healing: bool,
     pub(super) decisions: Decisions,
+    pub(super) shard_groups: ShardGroups,
     /// Node and number of messages that may not have arrived at the node when they were acknowledged.
     on_their_way: BTreeSet<(usize, usize)>,
     /// Node and number of messages for durable sessions whose node had restarted when the messages were acknowledged.
@@ -141,6 +143,7 @@ impl SimCluster {
             removal: None,
             is_healing: false,
             decisions: Decisions::default(),
+            shard_groups: ShardGroups::default(),
             on_their_way: BTreeSet::new(),
             for_restarted: BTreeSet::new(),
         }
@@ -269,7 +272,8 @@ impl SimCluster {
         let Some(number) = self.node_of(incarnation) else { return };
         let member = &mut self.members[number];
         let Some(process) = &mut member.process else { return };
-        if let Event::SimCluster(Step::Turn { .. }) = event {
+        let is_turn = matches!(event, Event::SimCluster(Step::Turn { .. }));
+        if is_turn {
             process.turn(&mut self.cx, &mut self.wan, &mut member.copy);
             self.operators.record_answers(process.take_answers());
         } else {
@@ -281,7 +285,11 @@ impl SimCluster {
         }
         process.look(&mut self.cx);
         process.node.take_ended();
-        if process.is_to_be_checked() {
+        let is_to_be_checked = process.is_to_be_checked();
+        if is_turn {
+            self.change_shards(number);
+        }
+        if is_to_be_checked {
             self.check_leases();
         }
         self.check_disk_space(number);

@@ -11,8 +11,13 @@
 //!
 //! The last two reduce a difference of two or more and never increase one that comes before, so planning ends while
 //! the cores stay as they are.
+//!
+//! One shard changes at a time. A change that may never end does not hold up the others. It goes on, or is replaced:
+//!
+//! - A learner whose core is lost or leaves is removed. Another core gets a replica once the group has reported that.
+//! - A voter that leaves without a replacement gets one, if the other voters cannot agree without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use broker::ShardId;
 use link::NodeId;
@@ -35,7 +40,7 @@ pub struct Core {
 pub enum Standing {
     /// The core can take replicas.
     Serves,
-    /// The core may be unreachable, or has been dead for a short time. It keeps its replicas, and gets none.
+    /// The core may be unreachable, or has been dead for a short time. It keeps its replicas and gets none.
     Away,
     /// The core leaves the cluster: it still answers, and its replicas go.
     Leaves,
@@ -49,14 +54,15 @@ pub fn found(cores: &[Core], shards: u16, replicas: Replicas, owner_key: [u8; 16
     let mut placement = Placement { version: 0, replicas, owner_key, shards };
     for shard in 0..placement.shards.len() {
         for _ in 0..replicas.get() {
-            let added = Planner::new(cores, &placement).candidate(&placement.shards[shard], None);
+            let added =
+                Planner::new(cores, &placement, &BTreeSet::new()).candidate(&placement.shards[shard], None);
             placement.shards[shard].voters.extend(added.map(|log| log.replica_since(0)));
         }
         if placement.shards[shard].voters.is_empty() {
             return None;
         }
     }
-    while let Some(step) = next_move(cores, &placement) {
+    while let Some(step) = next_move(cores, &placement, &BTreeSet::new()) {
         let shard = placement.shards.get_mut(usize::from(step.shard.0))?;
         *shard = shard.after(0, &step)?;
         shard.settle();
@@ -64,19 +70,15 @@ pub fn found(cores: &[Core], shards: u16, replicas: Replicas, owner_key: [u8; 16
     Some(placement)
 }
 
-/// Returns the next step, or `None` while there is nothing to do or a shard is changing.
-pub fn next_move(cores: &[Core], placement: &Placement) -> Option<ShardMove> {
-    let planner = Planner::new(cores, placement);
+/// Returns the next step, or `None` while there is nothing to do or a shard is changing. `stalled` are shards that have
+/// been changing for too long.
+pub fn next_move(cores: &[Core], placement: &Placement, stalled: &BTreeSet<ShardId>) -> Option<ShardMove> {
+    let planner = Planner::new(cores, placement, stalled);
     let changing = || placement.shards().filter(|(_, shard)| !shard.is_settled());
-    for (id, shard) in changing() {
-        if let Some(learner) = shard.learner.filter(|learner| !planner.stays(learner.log())) {
-            // The group may have the learner as a voter already, so that has to be undone and reported, too.
-            let other = planner.repair(id, shard).or_else(|| planner.growth(id, shard));
-            return Some(other.unwrap_or_else(|| planner.step(id, None, Some(learner))));
-        }
+    if let Some(step) = changing().find_map(|(id, shard)| planner.another(id, shard)) {
+        return Some(step);
     }
-    // A shard that has lost its majority for good may never report, and must not hold up the repair of the others.
-    let is_busy = changing().any(|(_, shard)| !planner.has_lost_majority(shard));
+    let is_busy = changing().any(|(id, shard)| !planner.may_never_end(id, shard));
     if is_busy && !mutated(Mutation::MoveManyShards) {
         return None;
     }
@@ -94,13 +96,14 @@ pub fn next_move(cores: &[Core], placement: &Placement) -> Option<ShardMove> {
 /// Cores and their loads.
 struct Planner<'a> {
     placement: &'a Placement,
+    stalled: &'a BTreeSet<ShardId>,
     cores: BTreeMap<CoreLog, &'a Core>,
     /// Number of replicas that each core has, or will have after the changes that have begun.
     loads: BTreeMap<CoreLog, usize>,
 }
 
 impl<'a> Planner<'a> {
-    fn new(cores: &'a [Core], placement: &'a Placement) -> Self {
+    fn new(cores: &'a [Core], placement: &'a Placement, stalled: &'a BTreeSet<ShardId>) -> Self {
         let cores: BTreeMap<CoreLog, &Core> = cores.iter().map(|core| (core.log, core)).collect();
         let mut loads: BTreeMap<CoreLog, usize> = cores.keys().map(|log| (*log, 0)).collect();
         for replica in placement.shards.iter().flat_map(ShardPlacement::target) {
@@ -108,14 +111,14 @@ impl<'a> Planner<'a> {
                 *load += 1;
             }
         }
-        Self { placement, cores, loads }
+        Self { placement, stalled, cores, loads }
     }
 
     fn step(&self, shard: ShardId, add: Option<CoreLog>, remove: Option<ShardReplica>) -> ShardMove {
         ShardMove { version: self.placement.version, shard, add, remove }
     }
 
-    /// Returns the state of a log's core; `None` if that is no member, or has another log.
+    /// Returns the state of a log's core; `None` if that is no member, has another log, or has died while it left.
     fn standing(&self, log: CoreLog) -> Option<Standing> {
         self.cores.get(&log).map(|core| core.standing)
     }
@@ -158,8 +161,44 @@ impl<'a> Planner<'a> {
         self.answering(shard) - usize::from(answers) > (shard.voters.len() - 1) / 2
     }
 
+    /// Returns whether a majority of the voters is lost, of the present ones or of those that the shard should have.
     fn has_lost_majority(&self, shard: &ShardPlacement) -> bool {
-        self.count(shard, |standing| standing != Standing::Lost) <= shard.voters.len() / 2
+        let is_left = |replica: &&ShardReplica| {
+            self.standing(replica.log()).is_some_and(|standing| standing != Standing::Lost)
+        };
+        let is_lost = |voters: &[ShardReplica]| voters.iter().filter(is_left).count() <= voters.len() / 2;
+        is_lost(&shard.voters) || is_lost(&shard.target())
+    }
+
+    /// Returns whether the change of a shard may never be reported.
+    fn may_never_end(&self, id: ShardId, shard: &ShardPlacement) -> bool {
+        self.has_lost_majority(shard) || self.stalled.contains(&id)
+    }
+
+    /// Returns whether a core should get no further replicas: a shard with a majority has waited too long for its
+    /// learner there. The disk of the core may be full.
+    fn has_stalled(&self, log: CoreLog) -> bool {
+        let waits = |shard: &&ShardPlacement| self.has_majority(shard) && !self.has_lost_majority(shard);
+        let mut shards = self.stalled.iter().filter_map(|id| self.placement.shard(*id)).filter(waits);
+        shards.any(|shard| shard.learner.is_some_and(|learner| learner.log() == log))
+    }
+
+    /// Replaces a change that may never end.
+    fn another(&self, id: ShardId, shard: &ShardPlacement) -> Option<ShardMove> {
+        if let Some(learner) = shard.learner {
+            if self.stays(learner.log()) {
+                return None;
+            }
+            // The group may have the learner as a voter already. So its removal has to be reported, too, before
+            // anything else is done.
+            let forgets = mutated(Mutation::ForgetLearner);
+            let other = forgets.then(|| self.repair(id, shard).or_else(|| self.growth(id, shard))).flatten();
+            return Some(other.unwrap_or_else(|| self.step(id, None, Some(learner))));
+        }
+        let leaving = shard.leaving.filter(|leaving| shard.voters.contains(leaving))?;
+        let add = self.candidate(shard, Some(leaving))?;
+        let is_needed = self.may_never_end(id, shard) && self.has_majority(shard);
+        is_needed.then(|| self.step(id, Some(add), Some(leaving)))
     }
 
     /// Number of voters in a region, without one of them.
@@ -180,7 +219,7 @@ impl<'a> Planner<'a> {
         let can_take = move |core: &&&Core| {
             let serves = core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
             let has_log = shard.voters.iter().any(|voter| voter.log() == core.log);
-            serves && !has_log && !has_node(core.log.node)
+            serves && !has_log && !has_node(core.log.node) && !self.has_stalled(core.log)
         };
         self.cores.values().filter(can_take).map(|core| (core.log, &*core.region))
     }
@@ -244,7 +283,8 @@ impl<'a> Planner<'a> {
         let mut serving: Vec<CoreLog> = self.cores.keys().copied().filter(|log| self.serves(*log)).collect();
         serving.sort_by_key(|log| (self.load(*log), *log));
         for from in serving.iter().rev() {
-            for to in serving.iter().take_while(|to| self.load(**to) + 2 <= self.load(*from)) {
+            let emptier = serving.iter().take_while(|to| self.load(**to) + 2 <= self.load(*from));
+            for to in emptier.filter(|to| !self.has_stalled(**to)) {
                 let movable = shards.iter().filter_map(|(id, shard)| {
                     let voter = *shard.voters.iter().find(|voter| voter.log() == *from)?;
                     let may_move = self.is_healthy(shard) && self.keeps_regions(shard, *from, *to);

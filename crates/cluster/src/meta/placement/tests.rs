@@ -187,8 +187,10 @@ fn only_a_living_replica_of_the_roster_is_added() {
     dead.members.get_mut(&B).expect("a member").state = State::Dead;
     let mut replicant = good.clone();
     replicant.members.get_mut(&B).expect("a member").info.role = Role::Replicant;
+    let mut leaving = good.clone();
+    leaving.members.get_mut(&B).expect("a member").leaves = true;
     let none = roster(&[(A, 1)]);
-    for other in [roster(&[(A, 1), (B, 3)]), dead, replicant, none] {
+    for other in [roster(&[(A, 1), (B, 3)]), dead, replicant, leaving, none] {
         let mut placement = founded(&good);
         Placement::apply(&mut placement, 4, add_b(3), &other);
         assert_eq!(placement, founded(&good), "{other:?}");

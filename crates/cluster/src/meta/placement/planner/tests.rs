@@ -27,11 +27,15 @@ fn logs(replicas: &[ShardReplica]) -> Vec<CoreLog> {
     replicas.iter().map(|replica| replica.log()).collect()
 }
 
-/// Cores and a placement, with changes that have begun.
+/// Cores, a placement with changes that have begun, and the groups of the shards.
 #[derive(Debug)]
 struct Model {
     cores: Vec<Core>,
     placement: Placement,
+    /// Voters that the group of each shard has.
+    groups: Vec<Vec<ShardReplica>>,
+    /// Epochs of shards that have been changing for too long.
+    stalled: BTreeMap<ShardId, u64>,
     index: u64,
     logs: u64,
     regions: u8,
@@ -40,7 +44,20 @@ struct Model {
 impl Model {
     fn new(replicas: u8, regions: u8) -> Self {
         let cores = cores(3, regions);
-        Self { placement: placed(&cores, replicas), cores, index: 1, logs: 1, regions }
+        Self::of(placed(&cores, replicas), cores, regions)
+    }
+
+    fn of(placement: Placement, cores: Vec<Core>, regions: u8) -> Self {
+        let groups = placement.shards().map(|(_, shard)| shard.voters.clone()).collect();
+        Self { cores, placement, groups, stalled: BTreeMap::new(), index: 1, logs: 1, regions }
+    }
+
+    fn stalled(&self) -> BTreeSet<ShardId> {
+        let changes = |(id, epoch): &(&ShardId, &u64)| {
+            let shard = self.placement.shard(**id).expect("a shard of the cluster");
+            !shard.is_settled() && shard.epoch == **epoch
+        };
+        self.stalled.iter().filter(changes).map(|(id, _)| *id).collect()
     }
 
     fn standing(&self, log: CoreLog) -> Option<Standing> {
@@ -68,10 +85,16 @@ impl Model {
     }
 
     /// Returns whether a majority of the voters is gone, or has been dead for long.
-    fn is_stuck(&self, shard: &ShardPlacement) -> bool {
+    fn is_lost(&self, shard: &ShardPlacement) -> bool {
         let is_left =
             |voter: &&ShardReplica| self.standing(voter.log()).is_some_and(|it| it != Standing::Lost);
-        2 * shard.voters.iter().filter(is_left).count() <= shard.voters.len()
+        let is_lost = |voters: &[ShardReplica]| 2 * voters.iter().filter(is_left).count() <= voters.len();
+        is_lost(&shard.voters) || is_lost(&shard.target())
+    }
+
+    /// Returns whether the change of a shard may never end.
+    fn is_stuck(&self, id: ShardId) -> bool {
+        self.placement.shard(id).is_some_and(|shard| self.is_lost(shard)) || self.stalled().contains(&id)
     }
 
     fn load(&self, log: CoreLog) -> usize {
@@ -96,7 +119,11 @@ impl Model {
             shard.voters.iter().filter(|voter| Some(**voter) != removed).map(|voter| voter.node).collect();
         let has_log = |log: &CoreLog| shard.voters.iter().any(|voter| voter.log() == *log);
         let logs = self.cores.iter().filter(|core| core.standing == Standing::Serves).map(|core| core.log);
-        logs.filter(|log| !has_log(log) && !others.contains(&log.node)).collect()
+        let stalled = self.stalled();
+        let waiting = stalled.iter().filter_map(|id| self.placement.shard(*id));
+        let waiting = waiting.filter(|shard| self.agree(&shard.voters) && !self.is_lost(shard));
+        let stalled: Vec<CoreLog> = waiting.filter_map(|shard| Some(shard.learner?.log())).collect();
+        logs.filter(|log| !has_log(log) && !others.contains(&log.node) && !stalled.contains(log)).collect()
     }
 
     /// Returns whether a voter of a shard should be moved to another core, although nothing is wrong.
@@ -115,19 +142,24 @@ impl Model {
         assert_eq!(step.version, self.placement.version);
         for (id, other) in self.placement.shards() {
             // A change that is replaced has begun before.
-            let may_change = !shard.is_settled() || other.is_settled() || self.is_stuck(other);
+            let may_change = !shard.is_settled() || other.is_settled() || self.is_stuck(id);
             assert!(id == step.shard || may_change, "two shards change");
         }
-        let is_over = |learner: ShardReplica| !self.stays(learner.log());
-        assert!(shard.is_settled() || shard.learner.is_some_and(is_over), "the change goes on");
         assert!(step.add.is_none_or(|added| self.free(shard, step.remove).contains(&added)), "{step:?}");
         let changed = shard.after(2, step).expect("it can be applied");
         let (before, after) = (shard.voters.len(), changed.target().len());
         assert!(after <= before.max(usize::from(self.placement.replicas.get())), "too many replicas");
-        if step.add.is_none() && step.remove == shard.learner {
+        if let Some(learner) = shard.learner {
+            assert!(!self.stays(learner.log()), "the change goes on");
+            assert_eq!((step.add, step.remove), (None, Some(learner)), "the learner may be a voter");
             return;
         }
         assert!(self.can_change(shard) && self.agree(&changed.target()), "no majority answers");
+        if !shard.is_settled() {
+            assert!(self.is_stuck(step.shard) && step.add.is_some(), "the change goes on");
+            assert_eq!(step.remove, shard.leaving);
+            return;
+        }
         match step.remove {
             None => assert!(before < after),
             Some(removed) if self.stays(removed.log()) => {
@@ -148,10 +180,13 @@ impl Model {
     /// Asserts that no possible step is wanted.
     fn check_final(&self) {
         for (id, shard) in self.placement.shards() {
+            let group = &self.groups[usize::from(id.0)];
             if !shard.is_settled() {
-                assert!(self.is_stuck(shard), "{id:?} changes for ever");
+                let can_end = self.agree(group) && self.agree(&shard.target());
+                assert!(!can_end && self.is_stuck(id), "{id:?} changes for ever");
                 continue;
             }
+            assert_eq!(*group, shard.voters);
             if !self.can_change(shard) {
                 continue;
             }
@@ -175,9 +210,10 @@ impl Model {
 
     /// Plans a step. The order of the cores makes no difference.
     fn plan(&mut self) -> Option<ShardMove> {
-        let step = next_move(&self.cores, &self.placement);
+        let stalled = self.stalled();
+        let step = next_move(&self.cores, &self.placement, &stalled);
         let reversed: Vec<Core> = self.cores.iter().rev().cloned().collect();
-        assert_eq!(next_move(&reversed, &self.placement), step);
+        assert_eq!(next_move(&reversed, &self.placement, &stalled), step);
         step.inspect(|step| self.check(step))
     }
 
@@ -187,17 +223,59 @@ impl Model {
         let shard = &mut self.placement.shards[usize::from(step.shard.0)];
         *shard = shard.after(index, step).expect("it can be applied");
         self.placement.version = index;
+        self.check_groups();
+    }
+
+    /// Asserts that each core keeps the replicas that are voters of their groups.
+    fn check_groups(&self) {
+        for (group, (id, shard)) in self.groups.iter().zip(self.placement.shards()) {
+            let has_role = |voter: &ShardReplica| shard.replicas().any(|replica| replica == *voter);
+            assert!(group.iter().all(has_role), "{id:?} may lose a voter: {group:?}, {shard:?}");
+        }
+    }
+
+    /// Lets the groups of these shards get the voters that they should have, if majorities of the voters before and
+    /// after the change answer.
+    fn change_groups(&mut self, may_change: impl Fn(ShardId) -> bool) -> bool {
+        let can_change = |(id, shard): &(ShardId, &ShardPlacement)| {
+            let (group, target) = (&self.groups[usize::from(id.0)], shard.target());
+            may_change(*id) && *group != target && self.agree(group) && self.agree(&target)
+        };
+        let changes: Vec<_> =
+            self.placement.shards().filter(can_change).map(|(id, shard)| (id, shard.target())).collect();
+        for (id, target) in &changes {
+            self.groups[usize::from(id.0)].clone_from(target);
+        }
+        self.check_groups();
+        !changes.is_empty()
+    }
+
+    /// Lets the groups report changes that they have made.
+    fn report(&mut self) -> bool {
+        let has_changed = |(id, shard): &(ShardId, &ShardPlacement)| {
+            let group = &self.groups[usize::from(id.0)];
+            !shard.is_settled() && *group == shard.target() && self.agree(group)
+        };
+        let done: Vec<_> =
+            self.placement.shards().filter(has_changed).map(|(id, shard)| (id, shard.epoch)).collect();
+        self.index += 1;
+        self.placement.version = self.index;
+        let ended = done.iter().filter(|(id, epoch)| self.placement.finish(*id, *epoch)).count();
+        self.check_groups();
+        ended > 0
     }
 
     /// Ends the changes of all shards that can change.
     fn finish(&mut self) -> bool {
-        let changing =
-            |(_, shard): &(ShardId, &ShardPlacement)| !shard.is_settled() && self.can_change(shard);
-        let done: Vec<_> =
-            self.placement.shards().filter(changing).map(|(id, shard)| (id, shard.epoch)).collect();
-        self.index += 1;
-        self.placement.version = self.index;
-        done.iter().filter(|(id, epoch)| self.placement.finish(*id, *epoch)).count() > 0
+        self.change_groups(|_| true) | self.report()
+    }
+
+    /// Waits until the changes that have begun have taken too long. Returns whether there are such.
+    fn wait(&mut self) -> bool {
+        let before = self.stalled();
+        let changing = self.placement.shards().filter(|(_, shard)| !shard.is_settled());
+        self.stalled = changing.map(|(id, shard)| (id, shard.epoch)).collect();
+        self.stalled() != before
     }
 
     /// Lets something happen to one of the cores, or to the shards.
@@ -225,6 +303,9 @@ impl Model {
             5 if serving > 1 => self.cores[at].standing = Standing::Leaves,
             6 | 7 => self.cores[at].standing = Standing::Serves,
             8 => drop(self.finish()),
+            9 => drop(self.change_groups(|_| true)),
+            10 => drop(self.report()),
+            11 => drop(self.wait()),
             _ => {
                 if let Some(step) = self.plan() {
                     self.begin(&step);
@@ -239,7 +320,7 @@ proptest! {
 
     #[test]
     fn every_step_follows_the_rules_and_the_steps_end(
-        events in vec((0..14_u8, any::<u8>()), 0..80),
+        events in vec((0..17_u8, any::<u8>()), 0..80),
         replicas in 1..=5_u8,
         regions in 1..=3_u8,
     ) {
@@ -258,7 +339,7 @@ proptest! {
         loop {
             match model.plan() {
                 Some(step) => model.begin(&step),
-                None if model.finish() => {}
+                None if model.finish() || model.wait() => {}
                 None => break,
             }
             steps += 1;
@@ -278,10 +359,14 @@ fn the_first_placement_uses_all_cores_evenly_and_nothing_moves_after_it() {
             assert!(
                 placement.shards().all(|(_, shard)| shard.voters.len() == usize::from(replicas.min(count)))
             );
-            assert_eq!(next_move(&cores, &placement), None, "{count} cores in {regions} regions");
+            assert_eq!(
+                next_move(&cores, &placement, &BTreeSet::new()),
+                None,
+                "{count} cores in {regions} regions"
+            );
             cores.reverse();
             assert_eq!(placed(&cores, replicas), placement);
-            let model = Model { cores, placement, index: 0, logs: 0, regions };
+            let model = Model::of(placement, cores, regions);
             model.check_final();
             let loads: Vec<usize> = model.cores.iter().map(|core| model.load(core.log)).collect();
             let difference = loads.iter().max().expect("a core") - loads.iter().min().expect("a core");
@@ -378,7 +463,7 @@ fn a_core_that_has_lost_its_disk_gets_its_replicas_back() {
 }
 
 #[test]
-fn a_learner_that_is_lost_is_replaced_or_given_up() {
+fn a_learner_that_is_lost_is_removed() {
     let mut model = Model::new(3, 1);
     model.event(0, 0);
     let step = model.plan().expect("a core has joined");
@@ -400,7 +485,7 @@ fn a_region_without_replicas_gets_one_of_each_shard() {
         [0, 0, 1].iter().zip(0..).map(|(region, node)| core(node, 1, *region, Standing::Serves)).collect();
     let placement = placed(&all, 3);
     all.push(core(3, 1, 2, Standing::Serves));
-    let mut model = Model { cores: all, placement, index: 1, logs: 1, regions: 3 };
+    let mut model = Model::of(placement, all, 3);
     assert_eq!(settle(&mut model), usize::from(SHARDS));
     for (_, shard) in model.placement.shards() {
         assert_eq!(model.concentration(&logs(&shard.voters)), 3, "one in each region");
@@ -436,4 +521,75 @@ fn a_shard_that_cannot_change_does_not_hold_up_the_others() {
     assert!(model.finish());
     settle(&mut model);
     model.check_final();
+}
+
+/// The group of a shard has made the learner a voter when the core of the learner is lost. The replica has a role until
+/// the group has reported that it is without it, and only then another core gets one.
+#[test]
+fn a_learner_that_may_be_a_voter_is_removed_before_another_one_is_added() {
+    let mut model = Model::new(3, 1);
+    model.event(0, 0);
+    let step = model.plan().expect("a core has joined");
+    model.begin(&step);
+    assert!(model.change_groups(|_| true));
+    let added = step.add.expect("it is added");
+    model.cores.iter_mut().filter(|core| core.log == added).for_each(|core| core.standing = Standing::Lost);
+    model.event(0, 0);
+    let undo = model.plan().expect("the learner is lost");
+    assert_eq!((undo.shard, undo.add, undo.remove.map(ShardReplica::log)), (step.shard, None, Some(added)));
+    let shard = model.placement.shard(step.shard).expect("a shard");
+    let other = model.cores.last().expect("another core has joined").log;
+    let replace = ShardMove { add: Some(other), ..step };
+    assert_eq!(shard.after(9, &replace), None, "the learner would have no role");
+    model.begin(&undo);
+    assert!(model.placement.has_node(added.node));
+    assert_eq!(model.plan(), None, "the group has not reported it");
+    assert!(model.finish() && !model.placement.has_node(added.node));
+    settle(&mut model);
+    model.check_final();
+}
+
+/// A new core cannot take a replica, because its disk is full, for example.
+#[test]
+fn a_change_that_takes_too_long_does_not_hold_up_the_others() {
+    let mut model = Model::new(3, 1);
+    model.event(0, 0);
+    let first = model.plan().expect("a core has joined");
+    model.begin(&first);
+    model.event(0, 0);
+    assert_eq!(model.plan(), None, "the change may end soon");
+    assert!(model.wait());
+    let mut moved = 0;
+    while let Some(step) = model.plan() {
+        assert!(step.shard != first.shard && step.add != first.add, "{step:?}");
+        model.begin(&step);
+        assert_eq!(model.plan(), None, "one more shard at a time");
+        assert!(model.change_groups(|shard| shard == step.shard) && model.report());
+        moved += 1;
+    }
+    assert!(moved > 0);
+    assert!(model.finish(), "there is room");
+    settle(&mut model);
+    model.check_final();
+}
+
+/// A core leaves. The two others cannot change a shard without it, because one of them has died meanwhile.
+#[test]
+fn a_core_that_leaves_is_replaced_when_the_others_cannot_agree_without_it() {
+    let mut model = Model::new(3, 1);
+    model.cores[2].standing = Standing::Leaves;
+    let step = model.plan().expect("a core leaves");
+    assert_eq!(step.add, None);
+    model.begin(&step);
+    model.cores[1].standing = Standing::Away;
+    assert!(!model.finish());
+    assert_eq!(model.plan(), None);
+    model.cores[1].standing = Standing::Lost;
+    assert_eq!(model.plan(), None, "no other core can take the replica");
+    model.event(0, 0);
+    let joined = model.cores.last().map(|core| core.log);
+    let again = model.plan().expect("a core has joined");
+    assert_eq!((again.shard, again.add, again.remove), (step.shard, joined, step.remove));
+    model.begin(&again);
+    assert!(model.finish());
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cluster::meta::Placement;
+use cluster::meta::{Placement, ShardPlacement};
 
 use super::*;
 
@@ -116,6 +116,42 @@ pub(in super::super) fn a_dead_core_gets_no_replicas_of_another_one() {
     scenario.until_shared_by(&[0, 1, 2, 5], &[REPLICANT]);
     scenario.shuts_down(5);
     scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+}
+
+/// A core is dead, and another one replaces it in a shard. The group of the shard has the other one as a voter when
+/// that one dies, too, before it is reported. Its replica has a role until the group is without it.
+#[cfg_attr(test, test)]
+pub(in super::super) fn a_learner_that_is_a_voter_already_is_removed_before_another_one_is_added() {
+    let mut scenario = placed(2, |_| ());
+    scenario.cluster.start(4);
+    scenario.cluster.start(5);
+    scenario.until_shared_by(&[0, 1, 2, 4, 5], &[REPLICANT]);
+    scenario.shuts_down(2);
+    let mut waited = 0;
+    loop {
+        scenario.run_for(10 * MILLI);
+        let is_voter = scenario.placement(0).shards().any(|(shard, replicas)| {
+            let learner = replicas.learner.filter(|learner| learner.node == id(4));
+            learner.is_some_and(|learner| scenario.cluster.shard_groups.has_voter(shard, learner))
+        });
+        if is_voter {
+            break;
+        }
+        waited += 1;
+        assert!(waited < 6_000, "core 4 replaces nobody");
+    }
+    scenario.shuts_down(4);
+    // A shard with voters on both of them has no majority.
+    let is_over = |(_, shard): (_, &ShardPlacement)| {
+        let dead = shard.voters.iter().filter(|voter| [id(2), id(4)].contains(&voter.node)).count();
+        shard.is_settled() && dead == 0 || dead > 1
+    };
+    waited = 0;
+    while !scenario.placement(0).shards().all(is_over) {
+        scenario.run_for(200 * MILLI);
+        waited += 1;
+        assert!(waited < 600, "after two minutes: {:?}", scenario.placement(0));
+    }
 }
 
 /// All cores restart from snapshots of the meta group.
