@@ -10,7 +10,7 @@ use replog::Incarnation;
 
 use super::adoption::CompatibleForm;
 use super::failure_detector::Reachability;
-use super::placement::{PlacementCommand, ShardMove};
+use super::placement::{Placement, PlacementCommand, ShardMove};
 use super::{
     Answer, Command, LIMIT, LinkStatus, Meta, MetaFrame, OwnedMetaMessage, PAUSE, RequestOrigin, Roster,
     State,
@@ -200,7 +200,7 @@ impl Meta {
         self.leader_state.busy_until = None;
         let command = self.verdict(now).or_else(|| self.departure(now, status));
         let command = command.or_else(|| self.adoption(now, status));
-        let change = change_of(&self.roster, status);
+        let change = change_of(&self.roster, self.placement.as_deref(), status);
         let command = command.or_else(|| if change.is_none() { self.next_placement(now) } else { None });
         let is_exclusive = command.as_ref().is_some_and(|command| self.is_exclusive(command));
         let Some(core) = &mut self.core else { return };
@@ -448,8 +448,11 @@ impl Meta {
 }
 
 /// Returns the next change of the replicas, if they differ from the roster.
-fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
-    let staying = roster.cores().filter(|(_, member)| !member.leaves);
+fn change_of(roster: &Roster, placement: Option<&Placement>, status: &Status) -> Option<Change> {
+    // A core that leaves hands its shards over first: until then it has to learn what is agreed, and agree itself.
+    let has_shards = |id: NodeId| placement.is_some_and(|placement| placement.has_node(id));
+    let hands_over = |id: NodeId, member: &super::Member| member.state != State::Dead && has_shards(id);
+    let staying = roster.cores().filter(|(id, member)| !member.leaves || hands_over(*id, member));
     let wanted: std::collections::BTreeMap<ReplicaId, NodeId> =
         staying.filter_map(|(id, member)| Some((member.replica?, id))).collect();
     let is_known = |replica: &ReplicaId| status.voters.contains(replica) || status.learners.contains(replica);
@@ -552,8 +555,10 @@ mod tests {
     use consensus::Progress;
 
     use super::*;
-    use crate::config::NodeInfo;
+    use crate::config::{NodeInfo, Replicas};
     use crate::meta::Member;
+    use crate::meta::placement::CoreLog;
+    use crate::meta::placement::planner::{Core, Standing, found};
 
     /// Returns a roster of cores with names and replicas.
     fn roster(cores: &[(&str, u64)]) -> Roster {
@@ -602,6 +607,10 @@ mod tests {
                 .collect(),
             failure: None,
         }
+    }
+
+    fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
+        super::change_of(roster, None, status)
     }
 
     fn votes(replicas: &[u64]) -> Option<Change> {
@@ -659,6 +668,30 @@ mod tests {
         assert_eq!(change_of(&five, &grows), votes(&[1, 2, 3, 4, 5]));
         grows.progress[4].silence = Some(SILENCE_MAX + 1);
         assert_eq!(change_of(&five, &grows), None, "three of five do not answer");
+    }
+
+    /// A core moves its shards while it has a vote.
+    #[test]
+    fn a_core_that_leaves_keeps_its_vote_until_it_has_no_shards() {
+        let mut leaves = roster(&[("a", 1), ("b", 2), ("c", 3)]);
+        let c = NodeId::of_name("c");
+        leaves.members.get_mut(&c).expect("a member").leaves = true;
+        let all = status(&[("a", 1, 1000), ("b", 2, 1000), ("c", 3, 1000)], &[]);
+        let placed = |names: &[(&str, u64)]| {
+            let log = |(name, replica): &(&str, u64)| CoreLog {
+                node: NodeId::of_name(name),
+                replica: ReplicaId(*replica),
+            };
+            let core = |core| Core { log: log(core), region: "".into(), standing: Standing::Serves };
+            let cores: Vec<Core> = names.iter().map(core).collect();
+            found(&cores, 16, Replicas::default(), [7; 16]).expect("a core")
+        };
+        let change = |roster: &Roster, placement: &Placement| super::change_of(roster, Some(placement), &all);
+        let before = placed(&[("a", 1), ("b", 2), ("c", 3)]);
+        assert_eq!(change(&leaves, &before), None);
+        assert_eq!(change(&leaves, &placed(&[("a", 1), ("b", 2)])), votes(&[1]), "its shards have moved");
+        leaves.members.get_mut(&c).expect("a member").state = State::Dead;
+        assert_eq!(change(&leaves, &before), votes(&[1]));
     }
 
     #[test]
