@@ -333,13 +333,12 @@ impl Meta {
     /// Returns the command that removes a node which wants to leave and has no vote, or none any more.
     fn departure(&self, now: Time, status: &Status) -> Option<Command> {
         let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
-        // A core that runs first hands its shards over.
-        let has_shards = |(id, member): &(&NodeId, &super::Member)| {
-            member.state != State::Dead
-                && self.placement.as_ref().is_some_and(|placement| placement.has_node(**id))
-        };
+        // Other cores have its shards first. A core that has died meanwhile keeps those that need it, because it may
+        // return.
+        let has_shards =
+            |id: &NodeId| self.placement.as_ref().is_some_and(|placement| placement.has_node(*id));
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
-        let leaving = leaving.filter(|it| !has_shards(it));
+        let leaving = leaving.filter(|(id, _)| !has_shards(id));
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
         // Another core may have died a moment ago, and the leaving one is needed to agree on that. So the others must

@@ -86,19 +86,22 @@ impl Meta {
             member.is_some_and(|it| it.state == State::Dead && it.incarnation == *incarnation)
         });
         let replace_after = self.config.replace_after;
-        let mut standing = |id: NodeId, member: &Member| match member.state {
-            State::Dead if member.leaves => Standing::Lost,
-            State::Dead => {
-                let (_, since) = *dead_since.entry(id).or_insert((member.incarnation, now));
-                if since.after(replace_after) <= now { Standing::Lost } else { Standing::Away }
-            }
-            State::Alive if member.leaves => Standing::Leaves,
-            State::Alive => Standing::Serves,
-            State::Suspect(_) => Standing::Away,
+        let mut standing = |id: NodeId, member: &Member| {
+            Some(match member.state {
+                // It counts as no member, as it wanted.
+                State::Dead if member.leaves => return None,
+                State::Dead => {
+                    let (_, since) = *dead_since.entry(id).or_insert((member.incarnation, now));
+                    if since.after(replace_after) <= now { Standing::Lost } else { Standing::Away }
+                }
+                State::Alive if member.leaves => Standing::Leaves,
+                State::Alive => Standing::Serves,
+                State::Suspect(_) => Standing::Away,
+            })
         };
         let core = |(id, member): (NodeId, &Member)| {
             let log = CoreLog { node: id, replica: member.replica? };
-            Some(Core { log, region: member.info.region.clone(), standing: standing(id, member) })
+            Some(Core { log, region: member.info.region.clone(), standing: standing(id, member)? })
         };
         roster.cores().filter_map(core).collect()
     }

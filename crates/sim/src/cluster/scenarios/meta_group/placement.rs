@@ -154,6 +154,32 @@ pub(in super::super) fn a_learner_that_is_a_voter_already_is_removed_before_anot
     }
 }
 
+/// A core dies while it leaves. Shards with two replicas have no majority without it, so it stays a member with these
+/// shards. It returns with its disk.
+#[test]
+fn a_core_that_dies_while_it_leaves_keeps_the_shards_that_need_it() {
+    let mut scenario =
+        placed(0, |plan| plan.replicas = cluster::Replicas::new(2).expect("a number of replicas"));
+    scenario.orders(2, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
+    let leaves =
+        |scenario: &Scenario| scenario.known(0).members.get(&id(2)).is_some_and(|member| member.leaves);
+    scenario.until("it leaves", leaves);
+    scenario.shuts_down(2);
+    scenario.until("it is dead", |scenario| scenario.state(0, 2) == Some(State::Dead));
+    scenario.run_for(60 * SECOND);
+    assert_eq!(scenario.state(0, 2), Some(State::Dead));
+    assert!(loads(scenario.placement(0)).get(&id(2)).is_some_and(|load| *load > 0));
+    scenario.cluster.members[2].is_switched_off = false;
+    scenario.cluster.start(2);
+    scenario.until("all replicas are there", |scenario| {
+        let placement = scenario.placement(0);
+        let loads = loads(placement);
+        placement.shards().all(|(_, shard)| shard.is_settled() && shard.voters.len() == 2)
+            && loads.len() == 3
+            && loads.values().all(|load| (10..=11).contains(load))
+    });
+}
+
 /// All cores restart from snapshots of the meta group.
 #[cfg_attr(test, test)]
 pub(in super::super) fn a_placement_outlasts_a_restart_of_all_cores() {
