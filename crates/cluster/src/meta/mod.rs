@@ -42,7 +42,7 @@ pub use roster::{Member, NODES_MAX, Roster, State};
 use crate::config::{NodeInfo, Replicas, Role};
 use crate::features::{RECORDS, SNAPSHOT_PARTS};
 use crate::mutation::{Mutation, mutated};
-use admission::{Admission, LeaveStep};
+use admission::{Admission, LeaveStep, ShardProgress};
 use announcement::Announced;
 use core_replica::{CoreReplica, RequestOrigin};
 use failure_detector::{FailureDetector, Reachability};
@@ -613,7 +613,12 @@ impl Meta {
 
     fn continue_leave(&mut self, now: Time) {
         let own = self.roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation);
-        match self.admission.continue_leave(now, own) {
+        let placement = self.placement.as_deref().zip(self.core_log());
+        let shards = placement.map_or_else(ShardProgress::default, |(placement, log)| ShardProgress {
+            version: placement.version,
+            replicas: placement.replicas_in(log).count(),
+        });
+        match self.admission.continue_leave(now, own, shards) {
             LeaveStep::Answer(id, outcome) => self.answered.push_back((id, outcome)),
             LeaveStep::Propose if !self.proposals.has_own() => {
                 let command = Command::Leave(self.id, self.incarnation);
