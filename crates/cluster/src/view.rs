@@ -90,6 +90,8 @@ pub struct PlacementView {
     pub replicas: u64,
     /// Shards by number.
     pub shards: Vec<ShardView>,
+    /// Number of replicas that this node has.
+    pub own: u64,
 }
 
 /// Replicas of one shard: names of nodes, or the number of a node that is no member any more.

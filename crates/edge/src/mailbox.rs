@@ -28,7 +28,11 @@ pub(crate) enum ReactorCommand {
         permit: ConnectionPermit,
         half_open: HalfOpen,
     },
-    /// Close all connections, for up to `within`, and end.
+    /// Close all connections, for up to `within`, and accept no others.
+    Close {
+        within: Duration,
+    },
+    /// Do the same and end.
     Stop {
         within: Duration,
     },
@@ -39,9 +43,10 @@ impl ReactorCommand {
     pub fn weight(&self) -> usize {
         match self {
             ReactorCommand::Batch { weight, .. } => *weight,
-            ReactorCommand::WorkerCommand(_) | ReactorCommand::Adopt { .. } | ReactorCommand::Stop { .. } => {
-                0
-            }
+            ReactorCommand::WorkerCommand(_)
+            | ReactorCommand::Adopt { .. }
+            | ReactorCommand::Close { .. }
+            | ReactorCommand::Stop { .. } => 0,
         }
     }
 }

@@ -289,6 +289,14 @@ impl Node {
         self.connections_max
     }
 
+    /// Stops accepting and begins to disconnect every client: for up to `within`, until their last bytes have left. The
+    /// node goes on without clients until [`Self::stop`].
+    pub fn close(&self, within: Duration) {
+        for mailbox in &self.mailboxes {
+            mailbox.send(ReactorCommand::Close { within });
+        }
+    }
+
     /// Stops accepting, disconnects every client, waits up to `within` for their last bytes to leave, and ends.
     pub fn stop(self, within: Duration) -> Stopped {
         for mailbox in &self.mailboxes {

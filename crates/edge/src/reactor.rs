@@ -74,6 +74,7 @@ pub struct Reactor {
     may_have_events: bool,
     figures: ReactorFigures,
     figures_due: Time,
+    /// Progress of the end of all connections.
     stopping: Option<Stopping>,
     /// The reactor is stopping and has no connections left.
     is_empty: bool,
@@ -151,7 +152,9 @@ struct PeerMarks {
 /// State of a reactor that has been asked to end.
 #[derive(Clone, Copy)]
 struct Stopping {
-    /// Latest time to end.
+    /// True when the reactor ends with its last connection.
+    ends: bool,
+    /// Time at which the remaining connections are cut off.
     by: Time,
     /// Time until which the reactor waits for peers that were sent everything.
     drain_by: Time,
@@ -388,9 +391,16 @@ impl Reactor {
             self.note_reading();
         }
         self.finish_turn();
-        if let Some(Stopping { by, drain_by }) = self.stopping {
+        if let Some(Stopping { ends, by, drain_by }) = self.stopping {
             if self.now >= drain_by {
                 self.end_draining();
+            }
+            if !ends && self.now >= by {
+                self.cut_off_all();
+                self.stopping = Some(Stopping { ends, by: Time::NEVER, drain_by });
+            }
+            if !ends {
+                return Turn::Rests(self.rest());
             }
             if (self.worker.connections() == 0 && self.all_are_empty()) || self.now >= by {
                 self.stopped.forced += self.worker.connections();
@@ -471,8 +481,9 @@ impl Reactor {
     fn timeout(&self) -> Option<Duration> {
         let paused =
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
-        let stopping =
-            self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
+        let stopping = self
+            .stopping
+            .map(|Stopping { by, drain_by, .. }| if drain_by > self.now { drain_by } else { by });
         // The last reactor to become empty does not notify the others.
         let empty = self.is_empty.then(|| Time(self.now.0 + 1));
         let next = paused
@@ -549,15 +560,21 @@ impl Reactor {
             ReactorCommand::Adopt { stream, peer, permit, half_open } => {
                 self.adopt(stream, peer, permit, half_open)
             }
-            ReactorCommand::Stop { within } => {
-                self.listeners.clear();
-                self.accepting.clear();
-                self.stopped.connections = self.worker.connections();
-                let by = self.now.after(within);
-                self.stopping = Some(Stopping { by, drain_by: self.now.after(STOP_DRAIN).min(by) });
-                self.worker.stop(self.now);
-            }
+            ReactorCommand::Close { within } => self.close_all(within, false),
+            ReactorCommand::Stop { within } => self.close_all(within, true),
         }
+    }
+
+    /// Closes all connections and accepts no others. `ends`: the reactor ends after that.
+    fn close_all(&mut self, within: Duration, ends: bool) {
+        self.listeners.clear();
+        self.accepting.clear();
+        if self.stopping.is_none() {
+            self.stopped.connections = self.worker.connections();
+            self.worker.stop(self.now);
+        }
+        let by = self.now.after(within);
+        self.stopping = Some(Stopping { ends, by, drain_by: self.now.after(STOP_DRAIN).min(by) });
     }
 
     /// Runs timers, sends batches to other reactors, and writes pending output.

@@ -75,6 +75,11 @@ impl Node {
         }
     }
 
+    /// Begins to disconnect all clients, within about this time, and accepts no others. Everything else goes on.
+    pub fn close(&self, within: Duration) {
+        self.0.close(within);
+    }
+
     /// Stops the node: notifies clients and sends messages in flight. Takes at most about `within`.
     pub fn stop(self, within: Duration) {
         let stopped = self.0.stop(within);

@@ -298,17 +298,23 @@ fn serve(
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
-    node.stop(within);
     let (mut is_stuck, mut left) = (false, Ok(()));
-    if let Some(cluster) = cluster {
-        if is_leaving {
-            tracing::info!("leaving the cluster: the cores remove this node from its members");
-            left = cluster.leave();
-            if left.is_ok() {
-                tracing::info!("this node has left the cluster");
-            }
+    match cluster {
+        // Its shards need it until other cores have them.
+        Some(cluster) if is_leaving && cluster.shard_replicas() > 0 => {
+            node.close(within);
+            left = leave(&cluster);
+            node.stop(within);
+            is_stuck = !cluster.stop(within.max(LINKS_END_MIN));
         }
-        is_stuck = !cluster.stop(within.max(LINKS_END_MIN));
+        Some(cluster) => {
+            node.stop(within);
+            if is_leaving {
+                left = leave(&cluster);
+            }
+            is_stuck = !cluster.stop(within.max(LINKS_END_MIN));
+        }
+        None => node.stop(within),
     }
     if let Some(store) = store {
         store.close();
@@ -328,4 +334,13 @@ fn serve(
              cluster remove {name}"
         )
     })
+}
+
+fn leave(cluster: &Cluster) -> Result<(), String> {
+    tracing::info!("leaving the cluster: the cores remove this node from its members");
+    let left = cluster.leave();
+    if left.is_ok() {
+        tracing::info!("this node has left the cluster");
+    }
+    left
 }

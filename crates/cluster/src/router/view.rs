@@ -126,6 +126,7 @@ impl ClusterRouter {
             version: placement.version,
             replicas: placement.replicas.get().into(),
             shards: shards.collect(),
+            own: self.core_log().map_or(0, |log| placement.replicas_in(log).count() as u64),
         }
     }
 

@@ -154,6 +154,16 @@ impl Reactor {
         }
     }
 
+    /// Drops all connections of a stopping reactor without waiting any longer.
+    pub(super) fn cut_off_all(&mut self) {
+        self.stopped.forced += self.worker.connections();
+        for slot in 0..self.peers.len() as u32 {
+            if self.peers[slot as usize].is_some() {
+                self.remove(slot);
+            }
+        }
+    }
+
     /// Removes a connection whose peer is gone.
     pub(super) fn drop_connection(&mut self, slot: u32) {
         self.worker.lost(self.now, slot);

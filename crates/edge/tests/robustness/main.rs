@@ -65,6 +65,10 @@ impl Node {
         Client::connect(self.address(), name)
     }
 
+    fn close(&self, within: Duration) {
+        self.0.close(within);
+    }
+
     fn stop(self, within: Duration) -> Stopped {
         self.0.stop(within)
     }

@@ -94,3 +94,40 @@ fn thousands_of_clients_get_a_reason() {
         assert_eq!(client.rest(), [Got::Disconnect(ReasonCode::ServerShuttingDown)]);
     }
 }
+
+/// A node that closes has no clients any more, and gets no others. Its workers go on until it stops.
+#[test]
+fn a_node_that_closes_goes_on_without_clients() {
+    with_1_and_3_workers(|workers| {
+        let node = Node::start(workers);
+        let mut clients: Vec<_> = (0..20).map(|_| node.client("")).collect();
+        let mut stuck = node.client("");
+        stuck.subscribe("#", QoS::AtMostOnce);
+        let mut publisher = node.client("p");
+        for _ in 0..40 {
+            publisher.publish("t", &vec![0; 500_000]);
+        }
+        publisher.ping();
+        let address = node.address();
+        node.close(Duration::from_millis(600));
+        for client in &mut clients {
+            assert_eq!(client.rest(), [Got::Disconnect(ReasonCode::ServerShuttingDown)]);
+        }
+        // The last worker closes the listener soon.
+        while std::net::TcpStream::connect(address).is_ok() {}
+        let admin = node.0.admin();
+        let ask = || {
+            let (reply, answer) = std::sync::mpsc::channel();
+            let reply = move |message: Option<_>| reply.send(message.is_some()).expect("the test waits");
+            admin.retained_message("t", Box::new(reply));
+            answer.recv_timeout(PATIENCE)
+        };
+        assert_eq!(ask(), Ok(false), "its workers answer");
+        while node.0.listeners()[0].connections() > 0 {
+            assert_eq!(ask(), Ok(false), "its workers answer while a client does not read");
+        }
+        let stopped = node.stop(PATIENCE);
+        assert_eq!(stopped.connections, 22);
+        assert!(stopped.forced >= 1, "{stopped:?}");
+    });
+}

@@ -50,8 +50,11 @@ use crate::store::{MetaLog, ReadQueue, ShardsLog};
 
 /// Minimum length of the secret in bytes: a shorter one could be guessed.
 const SECRET_MIN: usize = 16;
-/// Maximum time to wait for the end of membership. The cluster router itself waits up to a minute.
-const LEAVING_MAX: Duration = Duration::from_secs(70);
+/// Interval at which a node that leaves logs the progress of its shards.
+const LEAVING_INTERVAL: Duration = Duration::from_secs(10);
+/// Time without a sign of the cluster router after which a node that leaves no longer waits for it. The router itself
+/// ends the wait a minute after the last progress, or ten minutes while shards move.
+const ROUTER_SILENCE_MAX: Duration = Duration::from_secs(70);
 /// Interval at which the state of the cluster router is published for operators, and the additional delay while it is
 /// idle.
 const VIEW_INTERVAL: Duration = Duration::from_millis(500);
@@ -476,8 +479,14 @@ impl Cluster {
         self.shutdown.leaves()
     }
 
-    /// Waits until the node is no longer a member: its clients are gone. Bounded by the time that the cores wait for
-    /// each other.
+    /// Returns the number of replicas of shards that this node has.
+    pub fn shard_replicas(&self) -> u64 {
+        let view = self.shared.lock_last_view().view.clone();
+        view.and_then(|view| Some(view.membership.placement.as_ref()?.own)).unwrap_or(0)
+    }
+
+    /// Waits until the node is no longer a member: its clients are gone, and other cores get its shards. Bounded by the
+    /// time without progress.
     ///
     /// # Errors
     /// The reason why it still is a member.
@@ -486,10 +495,17 @@ impl Cluster {
         self.shared
             .proposals
             .leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
-        // The cluster router bounds the wait; this limit is for a router that has ended.
-        match leaves.recv_timeout(LEAVING_MAX) {
-            Ok(outcome) => outcome.map_err(|why| why.to_string()),
-            Err(_) => Err("the cores have not answered".to_owned()),
+        let mut last = 0;
+        let outcome = shutdown::await_leave(&leaves, LEAVING_INTERVAL, || {
+            let replicas = self.shard_replicas();
+            if replicas > 0 && std::mem::replace(&mut last, replicas) != replicas {
+                tracing::info!(replicas, "other cores take over the shards of this node");
+            }
+            api::Cluster::silence(self) < ROUTER_SILENCE_MAX
+        });
+        match outcome {
+            Some(outcome) => outcome.map_err(|why| why.to_string()),
+            None => Err("the cores have not answered".to_owned()),
         }
     }
 

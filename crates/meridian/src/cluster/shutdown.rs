@@ -1,6 +1,8 @@
 //! Shutdown of this node: either it stops and stays a member, or it leaves its cluster.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use api::OrderError;
 
@@ -51,9 +53,41 @@ impl Shutdown {
     }
 }
 
+/// Waits for the outcome of a leave. After each `pause`, `goes_on` says whether the cluster router still works at it.
+/// Returns `None` when it does not.
+pub fn await_leave<T>(
+    outcome: &Receiver<T>,
+    pause: Duration,
+    mut goes_on: impl FnMut() -> bool,
+) -> Option<T> {
+    loop {
+        match outcome.recv_timeout(pause) {
+            Ok(outcome) => return Some(outcome),
+            Err(RecvTimeoutError::Timeout) if goes_on() => {}
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
+
+    #[test]
+    fn a_leave_is_awaited_as_long_as_it_goes_on() {
+        let (sender, outcome) = channel();
+        let mut pauses = 0;
+        let goes_on = || {
+            pauses += 1;
+            pauses < 3 || sender.send(7).is_ok()
+        };
+        assert_eq!(await_leave(&outcome, Duration::ZERO, goes_on), Some(7));
+        assert_eq!(await_leave(&outcome, Duration::ZERO, || false), None);
+        drop(sender);
+        assert_eq!(await_leave(&outcome, Duration::from_secs(60), || true), None, "nothing can answer");
+    }
 
     #[test]
     fn a_leaving_node_is_stopped_once_and_accepts_further_requests_to_leave() {
