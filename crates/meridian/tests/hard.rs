@@ -257,7 +257,7 @@ fn a_log_of_a_newer_format_is_refused_with_advice() {
     let data = filled("newer");
     // Offset of the format, and of the checksum over the bytes before it.
     let (identity, segment) = (data.0.join("storage").join("identity"), data.segments().remove(0));
-    for (file, checksum, known) in [(identity, 76, 1), (segment, 60, 2)] {
+    for (file, checksum, known) in [(identity, 76, 1), (segment, 60, 3)] {
         let whole = std::fs::read(&file).unwrap();
         let mut newer = whole.clone();
         newer[8] = 9;

@@ -274,7 +274,7 @@ impl ShardAgreement {
             LogEvent::PartsDurable(group, parts) => self.replica.parts_durable(group, parts),
             LogEvent::Vacate(vacate) => self.replica.vacate(vacate),
             LogEvent::Failed(_) => self.replica.fail("the disk has failed"),
-            LogEvent::BodiesDurable(..) | LogEvent::Full(_) | LogEvent::Room => {}
+            LogEvent::BodiesDurable(..) | LogEvent::Dropped(_) | LogEvent::Full(_) | LogEvent::Room => {}
         }
     }
 

@@ -22,7 +22,7 @@ pub enum Error {
     Missing { file: String, detail: String },
     /// Bytes on the disk differ from those that were written.
     Corrupt(Box<Corrupt>),
-    /// The log has no such entry: it was never appended, or its segment was freed.
+    /// The log has no such entry: it was never appended, its segment was freed, or its group was dropped.
     NotFound { group: GroupId, index: u64 },
     /// The log stopped for good: an earlier write or sync failed with this error.
     Failed(Arc<str>),

@@ -24,6 +24,10 @@ pub trait LogListener: Send {
     /// Further records of bodies of the group are durable: so many, in the order in which they were appended.
     fn bodies_durable(&mut self, group: GroupId, records: u64);
 
+    /// The group is dropped: see [`Log::drop_group`](crate::Log::drop_group). It is durable that everything before the
+    /// drop is void. Events before this one are of what was dropped, and those after it of what follows.
+    fn dropped(&mut self, _group: GroupId) {}
+
     /// The segment is to be freed: see [`Vacate`].
     fn vacate(&mut self, vacate: Vacate);
 
@@ -50,6 +54,8 @@ pub enum LogEvent {
     PartsDurable(GroupId, u64),
     /// Further records of bodies of the group are durable: so many.
     BodiesDurable(GroupId, u64),
+    /// The group is dropped, and that is durable.
+    Dropped(GroupId),
     Vacate(Vacate),
     Full(Shortage),
     Room,
@@ -75,6 +81,10 @@ impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
 
     fn bodies_durable(&mut self, group: GroupId, records: u64) {
         self.0(LogEvent::BodiesDurable(group, records));
+    }
+
+    fn dropped(&mut self, group: GroupId) {
+        self.0(LogEvent::Dropped(group));
     }
 
     fn vacate(&mut self, vacate: Vacate) {

@@ -9,6 +9,7 @@ use crate::error::{Error, Shortage};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
+use crate::part_index::PartLocation;
 use crate::queue::Item;
 use crate::record::size;
 use crate::segment::Pin;
@@ -39,7 +40,7 @@ const FORGET_AT_ONCE: usize = 4096;
 
 /// A live record in a segment that is to be freed.
 enum Move {
-    Part { group: GroupId, part: u32, version: u64, offset: u64 },
+    Part { group: GroupId, part: u32, location: PartLocation },
     Done { group: GroupId, checkpoint: u64 },
 }
 
@@ -195,7 +196,14 @@ impl Keeper {
             vacate.bodies.sort_unstable();
             vacate.bodies.dedup();
         }
-        self.shared.state().notices.extend(chosen.into_iter().map(Notice::Vacate));
+        let mut state = self.shared.state();
+        // A group that was dropped meanwhile is not asked.
+        let is_asked = |vacate: &Vacate| {
+            let waiting = state.vacating.get(&vacate.segment);
+            waiting.is_some_and(|waiting| waiting.contains(&vacate.group))
+        };
+        chosen.retain(|vacate| mutated!(self.shared.options, FreeTooEarly) || is_asked(vacate));
+        state.notices.extend(chosen.into_iter().map(Notice::Vacate));
         Ok(!victims.is_empty())
     }
 
@@ -231,10 +239,10 @@ impl Keeper {
         let (mut items, mut bytes) = (vec![], 0);
         for item in moves {
             items.push(match item {
-                Move::Part { group, part, version, offset } => {
-                    let (_, payload) = read_record(segment, offset)?;
+                Move::Part { group, part, location } => {
+                    let (_, payload) = read_record(segment, location.offset)?;
                     bytes += size(payload.len());
-                    Item::MovedPart { group, part, version, payload }
+                    Item::MovedPart { group, part, location, payload }
                 }
                 Move::Done { group, checkpoint } => Item::MovedDone { group, checkpoint },
             });
@@ -296,9 +304,8 @@ fn live_in(state: &State, segment: SegmentId) -> (Vec<Move>, bool) {
         let part_index = &known.part_index;
         blocked |= part_index.pending_in(segment);
         for (part, location) in part_index.live().filter(|(_, location)| location.segment == segment) {
-            if part_index.movable(part, location.version) {
-                let (version, offset) = (location.version, location.offset);
-                moves.push(Move::Part { group: *group, part, version, offset });
+            if part_index.movable(part, location) {
+                moves.push(Move::Part { group: *group, part, location });
             } else {
                 blocked = true;
             }

@@ -8,7 +8,7 @@ use crate::queue::{Item, Record};
 use crate::record::{Kind, RecordHeader};
 use crate::segment::Segment;
 use crate::segment_index::{DONE, SegmentIndex, encode_done};
-use crate::state::State;
+use crate::state::{Group, State};
 
 /// An encoded commit with its location, and the events to report when it is durable.
 #[derive(Default)]
@@ -21,6 +21,10 @@ pub(crate) struct Prepared {
     /// Numbers of parts of checkpoints.
     pub parts: Vec<(GroupId, u64)>,
     pub floor: Option<u64>,
+    /// Groups that are dropped.
+    pub dropped: Vec<GroupId>,
+    /// Indexes of the dropped groups. They may be large, and are freed when no lock is held.
+    pub removed: Vec<Group>,
     /// Groups, entries and offsets of the bodies.
     pub bodies: Vec<(GroupId, u64, u64)>,
     pub checkpoint_bytes: u64,
@@ -47,7 +51,8 @@ impl Payload {
     }
 }
 
-/// Adds the record to the indexes. Returns `None` for a move that a newer version of the part made unnecessary.
+/// Adds the record to the indexes. Returns `None` for a move that a newer version of the part, or a drop of its group,
+/// made unnecessary.
 pub(crate) fn layout(
     state: &mut State,
     segment: &Segment,
@@ -96,13 +101,15 @@ pub(crate) fn layout(
                 return None;
             }
         }
-        Item::MovedPart { group, part, version, payload: bytes } => {
+        Item::MovedPart { group, part, location, payload: bytes } => {
             prepared.moved += 1;
             state.moving = state.moving.saturating_sub(1);
-            if !state.group(*group).part_index.movable(*part, *version) && !mutated!(options, MoveReplaced) {
+            let known = state.groups.get(group);
+            let is_live = known.is_some_and(|known| known.part_index.movable(*part, *location));
+            if !is_live && !mutated!(options, MoveReplaced) {
                 return None;
             }
-            (header.group, header.part, header.index) = (*group, *part, *version);
+            (header.group, header.part, header.index) = (*group, *part, location.version);
             payload = Payload::Part(bytes.clone());
         }
         Item::Record(Record::Done { group, checkpoint }) => {
@@ -112,7 +119,8 @@ pub(crate) fn layout(
         Item::MovedDone { group, checkpoint } => {
             prepared.moved += 1;
             state.moving = state.moving.saturating_sub(1);
-            if state.group(*group).part_index.checkpoint != Some(*checkpoint) {
+            let known = state.groups.get(group);
+            if known.and_then(|known| known.part_index.checkpoint) != Some(*checkpoint) {
                 return None;
             }
             (header.group, header.index) = (*group, *checkpoint);
@@ -125,6 +133,11 @@ pub(crate) fn layout(
         Item::Lost { group, first, last } => {
             (header.group, header.index, header.term) = (*group, *first, *last);
         }
+        Item::Dropped(group) => {
+            header.group = *group;
+            prepared.dropped.push(*group);
+            prepared.removed.extend(state.remove_group(*group));
+        }
     }
     if matches!(kind, Kind::Done | Kind::MovedDone) {
         header.length = DONE as u32;
@@ -132,7 +145,7 @@ pub(crate) fn layout(
         header.length = payload.bytes().len() as u32;
     }
     if kind != Kind::Entry {
-        if !matches!(kind, Kind::Floor | Kind::Opened | Kind::Bodies) {
+        if !matches!(kind, Kind::Floor | Kind::Opened | Kind::Bodies | Kind::Dropped) {
             prepared.checkpoint_bytes += header.size();
         }
         if matches!(kind, Kind::MovedPart | Kind::MovedDone | Kind::Bodies) {

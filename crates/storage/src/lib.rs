@@ -7,7 +7,8 @@
 //!
 //! **Invariant:** what was reported durable is read back unchanged and in order, or an error says where it is
 //! damaged; a record that was never appended is never read. **Invariant:** only the last group commit may be cut,
-//! and it is cut whole. **Invariant:** after a failed write or sync nothing is reported durable any more.
+//! and it is cut whole. **Invariant:** what a group had before it was dropped is never read again once the drop is
+//! reported. **Invariant:** after a failed write or sync nothing is reported durable any more.
 //! **Invariant:** the crate does not interpret payloads.
 
 #![forbid(unsafe_code)]

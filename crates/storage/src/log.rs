@@ -87,6 +87,21 @@ impl Log {
         }));
     }
 
+    /// Drops a group: everything that was appended for it is void.
+    /// [`LogListener::dropped`](crate::LogListener::dropped) reports that this is durable. From then on the entries,
+    /// checkpoint, parts and bodies of before cannot be read, and keep no segment. A crash before that may bring them
+    /// back.
+    ///
+    /// Records of the group that are still queued are not written, and not reported. Records that are appended later
+    /// are the first ones of the group: its entries begin at 1 again, or after a checkpoint. So nothing may be appended
+    /// or reported for the earlier group after this call, by no thread.
+    ///
+    /// Returns at once, like [`Self::append`]. The record is written before all other queued records. On a full disk it
+    /// goes into the reserve, because a drop frees space.
+    pub fn drop_group(&self, group: GroupId) {
+        self.shared.drop_group(group);
+    }
+
     /// Reads the payload of an entry. Blocks for the disk, so reactors must not call it. An entry can be read from
     /// the time when it is durable until its segment is freed.
     ///

@@ -43,11 +43,17 @@ pub enum Mutation {
     ForgetBodies,
     /// A part is moved although the log has a newer version of it.
     MoveReplaced,
+    /// Dropped groups are there again when a log is opened.
+    ForgetDrops,
+    /// Records that are queued before a drop of their group are written after it.
+    WriteDropped,
+    /// A record that is queued after a drop of its group is written before it.
+    OvertakeDrop,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::SkipSync,
         Self::ReportBeforeSync,
         Self::SkipDirectorySync,
@@ -68,5 +74,8 @@ impl Mutation {
         Self::DropBodies,
         Self::ForgetBodies,
         Self::MoveReplaced,
+        Self::ForgetDrops,
+        Self::WriteDropped,
+        Self::OvertakeDrop,
     ];
 }

@@ -243,6 +243,9 @@ pub(crate) fn inspect(
         if mutated!(*options, ForgetBodies) {
             index.others.retain(|other| other.kind != Kind::Bodies);
         }
+        if mutated!(*options, ForgetDrops) {
+            index.others.retain(|other| other.kind != Kind::Dropped);
+        }
         found.state.replay(id, index);
     }
     check_groups(disk, &found.state)?;

@@ -75,7 +75,7 @@ impl PartIndex {
             }
             Kind::Lost => self.lost.push((other.index, other.term)),
             Kind::Opened => self.pending.clear(),
-            Kind::Entry | Kind::Floor | Kind::Bodies => {}
+            Kind::Entry | Kind::Floor | Kind::Bodies | Kind::Dropped => {}
         }
     }
 
@@ -122,10 +122,11 @@ impl PartIndex {
         self.live.iter().map(|(part, location)| (*part, *location))
     }
 
-    /// Returns whether the part may be moved: its live version is the newest in the log. Otherwise the moved part
-    /// could outlive its replacement.
-    pub fn movable(&self, part: u32, version: u64) -> bool {
-        !self.pending.contains_key(&part) && self.live.get(&part).is_some_and(|p| p.version == version)
+    /// Returns whether the part at this location may be moved: it is live, and the newest in the log. Otherwise the
+    /// moved part could outlive its replacement. The version alone is not enough: a group that was dropped and begins
+    /// again may have the same versions.
+    pub fn movable(&self, part: u32, location: PartLocation) -> bool {
+        !self.pending.contains_key(&part) && self.get(part) == Some(location)
     }
 
     /// Returns whether the segment has parts of an unfinished checkpoint.
@@ -161,6 +162,10 @@ mod tests {
         part_index.live().map(|(part, location)| (part, location.version)).collect()
     }
 
+    fn movable(part_index: &PartIndex, part: u32) -> bool {
+        part_index.movable(part, part_index.get(part).expect("a live part"))
+    }
+
     #[test]
     fn a_part_counts_once_its_checkpoint_is_finished() {
         let mut part_index = PartIndex::default();
@@ -170,14 +175,24 @@ mod tests {
         apply(&mut part_index, Kind::Done, 0, 10, 16);
         assert_eq!(live(&part_index), [(1, 10), (2, 10)]);
         apply(&mut part_index, Kind::Part, 1, 20, 5);
-        assert!(!part_index.movable(1, 10), "a newer one is in the log");
-        assert!(part_index.movable(2, 10));
+        assert!(!movable(&part_index, 1), "a newer one is in the log");
+        assert!(movable(&part_index, 2));
         apply(&mut part_index, Kind::Opened, 0, 0, 0);
         apply(&mut part_index, Kind::Part, 2, 30, 0);
         apply(&mut part_index, Kind::Done, 0, 30, 16);
         assert_eq!(live(&part_index), [(1, 10)]);
         assert!(part_index.complete());
         assert_eq!(part_index.live_bytes, size(5));
+    }
+
+    #[test]
+    fn a_part_of_a_dropped_group_is_not_moved_over_one_of_the_same_version() {
+        let mut part_index = PartIndex::default();
+        apply(&mut part_index, Kind::Part, 1, 10, 5);
+        apply(&mut part_index, Kind::Done, 0, 10, 16);
+        let live = part_index.get(1).expect("a live part");
+        assert!(part_index.movable(1, live));
+        assert!(!part_index.movable(1, PartLocation { segment: SegmentId(0), ..live }));
     }
 
     #[test]
@@ -193,7 +208,7 @@ mod tests {
         assert!(part_index.pending_in(SegmentId(1)));
         apply(&mut part_index, Kind::Done, 0, 10, 16);
         assert_eq!((part_index.get_pending(1, 20), part_index.pending_bytes()), (None, 0));
-        assert!(!part_index.pending_in(SegmentId(1)) && part_index.movable(1, 10));
+        assert!(!part_index.pending_in(SegmentId(1)) && movable(&part_index, 1));
         assert_eq!((live(&part_index), part_index.checkpoint), (vec![(1, 10)], Some(10)));
         // The same checkpoint begins again with other parts.
         apply(&mut part_index, Kind::Part, 3, 20, 5);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::id::{GroupId, SegmentId};
+use crate::part_index::PartLocation;
 use crate::record::{Kind, size};
 
 /// A record that a group appends. Payloads are shared, not copied. Their maximum is 1 MiB plus the largest packet
@@ -55,7 +56,8 @@ pub(crate) enum Item {
     MovedPart {
         group: GroupId,
         part: u32,
-        version: u64,
+        /// Location from which it is moved.
+        location: PartLocation,
         payload: Arc<[u8]>,
     },
     MovedDone {
@@ -69,6 +71,7 @@ pub(crate) enum Item {
         first: u64,
         last: u64,
     },
+    Dropped(GroupId),
 }
 
 impl Item {
@@ -83,6 +86,7 @@ impl Item {
             Self::Floor(_) => Kind::Floor,
             Self::Opened => Kind::Opened,
             Self::Lost { .. } => Kind::Lost,
+            Self::Dropped(_) => Kind::Dropped,
         }
     }
 
@@ -92,13 +96,34 @@ impl Item {
             Self::Record(Record::Done { .. }) | Self::MovedDone { .. } => size(crate::segment_index::DONE),
             Self::Record(record) => size(record.len()),
             Self::MovedPart { payload, .. } | Self::Bodies { payload, .. } => size(payload.len()),
-            Self::Floor(_) | Self::Opened | Self::Lost { .. } => size(0),
+            Self::Floor(_) | Self::Opened | Self::Lost { .. } | Self::Dropped(_) => size(0),
         }
+    }
+
+    /// Returns whether a drop of the group makes the queued record void. A moved record is left out when it is written,
+    /// because it is not live then.
+    pub fn is_void_after_drop_of(&self, group: GroupId) -> bool {
+        let of = match self {
+            Self::Record(
+                Record::Entry { group, .. } | Record::Part { group, .. } | Record::Done { group, .. },
+            )
+            | Self::Bodies { group, .. }
+            | Self::Lost { group, .. } => *group,
+            Self::MovedPart { .. } | Self::MovedDone { .. } => return false,
+            Self::Floor(_) | Self::Opened | Self::Dropped(_) => return false,
+        };
+        of == group
+    }
+
+    /// Returns the group that the record drops.
+    pub fn dropped(&self) -> Option<GroupId> {
+        if let Self::Dropped(group) = self { Some(*group) } else { None }
     }
 
     fn low(&self) -> bool {
         match self {
-            Self::Record(Record::Entry { .. }) | Self::Floor(_) | Self::Opened | Self::Lost { .. } => false,
+            Self::Record(Record::Entry { .. }) | Self::Floor(_) | Self::Opened => false,
+            Self::Lost { .. } | Self::Dropped(_) => false,
             Self::Record(_) | Self::Bodies { .. } | Self::MovedPart { .. } | Self::MovedDone { .. } => true,
         }
     }
@@ -108,6 +133,9 @@ impl Item {
 /// [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
 #[derive(Default)]
 pub(crate) struct Queue {
+    /// Drops of groups. They are written before all other records: queued records of their groups are those that follow
+    /// the drop.
+    pub drops: VecDeque<Item>,
     /// Records that free space or that others wait for: they are written even when nothing else fits. Records of a
     /// start are here too, because no part may precede them.
     pub first: VecDeque<Item>,
@@ -128,6 +156,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub fn push(&mut self, item: Item, urgent: &[GroupId]) {
         let queue = match &item {
+            Item::Dropped(_) => &mut self.drops,
             Item::Floor(_) | Item::Opened => &mut self.first,
             Item::Bodies { .. } => &mut self.bodies,
             Item::Record(Record::Entry { group, .. }) if urgent.contains(group) => &mut self.first,
@@ -138,6 +167,27 @@ impl Queue {
     }
 
     pub fn is_empty(&self) -> bool {
-        [&self.first, &self.high, &self.low, &self.bodies].iter().all(|queue| queue.is_empty())
+        [&self.drops, &self.first, &self.high, &self.low, &self.bodies].iter().all(|queue| queue.is_empty())
     }
+
+    /// Queues the drop of a group, and removes its records. Returns the number and the bytes of what was removed.
+    pub fn drop_group(&mut self, group: GroupId) -> (u64, u64) {
+        self.push(Item::Dropped(group), &[]);
+        remove_void([&mut self.first, &mut self.high, &mut self.low, &mut self.bodies], group)
+    }
+}
+
+/// Removes the records of a group that is dropped. Returns their number and their bytes.
+pub(crate) fn remove_void(queues: [&mut VecDeque<Item>; 4], group: GroupId) -> (u64, u64) {
+    let (mut records, mut bytes) = (0, 0);
+    for queue in queues {
+        queue.retain(|item| {
+            let is_void = item.is_void_after_drop_of(group);
+            if is_void {
+                (records, bytes) = (records + 1, bytes + item.size());
+            }
+            !is_void
+        });
+    }
+    (records, bytes)
 }

@@ -37,6 +37,9 @@ pub(crate) enum Kind {
     Lost = 8,
     /// The part of an entry that is still needed after its segment is freed.
     Bodies = 9,
+    /// The group is dropped: all earlier records of it are void. Segments are freed in their order, so this record
+    /// stays for as long as any of those.
+    Dropped = 10,
 }
 
 impl Kind {
@@ -51,6 +54,7 @@ impl Kind {
             7 => Self::Opened,
             8 => Self::Lost,
             9 => Self::Bodies,
+            10 => Self::Dropped,
             _ => return None,
         })
     }
@@ -196,6 +200,19 @@ mod tests {
         assert_eq!(crc, 1_160_792_013);
         let parsed = RecordHeader::parse(&out).expect("a record");
         assert_eq!(parsed, RecordHeader { crc, ..header() });
+    }
+
+    /// Version 1 of the format, too. Segments have such a record since their format 3.
+    #[test]
+    fn the_bytes_of_a_dropped_group_are_these() {
+        let dropped = RecordHeader { length: 0, kind: Kind::Dropped, term: 0, index: 0, ..header() };
+        let mut out = vec![];
+        let crc = dropped.encode(Seed::new(&LOG, SegmentId(5)), b"", &mut out);
+        let hex: String = out[4..].iter().map(|b| format!("{b:02x}")).collect();
+        let golden = "00000000010203040a01020007000000000000000000000000000000\
+            00000000000000000000000001000000";
+        assert_eq!(hex, golden);
+        assert_eq!(RecordHeader::parse(&out), Some(RecordHeader { crc, ..dropped }));
     }
 
     #[test]

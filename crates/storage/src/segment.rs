@@ -8,13 +8,15 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Corrupt, Error};
 use crate::header::{put, u16_at, u32_at, u64_at};
 use crate::id::SegmentId;
-use crate::record::Seed;
+use crate::record::{Kind, Seed};
 use crate::segment_index::SegmentIndex;
 
-/// Format of new segments. Format 1 has no record of the kind `Bodies`.
-pub(crate) const FORMAT: u16 = WITH_BODIES;
+/// Format of new segments. Formats differ in the kinds of records that a segment may have.
+pub(crate) const FORMAT: u16 = WITH_DROPPED;
 /// First format with records of the kind `Bodies`.
 pub(crate) const WITH_BODIES: u16 = 2;
+/// First format with records of the kind `Dropped`.
+pub(crate) const WITH_DROPPED: u16 = 3;
 pub(crate) const HEADER: usize = 64;
 pub(crate) const FOOTER: usize = 64;
 const MAGIC: &[u8; 8] = b"MRDNLOG\n";
@@ -208,6 +210,17 @@ impl Segment {
         Ok(segment)
     }
 
+    /// Returns whether a version that knows the format of the segment knows this kind of record. Another version would
+    /// take the record for a torn end.
+    pub fn may_hold(&self, kind: Kind) -> bool {
+        let first = match kind {
+            Kind::Dropped => WITH_DROPPED,
+            Kind::Bodies => WITH_BODIES,
+            _ => 1,
+        };
+        self.header.format >= first
+    }
+
     pub fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
@@ -307,7 +320,8 @@ mod tests {
         }
     }
 
-    /// Format 1, and format 2 with its number only. These bytes do not change; a new format gets bytes of its own.
+    /// Format 1, and later formats with their number only. These bytes do not change; a new format gets bytes of its
+    /// own.
     #[test]
     fn the_bytes_of_a_header_and_a_footer_are_these() {
         let bytes = header().encode();
@@ -321,6 +335,10 @@ mod tests {
             0900000000000000020000000000000001020304";
         assert_eq!(hex(&bytes[..60]), golden);
         assert_eq!(SegmentHeader::parse(&bytes, SegmentId(3), "x").expect("ours"), with_bodies);
+        let with_dropped = SegmentHeader { format: WITH_DROPPED, ..header() };
+        let bytes = with_dropped.encode();
+        assert_eq!(hex(&bytes[..60]), golden.replacen("0a0200", "0a0300", 1));
+        assert_eq!(SegmentHeader::parse(&bytes, SegmentId(3), "x").expect("ours"), with_dropped);
         let seed = Seed::new(&header().log, SegmentId(3));
         let footer = SegmentFooter {
             format: 1,
@@ -350,11 +368,11 @@ mod tests {
         };
         assert!(refuse(&|b| b[0] = b'X').contains("f.seg does not belong here"));
         let newer = |b: &mut [u8; HEADER]| {
-            b[8] = 3;
+            b[8] = 4;
             let crc = crc32c::crc32c(&b[..60]);
             put(b, 60, &crc.to_le_bytes());
         };
-        assert!(refuse(&newer).contains("format 3, and this program knows formats up to 2"));
+        assert!(refuse(&newer).contains("format 4, and this program knows formats up to 3"));
         assert!(refuse(&|b| b[40] ^= 1).contains("checksum"));
         let other = SegmentHeader { segment: SegmentId(4), ..header() }.encode();
         let error = SegmentHeader::parse(&other, SegmentId(3), "f.seg").expect_err("refused").to_string();

@@ -88,6 +88,10 @@ impl SegmentIndex {
             self.runs.push(run);
             return;
         }
+        if header.kind == Kind::Dropped {
+            // Entries of a run are all void or all valid.
+            self.current.remove(&header.group);
+        }
         let done = matches!(header.kind, Kind::Done | Kind::MovedDone) && payload.len() == DONE;
         self.others.push(Other {
             kind: header.kind,
@@ -100,6 +104,22 @@ impl SegmentIndex {
             live: if done { u32_at(payload, 0) } else { 0 },
             digest: if done { u64_at(payload, 8) } else { 0 },
         });
+    }
+
+    /// Removes the records that are void because the segment has a later drop of their group, and the drops. Returns
+    /// the groups that are dropped here. The rest is for reading only.
+    pub fn remove_void(&mut self) -> Vec<GroupId> {
+        let drops = self.others.iter().filter(|other| other.kind == Kind::Dropped);
+        let drops: HashMap<GroupId, u32> = drops.map(|other| (other.group, other.offset)).collect();
+        if drops.is_empty() {
+            return vec![];
+        }
+        let is_valid = |group, offset| drops.get(&group).is_none_or(|dropped| offset > *dropped);
+        self.runs.retain(|run| run.offsets.first().is_some_and(|offset| is_valid(run.group, *offset)));
+        // These two are records of the log itself.
+        let is_of_log = |kind| matches!(kind, Kind::Floor | Kind::Opened);
+        self.others.retain(|other| is_of_log(other.kind) || is_valid(other.group, other.offset));
+        drops.into_keys().collect()
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -210,6 +230,33 @@ mod tests {
             0c000000030001000600000006000000000000000000000000000000640000000900000003000000\
             000000000400000000000000";
         assert_eq!(hex, golden);
+    }
+
+    /// An entry that follows the entries before the drop in index and term is not of their run.
+    #[test]
+    fn a_drop_makes_only_the_earlier_records_of_its_group_void() {
+        let mut index = index();
+        index.push(&header(Kind::Opened, 0, 0, 0), 808, b"");
+        index.push(&header(Kind::Dropped, 1, 0, 0), 816, b"");
+        index.push(&header(Kind::Dropped, 0, 0, 0), 824, b"");
+        index.push(&header(Kind::Entry, 1, 2, 10), 832, b"");
+        index.push(&header(Kind::Done, 1, 0, 10), 840, &encode_done(0, 0));
+        let bytes = index.encode();
+        let hex: String = bytes[bytes.len() - 3 * OTHER as usize..][..OTHER as usize]
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let golden = "0a0001000600000000000000000000000000000000000000660000000900000000000000\
+            000000000000000000000000";
+        assert_eq!(hex, golden);
+        let mut index = SegmentIndex::decode(&bytes).expect("an index");
+        let mut dropped = index.remove_void();
+        dropped.sort_unstable();
+        assert_eq!(dropped, [GroupId(0), GroupId(1)]);
+        let runs: Vec<_> = index.runs.iter().map(|r| (r.group.0, r.term, r.first, r.offsets.len())).collect();
+        assert_eq!(runs, [(2, 1, 1, 1), (1, 2, 10, 1)]);
+        let others: Vec<_> = index.others.iter().map(|other| (other.kind, other.index)).collect();
+        assert_eq!(others, [(Kind::Opened, 0), (Kind::Done, 10)]);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use crate::error::{Error, Shortage};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
-use crate::options::Options;
+use crate::options::{Options, mutated};
 use crate::part_index::PartIndex;
 use crate::queue::{Item, Queue};
-use crate::record::{HEADER, RecordHeader};
+use crate::record::{HEADER, RecordHeader, size};
 use crate::segment::{Pin, Segment};
 use crate::segment_index::SegmentIndex;
 use crate::spare::Spare;
@@ -101,7 +101,10 @@ impl State {
     }
 
     /// Adds the records of a segment, in the order of the log.
-    pub fn replay(&mut self, segment: SegmentId, index: SegmentIndex) {
+    pub fn replay(&mut self, segment: SegmentId, mut index: SegmentIndex) {
+        for group in index.remove_void() {
+            self.remove_group(group);
+        }
         for run in index.runs {
             self.group(run.group).entries.add_run(segment, run);
         }
@@ -110,11 +113,20 @@ impl State {
         }
     }
 
+    /// Forgets a group that is dropped, and returns what was known of it. No segment waits for it any more.
+    pub fn remove_group(&mut self, group: GroupId) -> Option<Group> {
+        self.vacating.values_mut().for_each(|waiting| {
+            waiting.remove(&group);
+        });
+        self.notices.retain(|notice| !matches!(notice, Notice::Vacate(vacate) if vacate.group == group));
+        self.groups.remove(&group)
+    }
+
     pub fn apply_other(&mut self, segment: SegmentId, other: &crate::segment_index::Other) {
         use crate::record::Kind;
         match other.kind {
             Kind::Opened => self.groups.values_mut().for_each(|g| g.part_index.apply(segment, other)),
-            Kind::Floor => {}
+            Kind::Floor | Kind::Dropped => {}
             Kind::Bodies => {
                 let location = BodyLocation { segment, offset: u64::from(other.offset) * 8 };
                 self.group(other.group).bodies.insert(other.index, location);
@@ -224,6 +236,31 @@ impl Shared {
         }
     }
 
+    /// Queues the drop of a group. Records of the group that are queued already are not written.
+    pub fn drop_group(&self, group: GroupId) {
+        {
+            let mut queue = self.queue();
+            if queue.closed {
+                return;
+            }
+            if mutated!(self.options, WriteDropped) {
+                queue.push(Item::Dropped(group), &[]);
+            } else {
+                self.count_removed(queue.drop_group(group));
+            }
+            self.queued_records.fetch_add(1, Ordering::Relaxed);
+            self.queued_bytes.fetch_add(size(0), Ordering::Relaxed);
+            queue.idle = false;
+        }
+        self.wake_writer.notify_one();
+    }
+
+    /// Counts records that were queued and are not written.
+    pub fn count_removed(&self, (records, bytes): (u64, u64)) {
+        self.queued_records.fetch_sub(records, Ordering::Relaxed);
+        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub fn kick_writer(&self) {
         self.queue().kicked = true;
         self.wake_writer.notify_one();
@@ -239,7 +276,7 @@ impl Shared {
     pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
         let queue = self.queue();
         let idle = |q: &mut Queue| {
-            let is_done = if stalled { q.first.is_empty() } else { q.is_empty() };
+            let is_done = if stalled { q.drops.is_empty() && q.first.is_empty() } else { q.is_empty() };
             q.idle = !q.kicked && !q.stopped && is_done;
             q.idle
         };

@@ -43,6 +43,8 @@ pub struct Tally {
     pub kept: u64,
     /// Number of starts that cut a torn commit.
     pub cut: u64,
+    /// Number of groups whose drop was reported.
+    pub drops: u64,
     /// Number of segments that were freed.
     pub freed: u64,
     /// Number of times that the log reported a full disk and then room again.
@@ -74,6 +76,7 @@ impl Tally {
         self.bodies += other.bodies;
         self.kept += other.kept;
         self.cut += other.cut;
+        self.drops += other.drops;
         self.freed += other.freed;
         self.full += other.full;
         self.room += other.room;
@@ -98,6 +101,7 @@ impl Tally {
             ("bodies", self.bodies),
             ("kept bodies", self.kept),
             ("cut", self.cut),
+            ("drops", self.drops),
             ("freed", self.freed),
             ("full", self.full),
             ("room", self.room),

@@ -13,9 +13,9 @@ use crate::events::LogListener;
 use crate::id::GroupId;
 use crate::layout::{Payload, Prepared, layout};
 use crate::options::mutated;
-use crate::queue::{Item, Queue, Record};
+use crate::queue::{Item, Queue, Record, remove_void};
 use crate::record::{Kind, LAST, RecordHeader};
-use crate::segment::{FOOTER, Segment, SegmentFooter, WITH_BODIES};
+use crate::segment::{FOOTER, Segment, SegmentFooter};
 use crate::segment_index::SegmentIndex;
 use crate::spare::{start_segment, take_spare};
 use crate::state::{Notice, Shared};
@@ -36,6 +36,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     events: Box<dyn LogListener>,
     open: OpenSegment,
+    drops: VecDeque<Item>,
     first: VecDeque<Item>,
     high: VecDeque<Item>,
     low: VecDeque<Item>,
@@ -88,11 +89,6 @@ impl OpenSegment {
         let end = self.end + bytes + self.index.encoded_len() + cost + FOOTER as u64;
         !self.sealed && end <= self.segment.bytes
     }
-
-    /// Returns whether a version that knows the format of the segment knows this kind of record.
-    fn may_hold(&self, kind: Kind) -> bool {
-        kind != Kind::Bodies || self.segment.header.format >= WITH_BODIES
-    }
 }
 
 /// Divisor for the part of the last segment on a full disk that is for urgent entries alone. Checkpoints may be
@@ -107,6 +103,7 @@ impl Writer {
             shared,
             events,
             open,
+            drops: VecDeque::new(),
             first: VecDeque::new(),
             high: VecDeque::new(),
             low: VecDeque::new(),
@@ -123,7 +120,7 @@ impl Writer {
 
     /// Waits for work, at most for `limit`. Returns false once the log is to stop and nothing is left to write.
     pub(crate) fn wait(&self, limit: Duration, stalled: bool) -> bool {
-        let queues = [&self.first, &self.high, &self.low, &self.bodies];
+        let queues = [&self.drops, &self.first, &self.high, &self.low, &self.bodies];
         let mine = self.prepared.is_some() || queues.iter().any(|queue| !queue.is_empty());
         if mine && !stalled {
             return true;
@@ -155,7 +152,7 @@ impl Writer {
             let mut queue = self.shared.queue();
             *queue = Queue { closed: true, stopped: queue.stopped, ..Queue::default() };
         }
-        for queue in [&mut self.first, &mut self.high, &mut self.low, &mut self.bodies] {
+        for queue in [&mut self.drops, &mut self.first, &mut self.high, &mut self.low, &mut self.bodies] {
             queue.clear();
         }
         self.shared.queued_bytes.store(0, Ordering::Relaxed);
@@ -252,6 +249,15 @@ impl Writer {
     fn choose(&mut self, scope: Scope) -> Choice {
         {
             let mut queue = self.shared.queue();
+            for group in queue.drops.iter().filter_map(Item::dropped) {
+                if mutated!(self.shared.options, WriteDropped) {
+                    break;
+                }
+                // These records were queued before the drop.
+                let queues = [&mut self.first, &mut self.high, &mut self.low, &mut self.bodies];
+                self.shared.count_removed(remove_void(queues, group));
+            }
+            self.drops.append(&mut queue.drops);
             self.first.append(&mut queue.first);
             self.high.append(&mut queue.high);
             self.low.append(&mut queue.low);
@@ -261,6 +267,25 @@ impl Writer {
         let is_kept = self.is_kept();
         let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
         let kept = self.shared.options.spares_kept();
+        while let Some(item) = self.drops.front() {
+            let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
+            let has_room = self.open.fits(total + size, cost + more);
+            if !has_room || !self.open.segment.may_hold(item.kind()) {
+                if items.is_empty() && scope == Scope::All {
+                    return Choice::Roll { need: size + more, keep_min: 0 };
+                }
+                break;
+            }
+            total += size;
+            cost += more;
+            items.extend(self.drops.pop_front());
+        }
+        let drops = if mutated!(self.shared.options, OvertakeDrop) { &VecDeque::new() } else { &self.drops };
+        // Records that follow a drop wait for it, and no others do: they may be what makes room for it.
+        let waits_for_drop = |item: &Item| {
+            let mut groups = drops.iter().filter_map(Item::dropped);
+            !drops.is_empty() && groups.any(|group| item.is_void_after_drop_of(group))
+        };
         let queues = [
             (&mut self.first, commit, 0),
             (&mut self.high, commit, kept),
@@ -270,7 +295,12 @@ impl Writer {
         for (rank, (queue, limit, keep_min)) in queues.into_iter().enumerate() {
             let margin = if is_kept && rank > 0 { self.open.segment.bytes / MARGIN } else { 0 };
             let mut bytes = 0;
-            while let Some(item) = queue.front() {
+            let mut after_drops = 0;
+            while let Some(item) = queue.get(after_drops) {
+                if waits_for_drop(item) {
+                    after_drops += 1;
+                    continue;
+                }
                 let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
                 // Entries in the first queue are urgent.
                 let is_usual = item.kind() == Kind::Entry && rank > 0;
@@ -285,7 +315,7 @@ impl Writer {
                     break;
                 }
                 let has_room = self.open.fits(total + size + margin, cost + more);
-                if !has_room || !self.open.may_hold(item.kind()) {
+                if !has_room || !self.open.segment.may_hold(item.kind()) {
                     if items.is_empty() {
                         return Choice::Roll { need: size + more, keep_min };
                     }
@@ -294,7 +324,7 @@ impl Writer {
                 bytes += size;
                 total += size;
                 cost += more;
-                items.extend(queue.pop_front());
+                items.extend(queue.remove(after_drops));
             }
         }
         if items.is_empty() { waiting } else { Choice::Items(items) }
@@ -323,6 +353,7 @@ impl Writer {
                 }
             }
         }
+        prepared.removed.clear();
         let count = headers.len();
         self.buffer.clear();
         let no_chain = mutated!(self.shared.options, NoChain);
@@ -390,8 +421,12 @@ impl Writer {
     fn report(&mut self, prepared: &Prepared) {
         self.shared.queued_bytes.fetch_sub(prepared.queued_bytes, Ordering::Relaxed);
         self.shared.queued_records.fetch_sub(prepared.records as u64, Ordering::Relaxed);
+        for group in &prepared.dropped {
+            self.events.dropped(*group);
+        }
         self.report_bodies(prepared);
-        if !prepared.done.is_empty() || prepared.floor.is_some() || prepared.moved > 0 {
+        let is_freeing = prepared.floor.is_some() || prepared.moved > 0 || !prepared.dropped.is_empty();
+        if !prepared.done.is_empty() || is_freeing {
             let mut state = self.shared.state();
             for (group, checkpoint) in &prepared.done {
                 state.group(*group).checkpoint_durable = Some(*checkpoint);

@@ -15,15 +15,19 @@ fn random_trials_find_nothing_wrong_and_test_everything() {
 
 #[test]
 fn a_crash_at_each_operation_of_an_incarnation_loses_nothing() {
+    let mut drops = 0;
     for seed in 1000..1003 {
         let whole = Trial { incarnations: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
-        let operations = whole.run().unwrap_or_else(|why| panic!("{why}")).operations;
+        let tally = whole.run().unwrap_or_else(|why| panic!("{why}"));
+        let operations = tally.operations;
+        drops += tally.drops;
         assert!(operations > 40, "{operations}");
         for cut in 1..=operations {
             let trial = Trial { incarnations: 2, cut_at: Some(cut), ..whole };
             trial.run().unwrap_or_else(|why| panic!("the power fails at operation {cut}: {why}"));
         }
     }
+    assert!(drops > 0, "no group was dropped");
 }
 
 #[test]

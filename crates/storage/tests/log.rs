@@ -282,33 +282,165 @@ fn old_segments_are_freed_when_the_groups_no_longer_need_them() {
     assert_eq!(entries(&opened, 1).last().map(|e| e.0), (checkpoint < index).then_some(index));
 }
 
-/// An older version knows no bodies. It still reads a segment that it began.
+/// An older version knows neither bodies nor drops of groups. It still reads a segment that it began.
 #[test]
-fn bodies_are_not_written_into_a_segment_of_the_format_without_them() {
-    let disk = FaultDisk::new(6);
-    let (mut opened, _) = open_on(&disk);
-    opened.log.append([entry(1, 1, b"one")]);
-    drain(&mut opened);
-    drop(opened);
+fn newer_records_are_not_written_into_a_segment_of_an_older_format() {
+    for (format, is_drop) in [(1, false), (1, true), (2, true)] {
+        let disk = FaultDisk::new(6);
+        let (mut opened, _) = open_on(&disk);
+        opened.log.append([entry(1, 1, b"one"), entry(2, 1, b"other")]);
+        drain(&mut opened);
+        drop(opened);
+        set_format(&disk, format);
+        let (mut opened, _) = open_on(&disk);
+        opened.log.append([entry(1, 2, b"two")]);
+        drain(&mut opened);
+        assert_eq!(opened.log.stats().segments, 1);
+        if is_drop {
+            opened.log.drop_group(GroupId(2));
+        } else {
+            opened.log.append_bodies(GroupId(1), vec![bodies(1)]);
+        }
+        drain(&mut opened);
+        assert_eq!(opened.log.stats().segments, 2);
+        drop(opened);
+        let format_of = |segment| disk.contents(&storage::SegmentId(segment).file()).expect("is there")[8];
+        assert_eq!((format_of(1), format_of(2)), (format, 3));
+        let (opened, _) = open_on(&disk);
+        assert_eq!(entries(&opened, 1), [(1, b"one".to_vec()), (2, b"two".to_vec())]);
+        assert_eq!(entries(&opened, 2).is_empty(), is_drop);
+    }
+}
+
+/// Gives the first segment the format of an older version.
+fn set_format(disk: &FaultDisk, format: u8) {
     let file = disk.open(&storage::SegmentId(1).file()).expect("is there");
     let mut header = [0; 64];
     file.read_at(&mut header, 0).expect("a header");
-    header[8] = 1;
+    header[8] = format;
     let crc = crc32c::crc32c(&header[..60]);
     header[60..].copy_from_slice(&crc.to_le_bytes());
     file.write_at(&header, 0).expect("written");
-    let (mut opened, _) = open_on(&disk);
-    opened.log.append([entry(1, 2, b"two")]);
+}
+
+/// The drop needs a segment of a newer format, and there is room for none. What makes room is written all the same: the
+/// checkpoint of another group, and the record that a segment is free.
+#[test]
+fn a_drop_that_has_no_room_holds_up_only_records_of_its_group() {
+    let disk = FaultDisk::new(6);
+    let roomy = Options { segment_bytes: 64 << 10, ..options() };
+    let (mut opened, _) = support::try_open(&disk, &roomy).expect("open");
+    opened.log.append([entry(1, 1, b"one"), entry(2, 1, b"other")]);
     drain(&mut opened);
-    assert_eq!(opened.log.stats().segments, 1);
-    opened.log.append_bodies(GroupId(1), vec![bodies(1)]);
-    drain(&mut opened);
-    assert_eq!(opened.log.stats().segments, 2);
     drop(opened);
-    let format = |segment| disk.contents(&storage::SegmentId(segment).file()).expect("is there")[8];
-    assert_eq!((format(1), format(2)), (1, 2));
-    let (opened, _) = open_on(&disk);
-    assert_eq!(entries(&opened, 1), [(1, b"one".to_vec()), (2, b"two".to_vec())]);
+    set_format(&disk, 2);
+    let (mut opened, recorder) = support::try_open(&disk, &roomy).expect("open");
+    drain(&mut opened);
+    disk.set_capacity(Some(0));
+    opened.log.drop_group(GroupId(1));
+    opened.log.append([entry(1, 1, b"later"), part(1, 1, 0, b"later"), part(2, 1, 1, b"part"), done(2, 1)]);
+    while opened.writer.commit_once().expect("a full disk only delays") != Commit::NoRoom {}
+    assert_eq!((recorder.checkpoint(2), recorder.durable(1), recorder.dropped()), (Some(1), 0, vec![]));
+    disk.set_capacity(None);
+    drain(&mut opened);
+    assert_eq!((recorder.durable(1), recorder.dropped()), (1, vec![1]));
+    assert_eq!((opened.log.stats().queue_records, opened.log.stats().queue_bytes), (0, 0));
+    let (opened, _) = support::try_open(&disk.crash(), &roomy).expect("open");
+    assert_eq!(entries(&opened, 1), [(1, b"later".to_vec())]);
+}
+
+#[test]
+fn a_dropped_group_has_no_entries_parts_and_bodies_and_begins_again() {
+    let disk = FaultDisk::new(8);
+    let (mut opened, recorder) = open_on(&disk);
+    let group = GroupId(1);
+    opened.log.append((1..=9).flat_map(|index| [entry(1, index, b"earlier"), entry(2, index, b"other")]));
+    opened.log.append([part(1, 3, 8, b"three"), done(1, 8), part(1, 4, 9, b"four")]);
+    opened.log.append_bodies(group, vec![bodies(2)]);
+    drain(&mut opened);
+    // These are queued, and void.
+    opened.log.append([entry(1, 10, b"earlier"), part(1, 5, 9, b"five"), done(1, 9)]);
+    opened.log.append_bodies(group, vec![bodies(3)]);
+    opened.log.drop_group(group);
+    assert_eq!(opened.log.stats().queue_records, 1);
+    assert_eq!((recorder.dropped(), recorder.bodies()), (vec![], 1));
+    drain(&mut opened);
+    let stats = opened.log.stats();
+    assert_eq!((recorder.dropped(), recorder.bodies(), recorder.durable(1)), (vec![1], 1, 9));
+    assert_eq!((stats.queue_records, stats.queue_bytes), (0, 0));
+    assert_eq!(stats.groups.iter().map(|found| found.group.0).collect::<Vec<_>>(), [2]);
+    let is_gone = |log: &storage::Log| {
+        assert!(matches!(log.read(group, 9), Err(Error::NotFound { .. })));
+        assert!(matches!(log.read_range(group, 1, 9, 1), Err(Error::NotFound { .. })));
+        assert!(matches!(log.read_bodies(group, 2), Err(Error::NotFound { .. })));
+        assert!(matches!(log.read_part(group, 3, 8), Err(Error::NotFound { .. })));
+        assert!(matches!(log.read_pending_part(group, 4, 9), Err(Error::NotFound { .. })));
+        assert!(!log.has_bodies(group, 2) && log.last(group).is_none());
+    };
+    is_gone(&opened.log);
+    let disk = disk.crash();
+    let (mut again, recorder) = open_on(&disk);
+    is_gone(&again.log);
+    assert_eq!(again.recovery.groups.iter().map(|found| found.group.0).collect::<Vec<_>>(), [2]);
+    // The later group follows the drop in one commit.
+    again.log.drop_group(group);
+    again.log.append([entry(1, 1, b"later"), part(1, 4, 1, b"later"), done(1, 1), entry(1, 2, b"later")]);
+    again.log.append_bodies(group, vec![bodies(1)]);
+    drain(&mut again);
+    assert_eq!((recorder.dropped(), recorder.durable(1), recorder.checkpoint(1)), (vec![1], 2, Some(1)));
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(entries(&opened, 1), [(2, b"later".to_vec())]);
+    assert_eq!(parts(&opened, 1), [(4, b"later".to_vec())].into());
+    assert_eq!(opened.log.read_bodies(group, 1).expect("kept"), Bodies::Kept(bodies(1).1));
+    assert!(!opened.log.has_bodies(group, 3));
+    assert_eq!(entries(&opened, 2).len(), 9);
+}
+
+/// A replica that begins with a snapshot has entries from its end on. They are not a continuation of the earlier ones.
+#[test]
+fn a_dropped_group_may_begin_again_after_a_checkpoint() {
+    let disk = FaultDisk::new(8);
+    let (mut opened, _) = open_on(&disk);
+    opened.log.append((1..=3).map(|index| entry(1, index, b"earlier")));
+    drain(&mut opened);
+    opened.log.drop_group(GroupId(1));
+    opened.log.append([part(1, 1, 3, b"received"), done(1, 3), entry(1, 4, b"later")]);
+    drain(&mut opened);
+    opened.log.append([entry(1, 5, b"later")]);
+    drain(&mut opened);
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(entries(&opened, 1), [(4, b"later".to_vec()), (5, b"later".to_vec())]);
+    assert_eq!(parts(&opened, 1), [(1, b"received".to_vec())].into());
+    assert!(matches!(opened.log.read(GroupId(1), 3), Err(Error::NotFound { .. })));
+}
+
+/// The group answers nothing, and its unfinished checkpoint holds up nothing. The drop itself is freed with the records
+/// before it.
+#[test]
+fn segments_of_a_dropped_group_are_freed_without_its_answer() {
+    let disk = FaultDisk::new(9);
+    let (mut opened, recorder) = open_on(&disk);
+    for index in 1..=20 {
+        opened.log.append([entry(1, index, &[1; 1000]), part(1, index as u32, 5, &[1; 500])]);
+        if index == 5 {
+            opened.log.append([done(1, 5)]);
+        }
+        settle(&mut opened);
+    }
+    let (before, asked) = (opened.log.stats(), recorder.vacates().len());
+    assert!(before.vacating > 0 && before.freed == 0 && asked > 0, "{before:?}");
+    opened.log.drop_group(GroupId(1));
+    settle(&mut opened);
+    // The log keeps four segments. Another group, which answers nothing either, makes it longer.
+    for index in 1..=20 {
+        opened.log.append([entry(2, index, &[2; 1000])]);
+        settle(&mut opened);
+    }
+    let stats = opened.log.stats();
+    assert!(stats.freed + 1 >= before.segments as u64 && stats.moved_bytes == 0, "{stats:?}");
+    assert!(recorder.vacates().iter().all(|vacate| vacate.group == GroupId(2)));
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(opened.recovery.groups.iter().map(|found| found.group.0).collect::<Vec<_>>(), [2]);
 }
 
 #[test]

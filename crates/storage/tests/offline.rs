@@ -130,3 +130,37 @@ fn a_damaged_backup_is_not_restored() {
     assert!(error.to_string().contains("the backup is not whole"), "{error}");
     assert!(files(&to).is_empty());
 }
+
+/// The record of the drop is in every copy. A repair does not bring back what was dropped.
+#[test]
+fn a_dropped_group_is_in_no_copy_and_not_in_a_repaired_log() {
+    let disk = FaultDisk::new(9);
+    let (mut opened, _) = open_on(&disk);
+    for index in 1..=10 {
+        opened.log.append([entry(1, index, &[1; 700]), entry(2, index, b"small")]);
+        drain(&mut opened);
+    }
+    opened.log.append([part(1, 3, 9, b"part"), done(1, 9), part(1, 4, 10, b"unfinished")]);
+    drain(&mut opened);
+    opened.log.drop_group(GroupId(1));
+    opened.log.drop_group(GroupId(2));
+    opened.log.append([entry(2, 1, b"later")]);
+    settle(&mut opened);
+    let backup = FaultDisk::new(10);
+    opened.log.backup(&backup, &mut |_, _| {}).expect("copied");
+    drop(opened);
+    let copied = FaultDisk::new(11);
+    copy(&disk.kill(), &copied, &mut |_, _| {}).expect("copied");
+    // A damaged entry of the dropped group is lost without a loss.
+    copied.flip(&SegmentId(1).file(), 300, 0);
+    let repaired = FaultDisk::new(12);
+    let report = repair(&copied, Arc::new(repaired.clone())).expect("repaired");
+    assert!(report.nothing_lost() && report.damage.len() == 1, "{report:?}");
+    for disk in [backup, repaired] {
+        let report = check(&disk, &mut |_| {}).expect("readable");
+        assert!(report.whole(), "{:?}", report.problems);
+        let groups = stats(&disk).expect("whole").groups;
+        assert_eq!(groups.iter().map(|found| (found.group.0, found.last)).collect::<Vec<_>>(), [(2, 1)]);
+        assert_eq!(entries(&open_on(&disk).0, 2), [(1, b"later".to_vec())]);
+    }
+}

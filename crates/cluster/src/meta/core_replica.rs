@@ -112,7 +112,7 @@ impl CoreReplica {
             LogEvent::Checkpointed(group_id, index) => self.group.checkpoint_durable(group_id, index),
             LogEvent::PartsDurable(group_id, parts) => self.group.parts_durable(group_id, parts),
             LogEvent::Vacate(vacate) => self.group.vacate(vacate),
-            LogEvent::BodiesDurable(..) | LogEvent::Full(_) | LogEvent::Room => {}
+            LogEvent::BodiesDurable(..) | LogEvent::Dropped(_) | LogEvent::Full(_) | LogEvent::Room => {}
             LogEvent::Failed(_) => self.group.fail("the disk has failed"),
         }
     }

@@ -130,6 +130,7 @@ impl Replica {
                 LogEvent::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
                 LogEvent::Vacate(vacate) => self.group.vacate(vacate),
                 LogEvent::BodiesDurable(..) => unreachable!("no group here has bodies"),
+                LogEvent::Dropped(_) => unreachable!("no group here is dropped"),
                 LogEvent::Full(_) => report.quorum_disks_full += 1,
                 LogEvent::Room => report.quorum_disks_room += 1,
                 LogEvent::Failed(why) => {

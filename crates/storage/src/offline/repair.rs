@@ -52,6 +52,8 @@ impl RepairReport {
 /// damaged log is not changed. The new one is a copy with the same id and secret. It marks lost entries, and
 /// recovery skips them.
 ///
+/// If the record of a drop is damaged, whole records of what was dropped count again.
+///
 /// # Errors
 /// [`Error::Invalid`] when there is a log at the destination, or nothing to save; [`Error::Io`]; [`Error::Newer`].
 pub fn repair(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<RepairReport, Error> {

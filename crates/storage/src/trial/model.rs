@@ -56,12 +56,14 @@ pub(super) fn encode_part(value: Option<&Value>) -> Vec<u8> {
     bytes
 }
 
+#[derive(Clone)]
 struct Writing {
     index: u64,
     parts: VecDeque<(u32, Vec<u8>)>,
 }
 
 /// Model of a group.
+#[derive(Clone)]
 pub(super) struct Model {
     pub group: GroupId,
     /// All entries of this timeline; index 1 first.
@@ -91,21 +93,62 @@ pub(super) struct Vacated {
     pub free: Vec<Vacate>,
 }
 
-/// See [`Model::remember`].
-pub(super) struct Memory {
-    history: Vec<Op>,
-    checkpoints: BTreeMap<u64, State>,
-    reported: (u64, u64, Option<u64>, Option<u64>),
+/// Models of a group that was dropped and began again, in the order of time.
+#[derive(Clone)]
+pub(super) struct Generations {
+    /// The last one is in use. The drops of the others are not reported.
+    pub models: VecDeque<Model>,
+    /// Entries of generations whose drop is durable.
+    past: Vec<Vec<Op>>,
 }
 
-impl Memory {
-    pub fn reported(&self) -> u64 {
-        self.reported.0
+impl Generations {
+    pub fn new(group: GroupId) -> Self {
+        Self { models: [Model::new(group)].into(), past: vec![] }
     }
 
-    /// Returns the entry at an index, as it was appended.
-    pub fn entry(&self, index: u64) -> Option<Vec<u8>> {
-        self.history.get((index as usize).checked_sub(1)?).map(Op::encode)
+    /// Returns the generation that is in use.
+    pub fn current(&mut self) -> &mut Model {
+        self.models.back_mut().expect("a generation is in use")
+    }
+
+    /// Returns the generation that events are of.
+    pub fn oldest(&mut self) -> &mut Model {
+        self.models.front_mut().expect("a generation is in use")
+    }
+
+    /// Begins another generation.
+    pub fn begin(&mut self) {
+        let group = self.current().group;
+        self.models.push_back(Model::new(group));
+    }
+
+    /// The drop of the oldest generation is durable.
+    pub fn dropped(&mut self) -> Result<(), String> {
+        if self.models.len() == 1 {
+            return Err(format!("{} was notified of a drop too many", self.current().group));
+        }
+        self.past.extend(self.models.pop_front().map(|model| model.history));
+        Ok(())
+    }
+
+    /// Keeps the generation that a start found. The drops of earlier ones are durable, and those of later ones lost.
+    pub fn found(&mut self, generation: usize) -> &mut Model {
+        self.models.truncate(generation + 1);
+        self.past.extend(self.models.drain(..generation).map(|model| model.history));
+        self.current()
+    }
+
+    /// Returns the last index of an entry that was dropped.
+    pub fn last_dropped(&self) -> u64 {
+        self.past.iter().map(|history| history.len() as u64).max().unwrap_or(0)
+    }
+
+    /// Returns whether the payload was appended as the entry at this index, in any generation.
+    pub fn has_entry(&self, index: u64, payload: &[u8]) -> bool {
+        let at = (index as usize).wrapping_sub(1);
+        let histories = self.past.iter().chain(self.models.iter().map(|model| &model.history));
+        histories.into_iter().any(|history| history.get(at).is_some_and(|op| op.encode() == payload))
     }
 }
 
@@ -281,21 +324,6 @@ impl Model {
         (self.writing, self.finishing) = (None, None);
         self.vacates.clear();
         self.bodies_pending = 0;
-    }
-
-    /// Returns the fields that a comparison changes.
-    pub fn remember(&self) -> Memory {
-        let checkpoints = self.checkpoints.clone();
-        let reported =
-            (self.reported, self.reported_before, self.checkpoint_reported, self.checkpoint_reported_before);
-        Memory { history: self.history.clone(), checkpoints, reported }
-    }
-
-    pub fn recall(&mut self, memory: Memory) {
-        self.history = memory.history;
-        self.checkpoints = memory.checkpoints;
-        (self.reported, self.reported_before, self.checkpoint_reported, self.checkpoint_reported_before) =
-            memory.reported;
     }
 
     pub fn live_bytes(&self) -> u64 {

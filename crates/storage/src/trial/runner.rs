@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::model::{Memory, Model, encode_part};
+use super::model::{Generations, Model, encode_part};
 use super::{Tally, Trial};
 use crate::fault::{FaultDisk, FaultPlan};
 use crate::id::GroupId;
@@ -36,7 +36,7 @@ pub(super) struct Runner {
     trial: Trial,
     random: Random,
     disk: FaultDisk,
-    groups: BTreeMap<GroupId, Model>,
+    groups: BTreeMap<GroupId, Generations>,
     options: Options,
     tally: Tally,
     recorder: EventRecorder,
@@ -58,7 +58,7 @@ impl Runner {
     pub fn new(trial: Trial) -> Self {
         let mut random = Random::new(trial.seed ^ 0x5EED);
         let disk = FaultDisk::new(random.draw());
-        let groups = (1..=3).map(|n| (GroupId(n), Model::new(GroupId(n)))).collect();
+        let groups = (1..=3).map(|n| (GroupId(n), Generations::new(GroupId(n)))).collect();
         let options = Options {
             segment_bytes: SEGMENT,
             reserve_bytes: 0,
@@ -141,9 +141,9 @@ impl Runner {
         self.tally.cut += u64::from(opened.recovery.report.cut_bytes > 0);
         match self.compare(&opened, damage) {
             Ok(()) => {
-                self.groups
-                    .values()
-                    .for_each(|model| opened.log.report_live(model.group, model.live_bytes()));
+                for (group, generations) in &mut self.groups {
+                    opened.log.report_live(*group, generations.current().live_bytes());
+                }
                 Ok(Some(opened))
             }
             // The power failed during the read.
@@ -162,28 +162,17 @@ impl Runner {
         let mut found: BTreeMap<GroupId, &RecoveredGroup> =
             opened.recovery.groups.iter().map(|found| (found.group, found)).collect();
         let mut cut = false;
-        for (group, model) in &mut self.groups {
+        for (group, generations) in &mut self.groups {
             let found = found.remove(group);
+            let generation = found_generation(generations, found, damage, &mut self.tally)?;
             let (checkpoint, last) = found.map_or((None, 0), |found| (found.checkpoint, found.last));
-            let (reported, checkpoint_reported) = match damage {
-                Damage::None => (model.reported, model.checkpoint_reported),
-                Damage::Flipped => (model.reported_before, model.checkpoint_reported_before),
-            };
+            for index in last + 1..=generations.last_dropped() {
+                if opened.log.has_bodies(*group, index) {
+                    return Err(undetected(format!("{group}: entry {index} is there again after a drop")));
+                }
+            }
+            let model = generations.found(generation);
             cut |= last < model.reported || checkpoint < model.checkpoint_reported;
-            if last < reported || last > model.history.len() as u64 {
-                let all = model.history.len();
-                return Err(undetected(format!(
-                    "{group} was notified of {reported} of {all} entries, and {last} are there"
-                )));
-            }
-            if checkpoint < checkpoint_reported {
-                return Err(undetected(format!(
-                    "{group}: checkpoint {checkpoint_reported:?} is {checkpoint:?} now"
-                )));
-            }
-            if let Some(found) = found {
-                compare_group(model, found, &mut self.tally)?;
-            }
             model.restarted(checkpoint, last);
             for (part, value) in model.state() {
                 let body = opened.log.read_bodies(*group, value.index).map(|bodies| match bodies {
@@ -242,17 +231,18 @@ impl Runner {
             opened.keeper.keep();
             self.commit(&mut opened)?;
         }
-        for (group, model) in &self.groups {
-            if model.reported != model.history.len() as u64 {
+        for (group, generations) in &mut self.groups {
+            let (drops, model) = (generations.models.len() - 1, generations.current());
+            if model.reported != model.history.len() as u64 || drops > 0 {
                 let all = model.history.len();
                 return Err(format!(
-                    "{group} was notified of {} of {all} entries, and nothing happens",
+                    "{group} was notified of {} of {all} entries, {drops} drops are missing, and nothing happens",
                     model.reported
                 ));
             }
         }
         // The last commit stands alone: a flip in it may look like a torn commit.
-        let model = self.groups.values_mut().next().ok_or("there are groups")?;
+        let model = self.groups.values_mut().next().ok_or("there are groups")?.current();
         let record = model.append(&mut self.random);
         opened.log.append([record]);
         self.commit(&mut opened)?;
@@ -264,7 +254,7 @@ impl Runner {
         match self.random.below_u64(100) {
             0..45 => {
                 let group = GroupId(1 + self.random.below_u64(3) as u16);
-                let model = self.groups.get_mut(&group).ok_or("a group")?;
+                let model = of(&mut self.groups, group)?.current();
                 let count = 1 + self.random.below_u64(4);
                 let records: Vec<_> = (0..count).map(|_| model.append(&mut self.random)).collect();
                 opened.log.append(records);
@@ -275,10 +265,15 @@ impl Runner {
                 opened.keeper.keep();
             }
             85..93 => self.answer(opened),
-            93..98 => {
+            93..97 => {
                 let group = GroupId(1 + self.random.below_u64(3) as u16);
-                let model = self.groups.get_mut(&group).ok_or("a group")?;
+                let model = of(&mut self.groups, group)?.current();
                 opened.log.append(model.checkpoint(&mut self.random));
+            }
+            97 => {
+                let group = GroupId(1 + self.random.below_u64(3) as u16);
+                of(&mut self.groups, group)?.begin();
+                opened.log.drop_group(group);
             }
             98 => self.disk.set_capacity(Some(self.disk.used() + self.random.below_u64(2 * SEGMENT))),
             _ => self.disk.set_capacity(None),
@@ -287,7 +282,8 @@ impl Runner {
     }
 
     fn answer(&mut self, opened: &mut Opened) {
-        for (group, model) in &mut self.groups {
+        for (group, generations) in &mut self.groups {
+            let model = generations.current();
             if model.has_vacate_requests() {
                 let vacated = model.vacate(&mut self.random);
                 opened.log.append_bodies(*group, vacated.bodies);
@@ -307,7 +303,7 @@ impl Runner {
         self.tally.commits += u64::from(matches!(result, Ok(Commit::Wrote { .. })));
         // The commit holds records of the log itself or parts only: it is the last one now.
         if matches!(result, Ok(Commit::Wrote { bytes: 1.., .. })) {
-            for model in self.groups.values_mut() {
+            for model in self.groups.values_mut().flat_map(|generations| &mut generations.models) {
                 (model.reported_before, model.checkpoint_reported_before) =
                     (model.reported, model.checkpoint_reported);
             }
@@ -319,7 +315,8 @@ impl Runner {
                 return Err("a commit failed and no group was notified".to_owned());
             }
             // The failure is final: no event follows.
-            opened.log.append(self.groups.values_mut().map(|model| model.append(&mut self.random)));
+            let groups = self.groups.values_mut();
+            opened.log.append(groups.map(|generations| generations.current().append(&mut self.random)));
             let again = opened.writer.commit_once();
             if again.is_ok() || !self.recorder.take().is_empty() {
                 return Err("the log went on after it failed".to_owned());
@@ -332,17 +329,19 @@ impl Runner {
     fn listen(&mut self) -> Result<(), String> {
         for event in self.recorder.take() {
             match event {
-                LogEvent::Durable(group, index) => {
-                    self.groups.get_mut(&group).ok_or("a group that there is")?.durable(index)?;
-                }
+                LogEvent::Durable(group, index) => of(&mut self.groups, group)?.oldest().durable(index)?,
                 LogEvent::Checkpointed(group, index) => {
-                    self.groups.get_mut(&group).ok_or("a group that there is")?.checkpoint_durable(index)?;
+                    of(&mut self.groups, group)?.oldest().checkpoint_durable(index)?;
                 }
                 LogEvent::BodiesDurable(group, records) => {
-                    self.groups.get_mut(&group).ok_or("a group that there is")?.bodies_durable(records)?;
+                    of(&mut self.groups, group)?.oldest().bodies_durable(records)?;
+                }
+                LogEvent::Dropped(group) => {
+                    of(&mut self.groups, group)?.dropped()?;
+                    self.tally.drops += 1;
                 }
                 LogEvent::Vacate(vacate) => {
-                    self.groups.get_mut(&vacate.group).ok_or("a group that there is")?.request_vacate(vacate);
+                    of(&mut self.groups, vacate.group)?.oldest().request_vacate(vacate)
                 }
                 LogEvent::PartsDurable(..) => {}
                 LogEvent::Full(_) => self.tally.full += 1,
@@ -364,23 +363,22 @@ impl Runner {
             let name = segments[self.random.below_u64(segments.len() as u64) as usize];
             let length = self.disk.contents(name).map_or(1, |bytes| bytes.len() as u64);
             self.disk.flip(name, self.random.below_u64(length), self.random.below_u64(8) as u32);
-            let models: Vec<_> = self.groups.values().map(Model::remember).collect();
+            let groups = self.groups.clone();
             let noticed = (self.tally.flips_refused, self.tally.flips_read);
             self.start(Damage::Flipped)?;
             if noticed != (self.tally.flips_refused, self.tally.flips_read) {
-                self.repair(&models)?;
+                self.repair(&groups)?;
             }
-            for (model, memory) in self.groups.values_mut().zip(models) {
-                model.recall(memory);
-            }
+            self.groups = groups;
         }
         Ok(())
     }
 }
 
 impl Runner {
-    /// Repairs a log that noticed damage. All records of the new one were appended, and missing ones are reported.
-    fn repair(&mut self, models: &[Memory]) -> Result<(), String> {
+    /// Repairs a log that noticed damage. All records of the new one were appended, and missing ones are reported. If
+    /// the record of a drop is missing, earlier entries of its group are there again.
+    fn repair(&mut self, groups: &BTreeMap<GroupId, Generations>) -> Result<(), String> {
         let to = FaultDisk::new(self.random.draw());
         let failed = |error: Error| format!("the log cannot be repaired: {error}");
         let report = crate::offline::repair(&self.disk, Arc::new(to.clone())).map_err(failed)?;
@@ -388,23 +386,19 @@ impl Runner {
             open(Arc::new(to), self.options.clone(), EventRecorder::default().listener(), &mut |_| {})
                 .map_err(|error| format!("the repaired log does not open: {error}"))?;
         let mut missing = false;
-        for (found, (model, memory)) in
-            &opened.recovery.groups.iter().zip(self.groups.values().zip(models)).collect::<Vec<_>>()
-        {
-            if found.group != model.group {
-                return Err(format!("{} is not in the repaired log", model.group));
-            }
-            missing |= found.last < memory.reported();
+        for (group, generations) in groups {
+            let reported = generations.models.back().map_or(0, |model| model.reported);
+            let Some(found) = opened.recovery.groups.iter().find(|found| found.group == *group) else {
+                missing |= reported > 0;
+                continue;
+            };
+            missing |= found.last < reported || !found.lost.is_empty();
             for entry in found.entries() {
                 let entry = entry.map_err(|error| format!("the repaired log is damaged: {error}"))?;
-                if memory.entry(entry.index).as_deref() != Some(&entry.payload) {
-                    return Err(format!(
-                        "{}: the repaired entry {} was never appended",
-                        found.group, entry.index
-                    ));
+                if !generations.has_entry(entry.index, &entry.payload) {
+                    return Err(format!("{group}: the repaired entry {} was never appended", entry.index));
                 }
             }
-            missing |= !found.lost.is_empty();
         }
         if missing && report.damage.is_empty() {
             return Err("the repaired log lacks records, and did not report them".to_owned());
@@ -424,6 +418,10 @@ pub(super) fn no_segment_is_missing(disk: &FaultDisk) -> Result<(), String> {
         Some([one, next]) => Err(format!("{one} and {next} are there, and no segment between them")),
         None => Ok(()),
     }
+}
+
+fn of(groups: &mut BTreeMap<GroupId, Generations>, group: GroupId) -> Result<&mut Generations, String> {
+    groups.get_mut(&group).ok_or_else(|| format!("there is no {group}"))
 }
 
 #[derive(PartialEq, Eq)]
@@ -452,6 +450,48 @@ fn compare_error(error: &Error, what: &str) -> CompareError {
         Error::Corrupt(_) => CompareError::Damage(format!("{what}: {error}")),
         _ => CompareError::Undetected(format!("{what}: {error}")),
     }
+}
+
+/// Returns which generation of the group a start found: the oldest, or a later one if drops became durable.
+fn found_generation(
+    generations: &Generations,
+    found: Option<&RecoveredGroup>,
+    damage: Damage,
+    tally: &mut Tally,
+) -> Result<usize, CompareError> {
+    let mut first_error = None;
+    for (generation, model) in generations.models.iter().enumerate() {
+        match compare_generation(model, found, damage, tally) {
+            Ok(()) => return Ok(generation),
+            Err(error @ CompareError::Undetected(_)) => first_error = first_error.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(first_error.unwrap_or_else(|| undetected("a group without a generation".to_owned())))
+}
+
+fn compare_generation(
+    model: &Model,
+    found: Option<&RecoveredGroup>,
+    damage: Damage,
+    tally: &mut Tally,
+) -> Result<(), CompareError> {
+    let group = model.group;
+    let (checkpoint, last) = found.map_or((None, 0), |found| (found.checkpoint, found.last));
+    let (reported, checkpoint_reported) = match damage {
+        Damage::None => (model.reported, model.checkpoint_reported),
+        Damage::Flipped => (model.reported_before, model.checkpoint_reported_before),
+    };
+    if last < reported || last > model.history.len() as u64 {
+        let all = model.history.len();
+        return Err(undetected(format!(
+            "{group} was notified of {reported} of {all} entries, and {last} are there"
+        )));
+    }
+    if checkpoint < checkpoint_reported {
+        return Err(undetected(format!("{group}: checkpoint {checkpoint_reported:?} is {checkpoint:?} now")));
+    }
+    found.map_or(Ok(()), |found| compare_group(model, found, tally))
 }
 
 fn compare_group(model: &Model, found: &RecoveredGroup, tally: &mut Tally) -> Result<(), CompareError> {

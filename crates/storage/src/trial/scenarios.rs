@@ -14,10 +14,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub const ALL: [Self; 3] = [
+    pub const ALL: [Self; 5] = [
         Self { name: "a segment of a copy that went another way", play: diverged },
         Self { name: "the power goes while segments are freed", play: freed },
         Self { name: "a part is replaced while it is to be moved", play: replaced },
+        Self { name: "the power goes while a group is dropped and begins again", play: dropped },
+        Self { name: "the segment has no room for a drop", play: no_room_for_drop },
     ];
 
     /// Plays the scenario.
@@ -213,4 +215,137 @@ fn replace_part(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<(), Erro
     let freed = opened.log.stats().freed;
     assert!(freed == 6 || mutation.is_some(), "the scenario needs freed segments: {freed}");
     Ok(())
+}
+
+/// A power cut leaves what the group had before the drop, as far as that was reported, or what followed the drop. The
+/// segments become free without an answer of the group.
+fn dropped(mutation: Option<Mutation>) -> Result<(), String> {
+    for seed in 0..3 {
+        let whole = dropped_until(seed, None, mutation)?;
+        for cut in 1..=whole {
+            dropped_until(seed, Some(cut), mutation)
+                .map_err(|why| format!("seed {seed}, power cut at operation {cut}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the number of operations of the disk.
+fn dropped_until(seed: u64, cut_at: Option<u64>, mutation: Option<Mutation>) -> Result<u64, String> {
+    let disk = FaultDisk::new(seed);
+    disk.set_plan(FaultPlan { cut_at, ..FaultPlan::default() });
+    let mut reported = Reported::default();
+    let lived = drop_and_begin_again(&disk, mutation, &mut reported);
+    let operations = disk.operations();
+    if cut_at.is_none() {
+        lived.map_err(|error| error.to_string())?;
+    }
+    let opened = start(&disk.crash(), mutation).map_err(|error| format!("the log does not open: {error}"))?;
+    let found = opened.recovery.groups.iter().find(|found| found.group == GROUP);
+    let mut entries = vec![];
+    for entry in found.into_iter().flat_map(|found| found.entries()) {
+        let entry = entry.map_err(|error| error.to_string())?;
+        entries.push((entry.index, entry.payload[0]));
+    }
+    let parts = found.map_or(0, |found| found.parts_count());
+    let checkpoint = found.and_then(|found| found.checkpoint);
+    // The earlier group has a checkpoint at 5 and kept bodies of entry 2. The later one has neither.
+    let of_earlier = entries.iter().all(|(_, byte)| *byte == b'1');
+    let bodies = opened.log.read_bodies(GROUP, 2);
+    let is_kept = matches!(&bodies, Ok(crate::Bodies::Kept(bodies)) if bodies[0] == b'1');
+    if !reported.dropped && of_earlier && (checkpoint.is_some() || !entries.is_empty()) {
+        let last = found.map_or(0, |found| found.last);
+        let is_whole = last >= reported.last && checkpoint >= reported.checkpoint;
+        return if is_whole { Ok(operations) } else { Err(format!("{last} entries before the drop")) };
+    }
+    let last = entries.len() as u64;
+    let expected: Vec<(u64, u8)> = (1..=last).map(|index| (index, b'2')).collect();
+    if entries != expected || checkpoint.is_some() || parts > 0 || is_kept {
+        return Err(format!(
+            "entries {entries:?}, checkpoint {checkpoint:?}, {parts} parts, bodies {bodies:?}"
+        ));
+    }
+    if reported.dropped && last < reported.last {
+        return Err(format!("{} entries after the drop, and {last} are there", reported.last));
+    }
+    Ok(operations)
+}
+
+#[derive(Default)]
+struct Reported {
+    dropped: bool,
+    last: u64,
+    checkpoint: Option<u64>,
+}
+
+fn drop_and_begin_again(
+    disk: &FaultDisk,
+    mutation: Option<Mutation>,
+    reported: &mut Reported,
+) -> Result<(), Error> {
+    let mut opened = start(disk, mutation)?;
+    fill(&mut opened, 1..7, b'1')?;
+    opened.log.append([part(5, b"part"), done(5)]);
+    opened.log.append_bodies(GROUP, vec![(2, (*b"1").into())]);
+    drain(&mut opened)?;
+    (reported.last, reported.checkpoint) = (6, Some(5));
+    // The queue has records of the group, also of an unfinished checkpoint.
+    opened.log.append([entry(7, b'1'), part(7, b"other")]);
+    opened.log.append_bodies(GROUP, vec![(3, (*b"1").into())]);
+    opened.log.drop_group(GROUP);
+    opened.log.append([entry(1, b'2')]);
+    opened.writer.commit_once()?;
+    *reported = Reported { dropped: true, ..Reported::default() };
+    drain(&mut opened)?;
+    reported.last = 1;
+    for index in 2..5 {
+        fill(&mut opened, index..index + 1, b'2')?;
+        reported.last = index;
+    }
+    // Another group fills the log, so that the segments of the earlier group are freed.
+    let other = GroupId(2);
+    for index in 1..=30 {
+        opened.log.append([Record::Entry { group: other, term: 1, index, payload: vec![b'o'; 1000].into() }]);
+        drain(&mut opened)?;
+        opened.keeper.keep();
+        drain(&mut opened)?;
+    }
+    assert!(opened.log.stats().freed > 0 || mutation.is_some(), "the scenario needs freed segments");
+    Ok(())
+}
+
+/// Two groups are dropped, and the segment has room for one of the two records and for a smaller one. Nothing that
+/// follows a drop is written before it.
+fn no_room_for_drop(mutation: Option<Mutation>) -> Result<(), String> {
+    for filler in (0..900).step_by(8) {
+        let disk = FaultDisk::new(1);
+        let found = drop_two(&disk, filler, mutation).map_err(|error| error.to_string())?;
+        if found != [(1, b'2')] {
+            return Err(format!("{filler} bytes: the group that was dropped has {found:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the entries of the group after a start.
+fn drop_two(disk: &FaultDisk, filler: usize, mutation: Option<Mutation>) -> Result<Vec<(u64, u8)>, Error> {
+    let small =
+        |index: u64, byte: u8| Record::Entry { group: GROUP, term: 1, index, payload: vec![byte; 1].into() };
+    let mut opened = start(disk, mutation)?;
+    fill(&mut opened, 1..4, b'1')?;
+    opened.log.append([Record::Entry {
+        group: GROUP,
+        term: 1,
+        index: 4,
+        payload: vec![b'1'; filler].into(),
+    }]);
+    drain(&mut opened)?;
+    opened.log.drop_group(GroupId(2));
+    opened.log.drop_group(GROUP);
+    opened.log.append([small(1, b'2')]);
+    drain(&mut opened)?;
+    let opened = start(&disk.kill(), mutation)?;
+    let found = opened.recovery.groups.iter().find(|found| found.group == GROUP);
+    let entries = found.into_iter().flat_map(|found| found.entries());
+    entries.map(|entry| entry.map(|entry| (entry.index, entry.payload[0]))).collect()
 }

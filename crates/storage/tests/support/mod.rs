@@ -17,6 +17,7 @@ pub struct RecordedEvents {
     pub durable: BTreeMap<GroupId, u64>,
     pub checkpoints: BTreeMap<GroupId, u64>,
     pub bodies: u64,
+    pub dropped: Vec<GroupId>,
     pub vacate: Vec<Vacate>,
     pub full: usize,
     pub room: usize,
@@ -32,6 +33,9 @@ impl LogListener for EventRecorder {
     }
     fn bodies_durable(&mut self, _: GroupId, records: u64) {
         self.0.lock().expect("news").bodies += records;
+    }
+    fn dropped(&mut self, group: GroupId) {
+        self.0.lock().expect("news").dropped.push(group);
     }
     fn vacate(&mut self, vacate: Vacate) {
         self.0.lock().expect("news").vacate.push(vacate);
@@ -56,6 +60,9 @@ impl EventRecorder {
     }
     pub fn bodies(&self) -> u64 {
         self.0.lock().expect("news").bodies
+    }
+    pub fn dropped(&self) -> Vec<u16> {
+        self.0.lock().expect("news").dropped.iter().map(|group| group.0).collect()
     }
     pub fn vacates(&self) -> Vec<Vacate> {
         std::mem::take(&mut self.0.lock().expect("news").vacate)
