@@ -342,7 +342,8 @@ impl ShardAgreement {
         while let Some(event) = self.replica.poll_event() {
             if self.members.change == Some(event.request) {
                 // Its outcome shows in the members.
-                (self.members.change, self.members.due) = (None, self.now);
+                let pause = if event.outcome.is_ok() { Duration::ZERO } else { LOOK_AGAIN };
+                (self.members.change, self.members.due) = (None, self.now.after(pause));
                 continue;
             }
             if let Some((number, barrier)) = &mut self.reading

@@ -1,5 +1,5 @@
-//! Nodes that end while durable sessions have replicas on all cores. Clients connect again to any node, and nothing is
-//! excused.
+//! Nodes that end, one of them with its disk, while durable sessions have replicas on all cores. Clients connect again to
+//! any node, and nothing is excused.
 
 use super::super::Args;
 use super::super::load::Load;
@@ -11,14 +11,25 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Ends each core in turn without a chance, and starts it again.
+fn whole(test_cluster: &TestCluster) -> Option<()> {
+    test_cluster.has_replicas(REPLICAS).then_some(())
+}
+
+/// Number of replicas of each shard.
+const REPLICAS: usize = 3;
+
+/// Ends each core in turn without a chance, and starts it again. The first one has lost its disk, and has all replicas
+/// again before the next one ends.
 pub fn apply_fault(
     args: &Args,
     (program, directory): (&Path, &Path),
     test_cluster: &mut TestCluster,
     results: &mut CheckResults,
 ) -> Result<()> {
-    println!("SIGKILL of each core in turn; clients with durable sessions connect again to any node");
+    println!(
+        "SIGKILL of each core in turn, the first one with its disk; clients with durable sessions connect again to any node"
+    );
+    timed("all shards have their replicas", Instant::now(), || whole(test_cluster), results)?;
     let hosts: Vec<String> = test_cluster.nodes.iter().map(|node| node.mqtt.to_string()).collect();
     let mut command = Command::new(program);
     command.args([
@@ -46,9 +57,14 @@ pub fn apply_fault(
         let begun = Instant::now();
         let dead = || test_cluster.views(Some(at)).agree(&name, "dead").then_some(());
         timed("all others know it to be dead", begun, dead, results)?;
+        if at == 0 {
+            test_cluster.remove_disk(at)?;
+        }
+        let begun = Instant::now();
         test_cluster.start_again(at)?;
-        let whole = test_cluster.wait_until_whole()?;
-        println!("  {:5.1} s     from its start until the cluster has recovered", whole.as_secs_f64());
+        let recovered = test_cluster.wait_until_whole()?;
+        println!("  {:5.1} s     from its start until the cluster has recovered", recovered.as_secs_f64());
+        timed("all shards have their replicas again", begun, || whole(test_cluster), results)?;
     }
     child::until(CALM, || None::<()>);
     let (verdict, _) = clients.load.finish(Duration::ZERO)?;

@@ -5,6 +5,7 @@ use super::views::{self, Views};
 use crate::bench::child::{self, Guarded, until};
 use crate::cluster::nodes::{get, is_ready};
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -109,6 +110,32 @@ impl TestCluster {
         nodes.sort_by(|one: &Node, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
         let (program, directory) = (program.to_owned(), directory.to_owned());
         Ok(Self { _parent: parent, program, directory, nodes })
+    }
+
+    /// Removes the disk of a node whose process has ended.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn remove_disk(&self, at: usize) -> Result<()> {
+        let directory = self.directory.join(&self.nodes[at].name);
+        fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())
+    }
+
+    /// Returns whether each shard has a leader and so many replicas, as all nodes say, and none of them changes.
+    pub fn has_replicas(&self, replicas: usize) -> bool {
+        self.nodes.iter().all(|node| {
+            let Ok(answer) = get(node.http, "/api/v1/cluster") else { return false };
+            let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+            let view: Value = serde_json::from_str(body).unwrap_or_default();
+            let shards = view["shards"]["items"].as_array().cloned().unwrap_or_default();
+            let is_whole = |shard: &Value| {
+                shard["replicas"].as_array().is_some_and(|names| names.len() == replicas)
+                    && !shard["leader"].is_null()
+                    && shard["joining"].is_null()
+                    && shard["leaving"].is_null()
+            };
+            !shards.is_empty() && shards.iter().all(is_whole)
+        })
     }
 
     /// Views of the cluster of all nodes except excluded ones.
