@@ -83,7 +83,7 @@ fn store_in_memory() -> Result<broker::Store, String> {
         shards: Vec::new(),
         agreements: Vec::new(),
         own: None,
-        incarnation: cluster_incarnation(),
+        incarnation: cluster_incarnation()?,
         hash_key,
     })
 }
@@ -202,6 +202,9 @@ fn serve(
     let broker_store = broker_store.map(|store| broker::Store { own, ..store });
     if own.is_some() {
         guard.close();
+        tracing::info!(
+            "clients are refused until this node knows the replicas of its cluster; all cores need cluster.replicas"
+        );
     }
     if let (Some(cluster), Some(config_store)) = (&cluster, &replicated) {
         if config_store.position() == Position::default() {

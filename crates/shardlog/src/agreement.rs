@@ -115,6 +115,13 @@ struct MemberChanges {
     due: link::Time,
 }
 
+impl MemberChanges {
+    /// Time of the next look, if nothing else has to happen before.
+    fn next_look(&self) -> link::Time {
+        if self.target.is_some() && self.change.is_none() { self.due } else { link::Time::NEVER }
+    }
+}
+
 /// Role of the replica, as its owner knows it.
 enum Role {
     Follows,
@@ -401,9 +408,9 @@ impl ShardAgreement {
     }
 
     fn set_target(&mut self, target: TargetMembers) {
-        if target.founds {
+        if !target.founders.is_empty() {
             // A group that has members already keeps them.
-            self.replica.initialize(target.voters.clone());
+            self.replica.initialize(target.founders.clone());
         }
         self.members.target = Some(target);
         if !matches!(self.role, Role::Follows) {
@@ -572,8 +579,13 @@ impl Agreement for ShardAgreement {
             Some((_, Err(at))) => at,
             _ => link::Time::NEVER,
         };
-        let due =
-            self.replica.timeout().min(barrier).min(reading).min(self.exchange.due()).min(self.members.due);
+        let due = self
+            .replica
+            .timeout()
+            .min(barrier)
+            .min(reading)
+            .min(self.exchange.due())
+            .min(self.members.next_look());
         // Rounded up: a turn in the same millisecond would come too early.
         if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
     }

@@ -20,7 +20,9 @@ pub use agreement::{
     AgreementInput, AgreementOwner, AgreementRead, ShardAgreement, log_group, storage_groups,
 };
 pub use frame::ShardFrame;
-pub use log::{EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of};
+pub use log::{
+    EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of, is_of_agreement,
+};
 pub use members::TargetMembers;
 pub use moment::Moment;
 pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};

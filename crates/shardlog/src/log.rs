@@ -1,6 +1,6 @@
 //! The log of a node, as the shards of its broker use it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -23,6 +23,11 @@ pub fn group_of(shard: ShardId) -> GroupId {
 /// Returns the group of the votes of a shard's replica.
 pub fn votes_of(shard: ShardId) -> GroupId {
     GroupId(u16::MAX - 1 - shard.0)
+}
+
+/// Returns whether a group is that of the votes of a shard's replica: then the shards belong to a cluster.
+pub fn is_of_agreement(group: GroupId) -> bool {
+    !META.contains(&group) && is_of_votes(group)
 }
 
 fn shard_of(group: GroupId) -> ShardId {
@@ -54,6 +59,9 @@ struct Attached {
     shards: ShardSet,
     /// Events for the others, which they get when they begin: a replica may have written, and waits for that.
     early: Vec<(ShardId, AgreementInput)>,
+    /// Shards whose replica has ended, with the number of their groups that are not dropped yet. Events until then are of
+    /// that replica.
+    dropping: BTreeMap<ShardId, usize>,
 }
 
 /// Receiver of the events of the groups of [`META`].
@@ -83,7 +91,7 @@ impl LogNotifier {
     /// Creates the notifier for a node whose shards have agreements with other nodes. Those of `shards` begin with the
     /// node, the others by [`Self::start_replica`].
     pub fn of_agreements(shards: ShardSet) -> Self {
-        let attached = Mutex::new(Attached { shards, early: Vec::new() });
+        let attached = Mutex::new(Attached { shards, ..Attached::default() });
         Self { are_agreed: true, attached, ..Self::default() }
     }
 
@@ -119,6 +127,29 @@ impl LogNotifier {
         sync::lock(&self.attached).shards.remove(shard);
         if let Some(node) = self.node() {
             node.stop_replica(shard);
+        }
+    }
+
+    /// Notes that the groups of a replica that has ended are about to be dropped.
+    pub(crate) fn drops(&self, shard: ShardId) {
+        sync::lock(&self.attached).dropping.insert(shard, 2);
+    }
+
+    /// Returns true, once, when the groups are dropped.
+    pub(crate) fn has_dropped(&self, shard: ShardId) -> bool {
+        let mut attached = sync::lock(&self.attached);
+        let has_dropped = attached.dropping.get(&shard) == Some(&0);
+        if has_dropped {
+            attached.dropping.remove(&shard);
+        }
+        has_dropped
+    }
+
+    fn dropped(&self, shard: ShardId) {
+        let mut attached = sync::lock(&self.attached);
+        attached.early.retain(|(of, _)| *of != shard);
+        if let Some(groups) = attached.dropping.get_mut(&shard) {
+            *groups = groups.saturating_sub(1);
         }
     }
 
@@ -162,7 +193,7 @@ impl LogNotifier {
 impl Attached {
     /// Passes the events of the attached shards to the node.
     fn deliver(&mut self, node: &Arc<Node>) {
-        let Self { shards, early } = self;
+        let Self { shards, early, .. } = self;
         let events = early.extract_if(.., |(shard, _)| shards.contains(*shard));
         node.store_events(events.map(|(shard, input)| (shard, input.into())));
     }
@@ -211,6 +242,11 @@ impl LogListener for EventForwarder {
     fn bodies_durable(&mut self, group: GroupId, records: u64) {
         debug_assert!(!META.contains(&group), "the meta group has no bodies");
         self.0.event(shard_of(group), StoreEvent::KeptDurable(records));
+    }
+
+    fn dropped(&mut self, group: GroupId) {
+        debug_assert!(!META.contains(&group), "the meta group stays");
+        self.0.dropped(shard_of(group));
     }
 
     fn vacate(&mut self, vacate: Vacate) {

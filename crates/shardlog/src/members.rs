@@ -10,8 +10,8 @@ pub struct TargetMembers {
     /// Number of the change that asks for them.
     pub epoch: u64,
     pub voters: BTreeMap<ReplicaId, Member>,
-    /// The group begins with these members.
-    pub founds: bool,
+    /// Members with which the group begins, if this replica is one of them and the group may not exist yet.
+    pub founders: BTreeMap<ReplicaId, Member>,
     /// It is known elsewhere that the group has these members.
     pub is_settled: bool,
 }
@@ -30,6 +30,8 @@ pub(crate) enum Next {
 const BEHIND_MAX: u64 = 1_000;
 /// Maximum time in microseconds since the last answer of a voter that is counted on.
 const SILENCE_MAX: u64 = 5_000_000;
+/// Maximum time in microseconds since a majority answered a leader that reports its members.
+const QUORUM_AGE_MAX: u64 = 1_000_000;
 
 impl TargetMembers {
     /// Returns the next step of the replica with this status; `None` if it does not lead.
@@ -48,7 +50,13 @@ impl TargetMembers {
             return Some(if may_change { Next::Make(Change::SetVoters(target)) } else { Next::Wait });
         }
         let unwanted = status.learners.iter().find(|replica| !target.contains(replica));
-        Some(unwanted.map_or(Next::Reached, |replica| Next::Make(Change::RemoveLearner(*replica))))
+        if let Some(replica) = unwanted {
+            return Some(Next::Make(Change::RemoveLearner(*replica)));
+        }
+        // A leader that is cut off may know old members, and another one may lead already.
+        let is_alone = target.len() == 1;
+        let leads = is_alone || status.quorum_age.is_some_and(|age| age <= QUORUM_AGE_MAX);
+        Some(if leads { Next::Reached } else { Next::Wait })
     }
 
     /// Returns whether the new voters have nearly all entries, and a majority of all of them answers: everything would
@@ -79,7 +87,7 @@ mod tests {
     fn target(voters: &[u64]) -> TargetMembers {
         let member = |id: &u64| (ReplicaId(*id), Member { node: NodeId(*id) });
         let voters = voters.iter().map(member).collect();
-        TargetMembers { epoch: 1, voters, founds: false, is_settled: false }
+        TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false }
     }
 
     /// Status of replica 1, which leads a group and has 5,000 entries. Replicas have answered just now if they are among
@@ -102,7 +110,7 @@ mod tests {
             last: Some(5_000),
             applied: None,
             snapshot: None,
-            quorum_age: None,
+            quorum_age: Some(0),
             progress: progress.collect(),
             failure: None,
         }
@@ -123,6 +131,8 @@ mod tests {
         let left = status(&[1, 2, 4], &[3], &[(2, 5_000), (4, 5_000)]);
         assert_eq!(target.next(&left), Some(Next::Make(Change::RemoveLearner(ReplicaId(3)))));
         assert_eq!(target.next(&status(&[1, 2, 4], &[], &[])), Some(Next::Reached));
+        let cut_off = Status { quorum_age: Some(QUORUM_AGE_MAX + 1), ..status(&[1, 2, 4], &[], &[]) };
+        assert_eq!(target.next(&cut_off), Some(Next::Wait), "another one may lead");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use broker::{ReplicaStart, ShardId, Time};
-use cluster::meta::{CoreLog, Placement, ReplicaRole, ShardPlacement, ShardReplica, StoredReplica};
+use cluster::meta::{CoreLog, Placement, ReplicaRole, ShardReplica, StoredReplica};
 use consensus::{Config, Member, ReplicaId};
 use storage::{Log, RecoveredGroup};
 
@@ -13,8 +13,14 @@ use crate::agreement::{AgreementInput, AgreementOwner, ShardAgreement};
 use crate::log::{LogNotifier, group_of, votes_of};
 use crate::members::TargetMembers;
 
-/// Replicas in the log of a core: for each shard the index of the command that added the replica.
-pub type StoredReplicas = BTreeMap<ShardId, u64>;
+/// Replicas in the log of a core.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredReplicas {
+    /// Version of the last placement that changed this list. An older one says nothing about it.
+    pub version: u64,
+    /// For each shard the index of the command that added the replica.
+    pub since: BTreeMap<ShardId, u64>,
+}
 
 /// What [`PlacedReplicas`] need of the core.
 pub struct PlacedConfig {
@@ -30,18 +36,19 @@ pub struct PlacedConfig {
 }
 
 /// Replicas of shards on one core. The owner calls [`Self::follow`] for each new placement, and again after
-/// [`FOLLOW_AGAIN_MS`] while it returns true.
+/// [`FOLLOW_AGAIN_MS`] while [`Self::waits`].
 ///
-/// **Invariant:** before a replica writes anything, the core has stored which one it is. A replica that the shard has no
-/// more never runs again, because it may have forgotten a vote.
+/// **Invariant:** before a replica writes anything, the core has stored which one it is, and nothing of an earlier one is
+/// left. A replica that the shard has no more never runs again, because it may have forgotten a vote.
 pub struct PlacedReplicas {
     config: PlacedConfig,
     stored: StoredReplicas,
     /// Data of replicas that were in the log at the start and have not begun yet.
     recovered: Vec<RecoveredGroup>,
     running: BTreeMap<ShardId, Running>,
-    /// Replicas that the worker has not dropped yet. Their data is removed after that.
-    ending: BTreeMap<ShardId, Weak<()>>,
+    ending: BTreeMap<ShardId, Ending>,
+    /// Replicas that cannot be read, as of [`StoredReplicas::since`]. They do not run in this process.
+    failed: BTreeMap<ShardId, u64>,
 }
 
 struct Running {
@@ -51,43 +58,76 @@ struct Running {
     exists: Weak<()>,
 }
 
+/// Step of a replica that ends.
+enum Ending {
+    /// The worker may still have it.
+    Stops(Weak<()>),
+    /// Its data is being dropped from the log.
+    Drops,
+}
+
 /// Time in milliseconds after which a replica that ends is looked at again.
 pub const FOLLOW_AGAIN_MS: u64 = 100;
 
 impl PlacedReplicas {
     /// `stored` is what [`PlacedConfig::store`] has stored last. `recovered` are the groups of the log at the start.
     pub fn new(config: PlacedConfig, stored: StoredReplicas, recovered: Vec<RecoveredGroup>) -> Self {
-        Self { config, stored, recovered, running: BTreeMap::new(), ending: BTreeMap::new() }
+        let (running, ending, failed) = Default::default();
+        Self { config, stored, recovered, running, ending, failed }
     }
 
-    /// Begins and ends replicas, and tells their groups which members they should have. Returns whether some replica
-    /// waits: then it has to be called again.
+    /// Returns whether some replica ends: [`Self::follow`] goes on with it.
+    pub fn waits(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
+    /// Begins and ends replicas, and tells their groups which members they should have.
     ///
     /// # Errors
-    /// A replica that cannot be read, or whose beginning cannot be stored, with advice. The others are followed.
-    pub fn follow(&mut self, now: Time, placement: &Placement) -> Result<bool, String> {
+    /// A replica that cannot be read, or whose beginning or end cannot be stored, with advice. The others are followed.
+    pub fn follow(&mut self, now: Time, placement: &Placement) -> Result<(), String> {
+        if placement.version < self.stored.version {
+            return Ok(());
+        }
         let own = self.config.own;
         let mut problems = Vec::new();
-        for (id, shard) in placement.shards() {
-            let kept = self.stored.get(&id).map(|since| placement.stored(own, id, *since));
-            let wanted = placement.replicas_in(own).find(|(of, replica, role)| {
-                *of == id && (*role != ReplicaRole::Leaving || self.stored.get(&id) == Some(&replica.since))
-            });
+        for (id, _) in placement.shards() {
+            let since = self.stored.since.get(&id).copied();
+            let kept = since.map(|since| placement.stored(own, id, since));
+            let mut all = placement.replicas_in(own).filter(|(of, ..)| *of == id);
+            let wanted =
+                all.find(|(_, replica, role)| *role != ReplicaRole::Leaving || since == Some(replica.since));
+            let wanted = wanted.map(|(_, replica, _)| replica);
             let done = match (kept, wanted) {
-                (Some(StoredReplica::Unknown), _) | (None, None) => Ok(()),
-                (Some(StoredReplica::Current(_)), Some((_, replica, _))) => {
-                    self.run(now, placement, (id, shard), replica)
-                }
-                (Some(StoredReplica::Current(_)), None) => Ok(()),
-                (Some(StoredReplica::Removed), wanted) => match (self.end(id), wanted) {
-                    (Ok(true), Some((_, replica, _))) => self.begin(now, placement, (id, shard), replica),
-                    (ended, _) => ended.map(|_| ()),
-                },
-                (None, Some((_, replica, _))) => self.begin(now, placement, (id, shard), replica),
+                (Some(StoredReplica::Unknown), _) | (Some(StoredReplica::Current(_)), None) => Ok(()),
+                (Some(StoredReplica::Current(_)), Some(replica)) => self.run(now, placement, id, replica),
+                (Some(StoredReplica::Removed), wanted) => self.end_and_begin(now, placement, id, wanted),
+                (None, None) => Ok(()),
+                (None, Some(_)) if self.has_data(id) => self.end_and_begin(now, placement, id, wanted),
+                (None, Some(replica)) => self.begin(now, placement, id, replica),
             };
             problems.extend(done.err());
         }
-        if problems.is_empty() { Ok(!self.ending.is_empty()) } else { Err(problems.join("; ")) }
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    /// Returns whether the log has something of a replica that is not on the list, or that ends.
+    fn has_data(&self, id: ShardId) -> bool {
+        self.ending.contains_key(&id) || self.recovered.iter().any(|group| is_of(id, group))
+    }
+
+    /// Ends the replica of a shard. Begins another one when nothing of it is left.
+    fn end_and_begin(
+        &mut self,
+        now: Time,
+        placement: &Placement,
+        id: ShardId,
+        next: Option<ShardReplica>,
+    ) -> Result<(), String> {
+        if !self.end(placement, id)? {
+            return Ok(());
+        }
+        next.map_or(Ok(()), |replica| self.begin(now, placement, id, replica))
     }
 
     /// Begins a new replica.
@@ -95,29 +135,31 @@ impl PlacedReplicas {
         &mut self,
         now: Time,
         placement: &Placement,
-        (id, shard): (ShardId, &ShardPlacement),
+        id: ShardId,
         replica: ShardReplica,
     ) -> Result<(), String> {
-        self.stored.insert(id, replica.since);
-        if let Err(error) = self.store() {
-            self.stored.remove(&id);
-            return Err(error);
-        }
-        self.run(now, placement, (id, shard), replica)
+        let before = self.stored.clone();
+        self.stored.since.insert(id, replica.since);
+        self.store(placement, before)?;
+        self.run(now, placement, id, replica)
     }
 
     fn run(
         &mut self,
         now: Time,
         placement: &Placement,
-        (id, shard): (ShardId, &ShardPlacement),
+        id: ShardId,
         replica: ShardReplica,
     ) -> Result<(), String> {
+        if self.failed.get(&id) == Some(&replica.since) {
+            return Ok(());
+        }
         if !self.running.contains_key(&id) {
             self.start(now, placement, id, replica)?;
         }
-        let target = target_of(shard);
-        let Some(running) = self.running.get_mut(&id) else { return Ok(()) };
+        let Some((target, running)) = target_of(placement, id, replica).zip(self.running.get_mut(&id)) else {
+            return Ok(());
+        };
         if running.since == replica.since && running.told.as_ref() != Some(&target) {
             running.told = Some(target.clone());
             self.config.notifier.tell(id, AgreementInput::Target(target));
@@ -132,8 +174,8 @@ impl PlacedReplicas {
         id: ShardId,
         replica: ShardReplica,
     ) -> Result<(), String> {
-        let of_shard = |group: &mut RecoveredGroup| [group_of(id), votes_of(id)].contains(&group.group);
-        let recovered: Vec<RecoveredGroup> = self.recovered.extract_if(.., of_shard).collect();
+        let recovered: Vec<RecoveredGroup> =
+            self.recovered.extract_if(.., |group| is_of(id, group)).collect();
         let group = Config {
             id: raft_id(replica),
             own: Member { node: replica.node },
@@ -143,9 +185,12 @@ impl PlacedReplicas {
         let (log, owner) = (self.config.log.clone(), (self.config.owner)());
         let started = ShardAgreement::start(now, id, group, log, &recovered, placement.owner_key, owner);
         let (state, agreement) = started.map_err(|error| {
+            // Without what it had, it could vote twice.
+            self.failed.insert(id, replica.since);
             format!(
-                "the replica of shard {} cannot be read: {error}. The other replicas go on; to make it again, stop \
-                 this node, move its data directory away, and start it with an empty one",
+                "the replica of shard {} cannot be read: {error}. It takes no part until this node has another one: \
+                 stop the node, move its data directory away, and start it with an empty one. The other replicas of \
+                 this node go on",
                 id.0
             )
         })?;
@@ -156,27 +201,48 @@ impl PlacedReplicas {
         Ok(())
     }
 
-    /// Ends a replica that the shard has no more, and removes its data. Returns false while the worker has it.
-    fn end(&mut self, id: ShardId) -> Result<bool, String> {
+    /// Ends a replica that the shard has no more, and drops its data. Returns true when nothing of it is left.
+    fn end(&mut self, placement: &Placement, id: ShardId) -> Result<bool, String> {
         if let Some(Running { exists, .. }) = self.running.remove(&id) {
             tracing::info!(shard = id.0, "the replica of a shard ends");
             self.config.notifier.stop_replica(id);
-            self.ending.insert(id, exists);
+            self.ending.insert(id, Ending::Stops(exists));
         }
-        if self.ending.get(&id).is_some_and(|exists| exists.strong_count() > 0) {
-            return Ok(false);
+        self.recovered.retain(|group| !is_of(id, group));
+        match self.ending.get(&id) {
+            Some(Ending::Stops(exists)) if exists.strong_count() > 0 => Ok(false),
+            Some(Ending::Stops(_)) | None => {
+                self.config.notifier.drops(id);
+                self.config.log.drop_group(group_of(id));
+                self.config.log.drop_group(votes_of(id));
+                self.ending.insert(id, Ending::Drops);
+                Ok(false)
+            }
+            Some(Ending::Drops) if !self.config.notifier.has_dropped(id) => Ok(false),
+            Some(Ending::Drops) => {
+                let before = self.stored.clone();
+                self.stored.since.remove(&id);
+                self.store(placement, before)?;
+                self.ending.remove(&id);
+                self.failed.remove(&id);
+                Ok(true)
+            }
         }
-        self.recovered.retain(|group| ![group_of(id), votes_of(id)].contains(&group.group));
-        self.ending.remove(&id);
-        self.stored.remove(&id);
-        self.store()?;
-        Ok(true)
     }
 
-    fn store(&mut self) -> Result<(), String> {
-        (self.config.store)(&self.stored)
-            .map_err(|error| format!("the list of replicas cannot be stored: {error}"))
+    /// Stores the list, or takes its change back.
+    fn store(&mut self, placement: &Placement, before: StoredReplicas) -> Result<(), String> {
+        self.stored.version = placement.version;
+        (self.config.store)(&self.stored).map_err(|error| {
+            self.stored = before;
+            format!("the list of replicas cannot be stored: {error}")
+        })
     }
+}
+
+/// Returns whether a group of the log belongs to the replica of a shard.
+fn is_of(id: ShardId, group: &RecoveredGroup) -> bool {
+    [group_of(id), votes_of(id)].contains(&group.group)
 }
 
 /// Number of a replica in its Raft group. A replica that was added later has another one.
@@ -189,13 +255,21 @@ fn raft_id(replica: ShardReplica) -> ReplicaId {
     ReplicaId(mix(replica.replica.0 ^ mix(replica.since.wrapping_mul(0x9E37_79B9_7F4A_7C15))).max(1))
 }
 
-fn target_of(shard: &ShardPlacement) -> TargetMembers {
-    let target = shard.target();
-    let voters = target.iter().map(|voter| (raft_id(*voter), Member { node: voter.node })).collect();
-    TargetMembers {
+/// Returns the members that the group of a shard should have, for one of its replicas.
+fn target_of(placement: &Placement, id: ShardId, own: ShardReplica) -> Option<TargetMembers> {
+    let shard = placement.shard(id)?;
+    let members = |replicas: &[ShardReplica]| -> BTreeMap<ReplicaId, Member> {
+        replicas.iter().map(|replica| (raft_id(*replica), Member { node: replica.node })).collect()
+    };
+    // The first voters are those that the first command has added. They make the group, unless it exists already: a
+    // change of them is reported by a leader only.
+    let first = placement.shards().flat_map(|(_, shard)| &shard.voters).map(|voter| voter.since).min();
+    let are_first = shard.voters.iter().all(|voter| Some(voter.since) == first);
+    let makes = are_first && shard.voters.contains(&own);
+    Some(TargetMembers {
         epoch: shard.epoch,
-        voters,
-        founds: target.iter().all(|voter| voter.since == shard.epoch),
+        voters: members(&shard.target()),
+        founders: if makes { members(&shard.voters) } else { BTreeMap::new() },
         is_settled: shard.is_settled(),
-    }
+    })
 }

@@ -110,7 +110,8 @@ fn follow(
     placements: &Receiver<Arc<Placement>>,
     now: &dyn Fn() -> broker::Time,
 ) {
-    let (mut placement, mut again, mut last_error): (Option<Arc<Placement>>, _, _) = (None, None, None);
+    let (mut placement, mut again, mut last_error): (Option<Arc<Placement>>, _, Option<String>) =
+        (None, None, None);
     loop {
         let next = match again {
             Some(after) => placements.recv_timeout(after),
@@ -122,18 +123,15 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let Some(placement) = &placement else { continue };
-        match replicas.follow(now(), placement) {
-            Ok(waits) => {
-                again = waits.then(|| Duration::from_millis(FOLLOW_AGAIN_MS));
-                last_error = None;
-            }
-            Err(error) => {
-                again = Some(TRY_AGAIN);
-                if last_error.as_ref() != Some(&error) {
-                    tracing::error!("{error}");
-                    last_error = Some(error);
-                }
-            }
+        let error = replicas.follow(now(), placement).err();
+        again = match error.is_some() {
+            _ if replicas.waits() => Some(Duration::from_millis(FOLLOW_AGAIN_MS)),
+            true => Some(TRY_AGAIN),
+            false => None,
+        };
+        if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(*error)) {
+            tracing::error!("{error}");
         }
+        last_error = error;
     }
 }

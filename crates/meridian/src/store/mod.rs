@@ -121,6 +121,8 @@ pub struct LogUse {
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
 /// Interval at which the node's time is written to disk. After a crash, the node's time may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
+/// Earliest time of a clock that may be right, in milliseconds since 1970: the year 2024.
+const CLOCK_MIN_MS: u64 = 1_704_067_200_000;
 
 impl Store {
     /// Opens the store, and creates it when there is none. Logs the progress.
@@ -163,7 +165,10 @@ impl Store {
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
         let file = ReplicasFile::of(&directory);
+        let are_agreed = opened.recovery.groups.iter().any(|group| shardlog::is_of_agreement(group.group));
         let (shards, of_cluster) = match (log_use.shares_shards, file.read()?) {
+            (true, None) if are_agreed => return Err(has_no_list(&directory)),
+            (false, None) if are_agreed => return Err(has_shared_sessions(&directory)),
             (false, None) => (restore(opened.recovery.groups, hash_key)?, None),
             (true, Some(stored)) => (Vec::new(), Some((stored, opened.recovery.groups))),
             (true, None) if opened.recovery.groups.is_empty() => (Vec::new(), Some(Default::default())),
@@ -189,7 +194,7 @@ impl Store {
         let clock = ClockFile::of(&directory);
         let (now, noted) = (clock::now(Duration::ZERO), clock.read());
         let incarnation = match log_use.shares_shards {
-            true => cluster_incarnation(),
+            true => cluster_incarnation()?,
             false => shardlog::incarnation(&shards, noted.as_ref(), &now),
         };
         let node = Duration::from_millis(incarnation.began.0);
@@ -252,9 +257,25 @@ impl Store {
 }
 
 /// Incarnation of a node whose shards belong to its cluster: the time is that of the wall clocks, which all nodes have.
-pub fn cluster_incarnation() -> broker::Incarnation {
+///
+/// # Errors
+/// The clock is certainly wrong: sessions would expire by it.
+pub fn cluster_incarnation() -> Result<broker::Incarnation, String> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-    broker::Incarnation { began: broker::Time(wall), number: wall }
+    if wall < CLOCK_MIN_MS {
+        return Err("the clock of this machine is before 2024, and sessions of the cluster expire by it: set it, for \
+             example by NTP, before the node starts (cluster.replicas)"
+            .to_owned());
+    }
+    Ok(broker::Incarnation { began: broker::Time(wall), number: wall })
+}
+
+fn has_no_list(directory: &Path) -> String {
+    format!(
+        "{}: replicas of a cluster are stored here without the file `replicas`, which says which ones. Start the node \
+         with an empty data directory: it gets its replicas from the other cores",
+        directory.display()
+    )
 }
 
 fn has_own_sessions(directory: &Path) -> String {

@@ -8,10 +8,11 @@ use broker::ShardId;
 use shardlog::StoredReplicas;
 
 const FILE: &str = "replicas";
-/// First line of the file.
-const FORM: &str = "1";
+/// Begin of the first line of the file. The version of the placement follows.
+const FORM: &str = "1 ";
 
-/// File with a line for each replica: the shard, and the index of the command that added the replica.
+/// File with the version of the placement that it is of, and a line for each replica: the shard, and the index of the
+/// command that added the replica.
 pub struct ReplicasFile(PathBuf);
 
 impl ReplicasFile {
@@ -40,22 +41,20 @@ impl ReplicasFile {
 
     /// Replaces the file durably.
     pub fn write(&self, stored: &StoredReplicas) -> io::Result<()> {
-        let lines = stored.iter().map(|(shard, since)| format!("{} {since}\n", shard.0));
-        let text = format!("{FORM}\n{}", lines.collect::<String>());
+        let lines = stored.since.iter().map(|(shard, since)| format!("{} {since}\n", shard.0));
+        let text = format!("{FORM}{}\n{}", stored.version, lines.collect::<String>());
         api::durable::replace(&self.0, text.as_bytes())
     }
 }
 
 fn decode(text: &str) -> Option<StoredReplicas> {
-    let mut lines = text.lines();
-    if lines.next() != Some(FORM) || !text.ends_with('\n') {
-        return None;
-    }
+    let mut lines = text.strip_suffix('\n')?.lines();
+    let version = lines.next()?.strip_prefix(FORM)?.parse().ok()?;
     let replica = |line: &str| {
         let (shard, since) = line.split_once(' ')?;
         Some((ShardId(shard.parse().ok()?), since.parse().ok()?))
     };
-    lines.map(replica).collect()
+    Some(StoredReplicas { version, since: lines.map(replica).collect::<Option<_>>()? })
 }
 
 #[cfg(test)]
@@ -68,11 +67,12 @@ mod tests {
         fs::create_dir_all(&directory).expect("a directory");
         let file = ReplicasFile::of(&directory);
         assert_eq!(file.read(), Ok(None));
-        for stored in [StoredReplicas::new(), [(ShardId(0), 7), (ShardId(15), u64::MAX)].into()] {
+        for since in [[].into(), [(ShardId(0), 7), (ShardId(15), u64::MAX)].into()] {
+            let stored = StoredReplicas { version: 9, since };
             file.write(&stored).expect("written");
             assert_eq!(file.read(), Ok(Some(stored)));
         }
-        for text in ["", "1", "2\n", "1\n3\n", "1\n3 4", "1\n3 x\n", "1\n70000 1\n"] {
+        for text in ["", "1 9", "2 9\n", "1\n", "1 9\n3\n", "1 9\n3 4", "1 9\n3 x\n", "1 9\n70000 1\n"] {
             fs::write(directory.join(FILE), text).expect("written");
             let error = file.read().expect_err(text);
             assert!(error.contains("newer version"), "{error}");

@@ -138,8 +138,8 @@ impl AgreedShards {
                 snapshot_piece_bytes: 10_000,
                 ..consensus::Config::new(LogGroup(0), id, own, 0)
             };
-            let voters = (0..nodes).map(member).collect();
-            let target = TargetMembers { epoch: 0, voters, founds: true, is_settled: true };
+            let voters: BTreeMap<_, _> = (0..nodes).map(member).collect();
+            let target = TargetMembers { epoch: 0, founders: voters.clone(), voters, is_settled: true };
             let mut entropy = [0; 48];
             entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
             Host {
@@ -423,7 +423,7 @@ impl AgreedShards {
     fn reconcile(&mut self) {
         let replicas = self.hosts.iter().filter_map(|host| host.setup.replica.as_ref());
         let voters = replicas.map(|replica| (replica.config.id, replica.config.own)).collect();
-        let target = TargetMembers { epoch: 1, voters, founds: false, is_settled: false };
+        let target = TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false };
         for host in &mut self.hosts {
             if let Some(replica) = &mut host.setup.replica {
                 replica.target = target.clone();
