@@ -422,15 +422,17 @@ impl RetainedClient {
     fn found(&mut self, cx: &mut Context, history: &mut History, message: &Message, answers: &mut Vec<u8>) {
         let Role::Reader { is_durable, read, identifier, found: last } = &mut self.role else { return };
         let Read::Reading { began, topics, filter, found, live } = read else { return };
+        let at = topic_number(&message.topic);
+        if let Some(at) = at.filter(|_| !message.retain) {
+            // The retained message of the topic does not follow it, even if it is for an earlier subscription.
+            return live.push(at);
+        }
         if !message.subscription_ids.contains(identifier) {
             // An earlier read was broken off.
             return;
         }
-        if let Some(at) = topic_number(&message.topic) {
-            match message.payload.parse() {
-                Ok(write) if message.retain => drop(found.insert(at, write)),
-                _ => live.push(at),
-            }
+        if let Some(at) = at {
+            found.extend(message.payload.parse().ok().map(|write| (at, write)));
             return;
         }
         let times = (*began, cx.now());
