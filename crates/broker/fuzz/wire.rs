@@ -1,11 +1,11 @@
-//! Changed forms of requests between nodes, which `corpus/wire` has one of each. Bytes are decoded or refused, and take
-//! memory in proportion to their length.
+//! Changed forms of requests between nodes and of their frames, which `corpus/wire` has one of each. Bytes are decoded
+//! or refused, and take memory in proportion to their length.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
 
-use broker::{check_wire_form, decode_wire_form};
+use broker::{check_frame_form, check_wire_form, decode_frame_form, decode_wire_form};
 use random::Random;
 
 /// Bytes that one byte of a form may become. A PUBREL of three bytes is as large in memory as any other delivery.
@@ -54,10 +54,12 @@ unsafe impl GlobalAlloc for Counting {
 pub fn check(bytes: &[u8]) {
     let before = ALLOCATED.get();
     decode_wire_form(bytes);
+    decode_frame_form(bytes);
     let allocated = ALLOCATED.get() - before;
     let max = BYTES_FIXED + BYTES_MAX * bytes.len();
     assert!(allocated <= max, "{allocated} bytes of memory for {} bytes", bytes.len());
     check_wire_form(bytes);
+    check_frame_form(bytes);
 }
 
 /// Checks a form, and again with the largest number wherever a count may be.
@@ -70,11 +72,11 @@ pub fn check_counts(form: &[u8]) {
     }
 }
 
-/// All requests and answers.
+/// All requests, answers and frames.
 pub fn corpus() -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/wire");
     let read = |name| std::fs::read_to_string(directory.join(name)).expect("a readable file");
-    let texts = read("requests.txt") + &read("answers.txt");
+    let texts = read("requests.txt") + &read("answers.txt") + &read("frames.txt");
     let bytes = |line: &str| -> Option<Vec<u8>> {
         let hex = line.split_once(": ")?.1;
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect()

@@ -165,9 +165,14 @@ pub enum WorkerCommand {
     Peers(Box<Inbound>),
     /// A frame of a worker of this node, for a shard of the receiver or for the receiver.
     ShardFrame(ShardFrame),
-    /// A completion for a worker of this node, when the replica of the shard on this node has applied the record of
-    /// this index.
-    AwaitRecord {
+    /// A completion for a worker of this node, when this node has reached this route position of the shard.
+    AwaitRoutes {
+        shard: ShardId,
+        index: u64,
+        completion: Box<Completion>,
+    },
+    /// A completion of a shard for a connection of the receiver, after this node has reached this route position.
+    RoutesKnown {
         shard: ShardId,
         index: u64,
         completion: Box<Completion>,
@@ -250,7 +255,8 @@ impl WorkerCommand {
             | WorkerCommand::Scan(_)
             | WorkerCommand::DropScan(_)
             | WorkerCommand::AuthResult(..)
-            | WorkerCommand::AwaitRecord { .. }
+            | WorkerCommand::AwaitRoutes { .. }
+            | WorkerCommand::RoutesKnown { .. }
             | WorkerCommand::RetryAuthorize(..)
             | WorkerCommand::StartReplica(_)
             | WorkerCommand::StopReplica(_)

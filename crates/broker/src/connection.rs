@@ -13,7 +13,7 @@ use crate::backlog::Waiting;
 use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
 use crate::full_queues::{FullTime, Source};
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardSet, Ticket, Time};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
 use crate::message_queue::MessageQueue;
 use crate::node::{Node, OwnerKey};
@@ -341,6 +341,8 @@ pub(crate) struct PendingAck {
     pub rules: u64,
     /// Nodes that have to know the subscriptions once this node does; `Local` when no other node has to any more.
     pub level: SubackLevel,
+    /// Route position of the session's shard that other nodes have to reach, if the shard belongs to a cluster.
+    pub shard: Option<(ShardId, u64)>,
     pub outstanding: u32,
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,

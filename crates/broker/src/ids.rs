@@ -62,11 +62,14 @@ pub struct GroupId {
 }
 
 /// SUBSCRIBE or UNSUBSCRIBE of a connection that a completion belongs to: a Packet Identifier for a client's, a greater
-/// number for an operator's.
+/// number for an operator's, 0 for CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
 impl Ticket {
+    /// Stands for the CONNECT of a connection. No Packet Identifier is 0 [MQTT-2.2.1-3].
+    pub(crate) const CONNECT: Self = Self(0);
+
     pub fn of(packet_id: PacketId) -> Self {
         Self(u32::from(packet_id.get()))
     }

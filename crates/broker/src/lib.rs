@@ -61,3 +61,5 @@ pub use store::{
 #[doc(hidden)]
 pub use store::{check_wire_form, decode_wire_form};
 pub use worker::{LaneCounters, ReadCounters, Received, SETTLE_ROUNDS, Then, Worker};
+#[doc(hidden)]
+pub use worker::{check_frame_form, decode_frame_form};

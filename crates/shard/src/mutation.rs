@@ -26,6 +26,8 @@ mutation::mutations! {
     ForgetConnections,
     /// Workers go on in an incarnation of their node that is over for the others.
     KeepIncarnation,
+    /// A node without a replica of a shard skips a change of its routes when the shard has another leader.
+    SkipRouteChanges,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
     /// A published Will is due again after a restart.

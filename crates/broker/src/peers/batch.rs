@@ -31,8 +31,8 @@ pub struct Outbound {
     pub agreement_frames: Vec<(ShardId, Frame)>,
     /// This node leads the shard in this term now (`Some`), or not any more (`None`).
     pub leads: Vec<(ShardId, Option<u64>)>,
-    /// Route positions of shards on this node that have changed. The node knows all changes of the shard's Topic Filters
-    /// up to its position. A position grows while the node runs.
+    /// Route positions of shards on this node that have changed. The node knows all changes of the shard's Topic
+    /// Filters up to its position. A position grows while the node runs. It was reached before [`Self::announces`].
     pub route_positions: Vec<(ShardId, u64)>,
     /// An incarnation of this node that is over for a shard, as its leader says.
     pub ended: Option<u64>,
@@ -111,7 +111,7 @@ pub struct Forward {
     pub token: Option<Token>,
 }
 
-/// A SUBSCRIBE whose filters are in this node's index.
+/// A SUBSCRIBE whose filters are in this node's index, or a CONNECT whose session has subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announce {
     pub connection: ConnectionId,

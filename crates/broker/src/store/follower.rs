@@ -8,6 +8,7 @@ use shard::{Effect, Shard};
 use super::host::{HostContext, ShardHost};
 use super::log::{Agreement, Frame, StoreEvent, StoreLog};
 use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
+use super::replica_routes::ReplicaRoutes;
 use super::shard_routes::ShardRoutes;
 use crate::counters::StoreCounters;
 use crate::ids::{ShardId, Time};
@@ -17,14 +18,13 @@ use crate::settings::Settings;
 pub struct Follower {
     replica: Replica,
     context: HostContext,
-    routes: ShardRoutes,
+    routes: ReplicaRoutes,
     /// Term in which the replica leads. No later event is handled before there is a host.
     leads: Option<u64>,
 }
 
 impl Follower {
-    pub(super) fn new(replica: Replica, context: HostContext) -> Self {
-        let routes = ShardRoutes::new(context.node_routes.clone(), replica.id(), replica.is_agreed());
+    pub(super) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
         Self { replica, context, routes, leads: None }
     }
 
@@ -36,7 +36,9 @@ impl Follower {
         agreement: Option<Box<dyn Agreement>>,
         context: HostContext,
     ) -> Self {
-        Self::new(Replica::new(state, log, agreement, context.hash_key), context)
+        let replica = Replica::new(state, log, agreement, context.hash_key);
+        let routes = ShardRoutes::new(context.node_routes.clone(), replica.id(), replica.is_agreed());
+        Self::new(replica, context, ReplicaRoutes::new(routes))
     }
 
     pub fn id(&self) -> ShardId {
@@ -57,18 +59,28 @@ impl Follower {
     }
 
     pub fn into_host(self) -> ShardHost {
-        ShardHost::new(self.replica, self.context)
+        ShardHost::new(self.replica, self.context, self.routes)
     }
 
     /// Adds the routes of the state with which the node starts.
-    pub fn recall(&self) {
-        self.routes.replace(&BTreeSet::new(), self.replica.state());
+    pub fn recall(&mut self) {
+        self.routes.restore(&BTreeSet::new(), self.replica.state());
     }
 
-    /// Ends the replica on this node.
-    pub fn end(self) {
+    /// Ends the replica on this node. Returns the filters whose routes it leaves in the index.
+    pub fn end(self) -> BTreeSet<Box<str>> {
         self.context.load.note_retained(self.id(), (0, 0), &self.context.settings);
-        self.routes.remove_all(self.replica.state());
+        self.routes.into_filters(self.replica.state())
+    }
+
+    /// Routes and state of the replica.
+    pub fn routes_mut(&mut self) -> (&mut ReplicaRoutes, &Shard) {
+        (&mut self.routes, self.replica.state())
+    }
+
+    /// Route position of the replica.
+    pub fn route_position(&self) -> u64 {
+        self.routes.position(self.replica.passed_over())
     }
 
     /// Publishes the number of retained messages, when it has changed and about once a second.
@@ -112,20 +124,22 @@ impl Follower {
                 ReplicaEvent::Leads { term } => self.leads = Some(term),
                 ReplicaEvent::Committed(mut committed) => {
                     effects += committed.effects.len().max(1);
+                    self.routes.begin(committed.index);
                     for effect in committed.effects.drain(..) {
                         match effect {
-                            Effect::FilterAdded { filter } => {
-                                self.routes.add(&filter);
-                            }
-                            Effect::FilterRemoved { filter } => self.routes.remove(&filter),
+                            Effect::FilterAdded { filter } => drop(self.routes.add(filter)),
+                            Effect::FilterRemoved { filter } => self.routes.remove(filter),
                             Effect::RetainedChanged { .. } => self.tend_retained(),
                             _ => {}
                         }
                     }
+                    if committed.is_whole {
+                        self.routes.end();
+                    }
                     self.replica.reuse(committed.effects);
                 }
                 ReplicaEvent::Restored { filters } => {
-                    self.routes.replace(&filters, self.replica.state());
+                    self.routes.restore(&filters, self.replica.state());
                     self.tend_retained();
                 }
                 // Nobody waits for what an earlier host wanted to read.

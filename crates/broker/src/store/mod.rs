@@ -13,6 +13,7 @@ mod groups;
 mod host;
 mod log;
 mod replica;
+mod replica_routes;
 mod retained_stamps;
 mod shard_routes;
 pub(crate) mod wire;
@@ -35,6 +36,8 @@ pub use log::{
     ReplicaStart, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
 };
 pub use replica::ReplicaCounters;
+pub(crate) use replica_routes::ReplicaRoutes;
+pub(crate) use shard_routes::ShardRoutes;
 #[doc(hidden)]
 pub use wire::{check_wire_form, decode_wire_form};
 

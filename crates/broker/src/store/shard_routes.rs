@@ -1,4 +1,4 @@
-//! Routes to one shard in the index of this node.
+//! Routes to one shard in the index of this node. [`ReplicaRoutes`](super::ReplicaRoutes) is the view of a replica.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use crate::routes::Routes;
 
 /// Routes of the Topic Filters that durable sessions of a shard have.
 ///
-/// On a node alone other nodes learn of them. In a cluster whose nodes have replicas of the shard, each replica keeps
-/// the routes on its own node.
-pub(super) struct ShardRoutes {
+/// On a node alone other nodes learn of them. When the shard belongs to a cluster, each node keeps them itself: its
+/// replica does, or a worker that learns them from the leader.
+#[derive(Clone)]
+pub(crate) struct ShardRoutes {
     routes: Arc<Routes>,
     shard: ShardId,
     is_agreed: bool,
@@ -22,6 +23,11 @@ pub(super) struct ShardRoutes {
 impl ShardRoutes {
     pub fn new(routes: Arc<Routes>, shard: ShardId, is_agreed: bool) -> Self {
         Self { routes, shard, is_agreed }
+    }
+
+    /// Returns whether the shard belongs to a cluster.
+    pub fn is_agreed(&self) -> bool {
+        self.is_agreed
     }
 
     /// Adds the route of a filter. Returns false when the index has no room.
@@ -50,11 +56,6 @@ impl ShardRoutes {
             self.add(filter);
         });
         before.iter().filter(|filter| !now.contains(&***filter)).for_each(|filter| self.remove(filter));
-    }
-
-    /// Removes the routes of a state.
-    pub fn remove_all(&self, state: &shard::Shard) {
-        state.filters().iter().for_each(|filter| self.remove(filter));
     }
 
     fn route(&self) -> Route {

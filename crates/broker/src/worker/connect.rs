@@ -366,6 +366,18 @@ impl Worker {
     }
 }
 
+impl Worker {
+    /// Refuses a client whose session is claimed: other nodes have not confirmed in time that they know its
+    /// subscriptions.
+    pub(super) fn claim_unknown_elsewhere(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase == Phase::Claiming {
+            let version = connection.version;
+            self.refuse_connect(id.slot, version, ReasonCode::ServerBusy);
+        }
+    }
+}
+
 /// Returns the QoS that a subscription is granted.
 pub(super) fn granted_qos(asked: QoS, qos_max: u8) -> QoS {
     asked.min(QoS::from_bits(qos_max).unwrap_or(QoS::ExactlyOnce))

@@ -51,7 +51,7 @@ use std::time::Duration;
 use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
-pub use lanes::{LaneCounters, ReadCounters};
+pub use lanes::{LaneCounters, ReadCounters, check_frame_form, decode_frame_form};
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
@@ -159,19 +159,25 @@ impl Worker {
             let context = host_context(&node, &settings, shard);
             Some(Follower::open(node.take_shard(shard), node.log.clone(), agreement, context))
         });
+        let shards = HostedShards::new(shards);
         let interval = settings.sys.interval;
+        let mut lanes = node.own.map(|own| Box::new(Lanes::new(own, id, node.workers)));
+        if let Some(lanes) = &mut lanes {
+            let others = node.hosted(id).filter(|shard| shards.state(*shard).is_none());
+            others.for_each(|shard| lanes.learn(&node, shard));
+        }
         Self {
             id,
             clock: Clock::new(node.began()),
             connections: Slots::default(),
             dispatcher: Dispatcher::new(node.routes.reader(), node.secret(TOPICS_SECRET)),
             outbox: Outbox::new(id, node.workers, node.own.is_some()),
-            lanes: node.own.map(|own| Box::new(Lanes::new(own, id, node.workers))),
+            lanes,
             peers: PeerTraffic::new(id),
             copies: RetainedCopies::default(),
             wheel: Wheel::default(),
             ready: ReadyLists::default(),
-            shards: HostedShards::new(shards),
+            shards,
             own_retained: RetainedShard::default(),
             waiting_scans: WaitingScans::default(),
             wills: WaitingWills::default(),
@@ -202,6 +208,7 @@ impl Worker {
     pub(crate) fn recall(&mut self) {
         self.shards.recall();
         self.apply_output();
+        self.routes_moved();
     }
 
     /// Begins a replica of a shard while the node runs.
@@ -209,13 +216,13 @@ impl Worker {
         let id = ShardId(state.id());
         let context = host_context(&self.node, &self.settings, id);
         let replica = Follower::open(state, self.node.log.clone(), Some(agreement), context);
-        self.shards.add(replica);
+        self.learn_until_known(id, replica);
         self.process_store_events();
     }
 
     /// Ends the replica of a shard. Requests of this node go to the other replicas.
     pub(super) fn stop_replica(&mut self, id: ShardId) {
-        self.shards.remove(id);
+        self.stop_replica_and_learn(id);
         self.process_store_events();
     }
 

@@ -10,7 +10,7 @@ use super::dispatch::{Origin, Publishing};
 use crate::batch::Token;
 use crate::connection::{AckKind, PendingAck};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, Time, WorkerId, hash};
+use crate::ids::{ConnectionId, ShardId, Ticket, Time, WorkerId, hash};
 use crate::message::MessageView;
 use crate::node::Node;
 use crate::peers::{
@@ -20,7 +20,7 @@ use crate::peers::{
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::Route;
-use crate::store::{GroupName, Offer, Request};
+use crate::store::{GroupName, Offer, Request, SHARDS};
 
 /// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
@@ -45,11 +45,13 @@ pub(super) struct PeerTraffic {
     pub outbound: Outbound,
     /// Messages of other nodes that wait to be stored here.
     arrivals: Slab<Arrival>,
+    /// Route position of each shard that all nodes that may acknowledge messages have reached, as far as it is known.
+    known: [u64; SHARDS as usize],
 }
 
 impl PeerTraffic {
     pub fn new(worker: WorkerId) -> Self {
-        Self { outbound: Outbound::new(worker), arrivals: Slab::new() }
+        Self { outbound: Outbound::new(worker), arrivals: Slab::new(), known: [0; SHARDS as usize] }
     }
 
     /// Returns the location of a message in the frames of this turn, and the hash of its topic.
@@ -114,13 +116,34 @@ impl PeerTraffic {
     /// is sent; one more completion then comes.
     pub fn announce(&mut self, node: &Node, connection: ConnectionId, pending: &mut PendingAck) -> bool {
         let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
-        let is_awaited =
-            level != SubackLevel::Local && !pending.filters.is_empty() && node.routes.peers().is_some();
+        let PendingAck { ticket, shard, .. } = *pending;
+        let is_awaited = level != SubackLevel::Local
+            && !pending.filters.is_empty()
+            && node.routes.peers().is_some()
+            && !shard.is_some_and(|shard| self.is_known(shard));
         if is_awaited {
-            self.outbound.announces.push(Announce { connection, ticket: pending.ticket, level, shard: None });
+            self.outbound.announces.push(Announce { connection, ticket, level, shard });
             pending.outstanding = 1;
         }
         is_awaited
+    }
+
+    /// Announces the subscriptions of a session that a connection has claimed.
+    pub fn announce_claim(&mut self, connection: ConnectionId, shard: (ShardId, u64)) {
+        let (ticket, level, shard) = (Ticket::CONNECT, SubackLevel::Cluster, Some(shard));
+        self.outbound.announces.push(Announce { connection, ticket, level, shard });
+    }
+
+    /// Returns whether all nodes that may acknowledge messages have reached a route position.
+    pub fn is_known(&self, (shard, position): (ShardId, u64)) -> bool {
+        self.known.get(shard.index()).is_some_and(|known| *known >= position)
+    }
+
+    /// Notes that other nodes have reached a route position. One that has not gets no lease before it has.
+    pub fn note_known(&mut self, (shard, position): (ShardId, u64)) {
+        if let Some(known) = self.known.get_mut(shard.index()) {
+            *known = position.max(*known);
+        }
     }
 
     /// Returns the message that waits under `key`.
@@ -276,7 +299,14 @@ impl Worker {
         }
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {
-            if is_known {
+            if ticket == Ticket::CONNECT {
+                self.claim_announced(connection, is_known);
+            } else if is_known {
+                if let Some(shard) =
+                    self.pending_ack(connection, ticket, AckKind::Sub).and_then(|it| it.shard)
+                {
+                    self.peers.note_known(shard);
+                }
                 self.one_stored(connection, ticket, AckKind::Sub);
             } else if self.connections.get_mut(connection.slot, connection.generation).is_some() {
                 // It is unknown whether other nodes know the subscription, so it is neither granted nor refused.

@@ -111,8 +111,11 @@ impl Worker {
             WorkerCommand::AdminRequest(request) => self.admin_request(*request.0),
             WorkerCommand::Peers(inbound) => self.take_inbound(*inbound),
             WorkerCommand::ShardFrame(frame) => self.take_shard_frame(&frame),
-            WorkerCommand::AwaitRecord { shard, index, completion } => {
-                self.await_record(shard, index, *completion);
+            WorkerCommand::AwaitRoutes { shard, index, completion } => {
+                self.await_routes(shard, index, *completion);
+            }
+            WorkerCommand::RoutesKnown { shard, index, completion } => {
+                self.routes_known(shard, index, *completion);
             }
             WorkerCommand::StartReplica(start) => self.start_replica(*start),
             WorkerCommand::StopReplica(shard) => self.stop_replica(shard),
@@ -129,7 +132,7 @@ impl Worker {
             self.announce_leader(shard, term);
         }
         self.apply_output();
-        self.release_completions();
+        self.routes_moved();
         self.resume_scans();
     }
 

@@ -1,6 +1,6 @@
 //! Shards that a worker hosts, with the events of the log that wait for them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use shard::NodeIncarnation;
@@ -11,7 +11,8 @@ use crate::ids::{SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::peers::MemberIncarnations;
 use crate::settings::Settings;
 use crate::store::{
-    Follower, Incarnation, Numbered, Producer, ReplicaCounters, Request, ShardHost, ShardOutput, StoreEvent,
+    Follower, Incarnation, Numbered, Producer, ReplicaCounters, ReplicaRoutes, Request, ShardHost,
+    ShardOutput, StoreEvent,
 };
 
 /// Approximate maximum number of effects of log events in one turn.
@@ -60,7 +61,7 @@ impl HostedShards {
     }
 
     /// Adds a replica of a shard that begins on this node.
-    pub fn add(&mut self, replica: Follower) {
+    pub fn add(&mut self, mut replica: Follower) {
         let id = replica.id();
         debug_assert!(self.state(id).is_none(), "a shard has one replica on a node");
         replica.recall();
@@ -68,19 +69,33 @@ impl HostedShards {
         self.followers.push((id, replica));
     }
 
-    /// Ends the replica of a shard, with its routes.
-    pub fn remove(&mut self, id: ShardId) {
+    /// Ends the replica of a shard. Returns its route position and the filters whose routes it leaves in the index.
+    pub fn remove(&mut self, id: ShardId) -> Option<(u64, BTreeSet<Box<str>>)> {
         if let Some(at) = self.hosts.iter().position(|(shard, _)| *shard == id) {
             let (_, host) = self.hosts.swap_remove(at);
             self.followers.push((id, host.into_follower()));
             self.led.push((id, None));
         }
         let replica = self.followers.iter().position(|(shard, _)| *shard == id);
-        if let Some(at) = replica {
-            self.followers.swap_remove(at).1.end();
-        }
+        let (_, replica) = replica.map(|at| self.followers.swap_remove(at))?;
         self.events.retain(|(shard, _)| *shard != id);
         self.agreements.remove(id);
+        Some((replica.route_position(), replica.end()))
+    }
+
+    /// Route positions of the replicas, which this node leads or not.
+    pub fn route_positions(&self) -> impl Iterator<Item = (ShardId, u64)> {
+        let of_hosts = self.hosts.iter().map(|(id, host)| (*id, host.route_position()));
+        of_hosts.chain(self.followers.iter().map(|(id, follower)| (*id, follower.route_position())))
+    }
+
+    /// Routes and state of a replica.
+    pub fn routes_mut(&mut self, id: ShardId) -> Option<(&mut ReplicaRoutes, &shard::Shard)> {
+        let Self { hosts, followers, .. } = self;
+        if let Some((_, host)) = hosts.iter_mut().find(|(shard, _)| *shard == id) {
+            return Some(host.routes_mut());
+        }
+        followers.iter_mut().find(|(shard, _)| *shard == id).map(|(_, follower)| follower.routes_mut())
     }
 
     pub fn get(&self, id: ShardId) -> Option<&ShardHost> {
@@ -174,7 +189,7 @@ impl HostedShards {
     pub fn recall(&mut self) {
         let Self { hosts, followers, output, .. } = self;
         hosts.iter_mut().for_each(|(_, shard)| shard.recall(output));
-        followers.iter().for_each(|(_, follower)| follower.recall());
+        followers.iter_mut().for_each(|(_, follower)| follower.recall());
     }
 
     pub fn start(&mut self, now: Time, incarnation: Incarnation) {

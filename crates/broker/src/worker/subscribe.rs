@@ -64,6 +64,7 @@ impl Worker {
             rules: self.node.access.generation(),
             // A durable session must not miss messages from any node.
             level: if session.is_some() { SubackLevel::Cluster } else { level },
+            shard: None,
             outstanding: 0,
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
@@ -212,6 +213,7 @@ impl Worker {
             kind: AckKind::Unsub,
             rules: 0,
             level: SubackLevel::Local,
+            shard: None,
             outstanding: 0,
             reasons: Vec::new(),
             filters: Vec::new(),
@@ -384,7 +386,12 @@ impl Worker {
         self.one_stored(id, ticket, AckKind::Unsub);
     }
 
-    fn pending_ack(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) -> Option<&mut PendingAck> {
+    pub(super) fn pending_ack(
+        &mut self,
+        id: ConnectionId,
+        ticket: Ticket,
+        kind: AckKind,
+    ) -> Option<&mut PendingAck> {
         let flow = self.connections.get_mut(id.slot, id.generation)?.flow.as_mut()?;
         flow.acknowledging.iter_mut().find(|pending| pending.ticket == ticket && pending.kind == kind)
     }

@@ -64,7 +64,7 @@ impl ShardHost {
                 self.ended(now, session, &client_id, &shared, out);
             }
             Effect::FilterAdded { filter } => self.filter_added(filter),
-            Effect::FilterRemoved { filter } => self.routes.remove(&filter),
+            Effect::FilterRemoved { filter } => self.routes.remove(filter),
             Effect::WillDue { id, session } => {
                 if let Some(owner) = self.wills.of_sessions.remove(&session) {
                     self.wills.of_due.insert(id, owner);

@@ -59,7 +59,7 @@ use super::follower::Follower;
 use super::groups::Groups;
 use super::log::{Frame, Incarnation, StoreEvent};
 use super::replica::{Replica, ReplicaCounters};
-use super::shard_routes::ShardRoutes;
+use super::replica_routes::ReplicaRoutes;
 use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
@@ -81,7 +81,7 @@ pub struct ShardHost {
     settings: Arc<Settings>,
     /// The node's index, in which this shard is the destination for all its sessions and groups.
     node_routes: Arc<Routes>,
-    routes: ShardRoutes,
+    routes: ReplicaRoutes,
     load: Arc<NodeLoad>,
     hash_key: [u8; 16],
     random: u64,
@@ -214,7 +214,7 @@ fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
 
 impl ShardHost {
     /// Creates the host of a shard, without any connection.
-    pub(in crate::store) fn new(replica: Replica, context: HostContext) -> Self {
+    pub(in crate::store) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
         let HostContext { settings, node_routes, load, hash_key, random, counters } = context;
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
@@ -224,7 +224,7 @@ impl ShardHost {
         load.sessions.fetch_add(sessions, Relaxed);
         Self {
             id: replica.id(),
-            routes: ShardRoutes::new(node_routes.clone(), replica.id(), replica.is_agreed()),
+            routes,
             node_routes,
             load,
             hash_key,
@@ -269,8 +269,9 @@ impl ShardHost {
         self.groups.clear();
         self.charged.clear();
         self.load.sessions.fetch_sub(self.counted_sessions, Relaxed);
-        let Self { settings, node_routes, load, hash_key, random, counters, replica, .. } = self;
-        Follower::new(replica, HostContext { settings, node_routes, load, hash_key, random, counters })
+        let Self { settings, node_routes, load, hash_key, random, counters, replica, routes, .. } = self;
+        let context = HostContext { settings, node_routes, load, hash_key, random, counters };
+        Follower::new(replica, context, routes)
     }
 
     pub fn id(&self) -> ShardId {
@@ -283,6 +284,26 @@ impl ShardHost {
 
     pub fn replica_counters(&self) -> ReplicaCounters {
         self.replica.counters()
+    }
+
+    /// Routes of the replica.
+    pub fn routes(&self) -> &ReplicaRoutes {
+        &self.routes
+    }
+
+    /// Routes and state of the replica.
+    pub fn routes_mut(&mut self) -> (&mut ReplicaRoutes, &shard::Shard) {
+        (&mut self.routes, self.replica.state())
+    }
+
+    /// Route position of the replica.
+    pub fn route_position(&self) -> u64 {
+        self.routes.position(self.replica.passed_over())
+    }
+
+    /// Route position that a node must reach to know all changes that the host has answered.
+    pub fn route_position_answered(&self) -> u64 {
+        self.routes.position_begun(self.replica.passed_over())
     }
 
     /// Term in which the replica leads.

@@ -233,7 +233,7 @@ impl ShardHost {
             ReplicaEvent::Leads { term } => self.serve(now, term, out),
             ReplicaEvent::Follows => self.has_ended = true,
             // A replica that leads receives no state.
-            ReplicaEvent::Restored { filters } => self.routes.replace(&filters, self.replica.state()),
+            ReplicaEvent::Restored { filters } => self.routes.restore(&filters, self.replica.state()),
             ReplicaEvent::Committed(committed) => {
                 return Some(self.committed(now, committed, effects_max, out));
             }
@@ -246,16 +246,20 @@ impl ShardHost {
     pub(super) fn committed(
         &mut self,
         now: Time,
-        Committed { number, mut effects, is_whole }: Committed,
+        Committed { index, number, mut effects, is_whole }: Committed,
         effects_max: usize,
         out: &mut ShardOutput,
     ) -> usize {
         let mut continuations = number.map(|number| self.continuations.take(number)).unwrap_or_default();
         let count = effects.len();
+        self.routes.begin(index);
         for effect in effects.drain(..) {
             self.effect(now, effect, &mut continuations, out);
         }
         self.replica.reuse(effects);
+        if is_whole {
+            self.routes.end();
+        }
         match number {
             Some(number) if !is_whole => self.continuations.put_back(number, continuations),
             _ => self.continuations.reuse(continuations),

@@ -125,9 +125,7 @@ impl ShardHost {
 
     /// Adds a route to this shard for its first subscription with a filter.
     pub(super) fn filter_added(&mut self, text: Box<str>) {
-        if !self.routes.add(&text) {
-            self.unrouted.push(text);
-        }
+        self.unrouted.extend(self.routes.add(text));
     }
 
     /// Ends a session's shared subscription; does nothing for one that is not shared.

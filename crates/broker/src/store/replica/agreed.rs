@@ -145,11 +145,13 @@ impl Replica {
                 // Entries in between are the agreement's own.
                 if index > self.state.applied() + 1 {
                     self.state.pass_over(index - 1);
+                    self.passed_over = index - 1;
                 }
                 self.applying.batch = Some(Batch { index, number, bytes });
             }
             Step::PassOver(index) => {
                 self.state.pass_over(index);
+                self.passed_over = index;
                 agreement.done();
             }
             Step::BeginCheckpoint => {

@@ -51,6 +51,8 @@ pub(super) struct Replica {
     applying: Applying,
     /// Number of the last own batch that was applied.
     applied: u64,
+    /// Index of the last entry of the agreement's own that the state includes. It is the same on all replicas.
+    passed_over: u64,
     /// Messages that are read when this node's log has them.
     reads_held: Vec<Wanted>,
     counters: ReplicaCounters,
@@ -117,6 +119,8 @@ pub(super) enum ReplicaEvent {
 /// Effects of a batch, or of a portion of it.
 #[derive(Debug)]
 pub(super) struct Committed {
+    /// Index of the batch in the log of the shard.
+    pub index: u64,
     /// Number of the batch, if this replica proposed it since it leads.
     pub number: Option<u64>,
     /// Effects in their order. [`Replica::reuse`] takes the memory back.
@@ -147,6 +151,7 @@ impl Replica {
             appended: Appended::starting_after(state.applied()),
             applying: Applying::new(hash_key),
             applied: 0,
+            passed_over: 0,
             reads_held: Vec::new(),
             counters: ReplicaCounters::default(),
             state,
@@ -200,6 +205,12 @@ impl Replica {
     /// Condition of the log: whether messages may be accepted at all.
     pub fn condition(&self) -> Condition {
         self.condition
+    }
+
+    /// Index of the last entry of the agreement's own that the state includes. The first one of each leader is such an
+    /// entry.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over
     }
 
     /// Value of [`StoreLog::ahead_bytes`]; no limit without a log.
@@ -262,8 +273,8 @@ impl Replica {
         let batch = self.appended.durable().or(self.applying.batch())?;
         let mut effects = std::mem::take(&mut self.effects);
         let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
-        let number = batch.number;
-        self.ages.note(batch.index, now);
+        let (index, number) = (batch.index, batch.number);
+        self.ages.note(index, now);
         let is_whole = match (applied, &mut self.agreement) {
             (Ok(is_whole), _) => is_whole,
             // A later version of the program has proposed it.
@@ -278,7 +289,7 @@ impl Replica {
             self.applied = number.unwrap_or(self.applied);
             self.finish_batch();
         }
-        Some(ReplicaEvent::Committed(Committed { number, effects, is_whole }))
+        Some(ReplicaEvent::Committed(Committed { index, number, effects, is_whole }))
     }
 
     /// Removes the batch that has been applied.

@@ -1,11 +1,16 @@
 //! Frames between a worker and the leaders of shards. Little endian.
 //!
 //! ```text
-//! requests     0 | incarnation u64 | worker u16 | round u32 | flags u8
-//!              | items: number u64, epoch u32, age in ms u32, length u32, request
-//! answers      1 | incarnation u64 | shard u16 | round u32 | index u64 | received u64 | items: length u32, answer
-//! not leading  2 | incarnation u64 | shard u16 | round u32 | term u64
-//! ended        3 | incarnation u64 | shard u16 | round u32 | last u64
+//! requests       0 | incarnation u64 | worker u16 | round u32 | flags u8
+//!                | items: number u64, epoch u32, age in ms u32, length u32, request
+//! answers        1 | incarnation u64 | shard u16 | round u32 | index u64 | received u64 | items: length u32, answer
+//! not leading    2 | incarnation u64 | shard u16 | round u32 | term u64
+//! ended          3 | incarnation u64 | shard u16 | round u32 | last u64
+//! routes wanted  4 | incarnation u64 | worker u16 | number u64 | progress
+//! routes         5 | incarnation u64 | shard u16 | number u64 | flags u8 | position u64 | taken u32
+//!                | items: 1 for an added filter or 0 for a removed one, length u32, filter
+//!
+//! progress       u8 0 | position u64 | taken u32, or u8 1 | position u64 | filter
 //! ```
 //!
 //! The incarnation is that of the node of the worker, in both directions. `received` is the number of the last request
@@ -70,7 +75,7 @@ pub(super) struct Answers<'a> {
     pub incarnation: u64,
     pub shard: ShardId,
     pub round: u32,
-    /// Index of the last record that the shard had applied.
+    /// Route position of a node that knows all subscriptions in the answers.
     pub index: u64,
     pub received: Received,
     pub items: Vec<&'a [u8]>,
@@ -127,6 +132,60 @@ pub(super) enum ToWorker<'a> {
     Answers(Answers<'a>),
     NotLeading(NotLeading),
     Ended(Ended),
+    Routes(Page<'a>),
+}
+
+/// A frame for a shard.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ToShard<'a> {
+    Requests(Requests<'a>),
+    RoutesWanted(RoutesWanted),
+}
+
+/// Request of a worker for routes of a shard that has no replica on its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RoutesWanted {
+    /// Incarnation of the node of the worker.
+    pub incarnation: u64,
+    pub worker: u16,
+    /// Number of the request, which the answer repeats.
+    pub number: u64,
+    pub progress: Progress,
+}
+
+/// Routes of a shard that a node has already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// All changes up to this route position, and so many of those that follow.
+    Changes { position: u64, taken: u32 },
+    /// The part of a copy up to this filter. The copy was begun when the leader was at this position.
+    Copy { position: u64, filter: Box<str> },
+}
+
+/// Page of the routes of a shard.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Page<'a> {
+    pub incarnation: u64,
+    pub shard: ShardId,
+    /// Number of the request.
+    pub number: u64,
+    pub flags: PageFlags,
+    /// Position that the node has with the page. Of a copy: position of the leader when the copy was begun.
+    pub position: u64,
+    /// Number of changes after that position that the node has with the page.
+    pub taken: u32,
+    items: &'a [u8],
+}
+
+/// Properties of a page of routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PageFlags {
+    /// The page belongs to a copy of all filters, in their order. Otherwise it has changes.
+    pub is_copy: bool,
+    /// First page of a copy.
+    pub is_first: bool,
+    /// Last page of a copy.
+    pub is_last: bool,
 }
 
 /// Size in bytes of the items at which a frame is full, if it has one.
@@ -140,6 +199,8 @@ const REQUESTS: u8 = 0;
 const ANSWERS: u8 = 1;
 const NOT_LEADING: u8 = 2;
 const ENDED: u8 = 3;
+const ROUTES_WANTED: u8 = 4;
+const ROUTES: u8 = 5;
 
 /// Makes a frame of requests, whose items [`push_item`] has appended.
 pub(super) fn requests(incarnation: u64, worker: u16, round: u32, flags: Flags, items: &[u8]) -> Vec<u8> {
@@ -207,7 +268,129 @@ fn refusal(kind: u8, incarnation: u64, (shard, round): (ShardId, u32), number: u
     bytes
 }
 
+impl RoutesWanted {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![ROUTES_WANTED];
+        bytes.extend(self.incarnation.to_le_bytes());
+        bytes.extend(self.worker.to_le_bytes());
+        bytes.extend(self.number.to_le_bytes());
+        match &self.progress {
+            Progress::Changes { position, taken } => {
+                bytes.push(0);
+                bytes.extend(position.to_le_bytes());
+                bytes.extend(taken.to_le_bytes());
+            }
+            Progress::Copy { position, filter } => {
+                bytes.push(1);
+                bytes.extend(position.to_le_bytes());
+                bytes.extend(filter.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Result<Self, FrameError> {
+        let incarnation = u64::from_le_bytes(take(bytes)?);
+        let worker = u16::from_le_bytes(take(bytes)?);
+        let number = u64::from_le_bytes(take(bytes)?);
+        let [kind] = take(bytes)?;
+        let position = u64::from_le_bytes(take(bytes)?);
+        let progress = match kind {
+            0 => Progress::Changes { position, taken: u32::from_le_bytes(take(bytes)?) },
+            1 => {
+                let filter = str::from_utf8(std::mem::take(bytes)).map_err(|_| FrameError)?.into();
+                Progress::Copy { position, filter }
+            }
+            _ => return Err(FrameError),
+        };
+        bytes.is_empty().then_some(Self { incarnation, worker, number, progress }).ok_or(FrameError)
+    }
+}
+
+impl<'a> Page<'a> {
+    /// Makes an empty page. [`Page::push`] fills the items of a frame.
+    pub fn new(
+        incarnation: u64,
+        (shard, number): (ShardId, u64),
+        flags: PageFlags,
+        (position, taken): (u64, u32),
+        items: &'a [u8],
+    ) -> Self {
+        Self { incarnation, shard, number, flags, position, taken, items }
+    }
+
+    /// Appends a filter to the items of a page. Returns false if the page has no room for it.
+    pub fn push(is_added: bool, filter: &str, items: &mut Vec<u8>) -> bool {
+        let has_room = items.is_empty() || items.len() + ROUTE + filter.len() <= FULL;
+        if has_room {
+            items.push(u8::from(is_added));
+            push_bytes(filter.as_bytes(), items);
+        }
+        has_room
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(32 + self.items.len());
+        bytes.push(ROUTES);
+        bytes.extend(self.incarnation.to_le_bytes());
+        bytes.extend(self.shard.0.to_le_bytes());
+        bytes.extend(self.number.to_le_bytes());
+        let PageFlags { is_copy, is_first, is_last } = self.flags;
+        bytes.push(u8::from(is_copy) | u8::from(is_first) << 1 | u8::from(is_last) << 2);
+        bytes.extend(self.position.to_le_bytes());
+        bytes.extend(self.taken.to_le_bytes());
+        bytes.extend(self.items);
+        bytes
+    }
+
+    fn decode(mut bytes: &'a [u8]) -> Result<Self, FrameError> {
+        let rest = &mut bytes;
+        let incarnation = u64::from_le_bytes(take(rest)?);
+        let shard = ShardId(u16::from_le_bytes(take(rest)?));
+        let number = u64::from_le_bytes(take(rest)?);
+        let [bits] = take(rest)?;
+        let [is_copy, is_first, is_last] = [1, 2, 4].map(|bit| bits & bit != 0);
+        let flags = PageFlags { is_copy, is_first, is_last };
+        let position = u64::from_le_bytes(take(rest)?);
+        let taken = u32::from_le_bytes(take(rest)?);
+        let items = *rest;
+        while !rest.is_empty() {
+            take_route(rest)?;
+        }
+        if bits > 7 || !is_copy && bits != 0 {
+            return Err(FrameError);
+        }
+        Ok(Self { incarnation, shard, number, flags, position, taken, items })
+    }
+
+    /// Filters of the page, and whether each was added.
+    pub fn routes(&self) -> impl Iterator<Item = (bool, &'a str)> {
+        let mut rest = self.items;
+        std::iter::from_fn(move || take_route(&mut rest).ok())
+    }
+}
+
+/// Bytes of a filter in a page, in addition to its text.
+const ROUTE: usize = 5;
+
+fn take_route<'a>(bytes: &mut &'a [u8]) -> Result<(bool, &'a str), FrameError> {
+    let [kind] = take(bytes)?;
+    let filter = str::from_utf8(take_bytes(bytes)?).map_err(|_| FrameError)?;
+    if kind > 1 { Err(FrameError) } else { Ok((kind == 1, filter)) }
+}
+
 /// Decodes a frame for a shard.
+pub(super) fn decode_to_shard(mut bytes: &[u8]) -> Result<ToShard<'_>, FrameError> {
+    match bytes.first() {
+        Some(&ROUTES_WANTED) => {
+            bytes = &bytes[1..];
+            RoutesWanted::decode(&mut bytes).map(ToShard::RoutesWanted)
+        }
+        _ => decode_requests(bytes).map(ToShard::Requests),
+    }
+}
+
+/// Decodes a frame of requests.
 pub(super) fn decode_requests(mut bytes: &[u8]) -> Result<Requests<'_>, FrameError> {
     let rest = &mut bytes;
     let [kind] = take(rest)?;
@@ -230,6 +413,9 @@ pub(super) fn decode_requests(mut bytes: &[u8]) -> Result<Requests<'_>, FrameErr
 pub(super) fn decode_answers(mut bytes: &[u8]) -> Result<ToWorker<'_>, FrameError> {
     let rest = &mut bytes;
     let [kind] = take(rest)?;
+    if kind == ROUTES {
+        return Page::decode(rest).map(ToWorker::Routes);
+    }
     let incarnation = u64::from_le_bytes(take(rest)?);
     let shard = ShardId(u16::from_le_bytes(take(rest)?));
     let round = u32::from_le_bytes(take(rest)?);
@@ -248,6 +434,26 @@ pub(super) fn decode_answers(mut bytes: &[u8]) -> Result<ToWorker<'_>, FrameErro
         }
         ENDED if rest.is_empty() => Ok(ToWorker::Ended(Ended { incarnation, shard, round, last: number })),
         _ => Err(FrameError),
+    }
+}
+
+/// Decodes bytes as a frame in each direction, for the fuzz target.
+pub(in crate::worker) fn decode_any(bytes: &[u8]) {
+    drop((decode_to_shard(bytes), decode_answers(bytes)));
+}
+
+/// Checks that bytes are refused, or are a request for routes or a page that is encoded to the same bytes, for the fuzz
+/// target.
+///
+/// # Panics
+/// If they are encoded to other bytes.
+pub(in crate::worker) fn check_any(bytes: &[u8]) {
+    if let Ok(ToShard::RoutesWanted(wanted)) = decode_to_shard(bytes) {
+        assert_eq!(wanted.encode(), bytes);
+    }
+    if let Ok(ToWorker::Routes(page)) = decode_answers(bytes) {
+        assert_eq!(page.encode(), bytes);
+        page.routes().for_each(drop);
     }
 }
 
@@ -272,7 +478,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn frames() -> [Vec<u8>; 4] {
+    fn frames() -> [Vec<u8>; 7] {
         let mut items = Vec::new();
         push_item(Item { number: 0, epoch: 3, age_ms: 0, bytes: b"a" }, &mut items);
         push_item(Item { number: 9, epoch: 0, age_ms: 70, bytes: b"" }, &mut items);
@@ -284,7 +490,18 @@ mod tests {
         let answers = answers(7, (ShardId(4), 5), (77, Received::Request(9)), &items);
         let not_leading = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
         let ended = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };
-        [requests, answers, not_leading.encode(), ended.encode()]
+        let [wanted, copy_wanted] = wanted().map(|wanted| wanted.encode());
+        let mut items = Vec::new();
+        assert!(Page::push(true, "a/+", &mut items) && Page::push(false, "b", &mut items));
+        let flags = PageFlags { is_copy: true, is_first: true, is_last: false };
+        let page = Page::new(7, (ShardId(4), 8), flags, (77, 2), &items).encode();
+        [requests, answers, not_leading.encode(), ended.encode(), wanted, copy_wanted, page]
+    }
+
+    fn wanted() -> [RoutesWanted; 2] {
+        let changes = Progress::Changes { position: 77, taken: 3 };
+        let copy = Progress::Copy { position: 78, filter: "a/+".into() };
+        [changes, copy].map(|progress| RoutesWanted { incarnation: 7, worker: 2, number: 8, progress })
     }
 
     /// Nodes of different versions exchange these bytes.
@@ -298,6 +515,10 @@ mod tests {
             "02070000000000000004000500000006000000\
              00000000",
             "0307000000000000000400050000000800000000000000",
+            "040700000000000000020008000000000000000\
+             04d0000000000000003000000",
+            "04070000000000000002000800000000000000014e00000000000000612f2b",
+            "05070000000000000004000800000000000000034d00000000000000020000000103000000612f2b000100000062",
         ];
         for (frame, golden) in frames().iter().zip(golden) {
             assert_eq!(hex(frame), golden.replace(' ', ""));
@@ -306,7 +527,14 @@ mod tests {
 
     #[test]
     fn frames_are_decoded_and_no_bytes_panic() {
-        let [requests, answers, not_leading, ended] = frames();
+        let [requests, answers, not_leading, ended, changes, copy, page] = frames();
+        for (frame, wanted) in [changes, copy].iter().zip(wanted()) {
+            assert_eq!(decode_to_shard(frame), Ok(ToShard::RoutesWanted(wanted)));
+        }
+        let Ok(ToWorker::Routes(decoded)) = decode_answers(&page) else { panic!("a page") };
+        assert_eq!((decoded.shard, decoded.number, decoded.position, decoded.taken), (ShardId(4), 8, 77, 2));
+        assert!(decoded.flags.is_copy && decoded.flags.is_first && !decoded.flags.is_last);
+        assert_eq!(decoded.routes().collect::<Vec<_>>(), [(true, "a/+"), (false, "b")]);
         let decoded = decode_requests(&requests).expect("a frame");
         let flags = Flags { is_first: true, is_attached: true, wants_receipt: false };
         assert_eq!((decoded.incarnation, decoded.worker, decoded.round, decoded.flags), (7, 2, 5, flags));
@@ -330,13 +558,13 @@ mod tests {
         assert_eq!(decode_answers(&ended), Ok(ToWorker::Ended(expected)));
         for frame in frames() {
             for length in 0..frame.len() {
-                let _ = (decode_requests(&frame[..length]), decode_answers(&frame[..length]));
+                let _ = (decode_to_shard(&frame[..length]), decode_answers(&frame[..length]));
             }
             for at in 0..frame.len() {
                 for value in 0..=255 {
                     let mut bad = frame.clone();
                     bad[at] = value;
-                    let _ = (decode_requests(&bad), decode_answers(&bad));
+                    let _ = (decode_to_shard(&bad), decode_answers(&bad));
                 }
             }
         }

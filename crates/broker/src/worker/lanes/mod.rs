@@ -2,11 +2,13 @@
 //!
 //! In a cluster each request of a worker takes this way, also to a shard that this node leads: another node may lead it
 //! before the request is answered. [`Asking`] keeps what this worker has asked, [`Serving`] knows who asks the shards
-//! here. Frames for this node go into the mailbox of the worker, the others to the part that connects the nodes.
+//! here. [`Learning`] and [`Sharing`] do the same for routes of shards without a replica. Frames for this node go into
+//! the mailbox of the worker, the others to the part that connects the nodes.
 
 mod asking;
 mod frame;
 mod retained;
+mod routes;
 mod serving;
 
 use std::collections::BTreeMap;
@@ -17,17 +19,34 @@ use mqtt::ReasonCode;
 use shard::{LANES_MAX, Mutation, NodeIncarnation, mutated};
 
 use self::asking::{Asking, ToLeader};
-use self::frame::{Answers, Ended, Item, NotLeading, Requests, ToWorker, decode_answers, decode_requests};
+use self::frame::{
+    Answers, Ended, Item, NotLeading, Requests, ToShard, ToWorker, decode_answers, decode_to_shard,
+};
 pub use self::retained::ReadCounters;
 pub(super) use self::retained::Reader;
 use self::retained::RetainedReads;
+use self::routes::{Learning, Sharing};
 use self::serving::{Serving, ToProducer};
 use super::Worker;
-use crate::batch::{Token, WorkerCommand};
+use crate::batch::{Claimed, Token, WorkerCommand};
+use crate::connection::AckKind;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
-use crate::store::{Completion, Numbered, Producer, Request};
+use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
+
+/// Decodes bytes as a frame between a worker and a shard, for the fuzz target.
+pub fn decode_frame_form(bytes: &[u8]) {
+    frame::decode_any(bytes);
+}
+
+/// Checks that bytes are refused, or are a frame that travels, for the fuzz target.
+///
+/// # Panics
+/// If a frame with routes is encoded to other bytes.
+pub fn check_frame_form(bytes: &[u8]) {
+    frame::check_any(bytes);
+}
 
 /// Both sides of the requests of a worker in a cluster.
 pub(super) struct Lanes {
@@ -35,8 +54,14 @@ pub(super) struct Lanes {
     asking: Asking,
     serving: Serving,
     retained: RetainedReads,
-    /// Completions that wait until the replicas of this worker have applied a record.
+    learning: Learning,
+    sharing: Sharing,
+    /// Route positions of this node that were reported, of the shards of this worker.
+    reached: [u64; SHARDS as usize],
+    /// Completions that wait until this node has reached a route position of a shard of this worker.
     parked: Vec<(ShardId, u64, Completion)>,
+    /// Completions of Claims that wait until other nodes have reached one.
+    announced: BTreeMap<(u32, u32), (ShardId, u64, Completion)>,
     /// Connections whose Claim has such a completion, with the later ones in their order.
     held: BTreeMap<(u32, u32), Vec<Completion>>,
     counters: LaneCounters,
@@ -51,7 +76,7 @@ pub struct LaneCounters {
     pub malformed: u64,
     /// Bytes of requests that are not answered now.
     pub unanswered_bytes: u64,
-    /// Completions that wait now until a replica here has applied a record.
+    /// Completions that wait now until this node knows routes.
     pub parked: u64,
 }
 
@@ -75,7 +100,11 @@ impl Lanes {
             asking: Asking::new(own, worker, workers),
             serving: Serving::new(workers),
             retained: RetainedReads::default(),
+            learning: Learning::default(),
+            sharing: Sharing::default(),
+            reached: [0; SHARDS as usize],
             parked: Vec::new(),
+            announced: BTreeMap::new(),
             held: BTreeMap::new(),
             counters: LaneCounters::default(),
         }
@@ -143,7 +172,7 @@ impl Worker {
                 self.send_frame(node, Port::Shard(shard), bytes);
             }
             let Some(lanes) = &mut self.lanes else { return };
-            let index = |shard| self.shards.state(shard).map_or(0, shard::Shard::applied);
+            let index = |shard| self.shards.get(shard).map_or(u64::MAX, ShardHost::route_position_answered);
             for frame in lanes.serving.take_frames(index) {
                 self.send_answers(frame);
             }
@@ -182,9 +211,17 @@ impl Worker {
                 self.take_read(*node, *shard, bytes).is_ok()
             }
             Port::Worker(_) if retained::is_for_reader(bytes) => self.take_read_answer(bytes).is_ok(),
-            Port::Shard(shard) => {
-                decode_requests(bytes).map(|requests| self.take_requests(*node, *shard, &requests)).is_ok()
-            }
+            Port::Shard(shard) => match decode_to_shard(bytes) {
+                Ok(ToShard::Requests(requests)) => {
+                    self.take_requests(*node, *shard, &requests);
+                    true
+                }
+                Ok(ToShard::RoutesWanted(wanted)) => {
+                    self.take_routes_wanted(*node, *shard, wanted);
+                    true
+                }
+                Err(_) => false,
+            },
             Port::Worker(_) => match decode_answers(bytes) {
                 Ok(ToWorker::Answers(answers)) => self.take_answers(*node, &answers),
                 Ok(ToWorker::NotLeading(not)) => {
@@ -193,6 +230,10 @@ impl Worker {
                 }
                 Ok(ToWorker::Ended(ended)) => {
                     self.own_incarnation_ended(*node, &ended);
+                    true
+                }
+                Ok(ToWorker::Routes(page)) => {
+                    self.take_routes(*node, &page);
                     true
                 }
                 Err(_) => false,
@@ -329,7 +370,7 @@ impl Worker {
         }
     }
 
-    /// Handles a completion of a shard. CONNACK and SUBACK are sent when the replica on this node knows the
+    /// Handles a completion of a shard. CONNACK and SUBACK are sent when this node and the others know the
     /// subscriptions. Otherwise a message that the client publishes next would not find them.
     fn shard_completion(&mut self, shard: ShardId, index: u64, completion: Completion) {
         let Some(lanes) = &mut self.lanes else { return };
@@ -346,7 +387,7 @@ impl Worker {
         if is_claimed || changes {
             let host = WorkerId::host_of(shard, self.node.workers);
             let completion = Box::new(completion);
-            return self.outbox.post(host, WorkerCommand::AwaitRecord { shard, index, completion });
+            return self.outbox.post(host, WorkerCommand::AwaitRoutes { shard, index, completion });
         }
         self.completion(completion);
     }
@@ -357,23 +398,64 @@ impl Worker {
         held.into_iter().flatten().for_each(|completion| self.completion(completion));
     }
 
-    /// Handles a completion that waits for a record of a shard of this worker.
-    pub(super) fn await_record(&mut self, shard: ShardId, index: u64, completion: Completion) {
+    /// Handles a completion that waits until this node has reached a route position of a shard of this worker.
+    pub(super) fn await_routes(&mut self, shard: ShardId, index: u64, completion: Completion) {
         if let Some(lanes) = &mut self.lanes {
             lanes.parked.push((shard, index, completion));
         }
         self.release_completions();
     }
 
-    /// Releases completions whose records are applied.
-    pub(super) fn release_completions(&mut self) {
+    /// Releases completions whose routes this node knows.
+    fn release_completions(&mut self) {
         let Some(lanes) = self.lanes.as_mut().filter(|lanes| !lanes.parked.is_empty()) else { return };
-        let applied = |shard| self.shards.state(shard).map_or(u64::MAX, shard::Shard::applied);
-        let is_applied = |(shard, index, _): &mut (ShardId, u64, Completion)| applied(*shard) >= *index;
-        let released: Vec<_> = lanes.parked.extract_if(.., is_applied).collect();
-        for (_, _, completion) in released {
-            self.outbox.post(completion.connection().worker, WorkerCommand::Completion(completion));
+        let reached = &lanes.reached;
+        let is_known = |(shard, index, _): &mut (ShardId, u64, Completion)| reached[shard.index()] >= *index;
+        let released: Vec<_> = lanes.parked.extract_if(.., is_known).collect();
+        for (shard, index, completion) in released {
+            let worker = completion.connection().worker;
+            let completion = Box::new(completion);
+            self.outbox.post(worker, WorkerCommand::RoutesKnown { shard, index, completion });
         }
+    }
+
+    /// Handles a completion whose routes this node knows. The client gets its CONNACK or SUBACK when the other nodes
+    /// know them, too.
+    pub(super) fn routes_known(&mut self, shard: ShardId, index: u64, completion: Completion) {
+        match &completion {
+            Completion::Subscribed { connection, ticket, .. } => {
+                if let Some(pending) = self.pending_ack(*connection, *ticket, AckKind::Sub) {
+                    pending.shard = Some((shard, index));
+                }
+            }
+            Completion::Claimed(Claimed { connection, session_present: true, .. })
+                if !self.peers.is_known((shard, index)) =>
+            {
+                let connection = *connection;
+                if let Some(lanes) = &mut self.lanes {
+                    let key = (connection.slot, connection.generation);
+                    lanes.announced.insert(key, (shard, index, completion));
+                    return self.peers.announce_claim(connection, (shard, index));
+                }
+                return;
+            }
+            _ => {}
+        }
+        self.completion(completion);
+    }
+
+    /// Handles that the other nodes know the routes of a session that a connection has claimed, or that one has not
+    /// confirmed it in time.
+    pub(super) fn claim_announced(&mut self, connection: ConnectionId, is_known: bool) {
+        let key = (connection.slot, connection.generation);
+        let Some(lanes) = &mut self.lanes else { return };
+        let Some((shard, index, completion)) = lanes.announced.remove(&key) else { return };
+        if is_known {
+            self.peers.note_known((shard, index));
+            return self.completion(completion);
+        }
+        lanes.held.remove(&key);
+        self.claim_unknown_elsewhere(connection);
     }
 
     /// Announces that this node leads a shard now, or does not any more.
@@ -381,6 +463,7 @@ impl Worker {
         let Some(lanes) = &mut self.lanes else { return };
         if term.is_none() {
             lanes.serving.end_shard(shard);
+            lanes.sharing.end_shard(shard);
             self.end_reads(shard);
         }
         self.peers.outbound.leads.push((shard, term));
@@ -396,11 +479,12 @@ impl Worker {
 
     /// Begins to send requests to the leaders of shards.
     pub(super) fn leaders_known(&mut self, leaders: Vec<(ShardId, Leader)>) {
-        let Some(lanes) = &mut self.lanes else { return };
         for (shard, leader) in leaders {
+            let Some(lanes) = &mut self.lanes else { return };
             lanes.counters.rounds += 1;
             lanes.asking.begin(shard, leader);
             lanes.retained.leader_known(shard);
+            self.ask_routes(shard);
         }
     }
 
@@ -411,6 +495,7 @@ impl Worker {
         for node in nodes {
             let Some(lanes) = &mut self.lanes else { return };
             lanes.asking.link_lost(*node);
+            lanes.sharing.end_node(*node);
             for (shard, lane) in lanes.serving.end_node(*node) {
                 self.shards.forget_worker(now, shard, lane);
             }
@@ -422,6 +507,7 @@ impl Worker {
     pub(super) fn members_known(&mut self, members: &Arc<MemberIncarnations>) {
         let now = self.clock.now();
         let Some(lanes) = &mut self.lanes else { return };
+        lanes.sharing.end_incarnations(members);
         for (shard, lane) in lanes.serving.end_incarnations(members) {
             self.shards.forget_worker(now, shard, lane);
         }
@@ -451,6 +537,8 @@ impl Worker {
         }
         lanes.own.incarnation = incarnation;
         lanes.held.clear();
+        lanes.announced.clear();
+        lanes.learning.restart();
         let claimed: Vec<u32> = self
             .connections
             .iter()
