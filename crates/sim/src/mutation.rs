@@ -37,13 +37,14 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 6] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 7] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
     shard::Mutation::KeepIncarnation,
+    shard::Mutation::SkipRouteChanges,
 ];
 
 /// Mutations of shards that the tests of `shard` notice.

@@ -55,6 +55,8 @@ pub struct ReplicaSetup {
     pub config: consensus::Config,
     /// Secret of the cluster.
     pub hash_key: [u8; 16],
+    /// True if the node has a replica of each shard. Otherwise it has none.
+    pub has_replicas: bool,
     /// Members that the groups should have.
     pub target: TargetMembers,
 }
@@ -180,7 +182,8 @@ impl Node {
         let moment = machine.moment(cx.now(), Duration::ZERO);
         let options = setup.options(&moment);
         let log_events = match &setup.replica {
-            Some(_) => Arc::new(LogNotifier::of_agreements(ShardSet::full())),
+            Some(replica) if replica.has_replicas => Arc::new(LogNotifier::of_agreements(ShardSet::full())),
+            Some(_) => Arc::new(LogNotifier::of_agreements(ShardSet::EMPTY)),
             None => Arc::new(LogNotifier::default()),
         };
         let events = Box::new(EventForwarder(log_events.clone()));
@@ -540,7 +543,7 @@ fn start_replicas(
     reads: &Arc<Mutex<Vec<PendingRead>>>,
 ) -> Result<(Vec<shard::Shard>, Vec<OfShard>), StartFailure> {
     let (mut shards, mut agreements) = (Vec::new(), Vec::new());
-    for id in (0..SHARDS).map(ShardId) {
+    for id in (0..SHARDS).map(ShardId).filter(|_| setup.has_replicas) {
         let config = consensus::Config { seed: cx.random.draw(), ..setup.config.clone() };
         let reads = reads.clone();
         let schedule_read =

@@ -400,6 +400,10 @@ report! {
     /// Requests of reads to nodes that did not lead the shard, and reads that ended before they had a page.
     agreed_read_unreadable,
     agreed_read_dropped,
+    /// SUBACKs and CONNACKs that waited for other nodes.
+    agreed_announced,
+    /// Clients that were refused because a node did not know the routes of their sessions in time.
+    agreed_busy,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
 }

@@ -27,6 +27,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ForgetUnanswered,
         shard::Mutation::ForgetConnections,
         shard::Mutation::KeepIncarnation,
+        shard::Mutation::SkipRouteChanges,
     ];
     let log = [
         storage::Mutation::SkipSync,

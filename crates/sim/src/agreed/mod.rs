@@ -1,7 +1,9 @@
 //! Simulations of shards with replicas on several nodes: `consensus` decides about their batches, and the program's
-//! workers host them. Each client connects to the node that leads its shard.
+//! workers host them. Clients connect to any node, also to one without replicas.
 
 mod client;
+mod leases;
+mod messages;
 mod network;
 mod retained;
 mod world;

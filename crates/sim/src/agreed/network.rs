@@ -28,7 +28,7 @@ pub enum Step {
     Compare,
     /// Changes the members after a disk was replaced.
     Reconcile,
-    /// Looks which links are up.
+    /// Looks which links are up, and grants leases.
     Links,
     /// The nodes agree that an incarnation of a node is over.
     Ended { node: usize, incarnation: u64 },
@@ -47,7 +47,9 @@ pub struct Taken {
     pub leads: Vec<(ShardId, Option<u64>)>,
     /// An incarnation of the node that is over, as the leader of a shard has said.
     pub ended: Option<u64>,
-    /// SUBACKs that wait for other nodes, with their workers.
+    /// Route positions that the node has reached.
+    pub route_positions: Vec<(ShardId, u64)>,
+    /// SUBACKs and CONNACKs that wait for other nodes, with their workers.
     pub announces: Vec<(WorkerId, Announce)>,
 }
 
@@ -63,6 +65,7 @@ impl Mailbox {
             taken.agreement_frames.extend(outbound.agreement_frames);
             taken.shard_frames.extend(outbound.shard_frames.into_iter().map(|frame| (worker, frame)));
             taken.leads.extend(outbound.leads);
+            taken.route_positions.extend(outbound.route_positions);
             taken.ended = outbound.ended.max(taken.ended);
             taken.announces.extend(outbound.announces.into_iter().map(|announce| (worker, announce)));
         }

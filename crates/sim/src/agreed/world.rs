@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::peers::{Announce, Inbound, LastIncarnation, Leader, MemberIncarnations, Port, ShardFrame};
+use broker::peers::{Inbound, LastIncarnation, Leader, MemberIncarnations, Port, ShardFrame};
 use broker::settings::Settings;
-use broker::{PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, WorkerId};
+use broker::{PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, Time, WorkerId};
 use consensus::{LogGroup, Member, ReplicaId};
 use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::Client;
+use super::leases::{LEASE, Leases, Released};
+use super::messages::Messages;
 use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
 use super::retained::RetainedClients;
 use crate::context::Context;
@@ -22,7 +24,7 @@ use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use random::Random;
 
-/// Nodes whose shards have a replica on each of them.
+/// Nodes whose shards have a replica on each of the first three.
 pub struct AgreedShards {
     cx: Context,
     net: Net,
@@ -30,6 +32,8 @@ pub struct AgreedShards {
     hosts: Vec<Host>,
     clients: Vec<Client>,
     retained: RetainedClients,
+    messages: Messages,
+    leases: Leases,
     /// Node of each client's connection.
     homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
@@ -105,6 +109,8 @@ impl Fault {
     }
 }
 
+/// Number of nodes with replicas.
+const REPLICAS: usize = 3;
 /// Shortest and longest time between two actions of a client.
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
 /// Number of the first client that writes or reads retained messages.
@@ -119,7 +125,8 @@ const SETTLE: Micros = 120 * SECOND;
 impl AgreedShards {
     pub fn new(seed: u64, trace: Trace) -> Self {
         let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0xA6_4EED);
-        let nodes = 3;
+        // Half of the time two more nodes have no replicas.
+        let nodes = if seed % 4 < 2 { REPLICAS } else { REPLICAS + 2 };
         let mut hash_key = [0; 16];
         hash_key.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let mut settings = Settings::default();
@@ -138,7 +145,7 @@ impl AgreedShards {
                 snapshot_piece_bytes: 10_000,
                 ..consensus::Config::new(LogGroup(0), id, own, 0)
             };
-            let voters: BTreeMap<_, _> = (0..nodes).map(member).collect();
+            let voters: BTreeMap<_, _> = (0..REPLICAS).map(member).collect();
             let target = TargetMembers { epoch: 0, founders: voters.clone(), voters, is_settled: true };
             let mut entropy = [0; 48];
             entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
@@ -155,7 +162,7 @@ impl AgreedShards {
                     entropy,
                     sync_max,
                     keeps_ahead: seed % 3 != 1,
-                    replica: Some(ReplicaSetup { config, hash_key, target }),
+                    replica: Some(ReplicaSetup { config, hash_key, target, has_replicas: node < REPLICAS }),
                     #[cfg(feature = "trial")]
                     mutation: None,
                 },
@@ -177,7 +184,7 @@ impl AgreedShards {
             .collect();
         if seed.is_multiple_of(2) {
             // Once: the other two have everything, whatever happens to them.
-            let (node, after) = (random.below(nodes), random.draw() % (10 * SECOND));
+            let (node, after) = (random.below(REPLICAS), random.draw() % (10 * SECOND));
             faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));
         }
         faults.sort_by_key(|(at, _)| *at);
@@ -187,6 +194,8 @@ impl AgreedShards {
             hosts,
             clients: (0..clients).map(Client::new).collect(),
             retained: RetainedClients::new(),
+            messages: Messages::default(),
+            leases: Leases::new(nodes),
             homes: BTreeMap::new(),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -245,12 +254,13 @@ impl AgreedShards {
         let end = self.cx.now() + SETTLE;
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
-            let are_settled = self.clients.iter().all(Client::is_settled) && self.retained.is_settled();
+            let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
+                && self.retained.is_settled();
             if are_settled && self.are_equal() && self.unanswered() == 0 {
                 break;
             }
         }
-        self.clients.iter().for_each(Client::check);
+        self.clients.iter().for_each(|client| client.check(&self.messages));
         assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
         assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
@@ -299,7 +309,7 @@ impl AgreedShards {
         (0..SHARDS).map(ShardId).all(|shard| {
             let of = |host: &Host| host.node.as_ref().and_then(|node| node.digest(shard));
             let first = of(&self.hosts[0]);
-            first.is_some() && self.hosts.iter().all(|host| of(host) == first)
+            first.is_some() && self.hosts[..REPLICAS].iter().all(|host| of(host) == first)
         })
     }
 
@@ -398,6 +408,7 @@ impl AgreedShards {
             }
             Step::Links => {
                 self.look_at_links();
+                self.grant_leases();
                 self.cx.after(LINKS, Event::AgreedShards(Step::Links));
             }
             Step::Ended { node, incarnation } => self.incarnation_ended(node, incarnation),
@@ -421,7 +432,7 @@ impl AgreedShards {
 
     /// Asks the leaders to replace the members that are lost. They refuse what is done already.
     fn reconcile(&mut self) {
-        let replicas = self.hosts.iter().filter_map(|host| host.setup.replica.as_ref());
+        let replicas = self.hosts[..REPLICAS].iter().filter_map(|host| host.setup.replica.as_ref());
         let voters = replicas.map(|replica| (replica.config.id, replica.config.own)).collect();
         let target = TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false };
         for host in &mut self.hosts {
@@ -446,9 +457,11 @@ impl AgreedShards {
         let peers = host.mailbox.clone();
         let join = move |node: &Arc<broker::Node>| {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
+            node.set_fresh_until(Time(0));
         };
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
+        self.leases.start(at);
         (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
         (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
@@ -592,6 +605,32 @@ impl AgreedShards {
         self.network.send(&mut self.cx, frame);
     }
 
+    /// Grants leases to the nodes that reach a majority and know the routes of all SUBACKs.
+    fn grant_leases(&mut self) {
+        let now = self.cx.now();
+        for at in 0..self.hosts.len() {
+            let linked = (0..self.hosts.len()).filter(|other| self.losses(at, *other).is_some()).count();
+            let Some(node) = &self.hosts[at].node else { continue };
+            let has_majority = (linked + 1) * 2 > self.hosts.len();
+            if has_majority && !node.is_paused(now) && self.leases.may_grant(at) {
+                node.broker().set_fresh_until(node.time(&self.cx).after(LEASE));
+                self.leases.grant(at, now + LEASE.as_micros() as Micros + MILLI);
+            }
+        }
+        self.release_announces();
+    }
+
+    /// Lets SUBACKs and CONNACKs go whose routes are known wherever a lease runs.
+    fn release_announces(&mut self) {
+        for Released { node, worker, connection, ticket, is_known } in self.leases.release(self.cx.now()) {
+            self.cx.report.agreed_announced += 1;
+            let Some(node) = &mut self.hosts[node].node else { continue };
+            let announced = vec![(connection, ticket, is_known)];
+            node.broker().post_inbound(worker, Inbound { announced, ..Inbound::default() });
+            node.send_posted(&mut self.cx);
+        }
+    }
+
     /// Notes a leader of a shard on a node, and tells its workers.
     fn leader_known(&mut self, at: usize, shard: ShardId, leader: Leader) {
         let known = self.hosts[at].leaders.get(&shard);
@@ -606,13 +645,15 @@ impl AgreedShards {
     fn after_turn(&mut self, at: usize) {
         let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
         node.check_log_queue(&mut self.cx);
-        let Taken { agreement_frames, shard_frames, leads, ended, announces } = mailbox.take();
-        // The other nodes have no publishers for these subscriptions.
-        for (worker, Announce { connection, ticket, .. }) in announces {
-            let announced = vec![(connection, ticket, true)];
-            node.broker().post_inbound(worker, Inbound { announced, ..Inbound::default() });
+        let Taken { agreement_frames, shard_frames, leads, ended, route_positions, announces } =
+            mailbox.take();
+        let has_moved = !route_positions.is_empty() || !announces.is_empty();
+        self.leases.reached(at, &route_positions);
+        let now = self.cx.now();
+        announces.into_iter().for_each(|(worker, announce)| self.leases.announce(now, at, worker, announce));
+        if has_moved {
+            self.release_announces();
         }
-        node.send_posted(&mut self.cx);
         for (shard, frame) in agreement_frames {
             self.send(at, frame.to as usize - 1, Content::Agreement(shard, frame.bytes));
         }
@@ -713,7 +754,8 @@ impl AgreedShards {
                 if self.is_calm {
                     return;
                 }
-                let bytes = self.clients[number].publish(&mut self.cx);
+                let clients = self.clients.len();
+                let bytes = self.clients[number].act(&mut self.cx, &mut self.messages, clients);
                 self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
             }
         }
@@ -782,7 +824,7 @@ impl AgreedShards {
                 let Some(client) = self.clients.iter_mut().find(of_link) else { return };
                 match piece {
                     Some(Piece::Bytes(bytes)) => {
-                        let answers = client.read(&mut self.cx, &bytes);
+                        let answers = client.read(&mut self.cx, &mut self.messages, &bytes);
                         self.net.send(&mut self.cx, link, Direction::ToNode, answers);
                     }
                     Some(Piece::End) => client.disconnected(),
@@ -877,6 +919,7 @@ impl AgreedShards {
         let Some(node) = host.node.take() else { return };
         let links: Vec<Link> = node.links().collect();
         let incarnation = host.incarnation;
+        self.leases.end(at);
         drop(node);
         stop(&mut self.cx, &mut host.machine);
         for link in links {
