@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use broker::ShardId;
 use link::{NodeId, Time};
 use replog::{Incarnation, Position, WriterId};
 
@@ -191,12 +192,20 @@ pub struct Leases {
     is_core: bool,
     until: BTreeMap<NodeId, Time>,
     settled: BTreeMap<NodeId, Position>,
+    settled_of_shards: BTreeMap<(ShardId, NodeId), Position>,
 }
 
 impl Leases {
     pub fn new(lease: Duration, is_core: bool) -> Self {
         let cores = usize::from(is_core);
-        Self { lease, cores, is_core, until: BTreeMap::new(), settled: BTreeMap::new() }
+        Self {
+            lease,
+            cores,
+            is_core,
+            until: BTreeMap::new(),
+            settled: BTreeMap::new(),
+            settled_of_shards: BTreeMap::new(),
+        }
     }
 
     /// Sets the cores. This node itself does not change its role.
@@ -205,9 +214,10 @@ impl Leases {
         self.cores = cores.len().max(counted);
         self.until.retain(|core, _| cores.contains(core));
         self.settled.retain(|core, _| cores.contains(core));
+        self.settled_of_shards.retain(|(_, core), _| cores.contains(core));
     }
 
-    /// Forgets all grants and settled positions: they belonged to an earlier incarnation of this node.
+    /// Forgets all grants, and the settled positions of this node: they belonged to an earlier incarnation of it.
     pub fn forget(&mut self) {
         self.until.clear();
         self.settled.clear();
@@ -236,6 +246,18 @@ impl Leases {
         *settled = position.max(*settled);
     }
 
+    /// Notes the position up to which a core has settled the changes of a shard.
+    pub fn shard_settled(&mut self, core: NodeId, shard: ShardId, position: Position) {
+        let settled = self.settled_of_shards.entry((shard, core)).or_default();
+        *settled = position.max(*settled);
+    }
+
+    /// Returns the position of a shard that a majority of cores has settled. `own` is that of this core, if it is one.
+    pub fn shard_settled_by_majority(&self, shard: ShardId, own: Position) -> Position {
+        let of_shard = (shard, NodeId(u64::MIN))..=(shard, NodeId(u64::MAX));
+        self.majority(self.settled_of_shards.range(of_shard).map(|(_, position)| *position), own)
+    }
+
     /// Returns the position that a majority of cores has settled. `own` is this core's own position, if it is one.
     pub fn settled_by_majority(&self, own: Position) -> Position {
         self.majority(self.settled.values().copied(), own)
@@ -252,6 +274,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard_positions::{self, writer_of};
 
     const LEASE: Duration = Duration::from_secs(2);
     const WRITER: WriterId = WriterId(1);
@@ -361,6 +384,54 @@ mod tests {
         assert!(grants.renew(at(3004), NodeId(3), nothing()));
         assert_eq!(settled(&grants, 3005), 1);
         assert!(grants.renew(at(5100), NodeId(2), nothing()), "its positions of one lease ago suffice");
+    }
+
+    /// A shard is a writer that is no node. Position 0 says that a node knows that no session has a subscription.
+    #[test]
+    fn a_node_has_a_lease_when_it_knows_the_routes_of_shards() {
+        let shard = writer_of(ShardId(3));
+        let of_shard = |position| vec![(shard, Incarnation(1), Position(position))];
+        let mut grants = Grants::new(at(0), LEASE);
+        let settled = |grants: &Grants, ms| grants.settled(at(ms), shard, shard_positions::at(Position(9))).0;
+        assert!(!grants.renew(at(3000), NodeId(20), of_shard(0).into_iter()));
+        grants.applied(NodeId(20), of_shard(0));
+        assert!(grants.renew(at(3000), NodeId(20), of_shard(0).into_iter()));
+        assert_eq!(settled(&grants, 3001), 0, "a holder does not know position 9");
+        grants.applied(NodeId(20), of_shard(8));
+        assert_eq!(settled(&grants, 3002), 8);
+        grants.take_snapshot(at(3003), of_shard(9).into_iter());
+        assert!(grants.renew(at(4000), NodeId(20), of_shard(9).into_iter()), "it may not know yet");
+        assert!(!grants.renew(at(5003), NodeId(20), of_shard(9).into_iter()));
+        assert_eq!(settled(&grants, 6199), 8);
+        assert_eq!(settled(&grants, 6200), 9, "its lease has run out");
+        assert!(
+            !grants.renew(at(7000), NodeId(20), of_shard(9).into_iter()),
+            "it has to know position 9 first"
+        );
+        assert_eq!(settled(&grants, 7001), 8, "it may have a lease soon");
+        grants.applied(NodeId(20), of_shard(9));
+        assert!(grants.renew(at(7002), NodeId(20), of_shard(10).into_iter()));
+        assert_eq!(settled(&grants, 7003), 9);
+        grants.restarted(NodeId(20));
+        assert!(!grants.renew(at(7004), NodeId(20), of_shard(10).into_iter()));
+    }
+
+    #[test]
+    fn a_majority_of_cores_settles_each_shard() {
+        let mut leases = Leases::new(LEASE, true);
+        let shards = [3, 4].map(ShardId);
+        leases.set_cores(&BTreeSet::from([1, 2, 3].map(NodeId)));
+        leases.shard_settled(NodeId(1), shards[0], Position(4));
+        leases.shard_settled(NodeId(2), shards[1], Position(9));
+        let settled = |leases: &Leases, own| {
+            shards.map(|shard| leases.shard_settled_by_majority(shard, Position(own)).0)
+        };
+        assert_eq!(settled(&leases, 6), [4, 6]);
+        leases.shard_settled(NodeId(1), shards[0], Position(2));
+        leases.forget();
+        assert_eq!(settled(&leases, 6), [4, 6], "nodes that know a position know it still");
+        leases.set_cores(&BTreeSet::from([1, 3].map(NodeId)));
+        assert_eq!(settled(&leases, 6), [4, 0]);
     }
 
     #[test]

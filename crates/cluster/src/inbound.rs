@@ -54,6 +54,11 @@ impl InboundQueues {
         self.by_worker[connection.worker.index()].inbound.announced.push((connection, ticket, is_known));
     }
 
+    /// Notifies a worker of the route position of a shard on a core.
+    pub fn reach(&mut self, worker: WorkerId, shard: ShardId, position: u64) {
+        self.by_worker[worker.index()].inbound.route_positions.push((shard, position));
+    }
+
     /// Asks all workers to copy their retained messages to a node.
     pub fn copy_to(&mut self, node: NodeIndex, copies: Copies) {
         self.by_worker.iter_mut().for_each(|queue| queue.inbound.copies.push((node, copies)));

@@ -24,6 +24,7 @@ mod peer;
 mod peers;
 mod questions;
 mod router;
+mod shard_positions;
 mod subacks;
 mod view;
 mod wire;

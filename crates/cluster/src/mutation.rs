@@ -79,6 +79,10 @@ mutation::mutations! {
     ForgetRemoved,
     /// Messages of a node's previous incarnation are confirmed to the next one.
     ConfirmToNext,
+    /// A core grants leases to nodes that do not know the routes of shards that it knows.
+    GrantWithoutShards,
+    /// A core that restarts grants leases although other nodes know more routes of shards.
+    GrantBeforeShards,
     /// Replicas of shards are placed on cores that are dead.
     PlaceOnDead,
     /// A shard is moved while another one is changing.

@@ -1,7 +1,7 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use broker::WorkerId;
 use broker::peers::{Copies, NodeIndex, PeerTicket};
+use broker::{ShardId, WorkerId};
 use link::{LANES_MAX, Lane, Time};
 use mqtt::ReasonCode;
 use replog::{Feed, Incarnation, Position, WriterId};
@@ -44,6 +44,8 @@ pub struct Peer {
     pub began_at: Option<(Incarnation, Position)>,
     /// Positions that a core knew when it first contacted this restarted core.
     pub knew: Option<KnownPositions>,
+    /// Route positions of shards that the peer knew when it first contacted this restarted core.
+    pub knew_of_shards: Option<BTreeMap<ShardId, Position>>,
     /// Last hello of the peer.
     pub last_hello: Option<Hello>,
     /// Incarnation that is a member.
@@ -77,16 +79,23 @@ pub struct Peer {
     pub dead_since: Option<Time>,
 }
 
-/// Changes of a peer that all nodes that may acknowledge must know, or all nodes of its region.
-#[derive(Clone, Copy, Debug, Default)]
+/// Changes of a peer that all nodes that may acknowledge must know, or all nodes of its region, and changes of shards.
+#[derive(Debug, Default)]
 pub struct SettleRequests {
     pub in_cluster: SettleRequest,
     pub in_region: SettleRequest,
+    /// Requests for shards, until they are answered. All nodes that may acknowledge must know these changes.
+    pub of_shards: BTreeMap<ShardId, SettleRequest>,
 }
 
 impl SettleRequests {
     /// Returns whether the peer waits for a report.
     pub fn are_waiting(&self) -> bool {
+        self.is_waiting_for_own() || !self.of_shards.is_empty()
+    }
+
+    /// Returns whether the peer waits for a report about its own changes.
+    pub fn is_waiting_for_own(&self) -> bool {
         self.in_cluster.wanted.or(self.in_region.wanted).is_some()
     }
 
@@ -97,10 +106,10 @@ impl SettleRequests {
     }
 }
 
-/// Changes of a peer that others must know.
+/// Changes of one writer that others must know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SettleRequest {
-    /// Position up to which its changes are not known to them.
+    /// Position up to which the changes are not known to them.
     pub wanted: Option<Position>,
     /// Last position reported to the peer.
     pub reported: Position,
@@ -169,6 +178,7 @@ impl Peer {
             ahead: None,
             began_at: None,
             knew: None,
+            knew_of_shards: None,
             dead_since: None,
             last_hello: None,
             member: None,
@@ -283,7 +293,7 @@ impl Sent {
 
 #[cfg(test)]
 mod tests {
-    use broker::{ShardId, Token};
+    use broker::Token;
 
     use super::*;
 

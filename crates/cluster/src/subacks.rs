@@ -1,6 +1,6 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use broker::{ConnectionId, Ticket};
+use broker::{ConnectionId, ShardId, Ticket};
 use link::Time;
 use replog::Position;
 
@@ -25,13 +25,23 @@ pub struct KnownBy {
     pub cluster: Position,
 }
 
-/// SUBACKs that wait until the nodes of their scope know this node's changes up to a position.
+/// SUBACKs that wait until the nodes of their scope know this node's changes up to a position, and SUBACKs of durable
+/// sessions, which wait until all nodes that may acknowledge know the changes of a shard.
 #[derive(Debug, Default)]
 pub struct Subacks {
     core: Queue,
     region: Queue,
     cluster: Queue,
     /// Position that cores were last asked to settle.
+    asked: Position,
+    of_shards: BTreeMap<ShardId, OfShard>,
+}
+
+/// SUBACKs for the changes of one shard.
+#[derive(Debug, Default)]
+struct OfShard {
+    queue: Queue,
+    /// Position of the shard that cores were last asked to settle.
     asked: Position,
 }
 
@@ -49,7 +59,43 @@ impl Subacks {
             Scope::Region => &mut self.region,
             Scope::Cluster => &mut self.cluster,
         };
-        queue.push(Waiting { position, connection, ticket, deadline });
+        queue.push(Waiting { scope, position, connection, ticket, deadline });
+    }
+
+    /// Adds a SUBACK for changes of a shard. It waits for all nodes that may acknowledge: those of a region are not
+    /// asked about shards. Workers report positions in any order, so one waits for greater ones before it, too.
+    pub fn push_of_shard(
+        &mut self,
+        scope: Scope,
+        (shard, position): (ShardId, Position),
+        (connection, ticket): (ConnectionId, Ticket),
+        deadline: Time,
+    ) {
+        let queue = &mut self.of_shards.entry(shard).or_default().queue;
+        let position = queue.last().map_or(position, |last| last.max(position));
+        queue.push(Waiting { scope, position, connection, ticket, deadline });
+    }
+
+    /// Takes the next SUBACK whose position of a shard is known.
+    pub fn pop_known_of_shard(&mut self, shard: ShardId, known: Position) -> Option<(ConnectionId, Ticket)> {
+        let waiting = self.of_shards.get_mut(&shard)?.queue.pop_known(known)?;
+        Some((waiting.connection, waiting.ticket))
+    }
+
+    /// Returns the shards that SUBACKs wait for.
+    pub fn shards_waiting(&self) -> Vec<ShardId> {
+        let waiting = self.of_shards.iter().filter(|(_, it)| it.queue.last().is_some());
+        waiting.map(|(shard, _)| *shard).collect()
+    }
+
+    /// Returns the positions of shards that cores must be asked to settle, once.
+    pub fn shards_to_settle(&mut self) -> Vec<(ShardId, Position)> {
+        let to_settle = self.of_shards.iter_mut().filter_map(|(shard, it)| {
+            let wanted = it.queue.last().filter(|wanted| it.asked < *wanted)?;
+            it.asked = wanted;
+            Some((*shard, wanted))
+        });
+        to_settle.collect()
     }
 
     /// Takes the next SUBACK whose position is known.
@@ -62,21 +108,23 @@ impl Subacks {
 
     /// Takes the next SUBACK that has waited for too long.
     pub fn pop_overdue(&mut self, now: Time) -> Option<(Scope, ConnectionId, Ticket)> {
-        let waiting = self.core.pop_overdue(now).map(|waiting| (Scope::Core, waiting));
-        let waiting = waiting.or_else(|| Some((Scope::Region, self.region.pop_overdue(now)?)));
-        let waiting = waiting.or_else(|| Some((Scope::Cluster, self.cluster.pop_overdue(now)?)));
-        waiting.map(|(scope, waiting)| (scope, waiting.connection, waiting.ticket))
+        let of_nodes = [&mut self.core, &mut self.region, &mut self.cluster].into_iter();
+        let of_shards = self.of_shards.values_mut().map(|it| &mut it.queue);
+        let waiting = of_nodes.chain(of_shards).find_map(|queue| queue.pop_overdue(now))?;
+        Some((waiting.scope, waiting.connection, waiting.ticket))
     }
 
     /// Returns the time by which [`Self::pop_overdue`] must be called.
     pub fn deadline(&self) -> Time {
-        self.core.deadline().min(self.region.deadline()).min(self.cluster.deadline())
+        let of_shards = self.of_shards.values().map(|it| it.queue.deadline());
+        let of_nodes = [&self.core, &self.region, &self.cluster].map(Queue::deadline);
+        of_shards.chain(of_nodes).min().unwrap_or(Time::NEVER)
     }
 
     /// Adjusts all positions after this node's changes were renumbered, up to `last`. The cores have settled none of
-    /// them.
+    /// them. Changes of shards keep their numbers.
     pub fn rebase(&mut self, last: Position) {
-        self.asked = Position::default();
+        self.ask_again();
         [&mut self.core, &mut self.region, &mut self.cluster]
             .into_iter()
             .for_each(|queue| queue.rebase(last));
@@ -103,11 +151,13 @@ impl Subacks {
     /// Notes that cores may have missed, ignored or forgotten the last request to settle.
     pub fn ask_again(&mut self) {
         self.asked = Position::default();
+        self.of_shards.values_mut().for_each(|it| it.asked = Position::default());
     }
 
     /// Returns whether a SUBACK waits for nodes that report their positions to cores.
     pub fn wait_for_others(&self) -> bool {
         self.region.last().or(self.cluster.last()).is_some()
+            || self.of_shards.values().any(|it| it.queue.last().is_some())
     }
 
     /// Returns the numbers of waiting SUBACKs.
@@ -115,7 +165,8 @@ impl Subacks {
         SubacksWaiting {
             core: self.core.waiting.len() as u64,
             region: self.region.waiting.len() as u64,
-            cluster: self.cluster.waiting.len() as u64,
+            cluster: self.cluster.waiting.len() as u64
+                + self.of_shards.values().map(|it| it.queue.waiting.len() as u64).sum::<u64>(),
         }
     }
 }
@@ -128,6 +179,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Waiting {
+    scope: Scope,
     position: Position,
     connection: ConnectionId,
     ticket: Ticket,
@@ -214,5 +266,31 @@ mod tests {
             "the numbers of a new incarnation are smaller"
         );
         assert_eq!(known(&mut subacks, KnownBy { core: Position(2), ..KnownBy::default() }), [0]);
+    }
+
+    #[test]
+    fn a_suback_of_a_shard_waits_for_the_changes_of_that_shard() {
+        let (mut subacks, shards) = (Subacks::default(), [3, 5].map(ShardId));
+        let id = |slot| ConnectionId { worker: WorkerId(0), slot, generation: 0 };
+        let ticket = Ticket::of(mqtt::PacketId::new(1).unwrap());
+        for (slot, shard, position) in [(0, shards[0], 8), (1, shards[0], 7), (2, shards[1], 4)] {
+            let deadline = Time(100 + u64::from(slot));
+            let at = (shard, Position(position));
+            subacks.push_of_shard(Scope::Cluster, at, (id(slot), ticket), deadline);
+        }
+        assert_eq!(subacks.shards_to_settle(), [(shards[0], Position(8)), (shards[1], Position(4))]);
+        assert!(subacks.shards_to_settle().is_empty());
+        assert!(subacks.wait_for_others() && subacks.counts().cluster == 3);
+        assert_eq!(subacks.pop_known_of_shard(shards[0], Position(7)), None, "they are in one order");
+        assert_eq!(subacks.pop_known_of_shard(shards[0], Position(8)), Some((id(0), ticket)));
+        subacks.rebase(Position(2));
+        assert_eq!(
+            subacks.shards_to_settle(),
+            [(shards[0], Position(8)), (shards[1], Position(4))],
+            "an incarnation of the node does not renumber the changes of a shard"
+        );
+        assert_eq!((subacks.deadline(), subacks.pop_overdue(Time(100))), (Time(101), None));
+        assert_eq!(subacks.pop_overdue(Time(101)), Some((Scope::Cluster, id(1), ticket)));
+        assert_eq!(subacks.shards_waiting(), [shards[1]]);
     }
 }

@@ -32,6 +32,9 @@
 //! 28 to worker number u16 of the worker, an answer of a shard
 //! 29 leads    number u16 of the shard, term u64
 //! 30 follows  number u16 of the shard, term u64
+//! 31 settle shard  number u16 of the shard, position u64
+//! 32 shard settled number u16 of the shard, position u64
+//! 33 reach shards  (number u16 of a shard, position u64)*
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
@@ -148,6 +151,18 @@ pub enum PeerMessage<'a> {
         shard: u16,
         term: u64,
     },
+    /// The sender waits until the routes of the shard up to this position are known everywhere.
+    SettleShard {
+        shard: u16,
+        position: Position,
+    },
+    /// The sender knows the routes of these shards up to positions that the receiver has not reported yet.
+    ReachShards(Vec<(u16, Position)>),
+    /// All nodes that the sender lets acknowledge know the routes of the shard up to this position.
+    ShardSettled {
+        shard: u16,
+        position: Position,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,6 +255,19 @@ impl PeerMessage<'_> {
             Self::ToWorker { worker, frame } => put_numbered(28, *worker, frame, &mut out),
             Self::Leads { shard, term } => put_numbered(29, *shard, &term.to_le_bytes(), &mut out),
             Self::Follows { shard, term } => put_numbered(30, *shard, &term.to_le_bytes(), &mut out),
+            Self::SettleShard { shard, position } => {
+                put_numbered(31, *shard, &position.0.to_le_bytes(), &mut out);
+            }
+            Self::ShardSettled { shard, position } => {
+                put_numbered(32, *shard, &position.0.to_le_bytes(), &mut out);
+            }
+            Self::ReachShards(positions) => {
+                out.push(33);
+                for (shard, position) in positions {
+                    out.extend(shard.to_le_bytes());
+                    out.extend(position.0.to_le_bytes());
+                }
+            }
             Self::AskClock(stamp) => {
                 out.push(20);
                 out.extend(stamp.to_le_bytes());
@@ -386,6 +414,21 @@ pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
         28 => PeerMessage::ToWorker { worker: u16::from_le_bytes(take(rest)?), frame: rest },
         29 => PeerMessage::Leads { shard: u16::from_le_bytes(take(rest)?), term: number(rest)? },
         30 => PeerMessage::Follows { shard: u16::from_le_bytes(take(rest)?), term: number(rest)? },
+        31 => PeerMessage::SettleShard {
+            shard: u16::from_le_bytes(take(rest)?),
+            position: Position(number(rest)?),
+        },
+        32 => PeerMessage::ShardSettled {
+            shard: u16::from_le_bytes(take(rest)?),
+            position: Position(number(rest)?),
+        },
+        33 => {
+            let mut positions = Vec::with_capacity(rest.len() / 10);
+            while !rest.is_empty() {
+                positions.push((u16::from_le_bytes(take(rest)?), Position(number(rest)?)));
+            }
+            PeerMessage::ReachShards(positions)
+        }
         24 => PeerMessage::Namesake(str::from_utf8(rest).ok()?),
         25 => PeerMessage::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
         _ => return None,
@@ -456,7 +499,7 @@ mod tests {
     use super::*;
     use crate::questions::Unanswered;
 
-    fn messages() -> [(PeerMessage<'static>, &'static str); 32] {
+    fn messages() -> [(PeerMessage<'static>, &'static str); 35] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
@@ -520,6 +563,12 @@ mod tests {
             (PeerMessage::ToWorker { worker: 0x104, frame: b"ab" }, "1c04016162"),
             (PeerMessage::Leads { shard: 3, term: 5 }, "1d03000500000000000000"),
             (PeerMessage::Follows { shard: 3, term: 5 }, "1e03000500000000000000"),
+            (PeerMessage::SettleShard { shard: 3, position: Position(5) }, "1f03000500000000000000"),
+            (PeerMessage::ShardSettled { shard: 3, position: Position(5) }, "2003000500000000000000"),
+            (
+                PeerMessage::ReachShards(vec![(3, Position(5)), (4, Position(6))]),
+                "210300050000000000000004000600000000000000",
+            ),
             (PeerMessage::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
         ]
     }

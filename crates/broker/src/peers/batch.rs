@@ -184,6 +184,10 @@ pub struct Inbound {
     /// Shards that this node leads in these terms, and whose earlier leaders knew no roster that is newer than
     /// [`Self::members`]. An owner of a session whose node is absent there was removed.
     pub members_settled: Vec<(ShardId, u64)>,
+    /// Route positions of shards on a core, greater than those that this node has reported to it. A core that has
+    /// restored a state has the index of that, which may be no index of a change. A replica whose state includes the
+    /// index has reached it.
+    pub route_positions: Vec<(ShardId, u64)>,
 }
 
 /// Retained messages that another node gets copies of.
@@ -269,5 +273,6 @@ impl Inbound {
             && self.members.is_none()
             && self.agreement_frames.is_empty()
             && self.members_settled.is_empty()
+            && self.route_positions.is_empty()
     }
 }

@@ -263,6 +263,8 @@ impl Worker {
             members,
             members_settled,
             agreement_frames,
+            // Nothing reports route positions yet.
+            route_positions: _,
         } = inbound;
         let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
         if !messages.is_empty() || has_frames || !links_lost.is_empty() {

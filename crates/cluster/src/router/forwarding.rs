@@ -24,8 +24,10 @@ impl ClusterRouter {
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
         let Outbound { worker, frames, forwards, propagated, announces, answers, taken, .. } = outbound;
         let Outbound { retained_missing, agreement_frames, shard_frames, leads, ended, .. } = outbound;
+        let route_positions = outbound.route_positions;
         // Subscriptions are sent before the messages of the clients that made them.
         self.routes_changed();
+        self.route_positions(&route_positions);
         self.announced(now, &announces);
         let frames = Bytes::from(frames);
         // One message for several nodes of other regions is packed once.

@@ -7,14 +7,17 @@ use std::time::Duration;
 use link::{Lane, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
 
+use broker::ShardId;
+
 use super::ClusterRouter;
 use crate::config::WithoutQuorum;
-use crate::features::BRIEF;
+use crate::features::{BRIEF, SHARDS};
 use crate::freshness::{Grants, KnownPositions, Leases};
 use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::peers::Peers;
+use crate::shard_positions::{self, ShardPositions, shard_of, writer_of};
 use crate::wire::{PeerMessage, Vector};
 
 /// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds.
@@ -90,6 +93,14 @@ impl LeaseState {
         self.held.settled_by_majority(by_own)
     }
 
+    /// Returns the position of a shard that a majority of cores has settled. This node knows it up to `own`.
+    pub fn settled_of_shard(&self, now: Time, shard: ShardId, own: Position) -> Position {
+        let at = (writer_of(shard), shard_positions::at(own));
+        let by_own =
+            self.granted.as_ref().map_or(Position::default(), |grants| grants.settled(now, at.0, at.1));
+        self.held.shard_settled_by_majority(shard, by_own)
+    }
+
     /// Requests leases at the next turn, not at the next interval.
     pub fn request_at_once(&mut self) {
         self.requested_at = Time::default();
@@ -115,8 +126,8 @@ impl LeaseState {
 pub(super) struct Reports {
     /// Last reported positions.
     reported: KnownPositions,
-    /// Revision of the replica at the last full report.
-    all_of: Option<u64>,
+    /// Revisions of the replica and of the positions of shards at the last full report.
+    all_of: Option<(u64, u64)>,
     /// Time of the last report.
     at: Time,
     /// Time of the start of the last full report.
@@ -138,9 +149,10 @@ impl Reports {
         &self,
         own: WriterId,
         replica: &Replica<Interest>,
+        shards: &ShardPositions,
     ) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
-        let is_behind = self.all_of != Some(replica.revision());
-        let vector = is_behind.then(|| replica.vector()).into_iter().flatten();
+        let is_behind = self.all_of != Some((replica.revision(), shards.revision()));
+        let vector = is_behind.then(|| replica.vector().chain(shards.vector())).into_iter().flatten();
         vector.filter(move |(writer, incarnation, position)| {
             *writer != own && self.reported.get(writer) != Some(&(*incarnation, *position))
         })
@@ -159,9 +171,9 @@ impl Reports {
             .extend(positions.map(|(writer, incarnation, position)| (*writer, (*incarnation, *position))));
     }
 
-    /// Notes that all positions are reported, up to a revision of the replica.
-    fn complete(&mut self, revision: u64) {
-        self.all_of = Some(revision);
+    /// Notes that all positions are reported, up to revisions of the replica and of the positions of shards.
+    fn complete(&mut self, revisions: (u64, u64)) {
+        self.all_of = Some(revisions);
     }
 
     /// Returns whether everything may be reported again.
@@ -188,14 +200,15 @@ impl ClusterRouter {
             && (self.has_learned_all(now, since) || mutated(Mutation::GrantUninformed))
         {
             self.leases.knowledge = Knowledge::Complete;
-            self.peers.values_mut().for_each(|peer| peer.knew = None);
+            self.peers.values_mut().for_each(|peer| (peer.knew, peer.knew_of_shards) = (None, None));
         }
         if let Some(grants) = &mut self.leases.granted {
-            grants.take_snapshot(now, of_members(&self.routes.replica, &self.peers));
+            grants.take_snapshot(now, required(&self.routes.replica, &self.peers, &self.shard_positions));
         }
         self.ask_for_leases(now);
         self.report_applied(now);
         self.report_settled(now);
+        self.report_settled_shards(now);
         let fresh_until = self.fresh_until();
         self.event_log.unrouted(now, self.node.routes.unrouted() > 0);
         self.event_log.fresh(now, fresh_until > now);
@@ -252,6 +265,7 @@ impl ClusterRouter {
                         || !peer.is_up && has_waited(OUT_OF_REACH))
         };
         self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
+            && self.knows_shards(has_waited(OUT_OF_REACH))
     }
 
     /// Returns the time by which leases need attention.
@@ -290,13 +304,14 @@ impl ClusterRouter {
     }
 
     pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {
-        if !self.may_be_granted(from) {
+        if !self.may_be_granted(from) || !self.may_know_shards(from) {
             return;
         }
-        let vector: Vector = of_members(&self.routes.replica, &self.peers).collect();
+        self.tell_shard_positions(now, from);
+        let required = required(&self.routes.replica, &self.peers, &self.shard_positions);
         if self.leases.is_informed()
             && let Some(grants) = &mut self.leases.granted
-            && grants.renew(now, from, vector.into_iter())
+            && grants.renew(now, from, required)
         {
             self.send_message(now, from, Lane::CONTROL, &PeerMessage::Grant(stamp));
         }
@@ -304,7 +319,7 @@ impl ClusterRouter {
 
     /// Iterates over the writers whose positions are greater than reported.
     fn unreported(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
-        self.reports.unreported(WriterId(self.own.0), &self.routes.replica)
+        self.reports.unreported(WriterId(self.own.0), &self.routes.replica, &self.shard_positions)
     }
 
     fn report_pause(&self) -> u64 {
@@ -319,7 +334,7 @@ impl ClusterRouter {
         }
         let vector: Vector = self.unreported().collect();
         if vector.is_empty() {
-            self.reports.complete(self.routes.replica.revision());
+            self.reports.complete((self.routes.replica.revision(), self.shard_positions.revision()));
             return;
         }
         // Changes that shards do not know yet do not count as known here.
@@ -328,9 +343,12 @@ impl ClusterRouter {
         }
         self.reports.report(now, &vector);
         let has_none = self.fresh_until() <= now;
-        let (whole, brief) = (PeerMessage::Applied(vector.clone()), PeerMessage::Brief(vector));
+        let of_nodes = vector.iter().filter(|(writer, ..)| shard_of(*writer).is_none());
+        let forms = |vector: Vector| (PeerMessage::Applied(vector.clone()), PeerMessage::Brief(vector));
+        let (without_shards, all) = (forms(of_nodes.copied().collect()), forms(vector));
         for id in self.peers.reachable_cores() {
-            let message = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { &brief } else { &whole };
+            let (whole, brief) = if self.can(id, SHARDS) { &all } else { &without_shards };
+            let message = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { brief } else { whole };
             self.send_message(now, id, Lane::ROUTES, message);
             // This report may complete the conditions for a lease. The request follows in the same lane, so that the
             // core receives it after the report.
@@ -344,7 +362,7 @@ impl ClusterRouter {
     fn report_settled(&mut self, now: Time) {
         self.ask_to_settle(now);
         let Some(grants) = &self.leases.granted else { return };
-        let waits = |peer: &Peer| peer.settle.are_waiting();
+        let waits = |peer: &Peer| peer.settle.is_waiting_for_own();
         if !self.peers.values().any(waits) || self.node.routes.are_joining() {
             return;
         }
@@ -382,8 +400,9 @@ impl ClusterRouter {
         }
     }
 
-    /// Asks cores for the settled position of this node's changes, when a SUBACK waits for it.
+    /// Asks cores for the settled positions of this node's changes and of shards, when SUBACKs wait for them.
     fn ask_to_settle(&mut self, now: Time) {
+        self.ask_to_settle_shards(now);
         let in_region = self.subacks.wanted_in_region();
         if let Some((core, position)) = in_region.and_then(|wanted| self.attachment.ask_about_region(wanted))
         {
@@ -459,6 +478,15 @@ impl Peers {
     }
 }
 
+/// Returns the positions of this core that nodes with a lease must know.
+fn required(
+    replica: &Replica<Interest>,
+    peers: &Peers,
+    shards: &ShardPositions,
+) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+    of_members(replica, peers).chain(shards.vector().filter(|_| !mutated(Mutation::GrantWithoutShards)))
+}
+
 /// Returns the positions of this node for itself and the members that are not dead. No node has to know the others:
 /// changes of an incarnation that never joined are not passed on, and the last changes of a dead node do not go to
 /// nodes that were unreachable then.
@@ -518,19 +546,25 @@ mod tests {
             replica.own(writer, Incarnation(1));
             replica.set(writer, b"a", Some(Interest::Wants(Wants::QOS0)));
         }
-        let vector: Vector = reports.unreported(OWN, &replica).collect();
+        let mut shards = ShardPositions::default();
+        let vector: Vector = reports.unreported(OWN, &replica, &shards).collect();
         assert_eq!(vector, [(other, Incarnation(1), Position(1))]);
         assert!(reports.may_report(at(1), 2000));
         reports.report(at(1), &vector);
-        assert_eq!(reports.unreported(OWN, &replica).count(), 0);
-        reports.complete(replica.revision());
+        assert_eq!(reports.unreported(OWN, &replica, &shards).count(), 0);
+        reports.complete((replica.revision(), shards.revision()));
         replica.set(other, b"a", None);
-        assert_eq!(reports.unreported(OWN, &replica).count(), 1);
+        assert_eq!(reports.unreported(OWN, &replica, &shards).count(), 1);
         assert!(!reports.may_report(at(2), 2000) && reports.may_report(at(3), 2000));
-        reports.report(at(3), &reports.unreported(OWN, &replica).collect());
+        reports.report(at(3), &reports.unreported(OWN, &replica, &shards).collect());
+        reports.complete((replica.revision(), shards.revision()));
+        shards.reach(ShardId(3), Position(0));
+        let vector: Vector = reports.unreported(OWN, &replica, &shards).collect();
+        assert_eq!(vector, [(WriterId(3), Incarnation(1), Position(0))]);
+        reports.report(at(3), &vector);
         assert!(!reports.may_restart(at(4999)) && reports.may_restart(at(5000)));
         reports.restart(at(5000));
-        assert_eq!(reports.unreported(OWN, &replica).count(), 1);
+        assert_eq!(reports.unreported(OWN, &replica, &shards).count(), 2);
         assert!(!reports.may_restart(at(5001)));
     }
 }

@@ -9,6 +9,7 @@ mod leases;
 mod membership;
 mod questions;
 mod routes;
+mod shard_routes;
 mod shards;
 mod unjoined_peers;
 mod view;
@@ -38,6 +39,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peers::Peers;
 use crate::questions::{Asker, Question, Questions};
+use crate::shard_positions::{self, ShardPositions};
 use crate::subacks::Subacks;
 use crate::wire::{self, PeerMessage};
 
@@ -96,6 +98,7 @@ pub struct ClusterRouter {
     inbound: InboundQueues,
     questions: Questions,
     shards: shards::ShardTraffic,
+    shard_positions: ShardPositions,
     unsettled: incarnations::UnsettledShards,
     counters: Counters,
     unjoined_peers: unjoined_peers::UnjoinedPeers,
@@ -153,6 +156,7 @@ impl ClusterRouter {
     /// node's secret.
     pub fn new(now: Time, config: Config, node: Arc<Node>, mesh: Mesh, hash_seed: u64, meta: Meta) -> Self {
         let own = NodeId::of_name(&config.own.name);
+        shard_positions::assert_is_node(own);
         let is_core = config.own.role == Role::Core;
         let replica = Replica::new(hash_seed, config.tombstones_max);
         let routes = RouteReplica::new(WriterId(own.0), config.incarnation, replica);
@@ -176,6 +180,7 @@ impl ClusterRouter {
             inbound: InboundQueues::new(usize::from(node.workers)),
             questions: Questions::default(),
             shards: shards::ShardTraffic::new(node.workers),
+            shard_positions: ShardPositions::default(),
             unsettled: incarnations::UnsettledShards::default(),
             counters: Counters::default(),
             unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
@@ -438,6 +443,12 @@ impl ClusterRouter {
             | PeerMessage::Leads { .. }
             | PeerMessage::Follows { .. } => match self.can(from, SHARDS) {
                 true => self.shard_message(from, &message),
+                false => self.counters.malformed += 1,
+            },
+            PeerMessage::SettleShard { .. }
+            | PeerMessage::ShardSettled { .. }
+            | PeerMessage::ReachShards(_) => match self.can(from, SHARDS) {
+                true => self.shard_route_message(from, &message),
                 false => self.counters.malformed += 1,
             },
         }

@@ -12,11 +12,13 @@ use replog::{Change, CopyPart, Delta, Feed, Incarnation, NotApplied, Position, R
 
 use super::ClusterRouter;
 use crate::config::{Role, WithoutQuorum};
+use crate::features::SHARDS;
 use crate::interest::Interest;
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::{Fed, Peer};
 use crate::peers::Peers;
+use crate::shard_positions::shard_of;
 use crate::subacks::{KnownBy, Scope};
 use crate::wire::{FeedScope, Hello, PeerMessage};
 use crate::withdrawals::Withdrawals;
@@ -220,11 +222,12 @@ impl ClusterRouter {
     pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
         let position = self.routes.own_position();
         let deadline = now.after(self.config.suback_timeout);
-        for Announce { connection, ticket, level, .. } in announces {
+        for Announce { connection, ticket, level, shard } in announces {
             let is_core = self.config.own.role == Role::Core;
             let is_early = mutated(Mutation::SubackEarly);
             let scope = match level {
-                SubackLevel::Core if !is_core => Scope::Core,
+                // The core has no part in the routes of a shard: this node has them from the shard's leader.
+                SubackLevel::Core if !is_core && shard.is_none() => Scope::Core,
                 SubackLevel::Region if !is_early => Scope::Region,
                 SubackLevel::Cluster if !is_early => Scope::Cluster,
                 SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
@@ -232,7 +235,13 @@ impl ClusterRouter {
                     continue;
                 }
             };
-            self.subacks.push(scope, position, (*connection, *ticket), deadline);
+            let suback = (*connection, *ticket);
+            match shard {
+                Some((shard, position)) => {
+                    self.subacks.push_of_shard(scope, (*shard, Position(*position)), suback, deadline);
+                }
+                None => self.subacks.push(scope, position, suback, deadline),
+            }
         }
     }
 
@@ -247,6 +256,7 @@ impl ClusterRouter {
         while let Some((connection, ticket)) = self.subacks.pop_known(&known) {
             self.inbound.announce(connection, ticket, true);
         }
+        self.release_subacks_of_shards();
         while let Some((scope, connection, ticket)) = self.subacks.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
             let is_accepted = match scope {
@@ -300,6 +310,8 @@ impl ClusterRouter {
         let own = WriterId(self.own.0);
         let load =
             self.peers.values().filter(|peer| peer.feed_scope == FeedScope::All && !peer.is_core()).count();
+        // Feeds have no routes of shards, but a restarted core has to know how much of them this node knows.
+        let of_shards = self.shard_positions.vector().filter(|_| self.can(id, SHARDS));
         let hello = Hello {
             is_core: self.config.own.role == Role::Core,
             feed_scope,
@@ -312,6 +324,7 @@ impl ClusterRouter {
                 .replica
                 .vector()
                 .filter(|(writer, ..)| feed_scope != FeedScope::Nothing || *writer == own)
+                .chain(of_shards)
                 .collect(),
         };
         let is_later = |&(writer, incarnation, _): &(WriterId, Incarnation, Position)| {
@@ -338,7 +351,11 @@ impl ClusterRouter {
     pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.last_hello = Some(hello.clone());
-        let Hello { feed_scope, number, load, vector, incarnation, .. } = hello;
+        let Hello { feed_scope, number, load, mut vector, incarnation, .. } = hello;
+        if !self.leases.is_informed() {
+            peer.first_knew_of_shards(&vector);
+        }
+        vector.retain(|(writer, ..)| shard_of(*writer).is_none());
         let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
         if peer.incarnation.replace(incarnation) != Some(incarnation) {
             peer.settle.forget_reported();

@@ -106,6 +106,11 @@ impl ShardTraffic {
         }
     }
 
+    /// Returns whether a node is known to lead a shard now.
+    pub fn is_led(&self, shard: ShardId) -> bool {
+        self.leaders.get(usize::from(shard.0)).is_some_and(|known| known.is_confirmed)
+    }
+
     /// Iterates over the shards that a node has said to lead, since its link was last lost.
     fn led_by(&self, node: NodeId) -> impl Iterator<Item = (ShardId, Leader)> {
         let is_led = move |known: &KnownLeader| known.node == Some(node) && known.is_confirmed;

@@ -3,17 +3,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::access::AllowAll;
-use broker::peers::{Inbound, MemberIncarnations, Outbound};
+use broker::peers::{Announce, Inbound, MemberIncarnations, Outbound, SubackLevel};
 use broker::settings::Settings;
-use broker::{Frame, WorkerCommand};
+use broker::{Frame, Ticket, WorkerCommand};
 use link::{BufferMax, ConnectionId, Demand, Identity, Mesh, MeshConfig, Output, Secret};
-use replog::{Batching, Incarnation};
+use replog::{Batching, Incarnation, Position};
 
 use super::*;
 use crate::config::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
 use crate::features::{FEATURES, SHARDS as FEATURE};
 use crate::meta::{Meta, MetaConfig, RecordSyncConfig};
 use crate::router::RouterCommand;
+use crate::shard_positions::shard_of;
 
 const WORKERS: u16 = 2;
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -35,6 +36,8 @@ struct Found {
     /// Nodes that the shards have lost the links to.
     agreements_lost: Vec<(ShardId, u64)>,
     agreement_frames: Vec<(ShardId, u64)>,
+    /// SUBACKs by the slot of their connection, and whether they are sent.
+    announced: Vec<(u32, bool)>,
 }
 
 struct Host {
@@ -263,9 +266,11 @@ impl World {
 
 impl Host {
     fn take(&mut self, worker: WorkerId, inbound: Inbound) {
-        let Inbound { key, messages, links_lost, links_open, leaders, shard_frames, .. } = inbound;
+        let Inbound { key, messages, announced, links_lost, links_open, leaders, shard_frames, .. } = inbound;
         self.found.incarnations.extend(inbound.incarnation.map(|incarnation| (worker, incarnation)));
         self.found.members.extend(inbound.members.map(|members| (worker, members)));
+        let subacks = announced.into_iter().map(|(connection, _, is_known)| (connection.slot, is_known));
+        self.found.announced.extend(subacks);
         let agreement_frames = inbound.agreement_frames;
         let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
         if !messages.is_empty() || !links_lost.is_empty() || has_frames {
@@ -629,4 +634,65 @@ fn a_node_that_was_removed_is_a_new_one() {
     world.hosts[0].router.shards_link_up(id(1));
     world.run();
     assert_eq!(of_node(world.found(0).open, 1), both(1));
+}
+
+/// A node without the feature has no routes of shards, and older versions read no positions of them.
+#[test]
+fn route_positions_go_to_nodes_with_the_feature() {
+    let mut world = World::new([FEATURES | FEATURE, FEATURES, FEATURES | FEATURE]);
+    world.submit(0, Outbound { route_positions: vec![(SHARD, 7)], ..Outbound::new(WorkerId(1)) });
+    world.hosts.iter_mut().for_each(|host| host.router.routes.begin());
+    world.run();
+    let shards_of = |world: &World, at: usize| {
+        let peer = world.hosts[at].router.peers.get(&id(0)).expect("a peer");
+        let hello = peer.last_hello.as_ref().expect("it has sent a hello");
+        let of_shard = hello.vector.iter().filter_map(|(writer, _, at)| Some((shard_of(*writer)?, at.0)));
+        (hello.vector.len(), of_shard.collect::<Vec<_>>())
+    };
+    assert_eq!(shards_of(&world, 1), (1, Vec::new()), "only its own position");
+    assert_eq!(shards_of(&world, 2), (2, vec![(SHARD, 7)]));
+}
+
+#[test]
+fn requests_to_settle_a_shard_need_the_feature_and_a_shard() {
+    let mut world = World::new([FEATURES | FEATURE, FEATURES, FEATURES | FEATURE]);
+    let settle = |shard| PeerMessage::SettleShard { shard, position: Position(7) };
+    let settled = |shard| PeerMessage::ShardSettled { shard, position: Position(7) };
+    let reach = |shard| PeerMessage::ReachShards(vec![(3, Position(7)), (shard, Position(7))]);
+    let without_feature = [settle(3), settled(3), reach(3)].map(|message| (1, message));
+    let without_shard = [settle(SHARDS), settled(SHARDS), reach(SHARDS)].map(|message| (2, message));
+    for (from, message) in without_feature.into_iter().chain(without_shard) {
+        let (now, (_, malformed)) = (world.now, world.counters(0));
+        assert!(world.hosts[from].router.send_message(now, id(0), Lane::ROUTES, &message));
+        world.run();
+        assert_eq!(world.counters(0).1, malformed + 1, "{message:?} of {from}");
+    }
+    for message in [settle(3), settled(3), reach(3)] {
+        let now = world.now;
+        assert!(world.hosts[2].router.send_message(now, id(0), Lane::ROUTES, &message));
+    }
+    world.run();
+    assert_eq!(world.counters(0).1, 6);
+}
+
+/// No core answers here. A node that serves alone accepts what has to be known in its region.
+#[test]
+fn a_suback_of_a_shard_waits_for_cores_by_its_level() {
+    let mut world = world();
+    let levels = [SubackLevel::Local, SubackLevel::Core, SubackLevel::Region, SubackLevel::Cluster];
+    let announces = levels.into_iter().zip(0..).map(|(level, slot)| Announce {
+        connection: broker::ConnectionId { worker: WorkerId(0), slot, generation: 0 },
+        ticket: Ticket::of_operator(0),
+        level,
+        shard: Some((SHARD, 7)),
+    });
+    let route_positions = vec![(SHARD, 7)];
+    let announces = announces.collect();
+    world.submit(0, Outbound { route_positions, announces, ..Outbound::new(WorkerId(0)) });
+    world.run();
+    assert_eq!(world.found(0).announced, [(0, true), (1, true)]);
+    assert_eq!(world.hosts[0].router.view(world.now).subacks_waiting.cluster, 2);
+    world.run();
+    assert_eq!(world.found(0).announced, [(2, true), (3, false)], "their time is over");
+    assert_eq!(world.counters(0).1, 0);
 }
