@@ -241,6 +241,9 @@ report! {
     /// Reports that a shard has its new voters, and final placements of shards that all nodes knew.
     cluster_shards_changed,
     cluster_check_placement,
+    /// SUBACKs for routes of shards, and checks that a node that may acknowledge knows the routes of a shard.
+    cluster_shard_subacks,
+    cluster_check_shard_routes,
     /// Checks of running nodes that were declared dead: they may acknowledge nothing.
     cluster_check_dead,
     /// Leases that a node relied on and that the core knew, and those of nodes that the core had removed.

@@ -16,6 +16,7 @@ use link::{
 use replog::Incarnation;
 
 use super::plan::Plan;
+use super::shard_routes::ShardRoutes;
 use super::step::Step;
 use super::wan::{End, Wan};
 use crate::context::Context;
@@ -67,7 +68,7 @@ pub struct Process {
     pub node: Node,
     pub router: ClusterRouter,
     mailbox: Arc<Mailbox>,
-    number: usize,
+    pub(super) number: usize,
     /// Time of the next turn of the cluster router.
     due: Micros,
     /// Connections with pending output and no room.
@@ -86,6 +87,7 @@ pub struct Process {
     answers: Vec<(ProposalId, Result<Answer, String>)>,
     /// Reads of the replica's log, and the times at which they end.
     log_reads: Vec<(Micros, LogRead)>,
+    pub(super) shard_routes: ShardRoutes,
 }
 
 /// A node that is cut off from all others.
@@ -149,6 +151,8 @@ pub struct Member {
     pub always: u64,
     /// Copy of the cluster's records on its disk.
     pub copy: configstore::Copy,
+    /// Time of the last changes of routes of shards that its processes learn, if there is a limit.
+    pub shards_until: Option<Micros>,
 }
 
 pub const CLUSTER: [u8; 16] = [7; 16];
@@ -199,6 +203,8 @@ impl Member {
         };
         let incarnation = config.incarnation;
         let hash_seed = cx.random.draw();
+        // The index of a restored state is greater than that of the last change, and smaller than that of the next.
+        let shards_restored = if plan.places_shards { cx.between(0, 50) } else { 0 };
         let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
         let mut router = ClusterRouter::new(now, config, node.broker().clone(), mesh, hash_seed, meta);
         if cx.random.percent(20) {
@@ -220,6 +226,7 @@ impl Member {
             rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
             log_reads: Vec::new(),
+            shard_routes: ShardRoutes::new(self.shards_until, shards_restored),
         };
         process.wake(cx, 0);
         self.process = Some(process);
@@ -331,7 +338,9 @@ impl Process {
             let result = read.run(self.node.storage_log());
             self.router.handle_command(now, RouterCommand::LogRead(result));
         }
+        self.learn_shards(cx, wan);
         self.router.turn(now);
+        self.take_shard_subacks(cx);
         while let Some(read) = self.router.poll_log_read() {
             let is_slow = cx.has_slow_reads && cx.random.percent(10);
             let delay = if is_slow { cx.between(20 * MILLI, 2 * SECOND) } else { cx.between(50, 5 * MILLI) };

@@ -15,6 +15,7 @@ mod removal;
 mod scenarios;
 mod settle;
 mod shard_groups;
+mod shard_routes;
 mod step;
 mod unauthenticated;
 mod wan;

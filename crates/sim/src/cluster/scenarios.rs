@@ -34,6 +34,7 @@ mod restarts;
 mod retained;
 mod routes;
 mod sessions;
+mod shard_routes;
 
 const SEED: u64 = 7;
 /// Longer than any scenario takes.
@@ -411,7 +412,7 @@ fn id(node: usize) -> NodeId {
 
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 36] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 38] = [
     (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
@@ -511,6 +512,14 @@ pub const TRIALS: [(cluster::Mutation, fn()); 36] = [
     (
         cluster::Mutation::CountOnDead,
         meta_group::removed::a_leader_that_leaves_while_another_core_is_dead_waits_for_no_vote_of_it,
+    ),
+    (
+        cluster::Mutation::GrantWithoutShards,
+        shard_routes::a_node_that_returns_has_no_lease_before_it_knows_the_routes_of_shards,
+    ),
+    (
+        cluster::Mutation::GrantBeforeShards,
+        shard_routes::a_restarted_core_grants_nothing_before_it_knows_the_shards_as_the_others_do,
     ),
     (cluster::Mutation::PlaceOnDead, meta_group::placement::a_dead_core_gets_no_replicas_of_another_one),
     (cluster::Mutation::MoveManyShards, meta_group::placement::replicas_of_shards_follow_the_cores),

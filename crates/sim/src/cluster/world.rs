@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broker::ShardId;
 use cluster::Role;
 use cluster::meta::{self, Roster, State};
 use link::NodeId;
@@ -49,6 +50,8 @@ pub struct SimCluster {
     pub(super) is_healing: bool,
     pub(super) decisions: Decisions,
     pub(super) shard_groups: ShardGroups,
+    /// Route positions of shards for which SUBACKs were sent.
+    pub(super) shards_promised: BTreeMap<ShardId, u64>,
     /// Node and number of messages that may not have arrived at the node when they were acknowledged.
     on_their_way: BTreeSet<(usize, usize)>,
     /// Node and number of messages for durable sessions whose node had restarted when the messages were acknowledged.
@@ -107,6 +110,7 @@ impl SimCluster {
             links: None,
             always,
             copy: configstore::Copy::default(),
+            shards_until: None,
         };
         let members: Vec<Member> = plan.setups.iter().enumerate().map(member).collect();
         let home = |number: usize| (number % 5 == 4).then_some(number % members.len());
@@ -144,6 +148,7 @@ impl SimCluster {
             is_healing: false,
             decisions: Decisions::default(),
             shard_groups: ShardGroups::default(),
+            shards_promised: BTreeMap::new(),
             on_their_way: BTreeSet::new(),
             for_restarted: BTreeSet::new(),
         }
@@ -291,7 +296,9 @@ impl SimCluster {
         }
         if is_to_be_checked {
             self.check_leases();
+            self.check_shard_routes();
         }
+        self.check_shard_subacks(number);
         self.check_disk_space(number);
         self.check_agreement(number);
         self.check_adopted(number);

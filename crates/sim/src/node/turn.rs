@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use broker::{Batch, OUT_SLICES_MAX, Then, Worker, WorkerId};
+use broker::{Batch, ConnectionId, OUT_SLICES_MAX, ShardId, Then, Worker, WorkerCommand, WorkerId};
 
 use super::{Node, NodeConnection};
 use crate::context::Context;
@@ -205,6 +205,29 @@ impl Node {
     /// Time for which a command stays in a mailbox.
     fn delay(&self, cx: &mut Context) -> Micros {
         if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) }
+    }
+
+    /// Takes outcomes of SUBACKs of some connections from what was posted.
+    pub fn take_announced(&mut self, is_taken: impl Fn(&ConnectionId) -> bool) -> Vec<(ConnectionId, bool)> {
+        let mut taken = Vec::new();
+        for (_, command) in sync::lock(&self.posted).iter_mut() {
+            if let WorkerCommand::Peers(inbound) = command {
+                let those = inbound.announced.extract_if(.., |(connection, ..)| is_taken(connection));
+                taken.extend(those.map(|(connection, _, is_known)| (connection, is_known)));
+            }
+        }
+        taken
+    }
+
+    /// Takes route positions of shards on cores from what was posted.
+    pub fn take_route_positions(&mut self) -> Vec<(ShardId, u64)> {
+        let mut taken = Vec::new();
+        for (_, command) in sync::lock(&self.posted).iter_mut() {
+            if let WorkerCommand::Peers(inbound) = command {
+                taken.append(&mut inbound.route_positions);
+            }
+        }
+        taken
     }
 
     pub fn send_posted(&mut self, cx: &mut Context) {
