@@ -78,6 +78,11 @@ impl Follower {
         (&mut self.routes, self.replica.state())
     }
 
+    /// Reaches a route position of another node, if the replica has made all changes up to it.
+    pub fn reach_route_position(&mut self, index: u64) {
+        self.routes.reach(index, self.replica.passed_on());
+    }
+
     /// Route position of the replica.
     pub fn route_position(&self) -> u64 {
         self.routes.position(self.replica.passed_over())

@@ -106,6 +106,18 @@ impl ReplicaRoutes {
         self.position.max(passed_over)
     }
 
+    /// Moves the position to an index that another node has, if all changes up to it are made. `passed_on`: index up to
+    /// which the replica has passed on its changes.
+    pub fn reach(&mut self, index: u64, passed_on: u64) {
+        let is_complete = match self.current {
+            (0, _) => index <= passed_on,
+            (current, _) => index < current,
+        };
+        if is_complete {
+            self.position = self.position.max(index);
+        }
+    }
+
     /// Position after all changes whose effects have begun: that of a record that is applied in part, too.
     pub fn position_begun(&self, passed_over: u64) -> u64 {
         match self.current {

@@ -263,8 +263,7 @@ impl Worker {
             members,
             members_settled,
             agreement_frames,
-            // Nothing reports route positions yet.
-            route_positions: _,
+            route_positions,
         } = inbound;
         let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
         if !messages.is_empty() || has_frames || !links_lost.is_empty() {
@@ -298,6 +297,12 @@ impl Worker {
             let frames = agreement_frames.into_iter().map(|(shard, frame)| (shard, frame.into()));
             self.shards.queue_events(frames.collect());
             self.process_store_events();
+        }
+        if !route_positions.is_empty() {
+            for (shard, index) in route_positions {
+                self.shards.reach_route_position(shard, index);
+            }
+            self.routes_moved();
         }
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {

@@ -89,6 +89,16 @@ impl HostedShards {
         of_hosts.chain(self.followers.iter().map(|(id, follower)| (*id, follower.route_position())))
     }
 
+    /// Reaches a route position of another node, if there is a replica that has made all changes up to it.
+    pub fn reach_route_position(&mut self, id: ShardId, index: u64) {
+        let Self { hosts, followers, .. } = self;
+        if let Some((_, host)) = hosts.iter_mut().find(|(shard, _)| *shard == id) {
+            host.reach_route_position(index);
+        } else if let Some((_, follower)) = followers.iter_mut().find(|(shard, _)| *shard == id) {
+            follower.reach_route_position(index);
+        }
+    }
+
     /// Routes and state of a replica.
     pub fn routes_mut(&mut self, id: ShardId) -> Option<(&mut ReplicaRoutes, &shard::Shard)> {
         let Self { hosts, followers, .. } = self;

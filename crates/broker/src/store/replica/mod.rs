@@ -213,6 +213,12 @@ impl Replica {
         self.passed_over
     }
 
+    /// Index up to which all changes of the state were passed on as events, or more while a record is applied in part.
+    pub fn passed_on(&self) -> u64 {
+        let is_restored = |event: &ReplicaEvent| matches!(event, ReplicaEvent::Restored { .. });
+        if self.events.iter().any(is_restored) { 0 } else { self.state.applied() }
+    }
+
     /// Value of [`StoreLog::ahead_bytes`]; no limit without a log.
     pub fn ahead_bytes(&self) -> u64 {
         self.ahead_bytes
