@@ -500,8 +500,8 @@ impl Node {
     }
 
     /// Stamp of a message that is retained now: greater than every stamp that this node has seen. Its upper 48 bits are
-    /// milliseconds of wall-clock time, and the lowest 8 are the node's own number. 0 on a node without others, and in a
-    /// cluster whose shards have replicas: there the topic's shard decides which message is the last one.
+    /// milliseconds of wall-clock time, and the lowest 8 are the node's own number. 0 on a node without others, and in
+    /// a cluster whose shards have replicas: there the topic's shard decides which message is the last one.
     pub(crate) fn stamp(&self, now: Time) -> u64 {
         if self.own.is_some() || !self.is_stamping.load(Relaxed) {
             return 0;

@@ -59,8 +59,8 @@ struct Attached {
     shards: ShardSet,
     /// Events for the others, which they get when they begin: a replica may have written, and waits for that.
     early: Vec<(ShardId, AgreementInput)>,
-    /// Shards whose replica has ended, with the number of their groups that are not dropped yet. Events until then are of
-    /// that replica.
+    /// Shards whose replica has ended, with the number of their groups that are not dropped yet. Events until then are
+    /// of that replica.
     dropping: BTreeMap<ShardId, usize>,
 }
 

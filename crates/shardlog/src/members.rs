@@ -12,7 +12,7 @@ pub struct TargetMembers {
     pub voters: BTreeMap<ReplicaId, Member>,
     /// Members with which the group begins, if this replica is one of them and the group may not exist yet.
     pub founders: BTreeMap<ReplicaId, Member>,
-    /// It is known elsewhere that the group has these members.
+    /// True if the placement knows that the group has these members.
     pub is_settled: bool,
 }
 
@@ -90,8 +90,8 @@ mod tests {
         TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false }
     }
 
-    /// Status of replica 1, which leads a group and has 5,000 entries. Replicas have answered just now if they are among
-    /// `progress`, with the number of entries.
+    /// Status of replica 1, which leads a group and has 5,000 entries. Replicas have answered just now if they are
+    /// among `progress`, with the number of entries.
     fn status(voters: &[u64], learners: &[u64], progress: &[(u64, u64)]) -> Status {
         let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect();
         let progress = progress.iter().map(|(id, last)| Progress {

@@ -18,11 +18,11 @@ use crate::members::TargetMembers;
 pub struct StoredReplicas {
     /// Version of the last placement that changed this list. An older one says nothing about it.
     pub version: u64,
-    /// For each shard the index of the command that added the replica.
+    /// Index of the command that added the replica, for each shard.
     pub since: BTreeMap<ShardId, u64>,
 }
 
-/// What [`PlacedReplicas`] need of the core.
+/// The parts of the core that [`PlacedReplicas`] need.
 pub struct PlacedConfig {
     pub own: CoreLog,
     /// Parameters of each group, but for its number, the identity of the replica, and the seed.
@@ -38,8 +38,8 @@ pub struct PlacedConfig {
 /// Replicas of shards on one core. The owner calls [`Self::follow`] for each new placement, and again after
 /// [`FOLLOW_AGAIN_MS`] while [`Self::waits`].
 ///
-/// **Invariant:** before a replica writes anything, the core has stored which one it is, and nothing of an earlier one is
-/// left. A replica that the shard has no more never runs again, because it may have forgotten a vote.
+/// **Invariant:** before a replica writes anything, the core has stored which one it is, and nothing of an earlier one
+/// is left. A replica that the shard has no more never runs again, because it may have forgotten a vote.
 pub struct PlacedReplicas {
     config: PlacedConfig,
     stored: StoredReplicas,
@@ -62,7 +62,7 @@ struct Running {
 enum Ending {
     /// The worker may still have it.
     Stops(Weak<()>),
-    /// Its data is being dropped from the log.
+    /// The log is dropping its data.
     Drops,
 }
 

@@ -135,7 +135,7 @@ enum Stage {
     Stopping,
 }
 
-/// What a host of a shard needs of its node.
+/// Returns the parts of the node that a host of a shard needs.
 fn host_context(node: &Arc<Node>, settings: &Arc<Settings>, shard: ShardId) -> HostContext {
     HostContext {
         settings: settings.clone(),

@@ -1,4 +1,4 @@
-//! Something that the node learns from its cluster once, and a call that waits for it.
+//! A call that waits until the node has learned something from its cluster.
 
 use std::sync::Mutex;
 

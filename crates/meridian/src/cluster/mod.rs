@@ -124,8 +124,8 @@ impl PreparedMeta {
     }
 }
 
-/// The log of this core as a replica. Another log, or another copy of this one, is another replica: it does not know the
-/// promises of this one.
+/// Returns the log of this core as a replica. Another log, or another copy of this one, is another replica: it does not
+/// know the promises of this one.
 fn core_log(log: &storage::Log, name: &str) -> CoreLog {
     let identity = log.identity();
     let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
@@ -392,8 +392,9 @@ impl Cluster {
         record_copies::start(&self.shared, config_store.clone())
     }
 
-    /// Calls `call` as soon as this node can serve clients. It knows the valid users, rules, bans and keys: it has a copy
-    /// of the cluster's records, or the cluster has none. If the shards belong to the cluster, it knows where they are.
+    /// Calls `call` as soon as this node can serve clients. It knows the valid users, rules, bans and keys: it has a
+    /// copy of the cluster's records, or the cluster has none. If the shards belong to the cluster, it knows where they
+    /// are.
     pub fn when_known(&self, call: impl FnOnce() + Send + 'static) {
         let shared = self.shared.clone();
         let shares_shards = self.own.is_some();

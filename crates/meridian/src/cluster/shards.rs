@@ -17,7 +17,7 @@ use crate::store::ShardsLog;
 /// Time after which a replica that cannot begin is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-/// What the thread of the cluster router knows of the placement.
+/// The last placement that the thread of the cluster router has passed on.
 pub struct ShardPlacements {
     node: Arc<Node>,
     /// Version of the placement that was passed on; 0 before the first.

@@ -102,13 +102,13 @@ pub struct OpenedStore {
     pub store: Store,
     /// Initial state of the broker.
     pub broker: broker::Store,
-    /// For a core's replica of the meta group.
+    /// Parts for a core's replica of the meta group.
     pub meta: MetaLog,
-    /// For a core's replicas of shards, if the shards belong to the cluster.
+    /// Parts for a core's replicas of shards, if the shards belong to the cluster.
     pub shards: Option<ShardsLog>,
 }
 
-/// What the log of a node is for.
+/// Purposes of the log of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogUse {
     /// The node has a replica of the meta group.

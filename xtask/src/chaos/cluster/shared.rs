@@ -1,5 +1,5 @@
-//! Nodes that end, one of them with its disk, while durable sessions have replicas on all cores. Clients connect again to
-//! any node, and nothing is excused.
+//! Nodes that end, one of them with its disk, while durable sessions have replicas on all cores. Clients connect again
+//! to any node, and nothing is excused.
 
 use super::super::Args;
 use super::super::load::Load;
