@@ -32,8 +32,11 @@ pub struct PlacedConfig {
     /// Makes the functions that the agreement of a shard calls.
     pub owner: Box<dyn Fn() -> AgreementOwner + Send>,
     /// Stores durably which replicas the log has.
-    pub store: Box<dyn FnMut(&StoredReplicas) -> io::Result<()> + Send>,
+    pub store: StoreList,
 }
+
+/// Stores a list of replicas durably.
+pub type StoreList = Box<dyn FnMut(&StoredReplicas) -> io::Result<()> + Send>;
 
 /// Replicas of shards on one core. The owner calls [`Self::follow`] for each new placement, and again after
 /// [`FOLLOW_AGAIN_MS`] while [`Self::waits`].

@@ -80,7 +80,6 @@ impl ClusterSetup {
             Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },
             Self::Shared => Plan {
                 name: "shared",
-                replicants: 0,
                 settings: &["cluster.replicas=3", "mqtt.shared_subscription_available=false"],
                 ..five
             },

@@ -216,8 +216,7 @@ fn check_shards(config: &Config) -> Result<(), String> {
              mqtt.shared_subscription_available = false, or leave cluster.replicas out"
             .to_owned());
     }
-    let workers = usize::from(config.edge.workers);
-    if workers > usize::from(shard::LANES_MAX) {
+    if config.edge.workers > usize::from(shard::LANES_MAX) {
         return Err(format!(
             "a node with cluster.replicas has {} workers at most: set edge.workers or --workers",
             shard::LANES_MAX

@@ -50,7 +50,9 @@ pub fn apply_fault(
     }
     let mut clients = Clients { name: "shared", expiry: 3600, load: Load::of(command, false)? };
     clients.load.wait_until_publishing(PATIENCE)?;
-    for at in 0..test_cluster.nodes.len() {
+    let cores: Vec<usize> =
+        (0..test_cluster.nodes.len()).filter(|at| test_cluster.nodes[*at].is_core).collect();
+    for at in cores {
         child::until(CALM, || None::<()>);
         let name = test_cluster.nodes[at].name.clone();
         test_cluster.nodes[at].end(libc::SIGKILL)?;
