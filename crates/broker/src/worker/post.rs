@@ -8,7 +8,7 @@ use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand
 use crate::ids::{ConnectionId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
-use crate::store::Completion;
+use crate::store::{Completion, ShardOutput};
 use crate::store::wire::ShardAnswer;
 
 impl Worker {
@@ -189,7 +189,6 @@ impl Worker {
         for (lane, number, by) in output.remembered.drain(..) {
             self.outbox.answer(lane, ShardAnswer::Remembered { number, by });
         }
-        let own = self.id;
         for (token, reason) in output.acknowledged.drain(..) {
             match token {
                 // Queue the answer behind the commands, so that the completions of one shard stay in order.
@@ -205,6 +204,13 @@ impl Worker {
                 Token::Append { .. } | Token::Offered { .. } => self.answer(token, reason),
             }
         }
+        if output.has_rare_parts() {
+            self.apply_rare_output(&mut output);
+        }
+        self.shards.recycle(output);
+    }
+
+    fn apply_rare_output(&mut self, output: &mut ShardOutput) {
         for offer in output.offered.drain(..) {
             self.forward_to_group(&offer);
         }
@@ -217,8 +223,7 @@ impl Worker {
         }
         self.peers.outbound.agreement_frames.append(&mut output.frames);
         for will in output.wills.drain(..) {
-            self.outbox.post(own, WorkerCommand::Will(Box::new(will)));
+            self.outbox.post(self.id, WorkerCommand::Will(Box::new(will)));
         }
-        self.shards.recycle(output);
     }
 }

@@ -24,7 +24,9 @@ pub(super) struct HostedShards {
     hosts: Vec<(ShardId, ShardHost)>,
     /// Shards that another node leads, or none does now.
     followers: Vec<(ShardId, Follower)>,
-    output: ShardOutput,
+    output: Box<ShardOutput>,
+    /// Memory of an output that is used again.
+    spare: Option<Box<ShardOutput>>,
     /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
     events: VecDeque<(ShardId, StoreEvent)>,
     /// Shards whose agreements have something to handle, or may have steps for their replicas.
@@ -51,7 +53,8 @@ impl HostedShards {
         Self {
             hosts,
             followers,
-            output: ShardOutput::default(),
+            output: Box::default(),
+            spare: None,
             events: VecDeque::new(),
             agreements: ShardSet::EMPTY,
             has_taken_over: false,
@@ -173,27 +176,22 @@ impl HostedShards {
 
     /// Takes the output if it is one command or nothing; `None` if there is more.
     pub fn take_only_command(&mut self) -> Option<Option<(WorkerId, WorkerCommand)>> {
-        let ShardOutput { commands, requests, acknowledged, wills, offered, deleted, .. } = &self.output;
-        let ShardOutput { propagated, frames, remembered, .. } = &self.output;
+        let ShardOutput { commands, requests, acknowledged, .. } = &*self.output;
         let is_short = commands.len() <= 1
             && requests.is_empty()
             && acknowledged.is_empty()
-            && wills.is_empty()
-            && offered.is_empty()
-            && deleted.is_empty()
-            && propagated.is_empty()
-            && frames.is_empty()
-            && remembered.is_empty();
+            && !self.output.has_rare_parts();
         is_short.then(|| self.output.commands.pop())
     }
 
     /// Takes the output of the shards. [`Self::recycle`] gets its memory back.
-    pub fn take_output(&mut self) -> ShardOutput {
-        std::mem::take(&mut self.output)
+    pub fn take_output(&mut self) -> Box<ShardOutput> {
+        let spare = self.spare.take().unwrap_or_default();
+        std::mem::replace(&mut self.output, spare)
     }
 
-    pub fn recycle(&mut self, output: ShardOutput) {
-        self.output = output;
+    pub fn recycle(&mut self, output: Box<ShardOutput>) {
+        self.spare = Some(std::mem::replace(&mut self.output, output));
     }
 
     pub fn recall(&mut self) {

@@ -187,6 +187,14 @@ struct Published {
 }
 
 impl ShardOutput {
+    /// Returns whether there is more than commands, requests and acknowledgements.
+    pub fn has_rare_parts(&self) -> bool {
+        let Self { wills, offered, deleted, propagated, frames, remembered, .. } = self;
+        let lengths =
+            [wills.len(), offered.len(), deleted.len(), propagated.len(), frames.len(), remembered.len()];
+        lengths.into_iter().fold(0, |all, length| all | length) != 0
+    }
+
     fn complete(&mut self, completion: Completion) {
         self.commands.push((completion.connection().worker, WorkerCommand::Completion(completion)));
     }
