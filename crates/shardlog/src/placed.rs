@@ -276,3 +276,6 @@ fn target_of(placement: &Placement, id: ShardId, own: ShardReplica) -> Option<Ta
         is_settled: shard.is_settled(),
     })
 }
+
+#[cfg(test)]
+mod tests;

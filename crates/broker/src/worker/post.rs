@@ -8,8 +8,8 @@ use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand
 use crate::ids::{ConnectionId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
-use crate::store::{Completion, ShardOutput};
 use crate::store::wire::ShardAnswer;
+use crate::store::{Completion, ShardOutput};
 
 impl Worker {
     /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].

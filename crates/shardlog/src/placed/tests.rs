@@ -1,0 +1,191 @@
+use std::sync::Mutex;
+
+use broker::access::AllowAll;
+use broker::settings::Settings;
+use broker::{Incarnation, Node, ShardSet, Store, StoreEvent, StoreLog as _, WorkerCommand};
+use consensus::LogGroup;
+use link::NodeId;
+use shard::NodeIncarnation;
+use storage::fault::FaultDisk;
+use storage::{Record, Writer};
+
+use super::*;
+use crate::log::{EventForwarder, ShardLog};
+
+const OWN: CoreLog = CoreLog { node: NodeId(1), replica: ReplicaId(10) };
+const OTHER: CoreLog = CoreLog { node: NodeId(2), replica: ReplicaId(20) };
+const SHARD: ShardId = ShardId(0);
+
+/// A core with a log, whose worker is a list of commands.
+struct Core {
+    replicas: PlacedReplicas,
+    /// The log has a weak reference only.
+    _node: Arc<Node>,
+    posted: Arc<Mutex<Vec<WorkerCommand>>>,
+    stored: Arc<Mutex<StoredReplicas>>,
+    log: Log,
+    writer: Writer,
+}
+
+impl Core {
+    fn start(disk: &FaultDisk, stored: StoredReplicas) -> Self {
+        let notifier = Arc::new(LogNotifier::of_agreements(ShardSet::EMPTY));
+        let options = storage::Options { segment_bytes: 1 << 20, ..storage::Options::default() };
+        let events = Box::new(EventForwarder(notifier.clone()));
+        let opened = storage::open(Arc::new(disk.clone()), options, events, &mut |_| ()).expect("a log");
+        let (log, writer) = (opened.log.clone(), opened.writer);
+        let shard_log = ShardLog::new(opened.log, notifier.clone(), |_| ());
+        let store = Store {
+            log: Some(shard_log.clone()),
+            shards: Vec::new(),
+            agreements: Vec::new(),
+            own: Some(NodeIncarnation { node: 1, incarnation: 1 }),
+            incarnation: Incarnation::default(),
+            hash_key: [1; 16],
+        };
+        let node = Node::with_store(Settings::default(), Arc::new(AllowAll), "test".to_owned(), 1, store);
+        let posted = Arc::<Mutex<Vec<WorkerCommand>>>::default();
+        let mailbox = posted.clone();
+        node.set_mailbox(move |_, command| sync::lock(&mailbox).push(command));
+        shard_log.connect(&node);
+        let list = Arc::new(Mutex::new(stored.clone()));
+        let saved = list.clone();
+        let config = PlacedConfig {
+            own: OWN,
+            group: Config::new(LogGroup(0), OWN.replica, Member { node: OWN.node }, 1),
+            log: log.clone(),
+            notifier,
+            owner: Box::new(|| AgreementOwner {
+                schedule_read: Box::new(|_, _| ()),
+                report_reached: Box::new(|_, _| ()),
+            }),
+            store: Box::new(move |stored| {
+                *sync::lock(&saved) = stored.clone();
+                Ok(())
+            }),
+        };
+        let replicas = PlacedReplicas::new(config, stored, opened.recovery.groups);
+        Self { replicas, _node: node, posted, stored: list, log, writer }
+    }
+
+    fn follow(&mut self, placement: &Placement) -> Result<(), String> {
+        self.replicas.follow(Time(1_000), placement)
+    }
+
+    /// Commands for the worker since the last call: the replicas that begin and end, and members that one is told.
+    fn posted(&mut self) -> (Vec<ReplicaStart>, Vec<ShardId>, Vec<TargetMembers>) {
+        let (mut started, mut stopped, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        for command in std::mem::take(&mut *sync::lock(&self.posted)) {
+            match command {
+                WorkerCommand::StartReplica(start) => started.push(*start),
+                WorkerCommand::StopReplica(shard) => stopped.push(shard),
+                WorkerCommand::Store(events) => {
+                    told.extend(events.into_iter().filter_map(|(_, event)| match event {
+                        StoreEvent::Agreement(input) => {
+                            match input.downcast::<AgreementInput>().ok().map(|it| *it) {
+                                Some(AgreementInput::Target(target)) => Some(target),
+                                _ => None,
+                            }
+                        }
+                        _ => None,
+                    }));
+                }
+                _ => {}
+            }
+        }
+        (started, stopped, told)
+    }
+
+    fn list(&self) -> (u64, Vec<(ShardId, u64)>) {
+        let stored = sync::lock(&self.stored);
+        (stored.version, stored.since.iter().map(|(shard, since)| (*shard, *since)).collect())
+    }
+}
+
+/// A placement of one shard, whose voters were added at these indexes. The last change began at `epoch`.
+fn placement(version: u64, epoch: u64, voters: &[(CoreLog, u64)]) -> Placement {
+    let mut bytes = vec![1];
+    bytes.extend(version.to_le_bytes());
+    bytes.push(3);
+    bytes.extend([7; 16]);
+    bytes.extend(1_u16.to_le_bytes());
+    bytes.extend(epoch.to_le_bytes());
+    bytes.push(voters.len() as u8);
+    let none = [0; 48];
+    for (log, since) in voters {
+        [log.node.0, log.replica.0, *since].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    }
+    bytes.extend(none);
+    Placement::decode(&bytes).expect("a placement")
+}
+
+#[test]
+fn a_replica_begins_once_ends_with_its_data_and_never_runs_again() {
+    let disk = FaultDisk::new(1);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    let first = placement(5, 5, &[(OWN, 5), (OTHER, 5)]);
+    assert_eq!(core.follow(&first), Ok(()));
+    let (started, stopped, told) = core.posted();
+    assert_eq!((started.len(), stopped.len()), (1, 0));
+    assert_eq!(told.iter().map(|target| target.founders.len()).collect::<Vec<_>>(), [2]);
+    assert_eq!(core.list(), (5, vec![(SHARD, 5)]));
+    assert_eq!(core.follow(&first), Ok(()));
+    let (again, _, told) = core.posted();
+    assert!(again.is_empty() && told.is_empty(), "nothing is new");
+    let without = placement(9, 8, &[(OTHER, 5)]);
+    assert_eq!(core.follow(&without), Ok(()));
+    assert_eq!(core.posted().1, [SHARD]);
+    core.follow(&without).expect("it waits for the worker");
+    assert!(core.replicas.waits());
+    assert_eq!(core.list().1, [(SHARD, 5)], "the worker has it");
+    drop(started);
+    core.follow(&without).expect("its data goes");
+    assert!(core.replicas.waits());
+    core.follow(&without).expect("it waits for the disk");
+    assert_eq!(core.list().1, [(SHARD, 5)], "a crash may bring its data back");
+    core.writer.commit_once().expect("a disk");
+    core.follow(&without).expect("its data is gone");
+    assert!(!core.replicas.waits());
+    assert_eq!(core.list(), (9, Vec::new()));
+    core.follow(&first).expect("an older placement");
+    assert!(core.posted().0.is_empty(), "it may have forgotten a vote");
+    // It comes back as another replica.
+    let returned = placement(12, 12, &[(OTHER, 5), (OWN, 12)]);
+    core.follow(&returned).expect("a new replica");
+    let (started, _, told) = core.posted();
+    assert_eq!(started.len(), 1);
+    assert!(told[0].founders.is_empty(), "the group exists");
+    assert_eq!(core.list(), (12, vec![(SHARD, 12)]));
+}
+
+#[test]
+fn a_replica_that_cannot_be_read_takes_no_part() {
+    let disk = FaultDisk::new(2);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    let payload = Arc::new(b"no entry of a group".to_vec());
+    core.log.append([Record::Entry { group: group_of(SHARD), term: 1, index: 1, payload }]);
+    core.writer.commit_once().expect("a disk");
+    drop(core);
+    let stored = StoredReplicas { version: 5, since: [(SHARD, 5)].into() };
+    let mut core = Core::start(&disk, stored);
+    let first = placement(5, 5, &[(OWN, 5), (OTHER, 5)]);
+    let error = core.follow(&first).expect_err("it is damaged");
+    assert!(error.contains("shard 0 cannot be read"), "{error}");
+    for _ in 0..2 {
+        assert_eq!(core.follow(&first), Ok(()));
+        assert!(core.posted().0.is_empty(), "without its votes it would vote again");
+    }
+}
+
+#[test]
+fn a_list_that_cannot_be_stored_lets_no_replica_begin() {
+    let disk = FaultDisk::new(3);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    core.replicas.config.store = Box::new(|_| Err(io::Error::other("full")));
+    let first = placement(5, 5, &[(OWN, 5)]);
+    assert!(core.follow(&first).expect_err("no room").contains("full"));
+    assert!(core.posted().0.is_empty());
+    core.replicas.config.store = Box::new(|_| Ok(()));
+    assert_eq!(core.follow(&first), Ok(()));
+    assert_eq!(core.posted().0.len(), 1);
+}
