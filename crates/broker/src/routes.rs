@@ -39,8 +39,10 @@ pub struct Routes {
     lost: [AtomicU32; 1024],
 }
 
-/// Stands for the shards with replicas here, among nodes with filters for which the index has no room.
-const OWN_REPLICAS: NodeIndex = NodeIndex(u16::MAX);
+/// Returns an index that stands for a shard of the cluster, among nodes with filters for which the index has no room.
+fn index_of_shard(shard: u16) -> NodeIndex {
+    NodeIndex(u16::MAX - shard)
+}
 
 /// A change for other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Routes {
     /// If the index is full. It is noted: see [`Self::unrouted`].
     pub(crate) fn insert_of_replica(&self, filter: TopicFilter<'_>, route: Route) -> Result<(), IndexFull> {
         let inserted = self.index.insert(filter, route);
-        self.note_routed(OWN_REPLICAS, filter.as_str(), inserted.is_ok());
+        self.note_routed(index_of_shard(route.index), filter.as_str(), inserted.is_ok());
         inserted.map(|_| ())
     }
 
@@ -106,7 +108,7 @@ impl Routes {
         key: <Route as routing::Destination>::Key,
     ) {
         self.index.remove(filter, key);
-        self.note_routed(OWN_REPLICAS, filter.as_str(), true);
+        self.note_routed(index_of_shard(key.1), filter.as_str(), true);
     }
 
     /// Sets what another node wants of a filter; replaces what it wanted before.

@@ -117,13 +117,16 @@ impl PeerTraffic {
     pub fn announce(&mut self, node: &Node, connection: ConnectionId, pending: &mut PendingAck) -> bool {
         let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
         let PendingAck { ticket, shard, .. } = *pending;
-        let is_awaited = level != SubackLevel::Local
-            && !pending.filters.is_empty()
-            && node.routes.peers().is_some()
-            && !shard.is_some_and(|shard| self.is_known(shard));
+        let is_awaited =
+            level != SubackLevel::Local && !pending.filters.is_empty() && node.routes.peers().is_some();
         if is_awaited {
-            self.outbound.announces.push(Announce { connection, ticket, level, shard });
-            pending.outstanding = 1;
+            // The connection of a durable session gets messages of QoS 0 by the routes of this node, and the shard gets
+            // the others by its own.
+            let of_shard = shard.filter(|shard| !self.is_known(*shard)).map(Some);
+            for shard in [None].into_iter().chain(of_shard) {
+                self.outbound.announces.push(Announce { connection, ticket, level, shard });
+                pending.outstanding += 1;
+            }
         }
         is_awaited
     }
@@ -309,9 +312,10 @@ impl Worker {
             if ticket == Ticket::CONNECT {
                 self.claim_announced(connection, is_known);
             } else if is_known {
-                if let Some(shard) =
-                    self.pending_ack(connection, ticket, AckKind::Sub).and_then(|it| it.shard)
-                {
+                let pending = self.pending_ack(connection, ticket, AckKind::Sub);
+                // The last answer means that the shard's routes are known, too.
+                let last = pending.filter(|pending| pending.outstanding == 1);
+                if let Some(shard) = last.and_then(|pending| pending.shard) {
                     self.peers.note_known(shard);
                 }
                 self.one_stored(connection, ticket, AckKind::Sub);
