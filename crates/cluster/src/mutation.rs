@@ -87,8 +87,6 @@ mutation::mutations! {
     PlaceOnDead,
     /// A shard is moved while another one is changing.
     MoveManyShards,
-    /// A learner that is given up has no role in its shard any more, although the group may have it as a voter.
-    ForgetLearner,
     /// A snapshot of the meta group lacks the placement of shards.
     ForgetPlacement,
 }

@@ -22,7 +22,6 @@ use super::command::Answer;
 use super::reader::Reader;
 use super::roster::{Roster, State};
 use crate::config::Replicas;
-use crate::mutation::{Mutation, mutated};
 
 /// Log of a core. A core that comes back with another log has none of its earlier replicas. A core that only restarts
 /// has the same log.
@@ -310,7 +309,7 @@ impl ShardPlacement {
         let changed = Self { epoch: index, voters: self.voters.clone(), learner, leaving: step.remove };
         let keeps_roles = || {
             let mut given_up = self.replicas().filter(|replica| changed.replicas().all(|it| it != *replica));
-            given_up.next().is_none() || mutated(Mutation::ForgetLearner)
+            given_up.next().is_none()
         };
         let is_change = changed.is_valid() && !changed.is_settled();
         (is_change && step.remove.is_none_or(is_known) && keeps_roles()).then_some(changed)

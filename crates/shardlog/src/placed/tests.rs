@@ -72,7 +72,8 @@ impl Core {
         self.replicas.follow(Time(1_000), placement)
     }
 
-    /// Commands for the worker since the last call: the replicas that begin and end, and members that one is told.
+    /// Commands for the worker since the last call: the replicas that begin and end, and the members that
+    /// a group should have.
     fn posted(&mut self) -> (Vec<ReplicaStart>, Vec<ShardId>, Vec<TargetMembers>) {
         let (mut started, mut stopped, mut told) = (Vec::new(), Vec::new(), Vec::new());
         for command in std::mem::take(&mut *sync::lock(&self.posted)) {

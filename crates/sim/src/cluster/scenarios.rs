@@ -412,7 +412,7 @@ fn id(node: usize) -> NodeId {
 
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 38] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 37] = [
     (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
@@ -523,10 +523,6 @@ pub const TRIALS: [(cluster::Mutation, fn()); 38] = [
     ),
     (cluster::Mutation::PlaceOnDead, meta_group::placement::a_dead_core_gets_no_replicas_of_another_one),
     (cluster::Mutation::MoveManyShards, meta_group::placement::replicas_of_shards_follow_the_cores),
-    (
-        cluster::Mutation::ForgetLearner,
-        meta_group::placement::a_learner_that_is_a_voter_already_is_removed_before_another_one_is_added,
-    ),
     (cluster::Mutation::ForgetPlacement, meta_group::placement::a_placement_outlasts_a_restart_of_all_cores),
     (
         cluster::Mutation::SendToDead,

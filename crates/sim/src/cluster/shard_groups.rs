@@ -24,7 +24,7 @@ struct ShardGroup {
 
 impl ShardGroups {
     /// Returns whether a replica is a voter of the group of a shard.
-    #[cfg(any(test, feature = "trial"))]
+    #[cfg(test)]
     pub fn has_voter(&self, shard: ShardId, replica: ShardReplica) -> bool {
         self.by_shard.get(usize::from(shard.0)).is_some_and(|group| group.voters.contains(&replica))
     }

@@ -191,9 +191,7 @@ impl<'a> Planner<'a> {
             }
             // The group may have the learner as a voter already. So its removal has to be reported, too, before
             // anything else is done.
-            let forgets = mutated(Mutation::ForgetLearner);
-            let other = forgets.then(|| self.repair(id, shard).or_else(|| self.growth(id, shard))).flatten();
-            return Some(other.unwrap_or_else(|| self.step(id, None, Some(learner))));
+            return Some(self.step(id, None, Some(learner)));
         }
         let leaving = shard.leaving.filter(|leaving| shard.voters.contains(leaving))?;
         let add = self.candidate(shard, Some(leaving))?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cluster::meta::{Placement, ShardPlacement};
+use cluster::meta::Placement;
 
 use super::*;
 
@@ -120,8 +120,8 @@ pub(in super::super) fn a_dead_core_gets_no_replicas_of_another_one() {
 
 /// A core is dead, and another one replaces it in a shard. The group of the shard has the other one as a voter when
 /// that one dies, too, before it is reported. Its replica has a role until the group is without it.
-#[cfg_attr(test, test)]
-pub(in super::super) fn a_learner_that_is_a_voter_already_is_removed_before_another_one_is_added() {
+#[test]
+fn a_learner_that_is_a_voter_already_is_removed_before_another_one_is_added() {
     let mut scenario = placed(2, |_| ());
     scenario.cluster.start(4);
     scenario.cluster.start(5);
@@ -142,7 +142,7 @@ pub(in super::super) fn a_learner_that_is_a_voter_already_is_removed_before_anot
     }
     scenario.shuts_down(4);
     // A shard with voters on both of them has no majority.
-    let is_over = |(_, shard): (_, &ShardPlacement)| {
+    let is_over = |(_, shard): (_, &cluster::meta::ShardPlacement)| {
         let dead = shard.voters.iter().filter(|voter| [id(2), id(4)].contains(&voter.node)).count();
         shard.is_settled() && dead == 0 || dead > 1
     };
