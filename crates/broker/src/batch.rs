@@ -8,6 +8,7 @@ use session::{Dispatched, Toggles};
 
 use crate::access::AuthResult;
 use crate::admin::AdminCommand;
+use crate::groups::{GroupAnswer, GroupRequest};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
 use crate::peers::{Inbound, ShardFrame};
@@ -75,12 +76,14 @@ pub enum Token {
     Operator { worker: WorkerId, key: u32 },
     /// Page number `key` of the retained messages that a worker copies to other nodes.
     Copy { worker: WorkerId, key: u32 },
-    /// Message number `key` of those that a shard has sent to group members on other nodes.
+    /// Message number `key` of those that the host of shared groups has offered to members.
     Offered { shard: ShardId, key: u32 },
     /// Message number `key` of those that a worker has received from other nodes.
     Forwarded { worker: WorkerId, key: u32 },
-    /// Append number `key` of a shard, which waits for members of shared groups.
+    /// Append number `key` of a shard.
     Append { shard: ShardId, key: u32 },
+    /// Message number `key` of the host of shared groups, which waits for several members.
+    Groups { shard: ShardId, key: u32 },
     /// Request of another node: its number on a lane, see [`Token::requested`].
     Requested { lane: WorkerId, kind: TokenKind, number_low: u32, number_high: u32 },
 }
@@ -121,9 +124,11 @@ impl Token {
             Self::Publish { .. } => TokenKind::Publisher,
             Self::Append { .. } => TokenKind::Append,
             Self::Requested { kind, .. } => kind,
-            Self::Operator { .. } | Self::Copy { .. } | Self::Offered { .. } | Self::Forwarded { .. } => {
-                TokenKind::Other
-            }
+            Self::Operator { .. }
+            | Self::Copy { .. }
+            | Self::Offered { .. }
+            | Self::Groups { .. }
+            | Self::Forwarded { .. } => TokenKind::Other,
         }
     }
 
@@ -143,6 +148,9 @@ impl Token {
 #[derive(Debug)]
 pub enum WorkerCommand {
     Request(ShardId, Request),
+    /// A request to the host of shared groups, with the number of its shard.
+    Group(ShardId, GroupRequest),
+    GroupAnswer(GroupAnswer),
     Completion(Completion),
     /// Requests a [`WorkerCommand::Flushed`]. The receiver sends it once everything that it published before is in the
     /// mailboxes of the other workers. A command that is sent after the answer therefore arrives after those messages.
@@ -226,13 +234,11 @@ impl WorkerCommand {
     /// Bytes of the messages in the command.
     fn messages_size(&self) -> usize {
         match self {
-            WorkerCommand::Request(
-                _,
-                Request::Append { message, .. }
-                | Request::Bounce { message, .. }
-                | Request::DeliverLocally { message, .. }
-                | Request::Retain { message, .. },
-            ) => message.size(),
+            WorkerCommand::Request(_, Request::Append { message, .. } | Request::Retain { message, .. }) => {
+                message.size()
+            }
+            WorkerCommand::Request(_, Request::EnqueueToGroup(enqueue)) => enqueue.message.size(),
+            WorkerCommand::Group(_, request) => request.message_size(),
             WorkerCommand::Will(will) => will.message.size(),
             WorkerCommand::Request(_, Request::Enqueue { entries, .. }) => {
                 entries.iter().map(|entry| entry.message.size()).sum()
@@ -250,6 +256,7 @@ impl WorkerCommand {
             WorkerCommand::Peers(inbound) => inbound.messages.iter().map(|message| message.frame.len()).sum(),
             WorkerCommand::Request(..)
             | WorkerCommand::Completion(_)
+            | WorkerCommand::GroupAnswer(_)
             | WorkerCommand::Flush(..)
             | WorkerCommand::Flushed(..)
             | WorkerCommand::Scan(_)
@@ -418,14 +425,7 @@ mod tests {
             durability: crate::durability::Durability::LocalDisk,
         };
         let message = view.to_message();
-        let append = Request::Append {
-            message: message.clone(),
-            sessions: true,
-            groups: false,
-            identity: None,
-            refusal: None,
-            token: None,
-        };
+        let append = Request::Append { message: message.clone(), identity: None, refusal: None, token: None };
         let mut batch = Batch::of(WorkerCommand::Request(ShardId(0), append));
         assert!(batch.weight() > 100_000);
         let retain = Request::Retain {

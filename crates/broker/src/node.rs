@@ -18,6 +18,7 @@ use crate::batch::WorkerCommand;
 use crate::counters::Published;
 use crate::durability::Durability;
 use crate::full_queues::FullQueues;
+use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::quota::{Payers, Quotas};
@@ -26,7 +27,7 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::store::{
-    Agreement, Condition, GroupName, Incarnation, ReplicaStart, Request, SHARDS, Store, StoreEvent, StoreLog,
+    Agreement, Condition, GroupName, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent, StoreLog,
 };
 use crate::worker::Worker;
 
@@ -243,7 +244,7 @@ impl Node {
         let limits =
             IndexLimits { shapes_max: settings.routing.shapes_max as usize, ..IndexLimits::default() };
         Arc::new(Self {
-            routes: Arc::new(Routes::new(Index::new(seed, limits))),
+            routes: Arc::new(Routes::new(Index::new(seed, limits), seed, own.is_some())),
             settings: ArcSwap::from_pointee(settings),
             access,
             version,
@@ -544,9 +545,9 @@ impl Node {
     pub fn members_of_peer(&self, text: &str, node: NodeIndex, members: Members) {
         if let Some(group) = GroupName::parse(text) {
             let (shard, group) = (group.shard(), Box::new(group));
-            let join = Request::JoinNode { group, node, members };
+            let join = GroupRequest::JoinNode { group, node, members };
             self.routes.joins();
-            self.post(self.shard_host(shard), WorkerCommand::Request(shard, join));
+            self.post(self.shard_host(shard), WorkerCommand::Group(shard, join));
         }
     }
 

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
+use crate::groups::GroupDirectory;
+use crate::ids::ShardId;
 use crate::peers::{Members, NodeIndex, Peers, Wants};
 use crate::retained;
 use crate::route::{Route, RouteKind};
+use crate::store::SHARDS;
 
 /// Index from Topic Filters to connections and shards of this node, and to other nodes of the cluster.
 ///
@@ -37,11 +40,15 @@ pub struct Routes {
     /// node.
     losses: AtomicU32,
     lost: [AtomicU32; 1024],
+    /// Shared groups, by the shard of their names.
+    groups: Box<[GroupDirectory]>,
+    /// The shards belong to the cluster: every node knows which of them have durable sessions in a group.
+    are_shards_agreed: bool,
 }
 
 /// Returns an index that stands for a shard of the cluster, among nodes with filters for which the index has no room.
-fn index_of_shard(shard: u16) -> NodeIndex {
-    NodeIndex(u16::MAX - shard)
+fn index_of_shard(shard: ShardId) -> NodeIndex {
+    NodeIndex(u16::MAX - shard.0)
 }
 
 /// A change for other nodes.
@@ -54,7 +61,8 @@ pub enum RouteChange {
 }
 
 impl Routes {
-    pub(crate) fn new(index: Index<Route>) -> Self {
+    /// `hash_key` is unknown to clients. `are_shards_agreed`: the shards belong to the cluster.
+    pub(crate) fn new(index: Index<Route>, hash_key: [u8; 16], are_shards_agreed: bool) -> Self {
         Self {
             index: Arc::new(index),
             changes: Mutex::default(),
@@ -66,7 +74,19 @@ impl Routes {
             unrouted_len: AtomicUsize::new(0),
             losses: AtomicU32::new(0),
             lost: [const { AtomicU32::new(0) }; 1024],
+            groups: (0..SHARDS).map(|shard| GroupDirectory::new(ShardId(shard), hash_key)).collect(),
+            are_shards_agreed,
         }
+    }
+
+    /// Shared groups whose names hash to a shard.
+    pub(crate) fn groups(&self, shard: ShardId) -> &GroupDirectory {
+        &self.groups[shard.index()]
+    }
+
+    /// Returns whether the shards belong to the cluster.
+    pub(crate) fn are_shards_agreed(&self) -> bool {
+        self.are_shards_agreed
     }
 
     /// Connects the listener for changes. Only the first call has an effect.
@@ -98,7 +118,7 @@ impl Routes {
     /// If the index is full. It is noted: see [`Self::unrouted`].
     pub(crate) fn insert_of_replica(&self, filter: TopicFilter<'_>, route: Route) -> Result<(), IndexFull> {
         let inserted = self.index.insert(filter, route);
-        self.note_routed(index_of_shard(route.index), filter.as_str(), inserted.is_ok());
+        self.note_routed_of_shard(ShardId(route.index), filter.as_str(), inserted.is_ok());
         inserted.map(|_| ())
     }
 
@@ -108,7 +128,7 @@ impl Routes {
         key: <Route as routing::Destination>::Key,
     ) {
         self.index.remove(filter, key);
-        self.note_routed(index_of_shard(key.1), filter.as_str(), true);
+        self.note_routed_of_shard(ShardId(key.1), filter.as_str(), true);
     }
 
     /// Sets what another node wants of a filter; replaces what it wanted before.
@@ -145,6 +165,11 @@ impl Routes {
             unrouted.insert((node, text.into()));
         }
         self.unrouted_len.store(unrouted.len(), Release);
+    }
+
+    /// Records whether a filter or `$share/{ShareName}/{filter}` of a shard of the cluster is settled.
+    pub(crate) fn note_routed_of_shard(&self, shard: ShardId, text: &str, is_routed: bool) {
+        self.note_routed(index_of_shard(shard), text, is_routed);
     }
 
     /// Number of filters and shared groups of other nodes for which the index has no room. While there are any, this

@@ -24,8 +24,8 @@ pub enum Effect {
     Dropped { session: SessionUid, from: u64, to: u64, reason: DropReason },
     /// A message of command `ordinal` was not queued, because the queue is full.
     NotQueued { ordinal: u32, session: SessionUid },
-    /// The session ended. `shared`: the texts of its shared subscriptions.
-    SessionEnded { session: SessionUid, client_id: Box<str>, shared: Box<[Box<str>]>, reason: EndReason },
+    /// The session ended.
+    SessionEnded { session: SessionUid, client_id: Box<str>, reason: EndReason },
     /// The first subscription of this shard with the filter was added.
     FilterAdded { filter: Box<str> },
     /// The last subscription of this shard with the filter was removed.

@@ -18,6 +18,7 @@ mod effect;
 mod entry;
 mod eras;
 mod error;
+mod groups;
 mod ids;
 mod inbound;
 mod kept;

@@ -28,6 +28,8 @@ mutation::mutations! {
     KeepIncarnation,
     /// A node without a replica of a shard skips a change of its routes when the shard has another leader.
     SkipRouteChanges,
+    /// Shared groups do not know which shards have durable sessions.
+    ForgetGroups,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
     /// A published Will is due again after a restart.

@@ -29,6 +29,7 @@ use crate::effect::{Answer, Effect};
 use crate::entry::Entry;
 use crate::eras::Eras;
 use crate::error::ApplyError;
+use crate::groups::Groups;
 use crate::ids::{INDEX_MAX, Identity, MessageKey, REST, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
@@ -72,6 +73,8 @@ pub struct Shard {
     eras: Eras,
     /// Slot at which the sweep continues.
     sweep: u32,
+    /// Sessions with shared subscriptions, which are not in `routes`.
+    groups: Groups,
     routes: Arc<Index<Route>>,
     reader: Reader<Route>,
     matches: Vec<Route>,
@@ -134,6 +137,7 @@ impl Shard {
             deadlines: BTreeSet::new(),
             eras: Eras::default(),
             sweep: 0,
+            groups: Groups::default(),
             routes,
             reader,
             matches: Vec::new(),

@@ -36,9 +36,16 @@ impl Subscriptions {
     }
 
     pub fn contains(&self, text: &str) -> bool {
+        self.get(text).is_some()
+    }
+
+    /// Returns Subscription Options, and Subscription Identifier or 0.
+    pub fn get(&self, text: &str) -> Option<(u8, u32)> {
         match self {
-            Self::Few(bytes) => Few::of(bytes).any(|(known, ..)| known == text),
-            Self::Many(tree) => tree.contains_key(text),
+            Self::Few(bytes) => {
+                Few::of(bytes).find(|(known, ..)| *known == text).map(|(_, options, id)| (options, id))
+            }
+            Self::Many(tree) => tree.get(text).copied(),
         }
     }
 

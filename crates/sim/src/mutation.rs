@@ -37,7 +37,7 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 7] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 8] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
@@ -45,6 +45,7 @@ const SHARDS_MUTATIONS: [shard::Mutation; 7] = [
     shard::Mutation::ForgetConnections,
     shard::Mutation::KeepIncarnation,
     shard::Mutation::SkipRouteChanges,
+    shard::Mutation::ForgetGroups,
 ];
 
 /// Mutations of shards that the tests of `shard` notice.

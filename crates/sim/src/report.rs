@@ -363,9 +363,11 @@ report! {
     /// Replicas that reached no other and raised no term.
     quorum_check_isolated,
     quorum_check_kept,
-    /// Messages to sessions of shards with replicas: acknowledged, delivered, and delivered after a later one.
+    /// Messages to sessions of shards with replicas: acknowledged, delivered, delivered for a shared subscription, and
+    /// delivered after a later one.
     agreed_acknowledged,
     agreed_delivered,
+    agreed_shared,
     agreed_again,
     /// CONNACKs with Session Present.
     agreed_resumed,

@@ -78,11 +78,7 @@ impl ClusterSetup {
                 ..five
             },
             Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },
-            Self::Shared => Plan {
-                name: "shared",
-                settings: &["cluster.replicas=3", "mqtt.shared_subscription_available=false"],
-                ..five
-            },
+            Self::Shared => Plan { name: "shared", settings: &["cluster.replicas=3"], ..five },
         }
     }
 }

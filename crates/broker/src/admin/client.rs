@@ -7,10 +7,11 @@ use std::time::Duration;
 use mqtt::{QoS, RetainHandling, Subscription, TopicName, Version};
 
 use super::{Cursor, FilterRoutes, RouteInfo};
+use crate::groups::Member;
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::node::Node;
 use crate::route::{Options, RouteKind};
-use crate::store::{Enqueue, Member};
+use crate::store::Enqueue;
 
 /// A connected client, or a durable session whose client is not connected.
 #[derive(Clone, Debug)]

@@ -8,8 +8,6 @@
 //! completions of different sessions do.
 
 mod follower;
-mod group;
-mod groups;
 mod host;
 mod log;
 mod replica;
@@ -29,7 +27,7 @@ use shard::SessionUid;
 pub(crate) use follower::Follower;
 pub use host::ShardOutput;
 pub(crate) use host::{
-    HostContext, Numbered, Offer, Producer, ReadTicket, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept,
+    HostContext, Numbered, Producer, ReadTicket, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept,
 };
 pub use log::{
     Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose,
@@ -46,7 +44,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, hash};
 use crate::message::Message;
 use crate::node::OwnerKey;
-use crate::peers::{Members, NodeIndex};
+use crate::peers::NodeIndex;
 use crate::quota::Payers;
 use crate::route::Options;
 use crate::will::WillOwner;
@@ -62,8 +60,7 @@ pub enum Request {
     Attach(Box<Attach>),
     /// A connection stops serving its Client Identifier: it was closed, or this is the answer to a revocation.
     Release(Box<Release>),
-    /// Adds subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`, and by a
-    /// [`Completion::Joined`] for each that is shared and was not refused.
+    /// Adds subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`.
     Subscribe {
         session: SessionId,
         connection: ConnectionId,
@@ -74,8 +71,7 @@ pub enum Request {
         /// Retained messages exist: the session remembers the subscriptions that are to get some.
         retained: bool,
     },
-    /// Removes subscriptions. Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is
-    /// shared and existed.
+    /// Removes subscriptions. Answered by [`Completion::Unsubscribed`].
     Unsubscribe {
         session: SessionId,
         connection: ConnectionId,
@@ -87,11 +83,9 @@ pub enum Request {
         session: SessionId,
         filter: Box<str>,
     },
-    /// Appends a message for the shard's durable sessions (`sessions`) or shared groups (`groups`) that match.
+    /// Appends a message for the shard's durable sessions that match.
     Append {
         message: Message,
-        sessions: bool,
-        groups: bool,
         /// Identity of a message that its publisher may send again. A message that is known already is only answered,
         /// when the first one is queued.
         identity: Option<Identity>,
@@ -189,46 +183,14 @@ pub enum Request {
         /// is a different one.
         flip: bool,
     },
-    /// Adds a member to a shared group, or changes its options or its connection.
-    Join(Box<Join>),
-    Leave {
-        group: Box<GroupName>,
-        member: Member,
-        reply: Option<(ConnectionId, Ticket)>,
-    },
-    /// Sets the members that a shared group has on another node.
-    JoinNode {
-        group: Box<GroupName>,
-        node: NodeIndex,
-        members: Members,
-    },
-    /// Delivers a message of another node to a member on this one.
-    DeliverLocally {
-        group: Box<GroupName>,
-        message: Message,
-        /// Reason to refuse, as in [`Request::Append`].
-        refusal: Option<ReasonCode>,
-        token: Option<Token>,
-    },
-    /// Reports that a message for members on another node is queued there, or was refused.
-    Offered {
-        key: u32,
-        reason: ReasonCode,
-    },
-    /// Returns a message from a member that cannot have it.
-    Bounce {
-        group: GroupId,
-        message: Message,
-        /// Identity of a message that another member left unfinished before.
-        identity: Option<Identity>,
-        token: Option<Token>,
-    },
-    /// Delivers a message that a session left unfinished to another member of the group.
-    DeliverOrphan {
-        group: Box<GroupName>,
-        message: Message,
+    /// Queues a message for one of the shard's durable sessions in a shared group. Answered by the token:
+    /// [`ReasonCode::ServerUnavailable`] when there is none.
+    EnqueueToGroup(Box<EnqueueToGroup>),
+    /// Asks whether a message with this identity was accepted. Answered by the token:
+    /// [`ReasonCode::NoMatchingSubscribers`] when it was not.
+    FindIdentity {
         identity: Identity,
-        token: Option<Token>,
+        token: Token,
     },
     /// Asks whether messages that sessions of the asking shard left unfinished were given to a session here before the
     /// process ended. Answered by [`Request::OrphansKnown`].
@@ -315,31 +277,17 @@ pub enum Completion {
         connection: ConnectionId,
         is_there: bool,
     },
-    /// A shared group has accepted a member, or refused it with an error; SUBACK may be sent.
-    Joined {
-        connection: ConnectionId,
-        ticket: Ticket,
-        index: u32,
-        reason: ReasonCode,
-    },
-    /// A shared group has removed a member; UNSUBACK may be sent.
-    Left {
-        connection: ConnectionId,
-        ticket: Ticket,
-    },
 }
 
 impl Request {
     /// Token of the request, if something waits for its result.
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
-            Self::Append { token, .. }
-            | Self::Retain { token, .. }
-            | Self::Enqueue { token, .. }
-            | Self::DeliverLocally { token, .. }
-            | Self::Bounce { token, .. }
-            | Self::DeliverOrphan { token, .. } => *token,
-            Self::DeleteRetained { token, .. } | Self::Receive { token, .. } => Some(*token),
+            Self::Append { token, .. } | Self::Retain { token, .. } | Self::Enqueue { token, .. } => *token,
+            Self::DeleteRetained { token, .. }
+            | Self::Receive { token, .. }
+            | Self::FindIdentity { token, .. } => Some(*token),
+            Self::EnqueueToGroup(enqueue) => Some(enqueue.token),
             _ => None,
         }
     }
@@ -377,9 +325,7 @@ impl Completion {
             | Completion::WrongAcknowledgement { connection }
             | Completion::Complete { connection, .. }
             | Completion::RoomForPage { connection }
-            | Completion::RoomToRetain { connection, .. }
-            | Completion::Joined { connection, .. }
-            | Completion::Left { connection, .. } => *connection,
+            | Completion::RoomToRetain { connection, .. } => *connection,
         }
     }
 }
@@ -495,6 +441,11 @@ impl Identity {
         Self { origin: OF_SHARD | 1 << 62 | u64::from(shard.0), number: id * 2 }
     }
 
+    /// Returns whether the message is one of a shard: a Will or an orphan.
+    pub fn is_of_shard(self) -> bool {
+        self.origin & OF_SHARD != 0
+    }
+
     /// Key that is equal for messages that keep their order: those of one publisher. Each Will and each orphan has its
     /// own.
     pub fn line(self) -> (u64, u64) {
@@ -525,12 +476,23 @@ pub struct Enqueue {
     pub group: Option<GroupId>,
 }
 
+/// A message of a shared group for a durable session that its shard chooses.
+#[derive(Debug)]
+pub struct EnqueueToGroup {
+    pub name: GroupName,
+    pub group: GroupId,
+    pub message: Message,
+    /// Value of [`EnqueueForGroup::identity`].
+    pub identity: Option<Identity>,
+    pub token: Token,
+}
+
 /// Properties of a message from a shared group to a durable session.
 #[derive(Debug)]
 pub struct EnqueueForGroup {
     pub name: GroupName,
-    /// The group takes the session for connected. A session that is not returns the message, because another member may
-    /// be connected.
+    /// The group takes the session for connected. One that is not refuses the message with
+    /// [`ReasonCode::ServerUnavailable`], because another member may be connected.
     pub is_connected: bool,
     /// Identity of a message that another member left unfinished. It is given once, even if the process ends before
     /// that is known.
@@ -609,29 +571,4 @@ pub(crate) fn session_id(shard: ShardId, uid: SessionUid) -> SessionId {
 /// Id of a session in its shard.
 pub(crate) fn session_uid(id: SessionId) -> SessionUid {
     SessionUid::from_u64(u64::from(id.generation) << 32 | u64::from(id.slot))
-}
-
-/// A member of a shared group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
-    /// A session that ends with this connection.
-    Connection(ConnectionId),
-    Session(SessionId),
-    /// All members on another node.
-    Node(NodeIndex),
-}
-
-#[derive(Debug)]
-pub struct Join {
-    pub group: GroupName,
-    pub member: Member,
-    /// The connection to deliver to; `None` while a durable member is absent.
-    pub connection: Option<ConnectionId>,
-    pub options: Options,
-    pub subscription_id: u32,
-    /// Request that [`Completion::Joined`] answers: the SUBSCRIBE, and the index of the filter among those that the
-    /// store was asked for.
-    pub reply: Option<(ConnectionId, Ticket, u32)>,
-    /// Reservations of the SUBSCRIBE.
-    pub shapes: Option<Arc<ShapeReservations>>,
 }

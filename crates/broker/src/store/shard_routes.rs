@@ -1,4 +1,4 @@
-//! Routes to one shard in the index of this node. [`ReplicaRoutes`](super::ReplicaRoutes) is the view of a replica.
+//! Routes to one shard in the index of this node, and its shared groups. [`ReplicaRoutes`](super::ReplicaRoutes) is the view of a replica.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use mqtt::{QoS, TopicFilter};
 use crate::ids::ShardId;
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
+use crate::store::GroupName;
 
-/// Routes of the Topic Filters that durable sessions of a shard have.
+/// Routes of the subscriptions that durable sessions of a shard have. A shared subscription makes the shard known to its
+/// group, see [`GroupDirectory`](crate::groups::GroupDirectory).
 ///
 /// On a node alone other nodes learn of them. When the shard belongs to a cluster, each node keeps them itself: its
 /// replica does, or a worker that learns them from the leader.
@@ -32,6 +34,13 @@ impl ShardRoutes {
 
     /// Adds the route of a filter. Returns false when the index has no room.
     pub fn add(&self, text: &str) -> bool {
+        if let Some(group) = GroupName::parse(text) {
+            let is_known = self.routes.groups(group.shard()).add_shard(&self.routes, &group, self.shard);
+            if self.is_agreed {
+                self.routes.note_routed_of_shard(self.shard, text, is_known);
+            }
+            return is_known;
+        }
         let Ok(filter) = TopicFilter::parse(text) else { return true };
         let route = self.route();
         match self.is_agreed {
@@ -41,6 +50,10 @@ impl ShardRoutes {
     }
 
     pub fn remove(&self, text: &str) {
+        if let Some(group) = GroupName::parse(text) {
+            self.routes.groups(group.shard()).remove_shard(&self.routes, &group, self.shard);
+            return self.routes.note_routed_of_shard(self.shard, text, true);
+        }
         let Ok(filter) = TopicFilter::parse(text) else { return };
         let key = (RouteKind::Shard, self.shard.0, 0, 0);
         match self.is_agreed {

@@ -10,9 +10,10 @@ use crate::admin::{
     Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
 };
 use crate::connection::{Connection, Phase};
+use crate::groups::Member;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::route::RouteKind;
-use crate::store::{Member, SUBSCRIPTIONS_AT_ONCE, ShardHost};
+use crate::store::{SUBSCRIPTIONS_AT_ONCE, ShardHost};
 
 /// Maximum number of connections that one step of a listing examines.
 const CONNECTIONS_AT_ONCE: u32 = 512;
@@ -404,6 +405,9 @@ impl Worker {
             for shard in self.shards.iter_mut() {
                 shard.find_receivers(name, *limit, matches);
             }
+            for groups in self.shards.groups_mut() {
+                groups.find_receivers(name, *limit, matches);
+            }
         }
         let next = self.id.0 + 1;
         if next < self.node.workers {
@@ -440,17 +444,10 @@ impl Worker {
                     .connections
                     .get(id.slot, id.generation)
                     .map(|connection| connection.client_id.clone()),
-                Some(Member::Session(id)) if self.shard(id.shard).is_some() => {
-                    self.shard(id.shard).and_then(|shard| shard.name_of(id))
-                }
                 // Only that node knows the Client Identifier.
                 Some(Member::Node(_)) => Some("(on another node)".into()),
                 Some(Member::Connection(id)) => {
                     elsewhere = Some(id.worker);
-                    continue;
-                }
-                Some(Member::Session(id)) => {
-                    elsewhere = Some(self.node.shard_host(id.shard));
                     continue;
                 }
             };

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::groups::GroupHost;
 use crate::ids::ShardId;
 use crate::message_queue::Awaited;
 use crate::store::{ReplicaCounters, SHARDS, ShardHost};
@@ -93,5 +94,6 @@ impl Worker {
         for shard in self.shards.iter() {
             shard.check_quiet();
         }
+        self.shards.groups().iter().for_each(GroupHost::check_quiet);
     }
 }

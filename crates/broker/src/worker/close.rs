@@ -8,12 +8,13 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 use super::{Worker, report};
 use crate::batch::WorkerCommand;
 use crate::connection::Phase;
-use crate::ids::{ConnectionId, ShardSet, Time, WorkerId, fold};
+use crate::groups::GroupRequest;
+use crate::ids::{ConnectionId, ShardSet, Ticket, Time, WorkerId, fold};
 use crate::message::Message;
 use crate::message_queue::Overflow;
 use crate::quota::Resource;
 use crate::route::RouteKind;
-use crate::store::{GroupName, Member, Release, Request, WillDisposition, client_shard};
+use crate::store::{GroupName, Release, Request, WillDisposition, client_shard};
 use crate::wheel::TimerKind;
 use crate::will::WillOwner;
 
@@ -199,18 +200,18 @@ impl Worker {
                 let kind = if durable { RouteKind::ConnectionQos0 } else { RouteKind::Connection };
                 self.node.routes.remove(subscription.filter, (kind, id.worker.0, id.slot, id.generation));
             }
-            Some(share) if !durable => {
+            Some(share) => {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
-                let leave = Request::Leave {
-                    group: Box::new(group.clone()),
-                    member: Member::Connection(id),
-                    reply: None,
-                };
-                self.outbox.request(group.shard(), leave);
+                self.leave_group(id, group, None);
             }
-            // The session's shard notifies the group that the session is disconnected.
-            Some(_) => {}
         }
+    }
+
+    /// Removes a connection from a shared group.
+    pub(super) fn leave_group(&mut self, connection: ConnectionId, group: GroupName, reply: Option<Ticket>) {
+        let shard = group.shard();
+        let leave = GroupRequest::Leave { group: Box::new(group), connection, reply };
+        self.outbox.group_request(shard, leave);
     }
 
     /// Releases the queue of a client. Publishers continue, and messages of shared subscriptions go to other members
@@ -224,10 +225,9 @@ impl Worker {
         let (others, overflow) = queue.into_parts();
         for entry in deliveries.into_unfinished().chain(others) {
             if let Some(group) = entry.group {
-                self.outbox.request(
-                    group.shard,
-                    Request::Bounce { group, message: entry.message, identity: None, token: None },
-                );
+                let (message, identity, token) = (entry.message, None, None);
+                let bounce = GroupRequest::Bounce { group, message, identity, token };
+                self.outbox.group_request(group.shard, bounce);
             }
         }
         for Overflow { awaited, .. } in overflow {

@@ -14,9 +14,10 @@ use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
-use crate::ids::{ConnectionId, ShardSet, client_key};
+use crate::groups::Join;
+use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
 use crate::route::{Options, Route, RouteKind};
-use crate::store::Identity;
+use crate::store::{GroupName, Identity};
 use crate::wheel::TimerKind;
 
 impl Worker {
@@ -183,7 +184,7 @@ impl Worker {
         let access = &self.node.access;
         let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         for (text, options, subscription_id) in subscriptions {
-            self.insert_durable(id, text, options, subscription_id);
+            self.insert_durable(id, text, (options, subscription_id), None);
         }
         if let Some(connection) = self.connections.occupant(id.slot) {
             connection.charge_session();
@@ -225,15 +226,20 @@ impl Worker {
     }
 
     /// Adds a durable session's subscription to the connection. The connection delivers its QoS 0 messages, which no
-    /// store keeps.
+    /// store keeps. It is a member of its shared groups while it exists. `reply`: what a group answers.
     pub(super) fn insert_durable(
         &mut self,
         id: ConnectionId,
         text: Box<str>,
-        options: Options,
-        subscription_id: u32,
+        (options, subscription_id): (Options, u32),
+        reply: Option<(Ticket, u32)>,
     ) {
-        if let Ok(Subscription { share: None, filter }) = Subscription::parse(&text) {
+        if let Some(group) = GroupName::parse(&text) {
+            let session =
+                self.connections.get(id.slot, id.generation).and_then(|connection| connection.session);
+            let (connection, shapes) = (id, None);
+            self.join_group(Join { group, connection, session, options, subscription_id, reply, shapes });
+        } else if let Ok(Subscription { filter, .. }) = Subscription::parse(&text) {
             let kind = RouteKind::ConnectionQos0;
             let route = Route {
                 slot: id.slot,

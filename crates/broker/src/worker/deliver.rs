@@ -14,6 +14,7 @@ use super::queues::Waits;
 use super::trace::TracedPublish;
 use crate::batch::{MemberDelivery, SessionDelivery, Target, Token, WorkerCommand};
 use crate::connection::{Connection, Phase, queued};
+use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, GroupId, Time};
 use crate::message::{MessageView, Shared};
 use crate::message_queue::{Awaited, MessageQueue, Overflow};
@@ -740,9 +741,8 @@ impl Worker {
         let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
         let connection = self.connections.get_mut(id.slot, id.generation);
         let Some(connection) = connection.filter(|connection| connection.phase == Phase::Open) else {
-            return self
-                .outbox
-                .request(group.shard, Request::Bounce { group, message, identity: None, token });
+            let bounce = GroupRequest::Bounce { group, message, identity: None, token };
+            return self.outbox.group_request(group.shard, bounce);
         };
         let durable = connection.session.is_some();
         let mut shared = Shared::from(&message);

@@ -9,6 +9,7 @@ use super::Worker;
 use super::deliver::EncodeOnce;
 use super::queues::Waits;
 use crate::batch::{BatchDelivery, Body, Target, Token};
+use crate::groups::{GroupAppend, GroupRequest};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::match_cache::MatchCache;
 use crate::message::{MessageView, Shared};
@@ -241,15 +242,20 @@ impl Worker {
             self.peers.forwarded_alone();
         }
         result.outstanding += forwarded;
-        for shard in shards.iter() {
-            let append = Request::Append {
-                message: shared.message(),
-                sessions: for_sessions.contains(shard),
-                groups: for_groups.contains(shard),
-                identity: publishing.identity,
-                refusal,
-                token,
-            };
+        let (identity, is_again) = (publishing.identity, publishing.origin == Origin::HereAgain);
+        for shard in for_groups.iter() {
+            // A message with an identity goes to the groups first, and then to the sessions of that shard.
+            let sessions = identity.is_some() && for_sessions.contains(shard);
+            let message = shared.message();
+            let append = GroupAppend { message, sessions, identity, is_again, refusal, token };
+            self.outbox.group_request(shard, GroupRequest::Append(append));
+            result.outstanding += u32::from(token.is_some());
+            if sessions {
+                for_sessions.remove(shard);
+            }
+        }
+        for shard in for_sessions.iter() {
+            let append = Request::Append { message: shared.message(), identity, refusal, token };
             self.outbox.request(shard, append);
             result.outstanding += u32::from(token.is_some());
         }
@@ -360,10 +366,10 @@ impl Worker {
     ) -> u32 {
         self.dispatcher.fan_out += GROUP_FAN_OUT * u64::from(route.subscription_id);
         let refusal = if shared.view.qos > QoS::AtMostOnce { self.node.refusal() } else { None };
-        let (sessions, groups) = (false, true);
         let message = shared.message();
-        let append = Request::Append { message, sessions, groups, identity: None, refusal, token };
-        self.outbox.request(ShardId(route.index), append);
+        let (sessions, identity, is_again) = (false, None, false);
+        let append = GroupAppend { message, sessions, identity, is_again, refusal, token };
+        self.outbox.group_request(ShardId(route.index), GroupRequest::Append(append));
         u32::from(token.is_some())
     }
 
@@ -448,7 +454,12 @@ impl Worker {
             Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
             Token::Operator { worker, .. } => self.outbox.complete(worker, token, reason),
             Token::Append { shard, key } => self.outbox.request(shard, Request::Accepted { key, reason }),
-            Token::Offered { shard, key } => self.outbox.request(shard, Request::Offered { key, reason }),
+            Token::Offered { shard, key } => {
+                self.outbox.group_request(shard, GroupRequest::Offered { key, reason });
+            }
+            Token::Groups { shard, key } => {
+                self.outbox.group_request(shard, GroupRequest::Accepted { key, reason });
+            }
             Token::Copy { worker, key } if worker == self.id => self.continue_copy(key),
             Token::Copy { worker, .. } => self.outbox.complete(worker, token, reason),
             Token::Forwarded { worker, key } if worker == self.id => self.peers.has_arrived(key, reason),

@@ -59,6 +59,7 @@ use crate::access::{Access, ClientCertificate};
 use crate::batch::Batch;
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, Published, StoreCounters};
+use crate::groups::GroupHost;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
@@ -136,13 +137,12 @@ enum Stage {
 }
 
 /// Returns the parts of the node that a host of a shard needs.
-fn host_context(node: &Arc<Node>, settings: &Arc<Settings>, shard: ShardId) -> HostContext {
+fn host_context(node: &Arc<Node>, settings: &Arc<Settings>) -> HostContext {
     HostContext {
         settings: settings.clone(),
         node_routes: node.routes.clone(),
         load: node.load.clone(),
         hash_key: node.owner_hash(),
-        random: node.secret(u64::MAX - u64::from(shard.0)),
         counters: StoreCounters::default(),
     }
 }
@@ -156,10 +156,14 @@ impl Worker {
             if node.own.is_some() && agreement.is_none() {
                 return None;
             }
-            let context = host_context(&node, &settings, shard);
+            let context = host_context(&node, &settings);
             Some(Follower::open(node.take_shard(shard), node.log.clone(), agreement, context))
         });
-        let shards = HostedShards::new(shards);
+        let groups = node.hosted(id).map(|shard| {
+            let random = node.secret(u64::MAX - u64::from(shard.0));
+            GroupHost::new(shard, settings.clone(), node.routes.clone(), random)
+        });
+        let shards = HostedShards::new(shards, groups.collect());
         let interval = settings.sys.interval;
         let mut lanes = node.own.map(|own| Box::new(Lanes::new(own, id, node.workers)));
         if let Some(lanes) = &mut lanes {
@@ -214,7 +218,7 @@ impl Worker {
     /// Begins a replica of a shard while the node runs.
     pub(super) fn start_replica(&mut self, ReplicaStart { state, agreement }: ReplicaStart) {
         let id = ShardId(state.id());
-        let context = host_context(&self.node, &self.settings, id);
+        let context = host_context(&self.node, &self.settings);
         let replica = Follower::open(state, self.node.log.clone(), Some(agreement), context);
         self.learn_until_known(id, replica);
         self.process_store_events();

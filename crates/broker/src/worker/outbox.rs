@@ -3,6 +3,7 @@
 use mqtt::ReasonCode;
 
 use crate::batch::{Batch, FlushWaiter, Token, WorkerCommand};
+use crate::groups::GroupRequest;
 use crate::ids::{ShardId, WorkerId};
 use crate::store::Request;
 use crate::store::wire::ShardAnswer;
@@ -49,7 +50,6 @@ impl Outbox {
             WorkerCommand::Completion(completion) => {
                 self.answers.push((to, ShardAnswer::Completion(completion)));
             }
-            WorkerCommand::Member(delivery) => self.answers.push((to, ShardAnswer::Member(delivery))),
             other => debug_assert!(false, "no command for a lane: {other:?}"),
         }
     }
@@ -63,6 +63,12 @@ impl Outbox {
         self.post(host, WorkerCommand::Request(shard, request));
     }
 
+    /// Queues a request for the host of shared groups on this node that belongs to a shard.
+    pub fn group_request(&mut self, shard: ShardId, request: GroupRequest) {
+        let host = WorkerId::host_of(shard, self.batches.len() as u16);
+        self.post(host, WorkerCommand::Group(shard, request));
+    }
+
     /// Queues a completion for the worker of the party that waits for it.
     pub fn complete(&mut self, to: WorkerId, token: Token, reason: ReasonCode) {
         if let Some(batch) = self.batches.get_mut(to.index()) {
@@ -71,11 +77,6 @@ impl Outbox {
         if let Some((lane, number)) = token.as_requested() {
             self.answers.push((lane, ShardAnswer::Acknowledged { number, reason }));
         }
-    }
-
-    /// Queues an answer for a lane.
-    pub fn answer(&mut self, lane: WorkerId, answer: ShardAnswer) {
-        self.answers.push((lane, answer));
     }
 
     /// Takes the requests that need numbers.
@@ -98,7 +99,7 @@ impl Outbox {
             | Token::Forwarded { worker, .. }
             | Token::Requested { lane: worker, .. } => worker,
             // A request to the shard follows, which only a worker sends.
-            Token::Append { .. } | Token::Offered { .. } => self.own,
+            Token::Append { .. } | Token::Offered { .. } | Token::Groups { .. } => self.own,
         };
         self.complete(to, token, ReasonCode::Success);
     }

@@ -10,6 +10,7 @@ use super::dispatch::{Origin, Publishing};
 use crate::batch::Token;
 use crate::connection::{AckKind, PendingAck};
 use crate::durability::Durability;
+use crate::groups::{GroupRequest, Offer};
 use crate::ids::{ConnectionId, ShardId, Ticket, Time, WorkerId, hash};
 use crate::message::MessageView;
 use crate::node::Node;
@@ -20,7 +21,7 @@ use crate::peers::{
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::Route;
-use crate::store::{GroupName, Offer, Request, SHARDS};
+use crate::store::{GroupName, Request, SHARDS};
 
 /// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
@@ -368,8 +369,8 @@ impl Worker {
         }
         let token = key.map(|key| Token::Forwarded { worker: self.id, key });
         let (shard, message, refusal) = (group.shard(), framed.view.to_message(), self.node.refusal());
-        self.outbox
-            .request(shard, Request::DeliverLocally { group: Box::new(group), message, refusal, token });
+        let deliver = GroupRequest::DeliverLocally { group: Box::new(group), message, refusal, token };
+        self.outbox.group_request(shard, deliver);
     }
 
     /// Keeps a copy of another node's retained message that this node may have missed.

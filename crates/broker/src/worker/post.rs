@@ -5,10 +5,10 @@ use mqtt::{PlainPublish, ReasonCode};
 use super::Worker;
 use super::deliver::EncodeOnce;
 use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand};
+use crate::groups::GroupAnswer;
 use crate::ids::{ConnectionId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
-use crate::store::wire::ShardAnswer;
 use crate::store::{Completion, ShardOutput};
 
 impl Worker {
@@ -90,7 +90,17 @@ impl Worker {
                 self.shards.apply(self.clock.now(), shard, request);
                 self.apply_output();
             }
+            WorkerCommand::Group(shard, request) => {
+                self.shards.apply_to_groups(self.clock.now(), shard, request);
+                self.apply_output();
+            }
             WorkerCommand::Completion(completion) => self.completion(completion),
+            WorkerCommand::GroupAnswer(GroupAnswer::Joined { connection, ticket, index, reason }) => {
+                self.joined(connection, ticket, index, reason);
+            }
+            WorkerCommand::GroupAnswer(GroupAnswer::Left { connection, ticket }) => {
+                self.left(connection, ticket);
+            }
             // The answer follows after the batches of this turn are sent.
             WorkerCommand::Flush(waiter) => self.outbox.await_flush(waiter),
             WorkerCommand::Flushed(FlushWaiter::Connection(connection, ticket)) => {
@@ -162,10 +172,6 @@ impl Worker {
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
             Completion::RoomForPage { connection } => self.room_for_page(connection),
             Completion::RoomToRetain { connection, is_there } => self.room_to_retain(connection, is_there),
-            Completion::Joined { connection, ticket, index, reason } => {
-                self.joined(connection, ticket, index, reason);
-            }
-            Completion::Left { connection, ticket } => self.left(connection, ticket),
         }
     }
 
@@ -185,10 +191,6 @@ impl Worker {
         for (shard, request) in output.requests.drain(..) {
             self.outbox.request(shard, request);
         }
-        // The answers to these requests follow.
-        for (lane, number, by) in output.remembered.drain(..) {
-            self.outbox.answer(lane, ShardAnswer::Remembered { number, by });
-        }
         for (token, reason) in output.acknowledged.drain(..) {
             match token {
                 // Queue the answer behind the commands, so that the completions of one shard stay in order.
@@ -201,7 +203,9 @@ impl Worker {
                 Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
                     self.outbox.complete(worker, token, reason)
                 }
-                Token::Append { .. } | Token::Offered { .. } => self.answer(token, reason),
+                Token::Append { .. } | Token::Offered { .. } | Token::Groups { .. } => {
+                    self.answer(token, reason)
+                }
             }
         }
         if output.has_rare_parts() {
@@ -211,6 +215,9 @@ impl Worker {
     }
 
     fn apply_rare_output(&mut self, output: &mut ShardOutput) {
+        for (shard, request) in output.group_requests.drain(..) {
+            self.outbox.group_request(shard, request);
+        }
         for offer in output.offered.drain(..) {
             self.forward_to_group(&offer);
         }

@@ -7,6 +7,7 @@ use shard::NodeIncarnation;
 
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
+use crate::groups::{GroupHost, GroupRequest};
 use crate::ids::{SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::peers::MemberIncarnations;
 use crate::settings::Settings;
@@ -22,6 +23,8 @@ const EFFECTS_AT_ONCE: usize = 8192;
 pub(super) struct HostedShards {
     /// Shards that this node leads.
     hosts: Vec<(ShardId, ShardHost)>,
+    /// Shared groups of the worker.
+    groups: Vec<GroupHost>,
     /// Shards that another node leads, or none does now.
     followers: Vec<(ShardId, Follower)>,
     output: Box<ShardOutput>,
@@ -42,7 +45,7 @@ pub(super) struct HostedShards {
 impl HostedShards {
     /// Takes the shards of a worker. A shard that is on this node alone has a host from the beginning, any other one
     /// when this node leads it.
-    pub fn new(shards: impl Iterator<Item = Follower>) -> Self {
+    pub fn new(shards: impl Iterator<Item = Follower>, groups: Vec<GroupHost>) -> Self {
         let (mut hosts, mut followers) = (Vec::new(), Vec::new());
         for shard in shards {
             match shard.is_agreed() {
@@ -53,6 +56,7 @@ impl HostedShards {
         Self {
             hosts,
             followers,
+            groups,
             output: Box::default(),
             spare: None,
             events: VecDeque::new(),
@@ -148,6 +152,15 @@ impl HostedShards {
     pub fn add_counters(&self, sum: &mut StoreCounters) {
         self.iter().for_each(|shard| sum.add(&shard.counters));
         self.followers.iter().for_each(|(_, follower)| sum.add(follower.counters()));
+        self.groups.iter().for_each(|groups| sum.add(&groups.counters));
+    }
+
+    pub fn groups(&self) -> &[GroupHost] {
+        &self.groups
+    }
+
+    pub fn groups_mut(&mut self) -> &mut [GroupHost] {
+        &mut self.groups
     }
 
     /// Reports to the log how much of it each shard needs, whether this node leads it or not.
@@ -195,8 +208,8 @@ impl HostedShards {
     }
 
     pub fn recall(&mut self) {
-        let Self { hosts, followers, output, .. } = self;
-        hosts.iter_mut().for_each(|(_, shard)| shard.recall(output));
+        let Self { hosts, followers, .. } = self;
+        hosts.iter_mut().for_each(|(_, shard)| shard.recall());
         followers.iter_mut().for_each(|(_, follower)| follower.recall());
     }
 
@@ -206,7 +219,8 @@ impl HostedShards {
     }
 
     pub fn set_settings(&mut self, now: Time, settings: &Arc<Settings>) {
-        let Self { hosts, followers, output, .. } = self;
+        let Self { hosts, followers, groups, output, .. } = self;
+        groups.iter_mut().for_each(|groups| groups.set_settings(settings.clone()));
         hosts.iter_mut().for_each(|(_, shard)| shard.set_settings(now, settings.clone(), output));
         followers.iter_mut().for_each(|(_, follower)| follower.set_settings(settings.clone()));
     }
@@ -219,6 +233,15 @@ impl HostedShards {
                 let is_here = self.followers.iter().any(|(shard, _)| *shard == id);
                 debug_assert!(is_here, "a request for a shard of another worker");
             }
+        }
+    }
+
+    /// Passes a request to the shared groups that belong to a shard of this worker.
+    pub fn apply_to_groups(&mut self, now: Time, id: ShardId, request: GroupRequest) {
+        let groups = self.groups.iter_mut().find(|groups| groups.id() == id);
+        debug_assert!(groups.is_some(), "a request for groups of another worker");
+        if let Some(groups) = groups {
+            groups.apply(now, request, &mut self.output);
         }
     }
 
@@ -400,7 +423,7 @@ impl HostedShards {
         if let Some(term) = leads {
             let (_, follower) = self.followers.swap_remove(at);
             let mut host = follower.into_host();
-            host.recall(&mut self.output);
+            host.recall();
             host.serve(now, term, &mut self.output);
             host.set_members(now, self.members.clone(), &mut self.output);
             self.led.push((id, Some(term)));

@@ -14,6 +14,7 @@ use super::refusals::{self, ExceededLimits};
 use super::report;
 use crate::access::Action;
 use crate::connection::{AckKind, Connection, PendingAck, PendingFilter};
+use crate::groups::{GroupRequest, Join};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
 use crate::node::Node;
@@ -21,7 +22,7 @@ use crate::peers::SubackLevel;
 use crate::route::{Options, Route, RouteKind};
 use crate::settings::Settings;
 use crate::shapes::{self, ShapeReservations};
-use crate::store::{GroupName, Join, Member, Request};
+use crate::store::{GroupName, Request};
 use crate::subscriptions::bytes_of;
 
 impl Worker {
@@ -141,16 +142,12 @@ impl Worker {
             if reason >= ReasonCode::UnspecifiedError.as_u8() {
                 continue;
             }
-            // A durable session's shard notifies the group itself, so that the group gets all changes of a session in
-            // order.
+            // That of a durable session joins when its shard has the subscription.
             if let Some(share) = subscription.share.filter(|_| session.is_none()) {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
-                let shard = group.shard();
-                let member = Member::Connection(id);
-                let reply = Some((id, ticket, pending.filters.len() as u32));
-                let connection = Some(id);
-                let join = Join { group, member, connection, options, subscription_id, reply, shapes: None };
-                joins.push((shard, join));
+                let reply = Some((ticket, pending.filters.len() as u32));
+                let (connection, session, shapes) = (id, None, None);
+                joins.push(Join { group, connection, session, options, subscription_id, reply, shapes });
             }
             pending.outstanding += u32::from(shared);
             if options.retain_handling() == RetainHandling::Send
@@ -169,8 +166,8 @@ impl Worker {
             });
         }
         let shapes = shapes.shared();
-        for (shard, join) in joins {
-            self.outbox.request(shard, Request::Join(Box::new(Join { shapes: shapes.clone(), ..join })));
+        for join in joins {
+            self.join_group(Join { shapes: shapes.clone(), ..join });
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
             let retained = self.has_retained();
@@ -246,10 +243,7 @@ impl Worker {
             self.counters.subscriptions_removed += 1;
             if let Some(share) = subscription.share {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
-                let shard = group.shard();
-                let member = Member::Connection(id);
-                let reply = Some((id, ticket));
-                self.outbox.request(shard, Request::Leave { group: Box::new(group), member, reply });
+                self.leave_group(id, group, Some(ticket));
                 pending.outstanding += 1;
             } else {
                 self.remove_subscription(id, false, text);
@@ -263,6 +257,12 @@ impl Worker {
             pending.outstanding += 1;
         }
         self.await_store(slot, pending);
+    }
+
+    /// Adds a connection to a shared group.
+    pub(super) fn join_group(&mut self, join: Join) {
+        let shard = join.group.shard();
+        self.outbox.group_request(shard, GroupRequest::Join(Box::new(join)));
     }
 
     fn await_store(&mut self, slot: u32, mut pending: PendingAck) {
@@ -282,24 +282,26 @@ impl Worker {
         for (at, (filter, (reason, existed))) in pending.filters.iter_mut().zip(results).enumerate() {
             filter.existed = *existed;
             pending.reasons[filter.index as usize] = reason.as_u8();
-            if reason.is_error() {
-                if filter.shared {
-                    pending.outstanding -= 1; // The group gets no request and sends no answer.
-                }
-            } else if denied.contains(&at) {
-                // If the filter has a group, the group's answer is still to come.
+            if !reason.is_error() && !denied.contains(&at) {
+                // A group answers when it has the connection.
+                let reply = filter.shared.then_some((ticket, at as u32));
+                granted.push((filter.text.clone(), filter.options, filter.subscription_id, reply));
+                continue;
+            }
+            if filter.shared {
+                pending.outstanding -= 1; // The group gets no request and sends no answer.
+            }
+            if !reason.is_error() {
                 pending.reasons[filter.index as usize] = ReasonCode::NotAuthorized.as_u8();
                 withdrawn.push(filter.text.clone());
-            } else {
-                granted.push((filter.text.clone(), filter.options, filter.subscription_id));
             }
         }
         self.counters.subscribe_denied += withdrawn.len() as u64;
         for filter in withdrawn {
             self.withdraw_subscription(id, filter);
         }
-        for (text, options, subscription_id) in granted {
-            self.insert_durable(id, text, options, subscription_id);
+        for (text, options, subscription_id, reply) in granted {
+            self.insert_durable(id, text, (options, subscription_id), reply);
         }
         self.one_stored(id, ticket, AckKind::Sub);
     }
@@ -333,16 +335,19 @@ impl Worker {
         for (filter, reason) in pending.filters.iter().zip(results) {
             pending.reasons[filter.index as usize] = reason.as_u8();
             if *reason == ReasonCode::Success {
-                gone.push(filter.text.clone());
+                gone.push((filter.text.clone(), filter.shared));
             } else if filter.shared {
                 pending.outstanding -= 1; // The group gets no request and sends no answer.
             }
         }
-        for text in gone {
+        for (text, is_shared) in gone {
             if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
                 connection.subscriptions.remove(&text);
             }
-            self.remove_subscription(id, true, &text);
+            match GroupName::parse(&text).filter(|_| is_shared) {
+                Some(group) => self.leave_group(id, group, Some(ticket)),
+                None => self.remove_subscription(id, true, &text),
+            }
         }
         self.one_stored(id, ticket, AckKind::Unsub);
     }

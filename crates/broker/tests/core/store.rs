@@ -1,6 +1,9 @@
 //! Control over the messages between workers and the session store: late, out of order between sessions, or failing.
 
-use broker::{Batch, Completion, ConnectionId, Request, ShardId, Token, WorkerCommand};
+use broker::{
+    Batch, Completion, ConnectionId, GroupAnswer, GroupAppend, GroupRequest, Request, ShardId, Token,
+    WorkerCommand,
+};
 use mqtt::ReasonCode;
 
 use random::Random;
@@ -69,6 +72,7 @@ enum What {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Shard(usize, ShardId),
+    Groups(usize, ShardId),
     Connection(ConnectionId),
     None,
 }
@@ -112,15 +116,30 @@ impl Store {
         for command in batch.commands.drain(..) {
             let (kind, order) = match &command {
                 WorkerCommand::Request(shard, request) => (of_request(request), Order::Shard(from, *shard)),
+                WorkerCommand::Group(shard, request) => {
+                    (of_group_request(request), Order::Groups(from, *shard))
+                }
                 WorkerCommand::Completion(completion) => {
                     (of_completion(completion), Order::Connection(completion.connection()))
+                }
+                WorkerCommand::GroupAnswer(answer) => {
+                    let kind = match answer {
+                        GroupAnswer::Joined { .. } => Kind::Joined,
+                        GroupAnswer::Left { .. } => Kind::Left,
+                    };
+                    (kind, Order::Connection(answer.connection()))
                 }
                 _ => {
                     passed.push(command);
                     continue;
                 }
             };
-            if let Some(reason) = self.fails(kind)
+            let reason = self.fails(kind);
+            if let (Some(reason), WorkerCommand::Group(_, GroupRequest::Append(GroupAppend { token, .. }))) =
+                (reason, &command)
+            {
+                parcels.extend(token.and_then(|token| acknowledged(to, token, reason)));
+            } else if let Some(reason) = reason
                 && let WorkerCommand::Request(_, request) = command
             {
                 parcels.extend(failed(to, request, reason).and_then(|parcel| self.behind(parcel)));
@@ -260,7 +279,7 @@ fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel>
         | Token::Copy { worker, .. }
         | Token::Requested { lane: worker, .. } => worker.index(),
         // Any worker passes it on to the shard.
-        Token::Append { .. } | Token::Offered { .. } => host,
+        Token::Append { .. } | Token::Offered { .. } | Token::Groups { .. } => host,
     };
     let mut batch = Batch::default();
     batch.acknowledged.push((token, reason));
@@ -277,22 +296,33 @@ fn of_request(request: &Request) -> Kind {
         Request::Append { .. } => Kind::Append,
         Request::Retain { .. } | Request::AskRoomToRetain { .. } => Kind::Retain,
         Request::DeleteRetained { .. } => Kind::DeleteRetained,
-        Request::Enqueue { .. } | Request::AskRoomForPage { .. } | Request::EndWalk { .. } => Kind::Enqueue,
+        Request::Enqueue { .. }
+        | Request::EnqueueToGroup(_)
+        | Request::AskRoomForPage { .. }
+        | Request::EndWalk { .. } => Kind::Enqueue,
         Request::Acknowledge { .. } => Kind::Acknowledge,
         Request::Receive { .. } => Kind::Receive,
         Request::Released { .. } => Kind::Released,
         Request::Forget { .. } => Kind::Forget,
         Request::ForgetIdentity { .. } => Kind::ForgetIdentity,
         Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
-        Request::Join(_) => Kind::Join,
-        Request::Leave { .. } | Request::JoinNode { .. } => Kind::Leave,
-        Request::Bounce { .. }
-        | Request::DeliverOrphan { .. }
-        | Request::DeliverLocally { .. }
-        | Request::FindOrphans { .. }
-        | Request::OrphansKnown { .. } => Kind::Bounce,
-        Request::Accepted { .. } | Request::AcceptedBy { .. } | Request::Offered { .. } => Kind::Accepted,
+        Request::FindIdentity { .. } | Request::FindOrphans { .. } | Request::OrphansKnown { .. } => {
+            Kind::Bounce
+        }
+        Request::Accepted { .. } | Request::AcceptedBy { .. } => Kind::Accepted,
         Request::WillDispatched { .. } => Kind::WillDispatched,
+    }
+}
+
+fn of_group_request(request: &GroupRequest) -> Kind {
+    match request {
+        GroupRequest::Join(_) => Kind::Join,
+        GroupRequest::Leave { .. } | GroupRequest::JoinNode { .. } => Kind::Leave,
+        GroupRequest::Append(_) => Kind::Append,
+        GroupRequest::Bounce { .. }
+        | GroupRequest::DeliverOrphan { .. }
+        | GroupRequest::DeliverLocally { .. } => Kind::Bounce,
+        GroupRequest::Offered { .. } | GroupRequest::Accepted { .. } => Kind::Accepted,
     }
 }
 
@@ -307,7 +337,5 @@ fn of_completion(completion: &Completion) -> Kind {
         Completion::Release { .. } => Kind::PubRel,
         Completion::Complete { .. } | Completion::WrongAcknowledgement { .. } => Kind::PubComp,
         Completion::RoomForPage { .. } | Completion::RoomToRetain { .. } => Kind::RoomForPage,
-        Completion::Joined { .. } => Kind::Joined,
-        Completion::Left { .. } => Kind::Left,
     }
 }

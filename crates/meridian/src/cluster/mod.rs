@@ -211,11 +211,6 @@ fn check_shards(config: &Config) -> Result<(), String> {
     if !shares_shards(config) {
         return Ok(());
     }
-    if config.broker.mqtt.shared_subscription_available {
-        return Err("shared subscriptions do not work with cluster.replicas yet: set \
-             mqtt.shared_subscription_available = false, or leave cluster.replicas out"
-            .to_owned());
-    }
     if config.edge.workers > usize::from(shard::LANES_MAX) {
         return Err(format!(
             "a node with cluster.replicas has {} workers at most: set edge.workers or --workers",

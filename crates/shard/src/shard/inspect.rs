@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqtt::{PacketId, QoS, Subscription};
+use mqtt::{PacketId, QoS};
 
 use crate::counts::Counts;
 use crate::entry::{Entry, Phase};
@@ -133,11 +133,27 @@ impl Shard {
         (some, next)
     }
 
-    /// Returns the filters of all sessions, except shared ones: the routes to this shard in the node's index.
+    /// Returns the texts of all subscriptions: the routes to this shard, and its shared groups.
     pub fn filters(&self) -> BTreeSet<&str> {
         let texts = self.sessions.from(0).flat_map(|session| session.subscriptions.iter());
-        let plain = |text: &&str| Subscription::parse(text).is_ok_and(|parsed| parsed.share.is_none());
-        texts.map(|(text, ..)| text).filter(plain).collect()
+        texts.map(|(text, ..)| text).collect()
+    }
+
+    /// Iterates over the sessions with a shared subscription, `$share/{ShareName}/{filter}`, beginning after one of them
+    /// and going around.
+    pub fn group_members(
+        &self,
+        text: &str,
+        after: Option<SessionUid>,
+    ) -> impl Iterator<Item = SessionView<'_>> {
+        let after = after.map_or(u32::MAX, SessionUid::slot);
+        let sessions = self.groups.after(text, after).filter_map(|slot| self.sessions.at(slot));
+        sessions.map(|session| self.view(session))
+    }
+
+    /// Iterates over the shared subscriptions of all sessions, each once.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(|(text, _)| text)
     }
 
     /// Returns the topic's retained message as an encoded [`MessageView`](crate::MessageView), expired or not.
@@ -243,6 +259,11 @@ impl<'a> SessionView<'a> {
     /// Returns text, Subscription Options, and Subscription Identifier or 0, in the order of the texts.
     pub fn subscriptions(self) -> impl Iterator<Item = (&'a str, u8, u32)> {
         self.session.subscriptions.iter()
+    }
+
+    /// Returns Subscription Options and Subscription Identifier, or 0, of a subscription.
+    pub fn subscription(self, text: &str) -> Option<(u8, u32)> {
+        self.session.subscriptions.get(text)
     }
 
     pub fn subscriptions_len(self) -> usize {

@@ -68,7 +68,7 @@ impl Shard {
         self.check_routes();
     }
 
-    /// Checks that the index holds exactly the subscriptions that are not shared.
+    /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others.
     fn check_routes(&self) {
         let plain = |session: &crate::session::Session| {
             let texts = session.subscriptions.iter();
@@ -77,6 +77,15 @@ impl Shard {
                 .count()
         };
         assert_eq!(self.routes.len(), self.sessions.from(0).map(plain).sum::<usize>());
-        assert_eq!(self.routes.filters(), self.filters().len());
+        let groups = self.groups.iter().count();
+        assert_eq!(self.routes.filters() + groups, self.filters().len());
+        let members =
+            self.groups.iter().flat_map(|(text, slots)| slots.iter().map(move |slot| (text, *slot)));
+        for (text, slot) in members {
+            let session = self.sessions.at(slot).expect("a member of a group exists");
+            assert!(session.subscriptions.contains(text));
+        }
+        let shared = self.counts.subscriptions - self.routes.len() as u64;
+        assert_eq!(self.groups.iter().map(|(_, slots)| slots.len() as u64).sum::<u64>(), shared);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mqtt::{QoS, Subscription};
+use mqtt::QoS;
 
 use crate::command::{Claim, WillFate};
 use crate::effect::{Answer, Effect, EndReason};
@@ -248,12 +248,8 @@ impl Shard {
         self.counts.sessions -= 1;
         self.counts.owned -= u64::from(owned);
         self.counts.subscriptions -= session.subscriptions.len() as u64;
-        let mut shared = Vec::new();
         for (text, ..) in session.subscriptions.iter() {
-            match Subscription::parse(text) {
-                Ok(Subscription { share: None, filter }) => self.drop_route(slot, filter, effects),
-                _ => shared.push(text.into()),
-            }
+            self.drop_subscription(slot, text, effects);
         }
         if let Some(queue) = session.queue {
             self.counts.queued_messages -= queue.waiting_range().end - queue.waiting_range().start;
@@ -265,8 +261,8 @@ impl Shard {
             EndReason::Expired => self.counts.sessions_expired += 1,
             _ => self.counts.sessions_ended += 1,
         }
-        let (session, client_id, shared) = (session.uid, session.client_id, shared.into());
-        effects.push(Effect::SessionEnded { session, client_id, shared, reason });
+        let (session, client_id) = (session.uid, session.client_id);
+        effects.push(Effect::SessionEnded { session, client_id, reason });
     }
 
     /// Ends an entry of a session that ends. Another member of a shared subscription receives its unacknowledged

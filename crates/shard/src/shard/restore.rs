@@ -163,7 +163,11 @@ impl Shard {
         Ok(())
     }
 
-    fn decode_subscriptions(&self, slot: u32, reader: &mut Reader<'_>) -> Result<Subscriptions, Malformed> {
+    fn decode_subscriptions(
+        &mut self,
+        slot: u32,
+        reader: &mut Reader<'_>,
+    ) -> Result<Subscriptions, Malformed> {
         let mut subscriptions = Subscriptions::default();
         for _ in 0..reader.u32()? {
             let (id, options) = (reader.u32()?, reader.u8()?);
@@ -178,6 +182,8 @@ impl Shard {
                     Ok(Inserted::New | Inserted::Added) => {}
                     Ok(Inserted::Replaced) | Err(_) => return malformed("invalid or duplicate Topic Filter"),
                 }
+            } else {
+                self.groups.insert(text, slot);
             }
         }
         Ok(subscriptions)

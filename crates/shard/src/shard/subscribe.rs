@@ -1,6 +1,6 @@
-//! Subscriptions of sessions, and their routes in the index.
+//! Subscriptions of sessions, and their routes.
 
-use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
+use mqtt::{QoS, ReasonCode, Subscription};
 use routing::{Inserted, Removed};
 
 use crate::command::{Filter, WalkStep};
@@ -69,6 +69,8 @@ impl Shard {
                 }
                 Ok(Inserted::Added | Inserted::Replaced) => {}
             }
+        } else if self.groups.insert(filter.text, slot) {
+            effects.push(Effect::FilterAdded { filter: filter.text.into() });
         }
         self.session_at(slot).subscriptions.insert(filter.text, filter.options, filter.id);
         self.counts.subscriptions += u64::from(!existed);
@@ -81,9 +83,7 @@ impl Shard {
         }
         self.session_at(slot).end_walk(text);
         self.counts.subscriptions -= 1;
-        if let Ok(Subscription { share: None, filter }) = Subscription::parse(text) {
-            self.drop_route(slot, filter, effects);
-        }
+        self.drop_subscription(slot, text, effects);
         ReasonCode::Success
     }
 
@@ -109,9 +109,14 @@ impl Shard {
         Answer::Done
     }
 
-    pub(super) fn drop_route(&mut self, slot: u32, filter: TopicFilter<'_>, effects: &mut Vec<Effect>) {
-        if self.routes.remove(filter, slot) == Removed::Last {
-            effects.push(Effect::FilterRemoved { filter: filter.as_str().into() });
+    /// Removes a subscription of a session from the index, or from its group.
+    pub(super) fn drop_subscription(&mut self, slot: u32, text: &str, effects: &mut Vec<Effect>) {
+        let is_last = match Subscription::parse(text) {
+            Ok(Subscription { share: None, filter }) => self.routes.remove(filter, slot) == Removed::Last,
+            _ => self.groups.remove(text, slot),
+        };
+        if is_last {
+            effects.push(Effect::FilterRemoved { filter: text.into() });
         }
     }
 }

@@ -191,7 +191,7 @@ fn an_operator_ends_a_session_with_any_owner() {
     let owner = host.claim("c");
     host.subscribe(owner, "$share/g/t", 1);
     let end = Command::End { session: owner.0 };
-    assert_eq!(describe(&host.effects(&end)), ["ended c Ended $share/g/t"]);
+    assert_eq!(describe(&host.effects(&end)), ["removed $share/g/t", "ended c Ended"]);
     assert_eq!((host.answer(&end), host.shard.counts().owned), (Answer::Gone, 0));
 }
 

@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use mqtt::{QoS, ReasonCode};
-use shard::{Answer, Command, Enqueue, Filter, Identity, Limits, MessageView, Subscribed, fnv64};
+use shard::{
+    Answer, Command, Enqueue, Filter, Identity, Limits, MessageView, SessionUid, Shard, Subscribed, fnv64,
+};
 
 const RETAIN_AS_PUBLISHED: u8 = 8;
 const NO_LOCAL: u8 = 4;
@@ -117,6 +119,36 @@ fn subscriptions_are_granted_refused_and_replaced() {
     let texts: Vec<_> = host.shard.session(session).expect("is there").subscriptions().collect();
     assert_eq!(texts, [("$share/g/a", 0, 0), ("a", 1, 0)]);
     assert_eq!(host.shard.counts().subscriptions, 2);
+}
+
+/// Other nodes learn of a group with its first session, and that it has none with the last one.
+#[test]
+fn a_group_begins_with_its_first_session_and_ends_with_its_last_one() {
+    let mut host = Host::default();
+    let (first, second) = (host.claim("a"), host.claim("b"));
+    let subscribe = |(session, epoch): (SessionUid, u32)| {
+        let filters = vec![Filter { text: "$share/g/t", options: 1, id: 7 }];
+        Command::Subscribe { session, epoch, filters }
+    };
+    assert_eq!(describe(&host.effects(&subscribe(first))), ["added $share/g/t"]);
+    assert!(host.effects(&subscribe(second)).is_empty());
+    let members = |shard: &Shard, after| -> Vec<SessionUid> {
+        shard.group_members("$share/g/t", after).map(|session| session.uid()).collect()
+    };
+    assert_eq!(members(&host.shard, None), [first.0, second.0]);
+    assert_eq!(members(&host.shard, Some(first.0)), [second.0, first.0], "they take turns");
+    let parts = host.checkpoint();
+    let restored = restore(&parts, host.shard.applied());
+    assert_eq!(members(&restored, None), [first.0, second.0], "a checkpoint has them");
+    let found = host.shard.session(first.0).and_then(|session| session.subscription("$share/g/t"));
+    assert_eq!(found, Some((1, 7)));
+    let (session, epoch) = first;
+    let filters = vec!["$share/g/t"];
+    let effects = host.effects(&Command::Unsubscribe { session, epoch, filters });
+    assert!(!describe(&effects).iter().any(|effect| effect.starts_with("removed")));
+    let effects = describe(&host.effects(&Command::End { session: second.0 }));
+    assert_eq!(effects, ["removed $share/g/t", "ended b Ended"]);
+    assert!(members(&host.shard, None).is_empty());
 }
 
 /// Changes without a connection come from an operator or from new access rules.

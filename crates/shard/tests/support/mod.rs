@@ -237,12 +237,7 @@ pub fn describe(effects: &[Effect]) -> Vec<String> {
         Effect::Room { before, .. } => format!("room {before}"),
         Effect::Dropped { from, to, reason, .. } => format!("dropped {from}..{to} {reason:?}"),
         Effect::NotQueued { .. } => "not queued".to_owned(),
-        Effect::SessionEnded { client_id, shared, reason, .. } => {
-            format!(
-                "ended {client_id} {reason:?}{}",
-                shared.iter().map(|s| format!(" {s}")).collect::<String>()
-            )
-        }
+        Effect::SessionEnded { client_id, reason, .. } => format!("ended {client_id} {reason:?}"),
         Effect::FilterAdded { filter } => format!("added {filter}"),
         Effect::FilterRemoved { filter } => format!("removed {filter}"),
         Effect::WillDue { id, .. } => format!("will {id}"),

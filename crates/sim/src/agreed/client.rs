@@ -72,13 +72,22 @@ const WINDOW: usize = 5;
 const ROOMS: usize = 12;
 /// Maximum number of subscriptions of a client.
 const SUBSCRIPTIONS: usize = 4;
+/// Number of clients that share a subscription.
+const TEAM: usize = 3;
+/// The subscription that they share.
+const SHARED: &str = "$share/team/jobs/+";
+/// Number of topics of that subscription.
+const JOBS: usize = 3;
 /// Packet Identifier of SUBSCRIBE and UNSUBSCRIBE.
 const SUBSCRIBE: u16 = 60_000;
 
 impl Client {
     pub fn new(number: usize) -> Self {
         let name = format!("client-{number}");
-        let subscriptions = BTreeMap::from([(topic_of(number), Subscription::Asked)]);
+        let mut subscriptions = BTreeMap::from([(topic_of(number), Subscription::Asked)]);
+        if number < TEAM {
+            subscriptions.insert(SHARED.to_owned(), Subscription::Asked);
+        }
         Self {
             number,
             name,
@@ -125,9 +134,10 @@ impl Client {
 
     fn publish(&mut self, cx: &mut Context, messages: &mut Messages, clients: usize, bytes: &mut Vec<u8>) {
         self.published += 1;
-        let topic = match cx.random.below(5) {
+        let topic = match cx.random.below(6) {
             0..2 => topic_of(self.number),
             2 => topic_of(cx.random.below(clients)),
+            3 => job(cx.random.below(JOBS)),
             _ => room(cx.random.below(ROOMS)),
         };
         // The shard of another session may still remember the identity of an earlier message of QoS 2, when the node
@@ -240,6 +250,7 @@ impl Client {
                 assert_eq!(reasons, [ReasonCode::GrantedQoS2]);
                 let asked = self.subscriptions.values_mut().find(|state| **state == Subscription::Asked);
                 asked.into_iter().for_each(|state| *state = Subscription::Granted(cx.now()));
+                self.ask(cx, answers);
             }
             Sent::UnsubAck(..) => self.subscriptions.retain(|_, state| *state != Subscription::Leaving),
             Sent::Publish(message) => self.received(cx, messages, &message, answers),
@@ -293,6 +304,7 @@ impl Client {
             cx.report.agreed_again += 1;
         }
         cx.report.agreed_delivered += 1;
+        cx.report.agreed_shared += u64::from(message.topic.starts_with("jobs/"));
     }
 
     fn acknowledged(&mut self, cx: &mut Context, messages: &mut Messages, id: u16, reason: ReasonCode) {
@@ -332,6 +344,23 @@ impl Client {
         let waits = || format!("{}: {unacknowledged:?} {unreleased:?} {:?}", self.name, self.subscriptions);
         assert!(self.is_settled(messages), "{}", waits());
     }
+}
+
+/// Messages of the shared subscription that no member has received, although they were published after the first member
+/// had got SUBACK, and acknowledged.
+pub fn missing_jobs(clients: &[Client], messages: &Messages) -> Vec<MessageId> {
+    let granted = |client: &Client| match client.subscriptions.get(SHARED) {
+        Some(Subscription::Granted(from)) => Some(*from),
+        _ => None,
+    };
+    let Some(from) = clients.iter().filter_map(granted).min() else { return Vec::new() };
+    let owed =
+        (0..JOBS).flat_map(|number| messages.owed(&job(number), from, Micros::MAX).collect::<Vec<_>>());
+    owed.filter(|id| !clients.iter().any(|client| client.received.contains(id))).collect()
+}
+
+fn job(number: usize) -> String {
+    format!("jobs/{number}")
 }
 
 /// Topic that a client subscribes to from the beginning.

@@ -10,7 +10,7 @@ use broker::{PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEve
 use consensus::{LogGroup, Member, ReplicaId};
 use shardlog::{AgreementInput, TargetMembers};
 
-use super::client::Client;
+use super::client::{Client, missing_jobs};
 use super::leases::{LEASE, Leases, Released};
 use super::messages::Messages;
 use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
@@ -255,12 +255,15 @@ impl AgreedShards {
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
+                && missing_jobs(&self.clients, &self.messages).is_empty()
                 && self.retained.is_settled();
             if are_settled && self.are_equal() && self.unanswered() == 0 {
                 break;
             }
         }
         self.clients.iter().for_each(|client| client.check(&self.messages));
+        let missing = missing_jobs(&self.clients, &self.messages);
+        assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
         assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
         assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());

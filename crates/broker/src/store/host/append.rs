@@ -1,35 +1,31 @@
-//! Messages for durable sessions and groups, and the requests that wait until they are queued.
+//! Messages for durable sessions, and the requests that wait until they are queued.
 
 use std::time::Duration;
 
-use mqtt::{ReasonCode, TopicName};
+use mqtt::{QoS, ReasonCode};
 use shard::{Command, SessionUid};
 
-use super::appends::{Append, Ordered, Waiter};
-use super::groups::GroupDelivery;
+use super::appends::{Append, Waiter};
 use super::live::Over;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
-use crate::batch::Token;
+use crate::batch::{SubscriptionIds, Token};
+use crate::groups::GroupRequest;
 use crate::ids::{GroupId, SessionId, Time};
 use crate::message::Message;
-use crate::route::RouteKind;
-use crate::store::{Enqueue, EnqueueForGroup, Identity, Request, session_uid};
+use crate::route::Options;
+use crate::store::{Enqueue, EnqueueForGroup, EnqueueToGroup, Identity, session_uid};
 
 impl ShardHost {
-    /// Appends a message for the sessions or groups that match, or for both.
+    /// Appends a message for the sessions that match.
     pub(super) fn append(
         &mut self,
         now: Time,
         message: Message,
-        (sessions, groups): (bool, bool),
         identity: Option<Identity>,
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
-        if !sessions && identity.is_none() && self.append_to_group(now, &message, (refusal, token), out) {
-            return;
-        }
         if let Some(identity) = identity {
             if let Some(append) = self.appends.of_identity(identity) {
                 // The answer is the same as for the first.
@@ -39,47 +35,25 @@ impl ShardHost {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
             }
         }
-        if let (true, Some(token), Some(reason)) = (sessions, token, refusal) {
+        if let (Some(token), Some(reason)) = (token, refusal) {
             self.counters.refused_by_log += 1;
             return out.acknowledged.push((token, reason));
         }
         let append = token.map(|token| self.appends.insert(Waiter::Token(token)));
-        let Some(identity) = identity else {
-            if groups {
-                self.deliver_to_groups(now, &message, (refusal, append), out);
-            }
-            return if sessions {
-                self.publish(now, message, None, append, out);
-            } else {
-                self.one_accepted(now, append, out);
-            };
-        };
-        if let Some(key) = append {
+        if let (Some(key), Some(identity)) = (append, identity) {
             self.appends.identify(key, identity);
         }
-        if !groups && !self.appends.has_ordered(identity) {
-            return self.publish(now, message, Some(identity), append, out);
-        }
-        // A message whose identity is known is not dispatched again, so the groups get it first. A crash in between may
-        // bring it twice to a group, but loses it for none.
-        let ordered = Ordered { identity, message: message.clone(), append, accepted: None };
-        self.appends.push_ordered(ordered);
-        let first = self.appends.insert(Waiter::Groups(identity));
-        if groups {
-            self.deliver_to_groups(now, &message, (refusal, Some(first)), out);
-        }
-        self.one_accepted(now, Some(first), out);
+        self.publish(now, message, identity, append, out);
     }
 
-    /// Continues after the groups have a message or have refused it: the sessions get the messages of its publisher in
-    /// their order [MQTT-4.6.0-6].
-    fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
-        for Ordered { identity, message, append, accepted } in self.appends.groups_took(identity, reason) {
-            match append.zip(accepted.filter(|reason| reason.is_error())) {
-                Some((append, reason)) => self.accepted(now, append, reason, out),
-                None => self.publish(now, message, Some(identity), append, out),
-            }
+    /// Answers whether a message with this identity was accepted. One that is being appended is answered later.
+    pub(super) fn find_identity(&mut self, identity: Identity, token: Token, out: &mut ShardOutput) {
+        if let Some(append) = self.appends.of_identity(identity) {
+            return append.duplicates.push(token);
         }
+        let is_known = self.replica.state().knows(identity.into());
+        let reason = if is_known { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
+        out.acknowledged.push((token, reason));
     }
 
     pub(super) fn publish(
@@ -98,35 +72,6 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append });
     }
 
-    /// Gives the message to one member of each group that matches; `append` waits for them.
-    fn deliver_to_groups(
-        &mut self,
-        now: Time,
-        message: &Message,
-        (refusal, append): (Option<ReasonCode>, Option<u32>),
-        out: &mut ShardOutput,
-    ) {
-        let Ok(topic) = TopicName::parse(message.view().topic) else { return };
-        let matches = self.groups.matching(topic);
-        for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
-            let group = GroupId { shard: self.id, slot: route.slot, generation: route.generation };
-            let token = append.map(|key| {
-                let append = &mut self.appends[key];
-                append.remaining += 1;
-                append.groups = append.groups.saturating_add(1);
-                Token::Append { shard: self.id, key }
-            });
-            self.deliver_to_member(
-                now,
-                group,
-                message,
-                GroupDelivery { refusal, token, ..GroupDelivery::default() },
-                out,
-            );
-        }
-        self.groups.reuse(matches);
-    }
-
     /// Queues messages for one session: retained ones of a new subscription, or one of a shared group.
     pub(super) fn enqueue(
         &mut self,
@@ -137,34 +82,25 @@ impl ShardHost {
         waiter: Option<Waiter>,
         out: &mut ShardOutput,
     ) {
-        let asker = waiter.as_ref().and_then(Waiter::asker);
         let append = waiter.map(|waiter| self.appends.insert(waiter));
         // The member has gone since the group chose it, and the group does not know that yet. A connected member gets
         // the message.
         let identity = of_group.and_then(|group| group.identity);
         let is_awaited = of_group.is_some_and(|group| group.is_connected);
         if is_awaited && !self.live.contains_key(&session_uid(id)) {
-            for entry in entries {
-                self.redeliver(entry.group, entry.message, identity, append, out);
-            }
-            return self.one_accepted(now, append, out);
+            return self.not_accepted(now, append, out);
         }
         let text = of_group.map(|group| group.name.text());
-        // The next page waits until this one is in the queue, whatever its durability.
+        // The next page waits until this one is in the queue, whatever its durability. An orphan waits until it is on
+        // disk. In a cluster only the token leads back to the group when the session ends before that.
         let is_page = append.is_some_and(|key| matches!(self.appends[key].waiter, Waiter::Page(..)));
+        let waits = is_page || identity.is_some() || of_group.is_some() && self.replica.is_agreed();
         for entry in entries {
             let Enqueue { message, qos, retain, subscription_ids, group } = entry;
             if let Some(key) = append {
                 self.appends[key].remaining += 1;
             }
-            let append = if is_page { append } else { self.acknowledge_early(now, &message, append, out) };
-            if identity.is_some() {
-                if let Some(key) = append {
-                    self.appends[key].identity = identity;
-                }
-                let by = self.id;
-                asker.into_iter().for_each(|asker| asker.remembered(by, out));
-            }
+            let append = if waits { append } else { self.acknowledge_early(now, &message, append, out) };
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
                 message: message.view().stored(),
@@ -240,7 +176,6 @@ impl ShardHost {
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(session, connection) => self.room_for_page(session, connection, out),
-            Waiter::Groups(identity) => self.groups_took(now, identity, reason, out),
             Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),
@@ -248,26 +183,68 @@ impl ShardHost {
         }
     }
 
-    /// Gives a group's message to another member, because the session it was for has ended [MQTT-4.8.2-4].
-    pub(super) fn redeliver(
+    /// Refuses a message of a shared group, so that the group gives it to another member.
+    pub(super) fn not_accepted(&mut self, now: Time, append: Option<u32>, out: &mut ShardOutput) {
+        if let Some(key) = append {
+            self.accepted(now, key, ReasonCode::ServerUnavailable, out);
+        }
+    }
+
+    /// Handles a message for a session that has ended. Another member of its group gets it [MQTT-4.8.2-4].
+    pub(super) fn session_gone(
         &mut self,
+        now: Time,
         group: Option<GroupId>,
         message: Message,
-        identity: Option<Identity>,
         append: Option<u32>,
         out: &mut ShardOutput,
     ) {
         let Some(group) = group else {
             self.counters.dropped_session_ended += 1;
-            return;
+            return self.one_accepted(now, append, out);
         };
-        let token = append.map(|key| {
-            self.appends[key].remaining += 1;
-            Token::Append { shard: self.id, key }
+        match append {
+            Some(_) => self.not_accepted(now, append, out),
+            // It was acknowledged before it was on disk.
+            None => {
+                let bounce = GroupRequest::Bounce { group, message, identity: None, token: None };
+                out.group_requests.push((group.shard, bounce));
+            }
+        }
+    }
+
+    /// Queues a message of a shared group for one of its sessions in this shard. They take turns.
+    pub(super) fn enqueue_to_group(&mut self, now: Time, enqueue: EnqueueToGroup, out: &mut ShardOutput) {
+        let EnqueueToGroup { name, group, message, identity, token } = enqueue;
+        let (text, view) = (name.text(), message.view());
+        // For a tenant's `#`, the topic that its mountpoint is below does not exist.
+        let is_above = name.filter.strip_suffix("/#") == Some(view.topic);
+        let last = self.group_turns.get(&*text).copied();
+        let members = self.replica.state().group_members(&text, last).take(MEMBERS_AT_ONCE);
+        let mut members = members.filter_map(|session| {
+            let (options, id) = session.subscription(&text)?;
+            let options = Options::from_byte(options);
+            let qos = view.qos.min(options.qos());
+            let may_have = qos > QoS::AtMostOnce && !(is_above && options.is_behind_mountpoint());
+            may_have.then(|| (session.uid(), qos, options, id))
         });
-        out.requests.push((group.shard, Request::Bounce { group, message, identity, token }));
+        let Some((uid, qos, options, id)) = members.next() else {
+            return out.acknowledged.push((token, ReasonCode::ServerUnavailable));
+        };
+        drop(members);
+        let retain = view.retain && options.retain_as_published();
+        let ids: &[u32] = if id == 0 { &[] } else { &[id] };
+        self.group_turns.insert(text.into(), uid);
+        let subscription_ids = SubscriptionIds::of(ids);
+        let entry = Enqueue { message, qos, retain, subscription_ids, group: Some(group) };
+        let group = EnqueueForGroup { name, is_connected: false, identity };
+        let waiter = Some(Waiter::Token(token));
+        self.enqueue(now, self.session_id(uid), vec![entry], Some(&group), waiter, out);
     }
 }
+
+/// Maximum number of sessions of a group that are looked at for one message.
+const MEMBERS_AT_ONCE: usize = 1024;
 
 /// Returns whether the reason is a lack of room of one receiver, whatever others did with the message.
 fn is_for_room(reason: ReasonCode) -> bool {

@@ -8,11 +8,12 @@ use super::live::{Bodies, Live};
 use super::propose::{Continuation, SkipReason};
 use super::{ShardHost, ShardOutput};
 use crate::batch::{SessionDelivery, SubscriptionIds, Token};
+use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::replica::{Read, ReadResult};
-use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
+use crate::store::{Acknowledgement, Completion, GroupName, Identity, session_id, session_uid};
 
 /// Maximum distance from the next message to send at which messages are kept in memory: those further back in the queue
 /// would wait for long.
@@ -296,8 +297,9 @@ impl ShardHost {
         let key = self.appends.insert(super::Waiter::Orphan { id, shards: ShardSet::EMPTY });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
-        out.requests
-            .push((name.shard(), Request::DeliverOrphan { group: Box::new(name), message, identity, token }));
+        let shard = name.shard();
+        let deliver = GroupRequest::DeliverOrphan { group: Box::new(name), message, identity, token };
+        out.group_requests.push((shard, deliver));
     }
 
     pub(super) fn acknowledge(

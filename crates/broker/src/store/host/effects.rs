@@ -56,15 +56,18 @@ impl ShardHost {
                 self.counters.dropped_queue_full += 1;
                 self.note_dropped(now, session, 1);
             }
-            Effect::SessionEnded { session, client_id, shared, reason } => {
+            Effect::SessionEnded { session, client_id, reason } => {
                 self.charged.session_ended(session);
                 if reason == EndReason::Expired {
                     self.counters.sessions_expired += 1;
                 }
-                self.ended(now, session, &client_id, &shared, out);
+                self.ended(now, session, &client_id, out);
             }
             Effect::FilterAdded { filter } => self.filter_added(filter),
-            Effect::FilterRemoved { filter } => self.routes.remove(filter),
+            Effect::FilterRemoved { filter } => {
+                self.group_turns.remove(&filter);
+                self.routes.remove(filter);
+            }
             Effect::WillDue { id, session } => {
                 if let Some(owner) = self.wills.of_sessions.remove(&session) {
                     self.wills.of_due.insert(id, owner);
@@ -88,11 +91,11 @@ impl ShardHost {
             Continuation::Claim(claim) => self.claimed(now, claim, answer, out),
             Continuation::Release(client_id) => self.released(&client_id),
             Continuation::Subscribe { session, reply, filters, shapes } => {
-                self.subscribed(now, session, reply, (filters, shapes), answer, out);
+                // The index has the filters.
+                drop(shapes);
+                self.subscribed(now, session, reply, &filters, answer, out);
             }
-            Continuation::Unsubscribe { session, reply, filters } => {
-                self.unsubscribed(session, reply, filters, answer, out)
-            }
+            Continuation::Unsubscribe { reply, filters } => self.unsubscribed(reply, &filters, answer, out),
             Continuation::Publish { append, .. } => {
                 if let Some(key) = append {
                     self.accepted(now, key, result_of(&answer), out);
@@ -107,13 +110,12 @@ impl ShardHost {
                     self.accepted(now, key, result_of(&answer), out);
                 }
             }
-            Continuation::Enqueue { message, append, group } => {
-                if matches!(answer, Answer::Gone | Answer::Stale | Answer::Full) {
-                    let identity = append.and_then(|key| self.appends.get(key)?.identity);
-                    self.redeliver(group, message, identity, append, out);
+            Continuation::Enqueue { message, append, group } => match answer {
+                Answer::Gone | Answer::Stale | Answer::Full => {
+                    self.session_gone(now, group, message, append, out);
                 }
-                self.one_accepted(now, append, out);
-            }
+                _ => self.one_accepted(now, append, out),
+            },
             Continuation::Acknowledge { session, epoch, connection, packet_id, kind } => {
                 self.acknowledged((session, epoch), connection, packet_id, kind, &answer, out);
             }
@@ -140,22 +142,12 @@ impl ShardHost {
     }
 
     /// Removes the connection and the messages of a session that has ended.
-    fn ended(
-        &mut self,
-        now: Time,
-        uid: SessionUid,
-        client_id: &str,
-        shared: &[Box<str>],
-        out: &mut ShardOutput,
-    ) {
+    fn ended(&mut self, now: Time, uid: SessionUid, client_id: &str, out: &mut ShardOutput) {
         self.log_drops(now, uid, client_id);
         let live = self.session_disconnected(uid);
         self.wills.of_sessions.remove(&uid);
         if let Some(bodies) = self.memory.absent.remove(&uid) {
             self.memory.held.for_absent -= bodies.bytes();
-        }
-        for text in shared {
-            self.leave_group(uid, text, None, out);
         }
         for over in live.into_iter().flat_map(|live| live.over) {
             self.one_accepted(now, over.append, out);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mqtt::{QoS, Subscription, TopicName};
+use mqtt::{QoS, Subscription, TopicFilter, TopicName};
 use shard::{Command, SessionUid, SessionView};
 
 use super::live::Bodies;
@@ -15,9 +15,9 @@ use crate::admin::{
 };
 use crate::backlog::Waiting;
 use crate::ids::{SessionId, Time};
-use crate::route::{Options, RouteKind};
+use crate::route::Options;
 use crate::store::replica::Ages;
-use crate::store::{Member, session_id, session_uid};
+use crate::store::{GroupName, session_id, session_uid};
 
 /// Sessions looked at in one step of a listing.
 const SESSIONS_AT_ONCE: usize = 512;
@@ -179,36 +179,34 @@ impl ShardHost {
                 matches.receivers.push(receiver(session, self.live.contains_key(&uid), topic));
             }
         }
-        let routes = self.groups.matching(topic);
-        for route in routes.iter().filter(|route| route.kind == RouteKind::Group) {
-            self.find_members(route.slot, route.generation, limit, matches);
-        }
-        self.groups.reuse(routes);
+        self.find_members(topic, limit, matches);
     }
 
-    fn find_members(&self, slot: u32, generation: u32, limit: usize, matches: &mut Matches) {
-        let Some(group) = self.groups.get(slot, generation) else { return };
-        for member in group.members() {
-            matches.total += 1;
-            if matches.receivers.len() >= limit {
+    /// Adds the durable sessions in shared groups that match a topic.
+    fn find_members(&self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+        let state = self.replica.state();
+        for text in state.groups() {
+            let Some(GroupName { share, filter }) = GroupName::parse(text) else { continue };
+            if !TopicFilter::parse(&filter).is_ok_and(|filter| filter.matches(topic)) {
                 continue;
             }
-            // The worker that hosts the connection knows its client and is asked for it.
-            matches.receivers.push(Receiver {
-                client_id: Arc::from(""),
-                connected: member.is_connected(),
-                durable: matches!(member.member, Member::Session(_)),
-                filters: vec![group.name().filter.clone()],
-                qos: member.options.qos(),
-                share: Some(group.name().share.clone()),
-                unnamed: Some(member.member),
-            });
+            for session in state.group_members(text, None) {
+                matches.total += 1;
+                if matches.receivers.len() >= limit {
+                    continue;
+                }
+                let options = session.subscription(text).map_or(0, |(options, _)| options);
+                matches.receivers.push(Receiver {
+                    client_id: session.client_id().into(),
+                    connected: self.live.contains_key(&session.uid()),
+                    durable: true,
+                    filters: vec![filter.clone()],
+                    qos: Options::from_byte(options).qos(),
+                    share: Some(share.clone()),
+                    unnamed: None,
+                });
+            }
         }
-    }
-
-    /// The Client Identifier of a session of this shard.
-    pub(crate) fn name_of(&self, id: SessionId) -> Option<Arc<str>> {
-        Some(self.replica.state().session(session_uid(id))?.client_id().into())
     }
 
     fn info(&self, uid: SessionUid, session: SessionView<'_>) -> ClientInfo {

@@ -5,7 +5,7 @@
 //! effects, and only then is the request answered.
 //!
 //! **Invariant:** state that has to survive is changed by commands only. State that ends with a connection or with the
-//! process is kept here: connected clients, sent deliveries, waiting requests, the members of shared groups.
+//! process is kept here: connected clients, sent deliveries, waiting requests.
 //!
 //! **Invariant:** the host never touches the log.
 
@@ -16,7 +16,6 @@ mod clients;
 mod deliver;
 mod drops;
 mod effects;
-mod groups;
 mod inspect;
 mod live;
 mod orphans;
@@ -36,7 +35,6 @@ pub(crate) use producers::{Numbered, Producer};
 pub(crate) use retained::ReadTicket;
 pub(crate) use walks::is_kept;
 
-pub use groups::Offer;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
 use std::collections::{BTreeSet, HashMap as StdHashMap};
@@ -49,14 +47,12 @@ use shard::{Command, SessionUid};
 
 use self::appends::{Appends, Waiter};
 use self::clients::Clients;
-use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
 use self::propose::{Continuation, Continuations};
 use self::retained::RetainedChanges;
 use self::time::Proposed;
 use self::wills::Wills;
 use super::follower::Follower;
-use super::groups::Groups;
 use super::log::{Frame, Incarnation, StoreEvent};
 use super::replica::{Replica, ReplicaCounters};
 use super::replica_routes::ReplicaRoutes;
@@ -64,6 +60,7 @@ use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
+use crate::groups::{GroupRequest, Offer};
 use crate::ids::{ConnectionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
 use crate::node::NodeLoad;
@@ -74,17 +71,15 @@ use crate::settings::Settings;
 /// Hash maps keyed with the node's secret, so that nobody can choose identifiers or filters that collide.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::FixedState>;
 
-/// One shard: the clients whose Client Identifier hashes to it, the shared groups whose name does, the retained
-/// messages whose topic does.
+/// One shard: the clients whose Client Identifier hashes to it, and the retained messages whose topic does.
 pub struct ShardHost {
     id: ShardId,
     settings: Arc<Settings>,
-    /// The node's index, in which this shard is the destination for all its sessions and groups.
+    /// The node's index, in which this shard is the destination for all its sessions.
     node_routes: Arc<Routes>,
     routes: ReplicaRoutes,
     load: Arc<NodeLoad>,
     hash_key: [u8; 16],
-    random: u64,
     replica: Replica,
     /// Term in which the replica leads.
     term: u64,
@@ -105,7 +100,8 @@ pub struct ShardHost {
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
     memory: Memory,
-    groups: Groups,
+    /// Session that the last message of a shared group was queued for, by the text of the subscription.
+    group_turns: HashMap<Box<str>, SessionUid>,
     appends: Appends,
     published: Published,
     retained: RetainedChanges,
@@ -127,8 +123,6 @@ pub struct HostContext {
     pub node_routes: Arc<Routes>,
     pub load: Arc<NodeLoad>,
     pub hash_key: [u8; 16],
-    /// Seed of the choice among members of shared groups.
-    pub random: u64,
     /// Counters of earlier hosts of the shard.
     pub counters: StoreCounters,
 }
@@ -150,8 +144,8 @@ pub struct ShardOutput {
     pub propagated: Vec<(NodeIndex, Message, u64)>,
     /// Frames for other replicas of the shard.
     pub frames: Vec<(ShardId, Frame)>,
-    /// Requests of other nodes whose message a shard remembers by its identity, before they are answered.
-    pub remembered: Vec<(WorkerId, u64, ShardId)>,
+    /// Requests to the hosts of shared groups on this node, with the numbers of their shards.
+    pub group_requests: Vec<(ShardId, GroupRequest)>,
     /// Bytes of the messages in the last command, if that is a delivery.
     delivery_bytes: usize,
 }
@@ -189,13 +183,13 @@ struct Published {
 impl ShardOutput {
     /// Returns whether there is more than commands, requests and acknowledgements.
     pub fn has_rare_parts(&self) -> bool {
-        let Self { wills, offered, deleted, propagated, frames, remembered, .. } = self;
+        let Self { wills, offered, deleted, propagated, frames, group_requests, .. } = self;
         let lengths =
-            [wills.len(), offered.len(), deleted.len(), propagated.len(), frames.len(), remembered.len()];
+            [wills.len(), offered.len(), deleted.len(), propagated.len(), frames.len(), group_requests.len()];
         lengths.into_iter().fold(0, |all, length| all | length) != 0
     }
 
-    fn complete(&mut self, completion: Completion) {
+    pub(crate) fn complete(&mut self, completion: Completion) {
         self.commands.push((completion.connection().worker, WorkerCommand::Completion(completion)));
     }
 
@@ -223,11 +217,10 @@ fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
 impl ShardHost {
     /// Creates the host of a shard, without any connection.
     pub(in crate::store) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
-        let HostContext { settings, node_routes, load, hash_key, random, counters } = context;
+        let HostContext { settings, node_routes, load, hash_key, counters } = context;
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
-        let groups = Groups::new(replica.id(), node_routes.clone(), hash_key, &hasher, random);
         let sessions = replica.state().counts().sessions;
         load.sessions.fetch_add(sessions, Relaxed);
         Self {
@@ -236,7 +229,6 @@ impl ShardHost {
             node_routes,
             load,
             hash_key,
-            random,
             term: 0,
             has_ended: false,
             producers: producers::Producers::default(),
@@ -254,7 +246,7 @@ impl ShardHost {
                 held: Held::default(),
                 little: little(&settings, replica.ahead_bytes()),
             },
-            groups,
+            group_turns: HashMap::with_hasher(hasher.clone()),
             appends: Appends::new(&hasher),
             published: Published {
                 dispatched: HashMap::with_hasher(hasher.clone()),
@@ -272,13 +264,12 @@ impl ShardHost {
         }
     }
 
-    /// Ends the host: the replica leads no more. Its groups and charges end, and so do the requests that wait.
+    /// Ends the host: the replica leads no more. Its charges end, and so do the requests that wait.
     pub fn into_follower(mut self) -> Follower {
-        self.groups.clear();
         self.charged.clear();
         self.load.sessions.fetch_sub(self.counted_sessions, Relaxed);
-        let Self { settings, node_routes, load, hash_key, random, counters, replica, routes, .. } = self;
-        let context = HostContext { settings, node_routes, load, hash_key, random, counters };
+        let Self { settings, node_routes, load, hash_key, counters, replica, routes, .. } = self;
+        let context = HostContext { settings, node_routes, load, hash_key, counters };
         Follower::new(replica, context, routes)
     }
 
@@ -408,13 +399,15 @@ impl ShardHost {
                 self.unsubscribe(now, session, filters, Some((connection, ticket)));
             }
             Request::Withdraw { session, filter } => self.unsubscribe(now, session, vec![filter], None),
-            Request::Append { message, sessions, groups, identity, refusal, token } => {
-                self.append(now, message, (sessions, groups), identity, (refusal, token), out);
+            Request::Append { message, identity, refusal, token } => {
+                self.append(now, message, identity, (refusal, token), out);
             }
             Request::Enqueue { session, entries, group, token, page } => match page {
                 None => self.enqueue(now, session, entries, group.as_deref(), token.map(Waiter::Token), out),
                 Some(page) => self.enqueue_page(now, session, entries, *page, out),
             },
+            Request::EnqueueToGroup(enqueue) => self.enqueue_to_group(now, *enqueue, out),
+            Request::FindIdentity { identity, token } => self.find_identity(identity, token, out),
             Request::AskRoomForPage { session, connection } => {
                 self.room_for_page(session_uid(session), connection, out);
             }
@@ -445,31 +438,9 @@ impl ShardHost {
                 out.complete(Completion::RoomToRetain { connection, is_there });
             }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
-            Request::Join(join) => self.join(&join, out),
-            Request::Leave { group, member, reply } => self.leave(&group, member, reply, out),
-            Request::JoinNode { group, node, members } => {
-                self.groups.join_node(&group, node, members);
-                self.node_routes.joined();
-            }
-            Request::DeliverLocally { group, message, refusal, token } => {
-                self.deliver_locally(now, &group, &message, (refusal, token), out);
-            }
-            Request::Offered { key, reason } => self.offer_answered(now, key, reason, out),
-            Request::Bounce { group, message, identity, token } => {
-                self.deliver_to_member(
-                    now,
-                    group,
-                    &message,
-                    GroupDelivery { identity, token, ..GroupDelivery::default() },
-                    out,
-                );
-            }
-            Request::DeliverOrphan { group, message, identity, token } => {
-                self.deliver_orphan(now, &group, &message, (identity, token), out);
-            }
             Request::FindOrphans { asker, orphans } => self.find_orphans(asker, &orphans, out),
             Request::OrphansKnown { by, orphans } => self.orphans_known(now, by, &orphans),
-            Request::AcceptedBy { key, by } => self.accepted_by(key, by, out),
+            Request::AcceptedBy { key, by } => self.accepted_by(key, by),
             Request::WillDispatched { key, outstanding, shards } => {
                 self.will_dispatched(now, key, outstanding, shards, out);
             }

@@ -11,8 +11,7 @@ use shard::Command;
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
-use crate::batch::{Token, TokenKind};
-use crate::ids::{ShardId, ShardSet, Time, WorkerId};
+use crate::ids::{ShardId, ShardSet, Time};
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Identity, Request};
 
@@ -23,39 +22,6 @@ pub(super) struct OrphanSearch {
     known: BTreeMap<u64, ShardSet>,
     /// Shards that have not answered.
     unanswered: ShardSet,
-}
-
-/// An append of a shard that waits for a message, and may be an orphan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
-    /// The append with this key, on this node.
-    Append(ShardId, u32),
-    /// An append on the node of a lane, with the number of the request.
-    Requested(WorkerId, u64),
-}
-
-impl Waiter {
-    /// Returns the append of a shard that waits, if one does.
-    pub(super) fn asker(&self) -> Option<Asker> {
-        let Waiter::Token(token) = self else { return None };
-        match token {
-            Token::Append { shard, key } => Some(Asker::Append(*shard, *key)),
-            Token::Requested { kind: TokenKind::Append, .. } => {
-                token.as_requested().map(|(lane, number)| Asker::Requested(lane, number))
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Asker {
-    /// Reports that a shard remembers the identity of the message.
-    pub(super) fn remembered(self, by: ShardId, out: &mut ShardOutput) {
-        match self {
-            Self::Append(shard, key) => out.requests.push((shard, Request::AcceptedBy { key, by })),
-            Self::Requested(lane, number) => out.remembered.push((lane, number, by)),
-        }
-    }
 }
 
 impl ShardHost {
@@ -104,14 +70,11 @@ impl ShardHost {
         }
     }
 
-    /// Records that a shard remembers the identity of a message that an append of this shard waits for, perhaps on
-    /// behalf of another shard's append.
-    pub(super) fn accepted_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
+    /// Records that a shard may remember the identity of a message that an append of this shard waits for.
+    pub(super) fn accepted_by(&mut self, key: u32, by: ShardId) {
         let Some(append) = self.appends.get_mut(key) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
             shards.insert(by);
-        } else if let Some(asker) = append.waiter.asker() {
-            asker.remembered(by, out);
         }
     }
 

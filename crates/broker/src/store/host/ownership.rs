@@ -168,7 +168,6 @@ impl ShardHost {
         let session = Some(self.session_id(uid));
         let claimed = Claimed { connection, session_present: present, session, epoch, resume };
         out.complete(Completion::Claimed(claimed));
-        self.update_groups(uid, out);
         self.touch(uid);
         self.release_if_gone(now, &claim.client_id, out);
     }
@@ -289,7 +288,6 @@ impl ShardHost {
         self.replica.counters_mut().attached += 1;
         self.wills.of_sessions.remove(&uid);
         self.session_connected(uid, live);
-        self.update_groups(uid, out);
         self.touch(uid);
         self.pump_touched(now, out);
     }
@@ -327,7 +325,6 @@ impl ShardHost {
                 for over in live.over {
                     self.one_accepted(now, over.append, out);
                 }
-                self.update_groups(uid, out);
             }
             match pending {
                 Some(claim) => self.claim(now, claim, out),
@@ -360,7 +357,6 @@ impl ShardHost {
         for over in live.over {
             self.one_accepted(now, over.append, out);
         }
-        self.update_groups(uid, out);
     }
 
     pub(super) fn released(&mut self, client_id: &Arc<str>) {

@@ -325,16 +325,13 @@ mod tests {
     use shard::Shard;
 
     use super::*;
-    use crate::batch::{SessionDelivery, Token, TokenKind, WorkerCommand};
+    use crate::batch::{SessionDelivery, WorkerCommand};
     use crate::durability::Durability;
-    use crate::ids::{ShardId, ShardSet};
+    use crate::ids::ShardSet;
     use crate::message::MessageView;
     use crate::node::OwnerKey;
     use crate::peers::LastIncarnation;
-    use crate::store::{
-        Attach, Claimed, Enqueue, EnqueueForGroup, Follower, GroupName, HostContext, Identity, Release,
-        WillDisposition,
-    };
+    use crate::store::{Attach, Claimed, Follower, HostContext, Release, WillDisposition};
     use mqtt::{PacketId, QoS};
 
     const NOW: Time = Time(1_000);
@@ -349,9 +346,9 @@ mod tests {
     fn host_of(state: Shard) -> ShardHost {
         let key = [7; 16];
         let index = routing::Index::new(key, routing::IndexLimits::default());
-        let node_routes = Arc::new(crate::Routes::new(index));
+        let node_routes = Arc::new(crate::Routes::new(index, [7; 16], true));
         let (settings, load, counters) = Default::default();
-        let context = HostContext { settings, node_routes, load, hash_key: key, random: 1, counters };
+        let context = HostContext { settings, node_routes, load, hash_key: key, counters };
         Follower::open(state, None, None, context).into_host()
     }
 
@@ -542,49 +539,6 @@ mod tests {
     }
 
     /// The shard of the group forgets the identity there when the message is queued.
-    #[test]
-    fn a_shard_on_another_node_learns_which_shard_remembers_the_message_of_its_append() {
-        let mut host = host_of(Shard::new(0, [7; 16]));
-        report(&mut host, FIRST);
-        let completions = apply(&mut host, FIRST, 1, claim(FIRST));
-        let [Completion::Claimed(claimed)] = &completions[..] else { panic!("{completions:?}") };
-        let view = MessageView {
-            topic: "t",
-            properties: &[],
-            payload: b"",
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            expires: Time::NEVER,
-            received: NOW,
-            publisher: None,
-            publisher_key: 0,
-            durability: Durability::LocalDisk,
-        };
-        let entry = Enqueue {
-            message: view.to_message(),
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            subscription_ids: Default::default(),
-            group: None,
-        };
-        let name = GroupName { share: "g".into(), filter: "t".into() };
-        let identity = Some(Identity::of_orphan(ShardId(5), 9));
-        let request = |kind| Request::Enqueue {
-            session: claimed.session.expect("a durable session"),
-            entries: vec![entry.clone()],
-            group: Some(Box::new(EnqueueForGroup { name: name.clone(), identity, is_connected: false })),
-            token: Some(Token::requested(FIRST.0, 2).for_kind(kind)),
-            page: None,
-        };
-        let mut out = ShardOutput::default();
-        let numbered = |number, kind| Numbered { number, epoch: 0, request: request(kind) };
-        host.apply_of(NOW, FIRST, numbered(2, TokenKind::Append), &mut out);
-        assert_eq!(out.remembered, [(FIRST.0, 2, ShardId(0))]);
-        let mut out = ShardOutput::default();
-        host.apply_of(NOW, FIRST, numbered(3, TokenKind::Other), &mut out);
-        assert!(out.remembered.is_empty(), "nobody asks");
-    }
-
     /// Deliveries of large messages would not fit a frame together.
     #[test]
     fn large_messages_are_delivered_one_by_one() {

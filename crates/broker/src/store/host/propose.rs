@@ -62,7 +62,6 @@ pub(super) enum Continuation {
         shapes: Option<Arc<ShapeReservations>>,
     },
     Unsubscribe {
-        session: SessionUid,
         reply: Option<(ConnectionId, Ticket)>,
         filters: Vec<Box<str>>,
     },

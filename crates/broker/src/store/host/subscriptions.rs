@@ -13,7 +13,7 @@ use crate::route::Options;
 use crate::shapes::{self, ShapeReservations};
 use crate::store::log::Condition;
 use crate::store::replica::Urgency;
-use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
+use crate::store::{Completion, session_uid};
 
 /// Topic Filters of a SUBSCRIBE with their options and Subscription Identifiers.
 type Filters = Vec<(Box<str>, Options, u32)>;
@@ -52,7 +52,7 @@ impl ShardHost {
         now: Time,
         uid: SessionUid,
         (connection, ticket): (ConnectionId, Ticket),
-        (filters, shapes): (Filters, Reserved),
+        filters: &[(Box<str>, Options, u32)],
         answer: Answer,
         out: &mut ShardOutput,
     ) {
@@ -65,22 +65,13 @@ impl ShardHost {
                 .collect(),
         };
         let mut answers = Vec::with_capacity(results.len());
-        for (index, (result, (text, options, id))) in (0..).zip(results.into_iter().zip(&filters)) {
-            let subscription = Subscription::parse(text).ok();
-            let plain = subscription.as_ref().filter(|subscription| subscription.share.is_none());
+        for (result, (text, ..)) in results.into_iter().zip(filters) {
             // The node's index had no room, so the subscription does not exist.
-            if plain.is_some_and(|plain| unrouted.iter().any(|filter| **filter == *plain.filter.as_str())) {
+            if unrouted.contains(text) {
                 let command = Command::Unsubscribe { session: uid, epoch: 0, filters: vec![text] };
                 self.propose(now, &command, Continuation::Nobody);
                 answers.push((ReasonCode::QuotaExceeded, result.existed));
                 continue;
-            }
-            if let Some(Subscription { share: Some(share), filter }) = subscription
-                && !result.reason.is_error()
-            {
-                let group = GroupName { share: share.into(), filter: filter.as_str().into() };
-                let reply = Some((connection, ticket, index));
-                self.update_group(uid, group, (*options, *id), (reply, shapes.clone()), out);
             }
             answers.push((result.reason, result.existed));
         }
@@ -100,27 +91,22 @@ impl ShardHost {
         let command = Command::Unsubscribe { session, epoch, filters: texts };
         let ticket = self.ask(now, &command, Urgency::Now);
         drop(command);
-        self.continue_with(ticket, Continuation::Unsubscribe { session, reply, filters });
+        self.continue_with(ticket, Continuation::Unsubscribe { reply, filters });
     }
 
     pub(super) fn unsubscribed(
         &mut self,
-        uid: SessionUid,
         reply: Option<(ConnectionId, Ticket)>,
-        filters: Vec<Box<str>>,
+        filters: &[Box<str>],
         answer: Answer,
         out: &mut ShardOutput,
     ) {
+        let Some((connection, ticket)) = reply else { return };
         let results = match answer {
             Answer::Unsubscribed { results } => results,
             _ => filters.iter().map(|_| ReasonCode::UnspecifiedError).collect(),
         };
-        for (text, _) in filters.iter().zip(&results).filter(|(_, reason)| **reason == ReasonCode::Success) {
-            self.leave_group(uid, text, reply, out);
-        }
-        if let Some((connection, ticket)) = reply {
-            out.complete(Completion::Unsubscribed { connection, ticket, results: results.into_vec() });
-        }
+        out.complete(Completion::Unsubscribed { connection, ticket, results: results.into_vec() });
     }
 
     /// Adds a route to this shard for its first subscription with a filter.
@@ -128,36 +114,9 @@ impl ShardHost {
         self.unrouted.extend(self.routes.add(text));
     }
 
-    /// Ends a session's shared subscription; does nothing for one that is not shared.
-    pub(super) fn leave_group(
-        &mut self,
-        uid: SessionUid,
-        text: &str,
-        reply: Option<(ConnectionId, Ticket)>,
-        out: &mut ShardOutput,
-    ) {
-        let Some(group) = GroupName::parse(text) else { return };
-        let (shard, member) = (group.shard(), Member::Session(self.session_id(uid)));
-        out.requests.push((shard, Request::Leave { group: Box::new(group), member, reply }));
-    }
-
-    /// Updates the connection of a session in its shared groups.
-    pub(super) fn update_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
-        let Some(session) = self.replica.state().session(uid) else { return };
-        let shared: Vec<_> = session
-            .subscriptions()
-            .filter_map(|(text, options, id)| {
-                Some((GroupName::parse(text)?, Options::from_byte(options), id))
-            })
-            .collect();
-        for (group, options, id) in shared {
-            self.update_group(uid, group, (options, id), (None, None), out);
-        }
-    }
-
-    /// Adds the subscriptions of restored sessions to the node's index, and announces the sessions to their shared
-    /// groups. Any shard may know the identities of the messages that they have published at QoS 2.
-    pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
+    /// Adds the subscriptions of restored sessions to the node's index. Any shard may know the identities of the messages
+    /// that they have published at QoS 2.
+    pub(crate) fn recall(&mut self) {
         // A replica of several has kept the routes while it followed.
         if !self.replica.is_agreed() {
             let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
@@ -169,7 +128,6 @@ impl ShardHost {
             for uid in some {
                 self.charge_shapes(uid);
                 self.charge_known_session(uid);
-                self.update_groups(uid, out);
                 if self.replica.state().session(uid).is_some_and(|session| session.has_received()) {
                     self.published.known_to.insert(uid, ShardSet::full());
                 }
@@ -189,20 +147,5 @@ impl ShardHost {
                 self.node_routes.charge_shape(filter, &owners);
             }
         }
-    }
-
-    fn update_group(
-        &self,
-        uid: SessionUid,
-        group: GroupName,
-        (options, subscription_id): (Options, u32),
-        (reply, shapes): (Option<(ConnectionId, Ticket, u32)>, Reserved),
-        out: &mut ShardOutput,
-    ) {
-        let shard = group.shard();
-        let connection = self.live.get(&uid).map(|live| live.connection);
-        let member = Member::Session(self.session_id(uid));
-        let join = Join { group, member, connection, options, subscription_id, reply, shapes };
-        out.requests.push((shard, Request::Join(Box::new(join))));
     }
 }

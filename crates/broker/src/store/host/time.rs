@@ -175,10 +175,10 @@ mod tests {
     fn host_of(state: shard::Shard) -> ShardHost {
         let key = [7; 16];
         let index = routing::Index::new(key, routing::IndexLimits::default());
-        let routes = Arc::new(crate::Routes::new(index));
+        let routes = Arc::new(crate::Routes::new(index, [7; 16], false));
         let (settings, load) = Default::default();
         let counters = Default::default();
-        let context = HostContext { settings, node_routes: routes, load, hash_key: key, random: 1, counters };
+        let context = HostContext { settings, node_routes: routes, load, hash_key: key, counters };
         Follower::open(state, None, None, context).into_host()
     }
 

@@ -7,7 +7,7 @@ use session::Toggles;
 use super::reader::Reader;
 use super::writer::Writer;
 use super::{Malformed, ShardAnswer, malformed};
-use crate::batch::{Claimed, MemberDelivery, Resume, SessionDelivery, SubscriptionIds, Token};
+use crate::batch::{Claimed, Resume, SessionDelivery, SubscriptionIds};
 use crate::ids::{Time, WorkerId};
 use crate::store::{Completion, DueWill};
 
@@ -23,11 +23,8 @@ pub(super) const WRONG_ACKNOWLEDGEMENT: u8 = 9;
 pub(super) const COMPLETE: u8 = 10;
 pub(super) const ROOM_FOR_PAGE: u8 = 11;
 pub(super) const ROOM_TO_RETAIN: u8 = 12;
-pub(super) const JOINED: u8 = 13;
-pub(super) const LEFT: u8 = 14;
+// 13, 14, 16 and 17 were for shared groups that the shards had.
 pub(super) const ACKNOWLEDGED: u8 = 15;
-pub(super) const REMEMBERED: u8 = 16;
-pub(super) const MEMBER: u8 = 17;
 pub(super) const WILL: u8 = 18;
 pub(super) const SETTLED: u8 = 19;
 
@@ -39,9 +36,8 @@ const WALK_MIN: usize = 6;
 const PUBLISH: u8 = 0;
 const PUB_REL: u8 = 1;
 
-/// Appends an answer. Returns false, and appends nothing, for a message of a shared group whose token is not that of an
-/// append of a shard: nobody on another node could complete it.
-pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, out: &mut Vec<u8>) -> bool {
+/// Appends an answer.
+pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, out: &mut Vec<u8>) {
     let form = Writer::new(now, out);
     match answer {
         ShardAnswer::Completion(completion) => put_completion(completion, form),
@@ -49,29 +45,6 @@ pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, out: &mut Vec<u8>) 
             let mut out = form.begin(ACKNOWLEDGED);
             out.u64(*number);
             out.reason(*reason);
-        }
-        ShardAnswer::Remembered { number, by } => {
-            let mut out = form.begin(REMEMBERED);
-            out.u64(*number);
-            out.shard(*by);
-        }
-        ShardAnswer::Member(delivery) => {
-            let MemberDelivery { group, connection, message, options, subscription_id, token } = delivery;
-            let append = match token {
-                None => None,
-                Some(Token::Append { shard, key }) => Some((*shard, *key)),
-                Some(_) => return false,
-            };
-            let mut out = form.begin(MEMBER);
-            out.group(*group);
-            out.connection(*connection);
-            out.options(*options);
-            out.u32(*subscription_id);
-            out.option(append, |out, (shard, key)| {
-                out.shard(shard);
-                out.u32(key);
-            });
-            out.message(message);
         }
         ShardAnswer::Will(will) => {
             let DueWill { shard, key, id, message, owner } = &**will;
@@ -83,7 +56,6 @@ pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, out: &mut Vec<u8>) 
         }
         ShardAnswer::Settled { number } => form.begin(SETTLED).u64(*number),
     }
-    true
 }
 
 fn put_completion(completion: &Completion, form: Writer<'_>) {
@@ -138,13 +110,6 @@ fn put_completion(completion: &Completion, form: Writer<'_>) {
             begin(ROOM_FOR_PAGE);
         }
         Completion::RoomToRetain { connection: _, is_there } => begin(ROOM_TO_RETAIN).bool(*is_there),
-        Completion::Joined { connection: _, ticket, index, reason } => {
-            let mut out = begin(JOINED);
-            out.ticket(*ticket);
-            out.u32(*index);
-            out.reason(*reason);
-        }
-        Completion::Left { connection: _, ticket } => begin(LEFT).ticket(*ticket),
     }
 }
 
@@ -195,15 +160,13 @@ pub(crate) fn decode_answer(bytes: &[u8], to: WorkerId, now: Time) -> Result<Sha
 fn answer(from: &mut Reader<'_>) -> Result<ShardAnswer, Malformed> {
     Ok(match from.u8()? {
         ACKNOWLEDGED => ShardAnswer::Acknowledged { number: from.u64()?, reason: from.reason()? },
-        REMEMBERED => ShardAnswer::Remembered { number: from.u64()?, by: from.shard()? },
-        MEMBER => ShardAnswer::Member(member(from)?),
         WILL => {
             let (shard, key, id) = (from.shard()?, from.u32()?, from.u64()?);
             let (owner, message) = from.will()?;
             ShardAnswer::Will(Box::new(DueWill { shard, key, id, message, owner: owner.map(Arc::new) }))
         }
         SETTLED => ShardAnswer::Settled { number: from.u64()? },
-        kind @ CLAIMED..=LEFT => ShardAnswer::Completion(completion(kind, from)?),
+        kind @ CLAIMED..=ROOM_TO_RETAIN => ShardAnswer::Completion(completion(kind, from)?),
         _ => return malformed("kind of an answer"),
     })
 }
@@ -242,11 +205,6 @@ fn completion(kind: u8, from: &mut Reader<'_>) -> Result<Completion, Malformed> 
         COMPLETE => Completion::Complete { connection, packet_id: from.packet_id()? },
         ROOM_FOR_PAGE => Completion::RoomForPage { connection },
         ROOM_TO_RETAIN => Completion::RoomToRetain { connection, is_there: from.bool()? },
-        JOINED => {
-            let (ticket, index) = (from.ticket()?, from.u32()?);
-            Completion::Joined { connection, ticket, index, reason: from.reason()? }
-        }
-        LEFT => Completion::Left { connection, ticket: from.ticket()? },
         _ => return malformed("kind of a completion"),
     })
 }
@@ -274,15 +232,4 @@ fn delivery(from: &mut Reader<'_>) -> Result<SessionDelivery, Malformed> {
         PUB_REL => Ok(SessionDelivery::PubRel { packet_id: from.packet_id()? }),
         _ => malformed("kind of a delivery"),
     }
-}
-
-fn member(from: &mut Reader<'_>) -> Result<MemberDelivery, Malformed> {
-    Ok(MemberDelivery {
-        group: from.group()?,
-        connection: from.connection()?,
-        options: from.options()?,
-        subscription_id: from.u32()?,
-        token: from.option(|from| Ok(Token::Append { shard: from.shard()?, key: from.u32()? }))?,
-        message: from.message()?,
-    })
 }

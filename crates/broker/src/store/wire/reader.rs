@@ -232,13 +232,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn message(&mut self) -> Result<Message, Malformed> {
-        self.message_of(None)
-    }
-
-    /// Reads a message and adds its publisher.
-    pub fn message_of(&mut self, publisher: Option<ConnectionId>) -> Result<Message, Malformed> {
-        let view = self.view(self.now)?;
-        Ok(MessageView { publisher, ..view }.to_message())
+        Ok(self.view(self.now)?.to_message())
     }
 
     /// Reads a Will: its owner, and the message without it.

@@ -12,8 +12,8 @@ use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
 use crate::quota::{Payers, Quotas};
 use crate::store::{
-    Acknowledgement, Attach, Claim, Enqueue, EnqueueForGroup, EnqueueForPage, Join, Member, Release, Request,
-    WillDisposition,
+    Acknowledgement, Attach, Claim, Enqueue, EnqueueForGroup, EnqueueForPage, EnqueueToGroup, Release,
+    Request, WillDisposition,
 };
 use crate::will::WillOwner;
 
@@ -22,7 +22,7 @@ pub(super) const RELEASE: u8 = 2;
 pub(super) const SUBSCRIBE: u8 = 3;
 pub(super) const UNSUBSCRIBE: u8 = 4;
 pub(super) const WITHDRAW: u8 = 5;
-pub(super) const APPEND: u8 = 6;
+// 6 was APPEND with shared groups, and 19 to 22 were for groups that the shards had.
 pub(super) const FORGET_IDENTITY: u8 = 7;
 pub(super) const FORGET_ORIGIN: u8 = 8;
 // 9 and 10 were RETAIN and ASK_ROOM_TO_RETAIN without payers.
@@ -34,10 +34,6 @@ pub(super) const ACKNOWLEDGE: u8 = 15;
 pub(super) const RECEIVE: u8 = 16;
 pub(super) const RELEASED: u8 = 17;
 pub(super) const FORGET: u8 = 18;
-pub(super) const JOIN: u8 = 19;
-pub(super) const LEAVE: u8 = 20;
-pub(super) const BOUNCE: u8 = 21;
-pub(super) const DELIVER_ORPHAN: u8 = 22;
 pub(super) const FIND_ORPHANS: u8 = 23;
 pub(super) const ORPHANS_KNOWN: u8 = 24;
 pub(super) const ACCEPTED_BY: u8 = 25;
@@ -46,15 +42,17 @@ pub(super) const ACCEPTED: u8 = 27;
 pub(super) const ATTACH: u8 = 28;
 pub(super) const RETAIN: u8 = 29;
 pub(super) const ASK_ROOM_TO_RETAIN: u8 = 30;
+pub(super) const ENQUEUE_TO_GROUP: u8 = 31;
+pub(super) const FIND_IDENTITY: u8 = 32;
+pub(super) const APPEND: u8 = 33;
 
 /// Fewest bytes of a message of [`Request::Enqueue`].
 const ENTRY_MIN: usize = MESSAGE_MIN + 7;
 /// Maximum number of completions of one Will, so that a shard can add a few.
 const COMPLETIONS_MAX: u32 = 1 << 30;
 
-/// Appends a request. Returns false, and appends nothing, if the request does not travel: it is about members of shared
-/// groups on other nodes, whose numbers mean something on one node only.
-pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) -> bool {
+/// Appends a request.
+pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) {
     let form = Writer::new(now, out);
     match request {
         Request::Claim(claim) => put_claim(claim, form.begin(CLAIM)),
@@ -80,14 +78,11 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) ->
             out.session(*session);
             out.text(filter);
         }
-        Request::Append { message, sessions, groups, identity, refusal, token } => {
+        Request::Append { message, identity, refusal, token } => {
             let mut out = form.begin(APPEND);
-            out.bool(*sessions);
-            out.bool(*groups);
             out.option(*identity, Writer::identity);
             out.option(*refusal, Writer::reason);
             out.token(*token);
-            out.option(message.view().publisher, Writer::connection);
             out.message(message);
         }
         Request::ForgetIdentity { identity } => form.begin(FORGET_IDENTITY).identity(*identity),
@@ -164,32 +159,19 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) ->
             out.packet_id(*packet_id);
             out.bool(*flip);
         }
-        Request::Join(join) if matches!(join.member, Member::Node(_)) => return false,
-        Request::Join(join) => put_join(join, form.begin(JOIN)),
-        Request::Leave { member: Member::Node(_), .. } => return false,
-        Request::Leave { group, member, reply } => {
-            let mut out = form.begin(LEAVE);
-            out.group_name(group);
-            put_member(&mut out, *member);
-            out.option(*reply, |out, (connection, ticket)| {
-                out.connection(connection);
-                out.ticket(ticket);
-            });
-        }
-        Request::JoinNode { .. } | Request::DeliverLocally { .. } | Request::Offered { .. } => return false,
-        Request::Bounce { group, message, identity, token } => {
-            let mut out = form.begin(BOUNCE);
+        Request::EnqueueToGroup(enqueue) => {
+            let EnqueueToGroup { name, group, message, identity, token } = &**enqueue;
+            let mut out = form.begin(ENQUEUE_TO_GROUP);
+            out.group_name(name);
             out.group(*group);
             out.message(message);
             out.option(*identity, Writer::identity);
-            out.token(*token);
+            out.token(Some(*token));
         }
-        Request::DeliverOrphan { group, message, identity, token } => {
-            let mut out = form.begin(DELIVER_ORPHAN);
-            out.group_name(group);
-            out.message(message);
+        Request::FindIdentity { identity, token } => {
+            let mut out = form.begin(FIND_IDENTITY);
             out.identity(*identity);
-            out.token(*token);
+            out.token(Some(*token));
         }
         Request::FindOrphans { asker, orphans } => {
             let mut out = form.begin(FIND_ORPHANS);
@@ -218,7 +200,6 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) ->
             out.reason(*reason);
         }
     }
-    true
 }
 
 fn put_claim(claim: &Claim, mut out: Writer<'_>) {
@@ -284,34 +265,6 @@ fn put_enqueue_for_page(out: &mut Writer<'_>, page: &EnqueueForPage) {
     out.connection(*connection);
     out.text(filter);
     out.option(progress.as_ref(), Writer::walk_progress);
-}
-
-fn put_join(join: &Join, mut out: Writer<'_>) {
-    let Join { group, member, connection, options, subscription_id, reply, shapes: _ } = join;
-    out.group_name(group);
-    put_member(&mut out, *member);
-    out.option(*connection, Writer::connection);
-    out.options(*options);
-    out.u32(*subscription_id);
-    out.option(*reply, |out, (connection, ticket, index)| {
-        out.connection(connection);
-        out.ticket(ticket);
-        out.u32(index);
-    });
-}
-
-fn put_member(out: &mut Writer<'_>, member: Member) {
-    match member {
-        Member::Connection(connection) => {
-            out.u8(0);
-            out.connection(connection);
-        }
-        Member::Session(session) => {
-            out.u8(1);
-            out.session(session);
-        }
-        Member::Node(_) => unreachable!("such requests stay on their node"),
-    }
 }
 
 /// Decodes the output of [`encode_request`] on another node. Connections get the worker `origin.lane`, tokens become
@@ -422,26 +375,16 @@ impl Decoder<'_> {
                 packet_id: self.from.packet_id()?,
                 flip: self.from.bool()?,
             },
-            JOIN => Request::Join(Box::new(self.join()?)),
-            LEAVE => Request::Leave {
-                group: Box::new(self.from.group_name()?),
-                member: member(&mut self.from)?,
-                reply: self.from.option(|from| Ok((from.connection()?, from.ticket()?)))?,
-            },
-            BOUNCE => {
-                let group = self.from.group()?;
-                if group.shard != self.origin.shard {
-                    return malformed("shard of a group");
-                }
-                let (message, identity) = (self.from.message()?, self.from.option(Reader::identity)?);
-                Request::Bounce { group, message, identity, token: self.token()? }
-            }
-            DELIVER_ORPHAN => Request::DeliverOrphan {
-                group: Box::new(self.from.group_name()?),
+            ENQUEUE_TO_GROUP => Request::EnqueueToGroup(Box::new(EnqueueToGroup {
+                name: self.from.group_name()?,
+                group: self.from.group()?,
                 message: self.from.message()?,
-                identity: self.from.identity()?,
-                token: self.token()?,
-            },
+                identity: self.from.option(Reader::identity)?,
+                token: self.some_token()?,
+            })),
+            FIND_IDENTITY => {
+                Request::FindIdentity { identity: self.from.identity()?, token: self.some_token()? }
+            }
             FIND_ORPHANS => {
                 let (asker, orphans) = (self.from.shard()?, self.from.list(8, Reader::u64)?);
                 Request::FindOrphans { asker, orphans: orphans.into() }
@@ -512,28 +455,11 @@ impl Decoder<'_> {
     }
 
     fn append(&mut self) -> Result<Request, Malformed> {
-        let (sessions, groups) = (self.from.bool()?, self.from.bool()?);
-        let (identity, refusal) = (self.from.option(Reader::identity)?, self.from.option(Reader::reason)?);
-        let token = self.token()?;
-        let publisher = self.from.option(Reader::connection)?;
-        let message = self.from.message_of(publisher)?;
-        Ok(Request::Append { message, sessions, groups, identity, refusal, token })
+        let identity = self.from.option(Reader::identity)?;
+        let (refusal, token) = (self.from.option(Reader::reason)?, self.token()?);
+        Ok(Request::Append { message: self.from.message()?, identity, refusal, token })
     }
 
-    fn join(&mut self) -> Result<Join, Malformed> {
-        let from = &mut self.from;
-        Ok(Join {
-            group: from.group_name()?,
-            member: member(from)?,
-            connection: from.option(Reader::connection)?,
-            options: from.options()?,
-            subscription_id: from.u32()?,
-            reply: from.option(|from| Ok((from.connection()?, from.ticket()?, from.u32()?)))?,
-            shapes: None,
-        })
-    }
-
-    /// Reads a session of the shard that is asked.
     fn session(&mut self) -> Result<SessionId, Malformed> {
         let session = self.from.session()?;
         if session.shard == self.origin.shard { Ok(session) } else { malformed("shard of a session") }
@@ -581,12 +507,4 @@ fn enqueue_for_page(from: &mut Reader<'_>) -> Result<EnqueueForPage, Malformed> 
         filter: from.text()?.into(),
         progress: from.option(Reader::walk_progress)?,
     })
-}
-
-fn member(from: &mut Reader<'_>) -> Result<Member, Malformed> {
-    match from.u8()? {
-        0 => from.connection().map(Member::Connection),
-        1 => from.session().map(Member::Session),
-        _ => malformed("member of a group"),
-    }
 }

@@ -143,10 +143,12 @@ impl IfRestarted {
             | Request::AskRoomForPage { .. }
             | Request::AskRoomToRetain { .. } => Self::Drop,
             // Shards recognise a message with an identity in any incarnation.
-            Request::Append { message, identity, .. } | Request::Bounce { message, identity, .. } => {
+            Request::Append { message, identity, .. } => {
                 once(identity.is_some() || message.view().qos == QoS::AtLeastOnce)
             }
-            Request::DeliverLocally { message, .. } => once(message.view().qos == QoS::AtLeastOnce),
+            Request::EnqueueToGroup(enqueue) => {
+                once(enqueue.identity.is_some() || enqueue.message.view().qos == QoS::AtLeastOnce)
+            }
             Request::Enqueue { entries, group, .. } => {
                 let has_identity = group.as_ref().is_some_and(|group| group.identity.is_some());
                 once(has_identity || entries.iter().all(|entry| entry.qos == QoS::AtLeastOnce))
@@ -282,9 +284,7 @@ impl Asking {
         }
         let lane = &mut self.lanes[shard.index()];
         self.scratch.clear();
-        if !encode_request(request, now, &mut self.scratch) {
-            return token;
-        }
+        encode_request(request, now, &mut self.scratch);
         if self.scratch.len() > self.request_max {
             // No link takes it, so it would be repeated for ever.
             tracing::error!(
@@ -456,11 +456,6 @@ impl Asking {
         self.bytes -= unanswered.done();
         lane.drop_done();
         token
-    }
-
-    /// Returns the token of a request that waits for its answer.
-    pub fn token(&mut self, shard: ShardId, number: u64) -> Option<Token> {
-        self.lanes[shard.index()].find(number)?.token
     }
 
     /// Handles that requests up to a number are committed.
@@ -773,7 +768,7 @@ mod tests {
         };
         let token = Some(Token::Publish { connection: CONNECTION, sequence });
         let message = view.to_message();
-        Request::Append { message, sessions: true, groups: false, identity: None, refusal: None, token }
+        Request::Append { message, identity: None, refusal: None, token }
     }
 
     fn release() -> Request {
@@ -927,7 +922,7 @@ mod tests {
         let message = MessageView { payload: &[7; 1_000], ..message.view() }.to_message();
         let token = Some(Token::Publish { connection: CONNECTION, sequence: 8 });
         let (identity, refusal) = (None, None);
-        let request = Request::Append { message, sessions: true, groups: false, identity, refusal, token };
+        let request = Request::Append { message, identity, refusal, token };
         assert_eq!(asking.request(NOW, SHARD, request), token);
         assert_eq!(asking.request(NOW, SHARD, append(0)), None);
         assert_eq!(numbers(&mut asking), [1]);
@@ -971,7 +966,7 @@ mod tests {
         let Request::Append { message, .. } = append(0) else { unreachable!() };
         let message = MessageView { qos, ..message.view() }.to_message();
         let token = Some(Token::Forwarded { worker: WorkerId(0), key: qos as u32 });
-        Request::Append { message, sessions: true, groups: false, identity: None, refusal: None, token }
+        Request::Append { message, identity: None, refusal: None, token }
     }
 
     /// The shards do not recognise requests of the last incarnation that come again.

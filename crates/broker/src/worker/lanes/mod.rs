@@ -28,7 +28,7 @@ use self::retained::RetainedReads;
 use self::routes::{Learning, Sharing};
 use self::serving::{Serving, ToProducer};
 use super::Worker;
-use crate::batch::{Claimed, Token, WorkerCommand};
+use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::AckKind;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
@@ -359,12 +359,6 @@ impl Worker {
                     self.answer(token, reason);
                 }
             }
-            ShardAnswer::Remembered { number, by } => {
-                if let Some(Token::Append { shard, key }) = lanes.asking.token(shard, number) {
-                    self.outbox.request(shard, Request::AcceptedBy { key, by });
-                }
-            }
-            ShardAnswer::Member(delivery) => self.member_delivery(delivery),
             ShardAnswer::Will(will) => self.receive_will(*will),
             ShardAnswer::Settled { number } => lanes.asking.settled(shard, number),
         }

@@ -377,7 +377,7 @@ mod tests {
 
     fn index() -> ShardRoutes {
         let index = Index::new([7; 16], IndexLimits::default());
-        ShardRoutes::new(Arc::new(Routes::new(index)), SHARD, true)
+        ShardRoutes::new(Arc::new(Routes::new(index, [7; 16], true)), SHARD, true)
     }
 
     impl Replica {

@@ -181,18 +181,17 @@ impl Serving {
     pub fn answer(&mut self, now: Time, lane: WorkerId, answer: &ShardAnswer) {
         let Some(served) = self.lanes.get_mut(&lane) else { return };
         let mut bytes = Vec::new();
-        if encode_answer(answer, now, &mut bytes) {
-            let last = served.out.last_mut();
-            match last.filter(|frame| frame.len() + bytes.len() <= frame::FULL) {
-                Some(frame) => frame::push_bytes(&bytes, frame),
-                None => {
-                    let mut frame = Vec::new();
-                    frame::push_bytes(&bytes, &mut frame);
-                    served.out.push(frame);
-                }
+        encode_answer(answer, now, &mut bytes);
+        let last = served.out.last_mut();
+        match last.filter(|frame| frame.len() + bytes.len() <= frame::FULL) {
+            Some(frame) => frame::push_bytes(&bytes, frame),
+            None => {
+                let mut frame = Vec::new();
+                frame::push_bytes(&bytes, &mut frame);
+                served.out.push(frame);
             }
-            self.changed.insert(lane);
         }
+        self.changed.insert(lane);
     }
 
     /// Takes the frames of this turn. `index` is that of the last record that a shard has applied.

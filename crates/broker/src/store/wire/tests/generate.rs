@@ -4,7 +4,7 @@ use mqtt::{PacketId, QoS, ReasonCode};
 use random::Random;
 use session::{Dispatched, Toggles};
 
-use crate::batch::{Claimed, MemberDelivery, Resume, SessionDelivery, SubscriptionIds, Token, TokenKind};
+use crate::batch::{Claimed, Resume, SessionDelivery, SubscriptionIds, Token, TokenKind};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
@@ -13,8 +13,8 @@ use crate::quota::{Payers, Quotas};
 use crate::route::Options;
 use crate::store::wire::{RequestOrigin, ShardAnswer};
 use crate::store::{
-    Acknowledgement, Attach, Claim, Completion, DueWill, Enqueue, EnqueueForGroup, EnqueueForPage, GroupName,
-    Identity, Join, Member, Release, Request, SHARDS, WalkProgress, WillDisposition,
+    Acknowledgement, Attach, Claim, Completion, DueWill, Enqueue, EnqueueForGroup, EnqueueForPage,
+    EnqueueToGroup, GroupName, Identity, Release, Request, SHARDS, WalkProgress, WillDisposition,
 };
 use crate::will::WillOwner;
 
@@ -37,7 +37,7 @@ impl Generator {
     }
 
     pub fn request(&mut self) -> Request {
-        match self.random.below(28) {
+        match self.random.below(26) {
             0 => Request::Claim(Box::new(self.claim())),
             1 => Request::Release(Box::new(self.release())),
             2 => Request::Attach(Box::new(self.attach())),
@@ -56,18 +56,12 @@ impl Generator {
                 filters: self.list(|random| random.text().into()),
             },
             5 => Request::Withdraw { session: self.session(), filter: self.text().into() },
-            6 => {
-                let publisher = self.option(Self::connection);
-                let message = self.message();
-                Request::Append {
-                    message: MessageView { publisher, ..message.view() }.to_message(),
-                    sessions: self.bool(),
-                    groups: self.bool(),
-                    identity: self.option(Self::identity),
-                    refusal: self.option(Self::reason),
-                    token: self.option(Self::token),
-                }
-            }
+            6 => Request::Append {
+                message: self.message(),
+                identity: self.option(Self::identity),
+                refusal: self.option(Self::reason),
+                token: self.option(Self::token),
+            },
             7 => Request::ForgetIdentity { identity: self.identity() },
             8 => Request::ForgetOrigin { origin: self.u64() },
             9 => Request::Retain {
@@ -117,28 +111,18 @@ impl Generator {
                 packet_id: self.packet_id(),
             },
             18 => Request::Forget { session: self.session(), packet_id: self.packet_id(), flip: self.bool() },
-            19 => Request::Join(Box::new(self.join())),
-            20 => Request::Leave {
-                group: Box::new(self.group_name()),
-                member: self.member(),
-                reply: self.option(|random| (random.connection(), random.ticket())),
-            },
-            21 => Request::Bounce {
-                group: GroupId { shard: self.origin.shard, ..self.group() },
+            19 => Request::EnqueueToGroup(Box::new(EnqueueToGroup {
+                name: self.group_name(),
+                group: self.group(),
                 message: self.message(),
                 identity: self.option(Self::identity),
-                token: self.option(Self::token),
-            },
-            22 => Request::DeliverOrphan {
-                group: Box::new(self.group_name()),
-                message: self.message(),
-                identity: self.identity(),
-                token: self.option(Self::token),
-            },
-            23 => Request::FindOrphans { asker: self.shard(), orphans: self.list(Self::u64).into() },
-            24 => Request::OrphansKnown { by: self.shard(), orphans: self.list(Self::u64) },
-            25 => Request::AcceptedBy { key: self.u32(), by: self.shard() },
-            26 => Request::WillDispatched {
+                token: self.token(),
+            })),
+            20 => Request::FindIdentity { identity: self.identity(), token: self.token() },
+            21 => Request::FindOrphans { asker: self.shard(), orphans: self.list(Self::u64).into() },
+            22 => Request::OrphansKnown { by: self.shard(), orphans: self.list(Self::u64) },
+            23 => Request::AcceptedBy { key: self.u32(), by: self.shard() },
+            24 => Request::WillDispatched {
                 key: self.u32(),
                 outstanding: self.u32() >> 2,
                 shards: self.shards(),
@@ -148,22 +132,10 @@ impl Generator {
     }
 
     pub fn answer(&mut self) -> ShardAnswer {
-        match self.random.below(19) {
+        match self.random.below(15) {
             0 => ShardAnswer::Acknowledged { number: self.u64(), reason: self.reason() },
-            1 => ShardAnswer::Remembered { number: self.u64(), by: self.shard() },
-            2 => ShardAnswer::Settled { number: self.u64() },
-            3 => {
-                let append = |random: &mut Self| Token::Append { shard: random.shard(), key: random.u32() };
-                ShardAnswer::Member(MemberDelivery {
-                    group: self.group(),
-                    connection: self.connection(),
-                    message: self.message(),
-                    options: self.options(),
-                    subscription_id: self.u32(),
-                    token: self.option(append),
-                })
-            }
-            4 => ShardAnswer::Will(Box::new(DueWill {
+            1 => ShardAnswer::Settled { number: self.u64() },
+            2 => ShardAnswer::Will(Box::new(DueWill {
                 shard: self.shard(),
                 key: self.u32(),
                 id: self.u64(),
@@ -177,37 +149,30 @@ impl Generator {
     fn completion(&mut self, kind: usize) -> Completion {
         let connection = self.connection();
         match kind {
-            5 => Completion::Claimed(Claimed {
+            3 => Completion::Claimed(Claimed {
                 connection,
                 session_present: self.bool(),
                 session: self.option(Self::any_session),
                 epoch: self.u32(),
                 resume: self.option(Self::resume).map(Box::new),
             }),
-            6 => Completion::ClaimRefused { connection, reason: self.reason() },
-            7 => Completion::Revoke { connection },
-            8 => Completion::QueueFull { connection },
-            9 => {
+            4 => Completion::ClaimRefused { connection, reason: self.reason() },
+            5 => Completion::Revoke { connection },
+            6 => Completion::QueueFull { connection },
+            7 => {
                 let results = self.list(|random| (random.reason(), random.bool()));
                 Completion::Subscribed { connection, ticket: self.ticket(), results }
             }
-            10 => {
+            8 => {
                 let results = self.list(Self::reason);
                 Completion::Unsubscribed { connection, ticket: self.ticket(), results }
             }
-            11 => Completion::Deliver { connection, first: self.delivery(), more: self.list(Self::delivery) },
-            12 => Completion::Release { connection, packet_id: self.packet_id(), reason: self.reason() },
-            13 => Completion::WrongAcknowledgement { connection },
-            14 => Completion::Complete { connection, packet_id: self.packet_id() },
-            15 => Completion::RoomForPage { connection },
-            16 => Completion::RoomToRetain { connection, is_there: self.bool() },
-            17 => Completion::Joined {
-                connection,
-                ticket: self.ticket(),
-                index: self.u32(),
-                reason: self.reason(),
-            },
-            _ => Completion::Left { connection, ticket: self.ticket() },
+            9 => Completion::Deliver { connection, first: self.delivery(), more: self.list(Self::delivery) },
+            10 => Completion::Release { connection, packet_id: self.packet_id(), reason: self.reason() },
+            11 => Completion::WrongAcknowledgement { connection },
+            12 => Completion::Complete { connection, packet_id: self.packet_id() },
+            13 => Completion::RoomForPage { connection },
+            _ => Completion::RoomToRetain { connection, is_there: self.bool() },
         }
     }
 
@@ -251,18 +216,6 @@ impl Generator {
             window: self.u16(),
             last: self.option(Self::packet_id),
             known_to: self.shards(),
-        }
-    }
-
-    fn join(&mut self) -> Join {
-        Join {
-            group: self.group_name(),
-            member: self.member(),
-            connection: self.option(Self::connection),
-            options: self.options(),
-            subscription_id: self.u32(),
-            reply: self.option(|random| (random.connection(), random.ticket(), random.u32())),
-            shapes: None,
         }
     }
 
@@ -377,10 +330,6 @@ impl Generator {
     fn token(&mut self) -> Token {
         let kind = *self.random.pick(&[TokenKind::Publisher, TokenKind::Append, TokenKind::Other]);
         Token::requested(self.origin.lane, self.origin.number).for_kind(kind)
-    }
-
-    fn member(&mut self) -> Member {
-        if self.bool() { Member::Connection(self.connection()) } else { Member::Session(self.any_session()) }
     }
 
     fn group_name(&mut self) -> GroupName {

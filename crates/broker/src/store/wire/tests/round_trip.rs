@@ -1,21 +1,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use mqtt::{QoS, ReasonCode};
+use mqtt::QoS;
 
 use super::generate::{Generator, NOW};
-use crate::batch::{MemberDelivery, Token, TokenKind};
+use crate::batch::{Token, TokenKind};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, WorkerId};
+use crate::ids::{ConnectionId, SessionId, ShardId, Time, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
-use crate::peers::{Members, NodeIndex};
+use crate::peers::NodeIndex;
 use crate::quota::{Payers, Quotas};
-use crate::route::Options;
 use crate::store::wire::{
     Malformed, RequestOrigin, ShardAnswer, decode_answer, decode_request, encode_answer, encode_request,
 };
-use crate::store::{Claim, DueWill, GroupName, Identity, Join, Member, Release, Request, WillDisposition};
+use crate::store::{Claim, Completion, DueWill, Identity, Release, Request, WillDisposition};
 use crate::will::WillOwner;
 
 const ORIGIN: RequestOrigin = RequestOrigin { lane: WorkerId(70), shard: ShardId(3), number: 1 << 33 | 9 };
@@ -27,7 +26,7 @@ fn requests_are_decoded_as_they_were_encoded() {
     for round in 0..ROUNDS {
         let request = Generator::new(round, ORIGIN).request();
         let mut bytes = Vec::new();
-        assert!(encode_request(&request, NOW, &mut bytes), "round {round}: {request:?}");
+        encode_request(&request, NOW, &mut bytes);
         seen.insert(bytes[0]);
         let found = decode_request(&bytes, ORIGIN, NOW, &Quotas::default());
         let found = found.unwrap_or_else(|error| panic!("round {round}: {error}: {request:?}"));
@@ -46,7 +45,7 @@ fn answers_are_decoded_as_they_were_encoded() {
     for round in 0..ROUNDS {
         let answer = Generator::new(round, ORIGIN).answer();
         let mut bytes = Vec::new();
-        assert!(encode_answer(&answer, NOW, &mut bytes), "round {round}: {answer:?}");
+        encode_answer(&answer, NOW, &mut bytes);
         seen.insert(bytes[0]);
         let found = decode_answer(&bytes, ORIGIN.lane, NOW);
         let found = found.unwrap_or_else(|error| panic!("round {round}: {error}: {answer:?}"));
@@ -61,13 +60,13 @@ fn answers_are_decoded_as_they_were_encoded() {
 /// Sends a request from a node at `sent` to one at `arrived`.
 fn travel(request: &Request, sent: Time, arrived: Time) -> Request {
     let mut bytes = Vec::new();
-    assert!(encode_request(request, sent, &mut bytes));
+    encode_request(request, sent, &mut bytes);
     decode_request(&bytes, ORIGIN, arrived, &Quotas::default()).expect("a request")
 }
 
 fn travel_back(answer: &ShardAnswer, sent: Time, arrived: Time) -> ShardAnswer {
     let mut bytes = Vec::new();
-    assert!(encode_answer(answer, sent, &mut bytes));
+    encode_answer(answer, sent, &mut bytes);
     decode_answer(&bytes, WorkerId(2), arrived).expect("an answer")
 }
 
@@ -96,7 +95,7 @@ fn payers() -> Payers {
 
 fn append(token: Option<Token>) -> Request {
     let (message, identity) = (view().to_message(), None);
-    Request::Append { message, sessions: true, groups: true, identity, refusal: None, token }
+    Request::Append { message, identity, refusal: None, token }
 }
 
 /// The party that waits is on the other node, but a shard asks which kind it is.
@@ -128,27 +127,18 @@ fn the_number_of_a_request_stands_for_its_token() {
 
 #[test]
 fn connections_belong_to_the_lane_of_a_request_and_to_the_worker_that_gets_an_answer() {
-    let Request::Append { message, .. } = travel(&append(None), Time(0), Time(0)) else {
-        panic!("an append")
+    let session = SessionId { shard: ORIGIN.shard, slot: 1, generation: 2 };
+    let asked = Request::AskRoomForPage { session, connection: connection(1) };
+    let Request::AskRoomForPage { connection: found, .. } = travel(&asked, Time(0), Time(0)) else {
+        panic!("a question")
     };
-    assert_eq!(message.view().publisher, Some(connection(ORIGIN.lane.0)));
-    let join = Request::Join(Box::new(Join {
-        group: GroupName::parse("$share/g/a").expect("a group"),
-        member: Member::Connection(connection(1)),
-        connection: Some(connection(1)),
-        options: Options::default(),
-        subscription_id: 0,
-        reply: Some((connection(1), Ticket::of_operator(1), 2)),
-        shapes: Some(Arc::default()),
-    }));
-    let Request::Join(join) = travel(&join, Time(0), Time(0)) else { panic!("a join") };
-    let on_lane = connection(ORIGIN.lane.0);
-    assert_eq!(join.member, Member::Connection(on_lane));
-    assert_eq!((join.connection, join.reply.map(|reply| reply.0)), (Some(on_lane), Some(on_lane)));
-    assert!(join.shapes.is_none(), "reservations are those of the other node");
-    let member = member_delivery(None);
-    let ShardAnswer::Member(found) = travel_back(&member, Time(0), Time(0)) else { panic!("a delivery") };
-    assert_eq!((found.connection, found.message.view().publisher), (connection(2), None));
+    assert_eq!(found, connection(ORIGIN.lane.0));
+    let room = Completion::RoomForPage { connection: connection(70) };
+    let answer = ShardAnswer::Completion(room);
+    let ShardAnswer::Completion(found) = travel_back(&answer, Time(0), Time(0)) else {
+        panic!("a completion")
+    };
+    assert_eq!(found.connection(), connection(2));
 }
 
 /// Payers and the node that has sent a copy are known on one node only.
@@ -169,29 +159,6 @@ fn numbers_of_nodes_stay_on_their_node_and_payers_are_found_there() {
     };
     assert_eq!(payers.owners(), (OwnerKey::from_u32(2), OwnerKey::from_u32(3)));
     assert!(message.view().publisher.is_none());
-    let group = || Box::new(GroupName::parse("$share/g/a").expect("a group"));
-    let (node, message) = (NodeIndex(1), view().to_message());
-    let member = Member::Node(node);
-    let staying = [
-        Request::JoinNode { group: group(), node, members: Members::NONE },
-        Request::DeliverLocally { group: group(), message, refusal: None, token: None },
-        Request::Offered { key: 1, reason: ReasonCode::Success },
-        Request::Leave { group: group(), member, reply: None },
-        Request::Join(Box::new(Join {
-            group: *group(),
-            member,
-            connection: None,
-            options: Options::default(),
-            subscription_id: 0,
-            reply: None,
-            shapes: None,
-        })),
-    ];
-    for request in staying {
-        let mut bytes = vec![1];
-        assert!(!encode_request(&request, NOW, &mut bytes), "{request:?}");
-        assert_eq!(bytes, [1], "nothing was added");
-    }
 }
 
 /// The clocks of two nodes are far apart.
@@ -234,7 +201,7 @@ fn a_will_with_a_damaged_owner_is_malformed() {
         let message = MessageView { properties, ..view() }.to_message();
         let will = DueWill { shard: ShardId(1), key: 2, id: 3, message, owner: None };
         let mut bytes = Vec::new();
-        assert!(encode_answer(&ShardAnswer::Will(Box::new(will)), NOW, &mut bytes));
+        encode_answer(&ShardAnswer::Will(Box::new(will)), NOW, &mut bytes);
         decode_answer(&bytes, WorkerId(2), NOW).err()
     };
     let owner = WillOwner::for_test("m/c", None, None);
@@ -266,39 +233,13 @@ fn a_release_does_not_repeat_the_owner_of_a_will() {
     assert_eq!(found.known_to, [ShardId(0), ShardId(9)].into_iter().collect());
 }
 
-fn member_delivery(token: Option<Token>) -> ShardAnswer {
-    ShardAnswer::Member(MemberDelivery {
-        group: GroupId { shard: ShardId(3), slot: 1, generation: 2 },
-        connection: connection(70),
-        message: view().to_message(),
-        options: Options::default(),
-        subscription_id: 0,
-        token,
-    })
-}
-
-/// A worker of another node can report to a shard, and to nobody else on the leader's node.
-#[test]
-fn a_message_for_a_member_travels_with_the_append_that_waits() {
-    let append = Token::Append { shard: ShardId(3), key: 77 };
-    let ShardAnswer::Member(found) = travel_back(&member_delivery(Some(append)), NOW, NOW) else {
-        panic!("a delivery")
-    };
-    assert_eq!(found.token, Some(append));
-    let publish = Token::Publish { connection: connection(1), sequence: 7 };
-    for token in [publish, Token::requested(WorkerId(9), 3)] {
-        let mut bytes = Vec::new();
-        assert!(!encode_answer(&member_delivery(Some(token)), NOW, &mut bytes) && bytes.is_empty());
-    }
-}
-
 /// A request for a shard has sessions and groups of this shard.
 #[test]
 fn requests_for_another_shard_are_malformed() {
     let session = SessionId { shard: ShardId(3), slot: 1, generation: 2 };
     let connection = connection(1);
     let mut bytes = Vec::new();
-    assert!(encode_request(&Request::AskRoomForPage { session, connection }, NOW, &mut bytes));
+    encode_request(&Request::AskRoomForPage { session, connection }, NOW, &mut bytes);
     assert!(decode_request(&bytes, ORIGIN, NOW, &Quotas::default()).is_ok());
     let other = RequestOrigin { shard: ShardId(4), ..ORIGIN };
     let what = "shard of a session";
@@ -351,15 +292,14 @@ fn fields_with_impossible_values_are_malformed() {
 fn a_message_of_an_append_is_neither_a_copy_nor_for_a_group() {
     let encoded = |message: Message| {
         let identity: Option<Identity> = None;
-        let request =
-            Request::Append { message, sessions: true, groups: false, identity, refusal: None, token: None };
+        let request = Request::Append { message, identity, refusal: None, token: None };
         let mut bytes = Vec::new();
-        assert!(encode_request(&request, NOW, &mut bytes));
+        encode_request(&request, NOW, &mut bytes);
         bytes
     };
     let bytes = encoded(MessageView { publisher: None, ..view() }.to_message());
-    // Kind, five fields of a byte each, no publisher, length, version.
-    let flags_at = 1 + 5 + 1 + 4 + 1;
+    // Kind, three fields of a byte each, length, version.
+    let flags_at = 1 + 3 + 4 + 1;
     assert_eq!(bytes[flags_at] & 3, 1, "these are the flags of the message");
     for bit in 5..8 {
         let mut bad = bytes.clone();

@@ -1,0 +1,255 @@
+//! Messages for all groups that match a topic, and the requests that wait until members have them.
+
+use std::collections::{HashMap, VecDeque};
+
+use mqtt::{ReasonCode, TopicName};
+
+use super::GroupHost;
+use super::offers::Delivery;
+use crate::batch::Token;
+use crate::ids::Time;
+use crate::message::Message;
+use crate::route::RouteKind;
+use crate::store::{Identity, Request, ShardOutput};
+
+/// A message for the groups of a host, and perhaps for durable sessions of the shard with the same number.
+#[derive(Debug)]
+pub struct GroupAppend {
+    pub message: Message,
+    /// Sessions of the shard match, too. They get a message with an identity after the groups.
+    pub sessions: bool,
+    /// Identity of a message that its publisher may send again.
+    pub identity: Option<Identity>,
+    /// The message may have been sent before. It is dispatched again only if the shard does not know its identity.
+    pub is_again: bool,
+    /// Reason why the log accepts no message.
+    pub refusal: Option<ReasonCode>,
+    pub token: Option<Token>,
+}
+
+/// Messages that members of several groups have to accept.
+#[derive(Default)]
+pub(super) struct Appends {
+    waiting: slab::Slab<Waiting>,
+    /// Messages with identities, by [`Identity::line`]. Each goes to sessions after the earlier messages of its line,
+    /// although their members may be slower.
+    ordered: HashMap<(u64, u64), VecDeque<Ordered>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    waiter: Waiter,
+    /// Number of answers that are still to come.
+    remaining: u32,
+    /// Number of groups that the message was given to. With several, one may have accepted it and another one not.
+    groups: u32,
+    reason: ReasonCode,
+}
+
+#[derive(Debug)]
+enum Waiter {
+    Token(Token),
+    /// The message of this identity waits for its groups.
+    Groups(Identity),
+    /// The message of this identity waits for the answer whether it is known.
+    Question(Identity),
+}
+
+#[derive(Debug)]
+struct Ordered {
+    identity: Identity,
+    message: Message,
+    sessions: bool,
+    refusal: Option<ReasonCode>,
+    /// Token of the message, and those of repetitions.
+    tokens: Vec<Token>,
+    /// Result of the groups, when that is known.
+    result: Option<Taken>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Taken {
+    /// All groups have the message.
+    ByGroups,
+    /// The message was dispatched before.
+    Before,
+    Refused(ReasonCode),
+}
+
+impl Appends {
+    fn insert(&mut self, waiter: Waiter) -> u32 {
+        self.waiting.insert(Waiting { waiter, remaining: 1, groups: 0, reason: ReasonCode::Success }) as u32
+    }
+
+    fn of_identity(&mut self, identity: Identity) -> Option<&mut Ordered> {
+        self.ordered.get_mut(&identity.line())?.iter_mut().find(|ordered| ordered.identity == identity)
+    }
+
+    /// Records what has become of a message. Returns the messages that are ready, in the order of their publisher.
+    fn taken(&mut self, identity: Identity, result: Taken) -> Vec<(Ordered, Taken)> {
+        if let Some(ordered) = self.of_identity(identity) {
+            ordered.result = Some(result);
+        }
+        let Some(queue) = self.ordered.get_mut(&identity.line()) else { return Vec::new() };
+        let mut ready = Vec::new();
+        while let Some(result) = queue.front().and_then(|ordered| ordered.result) {
+            ready.extend(queue.pop_front().map(|ordered| (ordered, result)));
+        }
+        if queue.is_empty() {
+            self.ordered.remove(&identity.line());
+        }
+        ready
+    }
+
+    pub fn check_empty(&self) {
+        assert_eq!((self.waiting.len(), self.ordered.len()), (0, 0), "messages that wait for groups");
+    }
+}
+
+impl GroupHost {
+    /// Gives a message to one member of each group that matches. A message with an identity goes to the shard then: it
+    /// is known there, so a repetition is not given to the groups again. A crash in between may bring it twice to a
+    /// group, but loses it for none.
+    pub(super) fn append(&mut self, now: Time, append: GroupAppend, out: &mut ShardOutput) {
+        let GroupAppend { message, sessions, identity, is_again, refusal, token } = append;
+        let Some(identity) = identity else {
+            return self.deliver_to_groups(now, &message, refusal, token, out);
+        };
+        if let Some(ordered) = self.appends.of_identity(identity) {
+            return ordered.tokens.extend(token);
+        }
+        let tokens = token.into_iter().collect();
+        let ordered = Ordered { identity, message, sessions, refusal, tokens, result: None };
+        self.appends.ordered.entry(identity.line()).or_default().push_back(ordered);
+        // A Will may have been published before a crash.
+        if is_again || identity.is_of_shard() {
+            let key = self.appends.insert(Waiter::Question(identity));
+            let token = Token::Groups { shard: self.id, key };
+            return out.requests.push((self.id, Request::FindIdentity { identity, token }));
+        }
+        self.deliver_ordered(now, identity, out);
+    }
+
+    fn deliver_ordered(&mut self, now: Time, identity: Identity, out: &mut ShardOutput) {
+        let Some(ordered) = self.appends.of_identity(identity) else { return };
+        let (message, refusal) = (ordered.message.clone(), ordered.refusal);
+        let key = self.appends.insert(Waiter::Groups(identity));
+        self.deliver_to_all(now, &message, refusal, key, out);
+    }
+
+    /// Gives a message without an identity to the groups.
+    fn deliver_to_groups(
+        &mut self,
+        now: Time,
+        message: &Message,
+        refusal: Option<ReasonCode>,
+        token: Option<Token>,
+        out: &mut ShardOutput,
+    ) {
+        let view = message.view();
+        if let Some(group) = self.known_match(view.topic) {
+            // The only member that gets it answers.
+            let delivery = Delivery { refusal, token, ..Delivery::default() };
+            return self.deliver_view(now, group, (message, &view), delivery, out);
+        }
+        match token {
+            Some(token) => {
+                let key = self.appends.insert(Waiter::Token(token));
+                self.deliver_to_all(now, message, refusal, key, out);
+            }
+            None => self.deliver_each(now, message, refusal, None, out),
+        }
+    }
+
+    fn deliver_to_all(
+        &mut self,
+        now: Time,
+        message: &Message,
+        refusal: Option<ReasonCode>,
+        key: u32,
+        out: &mut ShardOutput,
+    ) {
+        self.deliver_each(now, message, refusal, Some(key), out);
+        self.accepted(now, key, ReasonCode::Success, out);
+    }
+
+    fn deliver_each(
+        &mut self,
+        now: Time,
+        message: &Message,
+        refusal: Option<ReasonCode>,
+        key: Option<u32>,
+        out: &mut ShardOutput,
+    ) {
+        let Ok(topic) = TopicName::parse(message.view().topic) else { return };
+        let matches = self.matching(topic);
+        for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
+            let token = key.map(|key| {
+                if let Some(waiting) = self.appends.waiting.get_mut(key as usize) {
+                    waiting.remaining += 1;
+                    waiting.groups += 1;
+                }
+                Token::Groups { shard: self.id, key }
+            });
+            let group = self.group_id((route.slot, route.generation));
+            let delivery = Delivery { refusal, token, ..Delivery::default() };
+            self.deliver(now, group, message, delivery, out);
+        }
+        self.reuse(matches);
+    }
+
+    /// Handles one of the answers that a message waits for.
+    pub(super) fn accepted(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+        let Some(waiting) = self.appends.waiting.get_mut(key as usize) else { return };
+        if reason.is_error() {
+            waiting.reason = reason;
+        }
+        waiting.remaining -= 1;
+        if waiting.remaining > 0 {
+            return;
+        }
+        let Waiting { waiter, groups, reason: worst, .. } = self.appends.waiting.remove(key as usize);
+        let worst = if worst.is_error() && groups > 1 { ReasonCode::UnspecifiedError } else { worst };
+        match waiter {
+            Waiter::Token(token) => self.answer_with(now, token, worst, out),
+            Waiter::Groups(identity) => {
+                let result = if worst.is_error() { Taken::Refused(worst) } else { Taken::ByGroups };
+                self.taken(now, identity, result, out);
+            }
+            Waiter::Question(identity) if reason == ReasonCode::NoMatchingSubscribers => {
+                self.deliver_ordered(now, identity, out);
+            }
+            Waiter::Question(identity) => {
+                let result = if reason.is_error() { Taken::Refused(reason) } else { Taken::Before };
+                self.taken(now, identity, result, out);
+            }
+        }
+    }
+
+    /// Continues after the groups have a message or have refused it: the shard gets the messages of its publisher in
+    /// their order [MQTT-4.6.0-6].
+    fn taken(&mut self, now: Time, identity: Identity, result: Taken, out: &mut ShardOutput) {
+        for (ordered, result) in self.appends.taken(identity, result) {
+            let Ordered { identity, message, sessions, refusal, tokens, .. } = ordered;
+            let reason = match result {
+                Taken::ByGroups => {
+                    // Only sessions need the log now.
+                    let refusal = refusal.filter(|_| sessions);
+                    let is_alone = tokens.is_empty();
+                    let tokens = tokens.into_iter().map(Some).chain(is_alone.then_some(None));
+                    for token in tokens {
+                        let message = message.clone();
+                        let append = Request::Append { message, identity: Some(identity), refusal, token };
+                        out.requests.push((self.id, append));
+                    }
+                    continue;
+                }
+                Taken::Before => ReasonCode::Success,
+                Taken::Refused(reason) => reason,
+            };
+            for token in tokens {
+                self.answer_with(now, token, reason, out);
+            }
+        }
+    }
+}
