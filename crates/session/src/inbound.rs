@@ -26,6 +26,8 @@ pub struct Inbound<S> {
     unacknowledged: u32,
     /// Number of entries of `waiting` that are released.
     early: u32,
+    /// Those of `received` that a previous connection received: what it has done about their messages is unknown.
+    earlier: Vec<u16>,
     /// Identity, one of two, of the next message with a QoS 2 identifier.
     pub toggles: Toggles,
     /// QoS 2 messages that a previous connection dispatched and the session does not remember: they are sent again.
@@ -65,6 +67,9 @@ pub enum Keep {
     Last { unsynced: bool },
     /// The identifier is being remembered, which is one of the outstanding completions.
     Requested,
+    /// The message is refused. That the session gives the identifier another identity is the last outstanding
+    /// completion: see [`Inbound::end_refused`].
+    Ending,
 }
 
 /// A QoS 2 message that was dispatched and whose identifier the session may not remember.
@@ -190,7 +195,15 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
     pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
         debug_assert!(self.is_empty(), "it is called before anything is received");
         self.received.extend(received);
+        self.earlier = self.received.iter().copied().collect();
         self.restored = self.received.len();
+    }
+
+    /// Returns whether a previous connection received this identifier. Such an identifier is returned once.
+    pub fn take_earlier(&mut self, packet_id: PacketId) -> bool {
+        let Some(at) = self.earlier.iter().position(|&id| id == packet_id.get()) else { return false };
+        self.earlier.swap_remove(at);
+        true
     }
 
     /// Restores messages that a previous connection dispatched, as returned by [`Self::unfinished`].
@@ -264,6 +277,27 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
             losses,
             is_released,
         });
+    }
+
+    /// Puts a refused QoS 2 message back that [`Self::poll`] has returned. Its PUBREC, and all later ones, wait for one
+    /// more completion. Returns the sequence number for that.
+    pub fn end_refused(&mut self, done: &Completion<S>) -> u32 {
+        let Completion { packet_id, qos, reason, losses, is_released, .. } = *done;
+        self.received.push_back(packet_id.get());
+        self.early += u32::from(is_released);
+        self.first = self.first.wrapping_sub(1);
+        self.waiting.push_front(Waiting {
+            packet_id,
+            qos,
+            outstanding: 1,
+            reason,
+            keep: Keep::Ending,
+            shards: S::default(),
+            may_be_partial: false,
+            losses,
+            is_released,
+        });
+        self.first
     }
 
     /// Marks the last PUBLISH as sent to several receivers: one may have it and another not.
@@ -464,6 +498,38 @@ mod tests {
         let done = inbound.poll().expect("all completions have arrived");
         assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Last { unsynced: false }));
         assert_eq!(inbound.receive(id(5)), Received::New);
+    }
+
+    /// [MQTT-4.3.3-9] [MQTT-4.6.0-3]
+    #[test]
+    fn a_refused_message_keeps_its_identifier_and_its_turn_until_its_exchange_has_ended() {
+        let mut inbound = Inbound::default();
+        for value in [5, 6] {
+            inbound.receive(id(value));
+            inbound.wait(id(value), QoS::ExactlyOnce, 1, ReasonCode::Success);
+        }
+        inbound.complete(0, ReasonCode::QuotaExceeded);
+        let done = inbound.poll().expect("it is complete");
+        let sequence = inbound.end_refused(&done);
+        assert_eq!(inbound.receive(id(5)), Received::RepeatedEarly);
+        assert_eq!((inbound.inflight(), inbound.next_sequence()), (2, 2));
+        inbound.complete(1, ReasonCode::Success);
+        assert_eq!(inbound.poll(), None, "the later one waits, too");
+        assert!(inbound.unfinished().any(|dispatched| dispatched.packet_id == id(5)));
+        inbound.complete(sequence, ReasonCode::Success);
+        let done = inbound.poll().expect("it has ended");
+        assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Ending));
+        assert_eq!(polled(&mut inbound), [6]);
+        assert_eq!((inbound.inflight(), inbound.receive(id(5))), (1, Received::New));
+    }
+
+    #[test]
+    fn an_identifier_of_a_previous_connection_is_told_apart_once() {
+        let mut inbound = Inbound::default();
+        inbound.restore([7]);
+        inbound.receive(id(8));
+        assert_eq!(inbound.receive(id(7)), Received::Repeated);
+        assert!(inbound.take_earlier(id(7)) && !inbound.take_earlier(id(7)) && !inbound.take_earlier(id(8)));
     }
 
     #[test]

@@ -43,6 +43,7 @@ const SHARDS_MUTATIONS: [shard::Mutation; 8] = [
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
+    shard::Mutation::ReleaseKnown,
     shard::Mutation::KeepIncarnation,
     shard::Mutation::SkipRouteChanges,
     shard::Mutation::ForgetGroups,

@@ -94,7 +94,8 @@ pub enum Request {
         refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
-    /// Forgets an identity: the publisher does not send the message again. Not answered.
+    /// Forgets an identity: the publisher does not send the message again. Not answered. In a cluster the exchange of
+    /// the message does not end before this is committed.
     ForgetIdentity {
         identity: Identity,
     },
@@ -182,6 +183,8 @@ pub enum Request {
         /// True when some shards may have the message: the Packet Identifier's toggle flips, so that its next message
         /// is a different one.
         flip: bool,
+        /// In a cluster: the worker completes it when the request is committed. It stays in the worker.
+        token: Option<Token>,
     },
     /// Queues a message for one of the shard's durable sessions in a shared group. Answered by the token:
     /// [`ReasonCode::ServerUnavailable`] when there is none.
@@ -283,7 +286,10 @@ impl Request {
     /// Token of the request, if something waits for its result.
     pub(crate) fn token(&self) -> Option<Token> {
         match self {
-            Self::Append { token, .. } | Self::Retain { token, .. } | Self::Enqueue { token, .. } => *token,
+            Self::Append { token, .. }
+            | Self::Retain { token, .. }
+            | Self::Enqueue { token, .. }
+            | Self::Forget { token, .. } => *token,
             Self::DeleteRetained { token, .. }
             | Self::Receive { token, .. }
             | Self::FindIdentity { token, .. } => Some(*token),
@@ -444,6 +450,11 @@ impl Identity {
     /// Returns whether the message is one of a shard: a Will or an orphan.
     pub fn is_of_shard(self) -> bool {
         self.origin & OF_SHARD != 0
+    }
+
+    /// Origin and Packet Identifier of a QoS 2 PUBLISH; `None` for a Will or an orphan.
+    pub fn exchange(self) -> Option<(u64, u16)> {
+        (!self.is_of_shard()).then_some((self.origin, (self.number / 2) as u16))
     }
 
     /// Key that is equal for messages that keep their order: those of one publisher. Each Will and each orphan has its

@@ -322,6 +322,7 @@ impl Worker {
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, QoS::ExactlyOnce, repeated), reason);
         }
+        let is_in_cluster = self.has_cluster_shards();
         let mut keep = Keep::Last { unsynced: durability == Durability::Memory };
         if !stored {
             keep = Keep::Requested;
@@ -331,10 +332,16 @@ impl Worker {
         if let Some(connection) = self.connections.occupant(slot) {
             let inbound = &mut connection.flow().inbound;
             let earlier = inbound.take_dispatched(packet_id);
-            // The message of the earlier connection may still be on its way. It must not count as a new message when it
-            // arrives.
-            inbound.lingering |= earlier.map_or(ShardSet::EMPTY, |earlier| earlier | shards);
-            let shards = if earlier.is_none() { shards } else { ShardSet::EMPTY };
+            let shards = if is_in_cluster {
+                // A previous connection was served until its messages had arrived. Which shards have got this one may
+                // be unknown, if it was a connection of another node.
+                if repeated { ShardSet::full() } else { shards }
+            } else {
+                // The message of the earlier connection may still be on its way. It must not count as a new message
+                // when it arrives.
+                inbound.lingering |= earlier.map_or(ShardSet::EMPTY, |earlier| earlier | shards);
+                if earlier.is_none() { shards } else { ShardSet::EMPTY }
+            };
             let dispatched = session::Dispatched { packet_id, shards, losses };
             inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
             if may_be_partial {
@@ -376,10 +383,11 @@ impl Worker {
 
     /// Acknowledges a PUBLISH that is not dispatched.
     fn refuse_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) {
-        if publish.qos > QoS::AtMostOnce {
-            self.give_up_dispatched(slot, publish);
-            self.await_completions(slot, publish, 0, reason);
+        if publish.qos == QoS::AtMostOnce || self.refuse_repeated(slot, publish, reason) {
+            return;
         }
+        self.give_up_dispatched(slot, publish);
+        self.await_completions(slot, publish, 0, reason);
     }
 
     /// Refuses a topic that exceeds the limits.
@@ -422,6 +430,43 @@ impl Worker {
         self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);
     }
 
+    /// Refuses a QoS 2 message that any shard of a cluster may have got from an earlier connection of the client.
+    /// Returns false for other messages.
+    fn refuse_repeated(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) -> bool {
+        let is_in_cluster = self.has_cluster_shards();
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        let (id, session) = (connection.id, connection.session);
+        let (Some(session), Some(packet_id)) = (session, publish.packet_id) else { return false };
+        let inbound = &mut connection.flow().inbound;
+        let was_dispatched = inbound.dispatched(packet_id).is_some();
+        let is_repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || was_dispatched);
+        if !is_in_cluster || !is_repeated || !reason.is_error() {
+            return false;
+        }
+        inbound.take_dispatched(packet_id);
+        let sequence = inbound.next_sequence();
+        let dispatched = session::Dispatched { packet_id, shards: ShardSet::EMPTY, losses: 0 };
+        inbound.wait_and_keep(dispatched, 1, reason, Keep::Ending);
+        let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
+        let token = Token::Publish { connection: id, sequence };
+        self.end_refused(session, (packet_id, identity), ShardSet::full(), token);
+        true
+    }
+
+    /// Ends the exchange of a refused message in a cluster. The client may use the Packet Identifier again when it gets
+    /// PUBREC [MQTT-4.3.3-9], which waits for `token`: until then this node may be lost, and what it has asked for.
+    fn end_refused(
+        &mut self,
+        session: SessionId,
+        (packet_id, identity): (PacketId, Identity),
+        shards: ShardSet,
+        token: Token,
+    ) {
+        self.forget_identity(identity, shards);
+        let end = Request::Forget { session, packet_id, flip: true, token: Some(token) };
+        self.outbox.request(session.shard, end);
+    }
+
     /// Ends a message that an earlier connection of the client dispatched and that is refused now.
     fn give_up_dispatched(&mut self, slot: u32, publish: &Publish<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -430,7 +475,8 @@ impl Worker {
         if let Some(shards) = inbound.take_dispatched(packet_id) {
             let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
             inbound.toggles.flip(packet_id);
-            self.outbox.request(session.shard, Request::Forget { session, packet_id, flip: true });
+            let end = Request::Forget { session, packet_id, flip: true, token: None };
+            self.outbox.request(session.shard, end);
             self.forget_identity(identity, shards);
         }
     }
@@ -484,7 +530,7 @@ impl Worker {
             && let Some(flow) = connection.flow.as_mut()
             && let Some(done) = flow.inbound.poll()
         {
-            if done.reason.is_error() {
+            if done.reason.is_error() && done.keep != Keep::Ending {
                 self.counters.publish_refused += 1;
                 // MQTT 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. A message that the store
                 // could not keep must not look acknowledged.
@@ -503,9 +549,18 @@ impl Worker {
             if let Some(session) = connection.session {
                 let packet_id = done.packet_id;
                 let identity = Identity::of_publish(session, packet_id, flow.inbound.toggles.get(packet_id));
-                if done.reason.is_error() && done.keep != Keep::Never {
+                if done.keep == Keep::Ending {
                     flow.inbound.toggles.flip(packet_id);
-                    self.outbox.request(session.shard, Request::Forget { session, packet_id, flip: true });
+                } else if done.reason.is_error() && done.keep != Keep::Never {
+                    if self.lanes.is_some() {
+                        let sequence = flow.inbound.end_refused(&done);
+                        let token = Token::Publish { connection: connection.id, sequence };
+                        self.end_refused(session, (packet_id, identity), done.shards, token);
+                        continue;
+                    }
+                    flow.inbound.toggles.flip(packet_id);
+                    let end = Request::Forget { session, packet_id, flip: true, token: None };
+                    self.outbox.request(session.shard, end);
                 }
                 self.forget_identity(identity, done.shards);
             }

@@ -13,9 +13,9 @@ use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
 use crate::batch::SessionDelivery;
 use crate::connection::{Blocked, Flow, Phase, Unfinished};
-use crate::ids::{ConnectionId, Time};
+use crate::ids::{ConnectionId, ShardSet, Time};
 use crate::overload::Level;
-use crate::store::{Acknowledgement, Request};
+use crate::store::{Acknowledgement, Identity, Request};
 use crate::wheel::{Timer, TimerKind};
 
 /// Result of [`Worker::receive`].
@@ -448,6 +448,12 @@ impl Worker {
         let (session, id) = (connection.session, connection.id);
         match (connection.flow().inbound.release(packet_id), session) {
             (Released::Released, Some(session)) => {
+                // The node that received the message may be gone, and with it its requests to forget the identity.
+                if self.lanes.is_some() && connection.flow().inbound.take_earlier(packet_id) {
+                    let toggle = connection.flow().inbound.toggles.get(packet_id);
+                    let identity = Identity::of_publish(session, packet_id, toggle);
+                    self.forget_identity(identity, ShardSet::full());
+                }
                 self.outbox.request(session.shard, Request::Released { session, connection: id, packet_id });
             }
             (Released::Released, None) => {

@@ -421,11 +421,17 @@ impl ShardHost {
             Request::Released { session, connection, packet_id } => {
                 self.released_by_client(now, session, connection, packet_id, out);
             }
-            Request::Forget { session, packet_id, flip } => {
+            Request::Forget { session, packet_id, flip, token: _ } => {
                 self.forget_received(now, session, packet_id, flip)
             }
             Request::ForgetIdentity { identity } => {
-                self.propose_later(now, &Command::Forget(identity.into()), Continuation::Nobody);
+                let command = Command::Forget(identity.into());
+                // In a cluster PUBCOMP waits for it.
+                if self.producers.is_asking() && identity.exchange().is_some() {
+                    self.propose(now, &command, Continuation::Nobody);
+                } else {
+                    self.propose_later(now, &command, Continuation::Nobody);
+                }
             }
             Request::ForgetOrigin { origin } => {
                 self.propose_later(now, &Command::ForgetOrigin { origin }, Continuation::Nobody);

@@ -325,6 +325,10 @@ impl ShardHost {
                 for over in live.over {
                     self.one_accepted(now, over.append, out);
                 }
+                // It does not say which shards know messages of the session.
+                if self.replica.state().session(uid).is_some_and(|session| session.has_received()) {
+                    self.published.known_to.insert(uid, ShardSet::full());
+                }
             }
             match pending {
                 Some(claim) => self.claim(now, claim, out),

@@ -153,7 +153,7 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) {
             out.connection(*connection);
             out.packet_id(*packet_id);
         }
-        Request::Forget { session, packet_id, flip } => {
+        Request::Forget { session, packet_id, flip, token: _ } => {
             let mut out = form.begin(FORGET);
             out.session(*session);
             out.packet_id(*packet_id);
@@ -374,6 +374,7 @@ impl Decoder<'_> {
                 session: self.session()?,
                 packet_id: self.from.packet_id()?,
                 flip: self.from.bool()?,
+                token: None,
             },
             ENQUEUE_TO_GROUP => Request::EnqueueToGroup(Box::new(EnqueueToGroup {
                 name: self.from.group_name()?,

@@ -17,7 +17,7 @@ use crate::node::OwnerKey;
 use crate::peers::Leader;
 use crate::quota::Payers;
 use crate::store::wire::encode_request;
-use crate::store::{Attach, Claim, Completion, Request, SHARDS};
+use crate::store::{Attach, Claim, Completion, Release, Request, SHARDS};
 
 /// Requests of one worker to all shards.
 pub(super) struct Asking {
@@ -35,10 +35,19 @@ pub(super) struct Asking {
     published: BTreeMap<(u32, u32), ShardSet>,
     /// Ends of connections that wait until their messages have arrived at the shards, or never will.
     closing: Vec<Closing>,
+    /// QoS 2 exchanges whose message shards were asked to forget, with the number of those that may not have done so.
+    forgetting: BTreeMap<Exchange, u32>,
+    /// Requests that end such exchanges, and later ones for the same Packet Identifier. They wait for the shards.
+    held: BTreeMap<Exchange, Vec<(ShardId, Request)>>,
+    /// Requests that have waited long enough, for this turn.
+    ready: Vec<(ShardId, Request)>,
     /// Maximum length of a request.
     request_max: usize,
     scratch: Vec<u8>,
 }
+
+/// A QoS 2 exchange of a session: the session as the origin of messages, and the Packet Identifier.
+type Exchange = (u64, u16);
 
 /// The end of a connection.
 struct Closing {
@@ -82,6 +91,8 @@ struct Lane {
     claims: usize,
     /// Length of `unanswered` after those that are answered were last removed.
     compacted: usize,
+    /// Numbers of requests to forget messages of clients that may not be committed, in their order.
+    forgets: VecDeque<(u64, Exchange)>,
     /// Requests that a completion answers.
     awaited: BTreeMap<Awaited, u64>,
     /// Connections that the shard serves.
@@ -110,6 +121,8 @@ struct Unanswered {
     if_restarted: IfRestarted,
     /// Connection that claims.
     claim: Option<Box<Claiming>>,
+    /// Exchange whose message is to be forgotten.
+    forgets: Option<Exchange>,
     /// The request has an answer of its own, which may come long after it is committed.
     has_answer: bool,
     /// True when its connection is closed: it is not sent again.
@@ -142,6 +155,8 @@ impl IfRestarted {
             | Request::Release(_)
             | Request::AskRoomForPage { .. }
             | Request::AskRoomToRetain { .. } => Self::Drop,
+            // The client may use the identity for another message, on its next connection.
+            Request::ForgetIdentity { identity } if identity.exchange().is_some() => Self::Drop,
             // Shards recognise a message with an identity in any incarnation.
             Request::Append { message, identity, .. } => {
                 once(identity.is_some() || message.view().qos == QoS::AtLeastOnce)
@@ -206,6 +221,9 @@ impl Asking {
             changed: ShardSet::EMPTY,
             published: BTreeMap::new(),
             closing: Vec::new(),
+            forgetting: BTreeMap::new(),
+            held: BTreeMap::new(),
+            ready: Vec::new(),
             request_max: frame::REQUEST_MAX,
             scratch: Vec::new(),
         }
@@ -222,29 +240,67 @@ impl Asking {
     }
 
     /// Queues a request. Returns its token if it cannot be sent to another node.
-    pub fn request(&mut self, now: Time, shard: ShardId, request: Request) -> Option<Token> {
-        if let Request::Release(release) = &request {
-            let on_the_way = self.give_up(release.connection);
+    pub fn request(&mut self, now: Time, shard: ShardId, mut request: Request) -> Option<Token> {
+        self.send_ready(now);
+        if let Request::Release(release) = &mut request {
+            let on_the_way = self.give_up(shard, release);
             if !on_the_way.is_empty() {
                 self.closing.push(Closing { shard, release: request, on_the_way });
                 return None;
             }
         }
+        if let Some(exchange) = self.exchange_to_end(&request) {
+            self.held.entry(exchange).or_default().push((shard, request));
+            return None;
+        }
         self.send(now, shard, &request)
     }
 
-    /// Gives up the messages of a connection that is closed: its client sends them again if it wants to. Returns those
-    /// that may be on the way. The session is released when they have arrived, or never will. Then they are in the log
-    /// of their shard before anything that another connection of the client sends.
-    fn give_up(&mut self, connection: ConnectionId) -> Vec<(ShardId, u32, u64)> {
-        let published = self.published.remove(&(connection.slot, connection.generation));
+    /// Returns the exchange that a request ends, if it has to wait: a shard may still know the message.
+    ///
+    /// The session has one bit for each Packet Identifier, so every second message has the same identity. A shard
+    /// that knows the identity would take the message after the next for this one. The end of the exchange lets the
+    /// client use the Packet Identifier again. So it comes when all shards have forgotten, and it cannot happen that the
+    /// request to forget is lost with this node and the end is not.
+    fn exchange_to_end(&self, request: &Request) -> Option<Exchange> {
+        let (Request::Released { session, packet_id, .. }
+        | Request::Forget { session, packet_id, .. }
+        | Request::Receive { session, packet_id, .. }) = request
+        else {
+            return None;
+        };
+        let exchange = (session.origin(), packet_id.get());
+        let is_end = !matches!(request, Request::Receive { .. });
+        let waits = is_end && self.forgetting.contains_key(&exchange) && !mutated(Mutation::ReleaseKnown);
+        // The requests for one Packet Identifier keep their order, whatever the client sends.
+        (waits || self.held.contains_key(&exchange)).then_some(exchange)
+    }
+
+    /// Gives up the messages of a connection that is closed: its client sends them again if it wants to. The same holds
+    /// for requests to forget such messages. Returns those that may be on the way. The session is released when they
+    /// have arrived, or never will. Then they are in the log of their shard before anything that another connection of
+    /// the client sends. `home` is the shard of the session.
+    fn give_up(&mut self, home: ShardId, release: &mut Release) -> Vec<(ShardId, u32, u64)> {
+        let connection = release.connection;
+        let key = (connection.slot, connection.generation);
+        let mut shards = self.published.remove(&key).unwrap_or_default();
+        let attached = self.lanes[home.index()].attached.get(&key);
+        let origin = attached.map(|attached| attached.session.origin());
+        if let Some(origin) = origin {
+            let have_not_forgotten = self.give_up_exchanges(origin);
+            release.known_to |= have_not_forgotten;
+            shards |= have_not_forgotten;
+        }
+        let is_of = |token, forgets: Option<Exchange>| {
+            matches!(token, Some(Token::Publish { connection: of, .. }) if of == connection)
+                || forgets.is_some_and(|(of, _)| Some(of) == origin)
+        };
         let mut on_the_way = Vec::new();
-        for shard in published.unwrap_or_default().iter() {
+        for shard in shards.iter() {
             let lane = &mut self.lanes[shard.index()];
             let mut last = None;
             for unanswered in lane.unanswered.iter_mut().filter(|unanswered| !unanswered.is_done) {
-                if matches!(unanswered.token, Some(Token::Publish { connection: of, .. }) if of == connection)
-                {
+                if is_of(unanswered.token, unanswered.forgets) {
                     unanswered.is_given_up = true;
                     last = Some(unanswered.number).filter(|number| *number <= lane.sent).or(last);
                 }
@@ -262,8 +318,33 @@ impl Asking {
         on_the_way
     }
 
-    /// Releases the sessions of closed connections whose messages have arrived, or never will.
-    pub fn release_closing(&mut self, now: Time) {
+    /// Drops the ends of exchanges of a session that wait. Its client asks for them again. Returns the shards that may
+    /// not have forgotten messages of the session.
+    fn give_up_exchanges(&mut self, origin: u64) -> ShardSet {
+        let all = (origin, 0)..=(origin, u16::MAX);
+        self.held.extract_if(all.clone(), |_, _| true).for_each(drop);
+        self.ready.retain(|(_, request)| match request {
+            Request::Released { session, .. } | Request::Forget { session, .. } => session.origin() != origin,
+            _ => true,
+        });
+        if self.forgetting.extract_if(all, |_, _| true).count() == 0 {
+            return ShardSet::EMPTY;
+        }
+        let mut shards = ShardSet::EMPTY;
+        for (lane, index) in self.lanes.iter_mut().zip(0..) {
+            let before = lane.forgets.len();
+            lane.forgets.retain(|(_, (of, _))| *of != origin);
+            if lane.forgets.len() < before {
+                shards.insert(ShardId(index));
+            }
+        }
+        shards
+    }
+
+    /// Sends what has waited: ends of exchanges that all shards have forgotten, and Releases of closed connections whose
+    /// messages have arrived, or never will.
+    pub fn send_held(&mut self, now: Time) {
+        self.send_ready(now);
         if self.closing.is_empty() {
             return;
         }
@@ -274,6 +355,13 @@ impl Asking {
         let ready: Vec<_> = closing.extract_if(.., |closing| closing.on_the_way.is_empty()).collect();
         for Closing { shard, release, .. } in ready {
             self.send(now, shard, &release);
+        }
+    }
+
+    fn send_ready(&mut self, now: Time) {
+        for (shard, request) in std::mem::take(&mut self.ready) {
+            // It is a few bytes long, so a link takes it.
+            self.send(now, shard, &request);
         }
     }
 
@@ -299,7 +387,11 @@ impl Asking {
         let epoch = session.and_then(|session| lane.epochs.get(&session).copied()).unwrap_or(0);
         let mut claim = None;
         let mut has_answer = token.is_some();
+        let mut forgets = None;
         match request {
+            // The token is completed when the request is committed.
+            Request::Forget { .. } => has_answer = false,
+            Request::ForgetIdentity { identity } => forgets = identity.exchange(),
             Request::Claim(of) => {
                 let Claim { client_id, user, window, connection, .. } = &**of;
                 let (client_id, user, window) = (client_id.clone(), *user, *window);
@@ -326,6 +418,10 @@ impl Asking {
             Request::Release(release) => self.bytes -= lane.detach(release.connection, number),
             _ => {}
         }
+        if let Some(exchange) = forgets {
+            lane.forgets.push_back((number, exchange));
+            *self.forgetting.entry(exchange).or_default() += 1;
+        }
         let bytes: Box<[u8]> = self.scratch.as_slice().into();
         self.bytes += bytes.len() + REQUEST;
         let unanswered = Unanswered {
@@ -336,6 +432,7 @@ impl Asking {
             token,
             if_restarted: IfRestarted::of(request),
             claim,
+            forgets,
             has_answer,
             is_given_up: false,
             is_done: false,
@@ -374,10 +471,13 @@ impl Asking {
     /// Goes on in another incarnation of this node, whose connections are closed. Rounds begin again when the leaders
     /// are announced again. Returns the tokens of requests whose result stays unknown.
     pub fn restart(&mut self, incarnation: u64) -> Vec<Token> {
-        let Self { own, lanes, bytes, published, closing, .. } = self;
+        let Self { own, lanes, bytes, published, closing, forgetting, held, ready, .. } = self;
         own.incarnation = incarnation;
         published.clear();
         closing.clear();
+        forgetting.clear();
+        held.clear();
+        ready.clear();
         let mut unknown = Vec::new();
         for lane in lanes {
             lane.stop();
@@ -398,6 +498,7 @@ impl Asking {
             lane.drop_done();
             lane.claims = 0;
             lane.released.clear();
+            lane.forgets.clear();
             lane.awaited.clear();
             lane.attached.clear();
             lane.epochs.clear();
@@ -458,8 +559,9 @@ impl Asking {
         token
     }
 
-    /// Handles that requests up to a number are committed.
-    pub fn settled(&mut self, shard: ShardId, number: u64) {
+    /// Handles that requests up to a number are committed. Returns the tokens of those that have no other answer.
+    pub fn settled(&mut self, shard: ShardId, number: u64) -> Vec<Token> {
+        let mut tokens = Vec::new();
         let lane = &mut self.lanes[shard.index()];
         let from = lane.unanswered.partition_point(|unanswered| unanswered.number <= lane.settled);
         for unanswered in lane.unanswered.range_mut(from..) {
@@ -467,7 +569,16 @@ impl Asking {
                 break;
             }
             if !unanswered.has_answer && !unanswered.is_done {
+                tokens.extend(unanswered.token.take());
                 self.bytes -= unanswered.done();
+            }
+        }
+        while let Some((_, exchange)) = lane.forgets.pop_front_if(|(forget, _)| *forget <= number) {
+            let Some(left) = self.forgetting.get_mut(&exchange) else { continue };
+            *left -= 1;
+            if *left == 0 {
+                self.forgetting.remove(&exchange);
+                self.ready.extend(self.held.remove(&exchange).into_iter().flatten());
             }
         }
         lane.settled = lane.settled.max(number.min(lane.last));
@@ -479,6 +590,7 @@ impl Asking {
             }
         }
         lane.drop_done();
+        tokens
     }
 
     /// Notes a completion, which the worker handles next.
@@ -738,7 +850,7 @@ mod tests {
     use super::*;
     use crate::durability::Durability;
     use crate::message::MessageView;
-    use crate::store::{Release, WillDisposition};
+    use crate::store::{Identity, WillDisposition};
 
     const SHARD: ShardId = ShardId(3);
     const HOME: ShardId = ShardId(5);
@@ -870,10 +982,10 @@ mod tests {
         assert_eq!(frames.len(), 1, "a question for a receipt");
         assert!(frames[0].0 == SHARD && frames[0].1.wants_receipt && frames[0].2.is_empty());
         asking.received(SHARD, Received::Connections(0));
-        asking.release_closing(NOW);
+        asking.send_held(NOW);
         assert!(sent(&mut asking).is_empty(), "it has not arrived");
         asking.received(SHARD, Received::Request(1));
-        asking.release_closing(NOW);
+        asking.send_held(NOW);
         assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
     }
 
@@ -887,15 +999,15 @@ mod tests {
         sent(&mut asking);
         asking.link_lost(2);
         asking.request(NOW, HOME, release());
-        asking.release_closing(NOW);
+        asking.send_held(NOW);
         assert!(sent(&mut asking).is_empty());
         asking.begin(SHARD, leader(2, 7));
         let frames = sent(&mut asking);
         assert!(frames[0].1.wants_receipt && frames[0].2.is_empty(), "the message is given up: {frames:?}");
-        asking.release_closing(NOW);
+        asking.send_held(NOW);
         assert!(sent(&mut asking).is_empty(), "nothing has come in the new round");
         asking.received(SHARD, Received::Connections(0));
-        asking.release_closing(NOW);
+        asking.send_held(NOW);
         assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
     }
 
@@ -996,6 +1108,112 @@ mod tests {
         for number in [3, 4] {
             asking.answered(SHARD, number);
         }
+        assert_eq!(asking.bytes(), 0);
+    }
+
+    const SESSION: SessionId = SessionId { shard: HOME, slot: 1, generation: 1 };
+    const ID: PacketId = PacketId::new(7).unwrap();
+
+    /// A worker with a session, whose shard and another one have leaders.
+    fn with_session() -> Asking {
+        let mut asking = asking();
+        let claiming = Claiming { client_id: "c".into(), user: OwnerKey::NOBODY, window: 10 };
+        let attached = Attached { claiming, session: SESSION, epoch: 1, last: None };
+        asking.lanes[HOME.index()].attached.insert((CONNECTION.slot, CONNECTION.generation), attached);
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(HOME, leader(3, 7));
+        for shard in [SHARD, HOME] {
+            asking.received(shard, Received::Connections(0));
+        }
+        sent(&mut asking);
+        asking
+    }
+
+    fn forget_identity() -> Request {
+        Request::ForgetIdentity { identity: Identity::of_publish(SESSION, ID, true) }
+    }
+
+    fn released(packet_id: PacketId) -> Request {
+        Request::Released { session: SESSION, connection: CONNECTION, packet_id }
+    }
+
+    fn refused() -> Request {
+        let token = Token::Publish { connection: CONNECTION, sequence: 3 };
+        Request::Forget { session: SESSION, packet_id: ID, flip: true, token: Some(token) }
+    }
+
+    /// Shards of the requests in the frames of a turn.
+    fn asked(asking: &mut Asking) -> Vec<ShardId> {
+        let frames = sent(asking).into_iter().filter(|frame| !frame.2.is_empty());
+        frames.map(|frame| frame.0).collect()
+    }
+
+    /// [MQTT-4.3.3-11]: after PUBCOMP the identifier belongs to another message. The one after that has the same
+    /// identity as this one.
+    #[test]
+    fn an_exchange_ends_when_all_shards_have_forgotten_its_message() {
+        let mut asking = with_session();
+        asking.request(NOW, SHARD, forget_identity());
+        asking.request(NOW, ShardId(6), forget_identity());
+        asking.request(NOW, HOME, released(ID));
+        asking.request(NOW, HOME, released(PacketId::new(8).expect("not 0")));
+        assert_eq!(asked(&mut asking), [SHARD, HOME], "the other identifier waits for nothing");
+        asking.settled(SHARD, 1);
+        asking.send_held(NOW);
+        assert!(asked(&mut asking).is_empty(), "shard 6 has no leader");
+        asking.begin(ShardId(6), leader(2, 7));
+        assert_eq!(asked(&mut asking), [ShardId(6)]);
+        asking.settled(ShardId(6), 1);
+        asking.send_held(NOW);
+        assert_eq!(asked(&mut asking), [HOME]);
+        asking.settled(HOME, 2);
+        assert_eq!((asking.bytes(), asking.forgetting.len(), asking.held.len()), (0, 0, 0));
+    }
+
+    /// [MQTT-4.3.3-9]: PUBREC with an error ends the exchange, too. The client gets it when the session knows that.
+    #[test]
+    fn a_refused_exchange_ends_in_the_same_way_and_says_when_that_is_committed() {
+        let mut asking = with_session();
+        asking.request(NOW, SHARD, forget_identity());
+        asking.request(NOW, HOME, refused());
+        assert_eq!(asked(&mut asking), [SHARD]);
+        assert_eq!(asking.settled(SHARD, 1), []);
+        asking.send_held(NOW);
+        assert_eq!(asked(&mut asking), [HOME]);
+        assert_eq!(asking.settled(HOME, 1), [Token::Publish { connection: CONNECTION, sequence: 3 }]);
+        assert_eq!(asking.bytes(), 0);
+    }
+
+    /// The client may use the identifier for another message elsewhere, and a late request would forget that.
+    #[test]
+    fn the_end_of_a_connection_gives_up_its_exchanges() {
+        let mut asking = with_session();
+        asking.request(NOW, SHARD, forget_identity());
+        asking.request(NOW, HOME, released(ID));
+        sent(&mut asking);
+        asking.request(NOW, HOME, release());
+        assert!(asked(&mut asking).is_empty(), "the request to forget has not arrived");
+        asking.link_lost(2);
+        asking.begin(SHARD, leader(2, 8));
+        asking.settled(SHARD, 1);
+        asking.received(SHARD, Received::Connections(0));
+        asking.send_held(NOW);
+        assert_eq!(numbers(&mut asking), [1], "the Release, and nothing of the exchange");
+        assert!(asking.held.is_empty() && asking.forgetting.is_empty());
+    }
+
+    #[test]
+    fn another_incarnation_forgets_no_message_of_a_client() {
+        let mut asking = with_session();
+        asking.request(NOW, SHARD, forget_identity());
+        asking.request(NOW, HOME, released(ID));
+        let of_will = Identity::of_will(HOME, 4);
+        asking.request(NOW, SHARD, Request::ForgetIdentity { identity: of_will });
+        asking.restart(10);
+        asking.begin(SHARD, leader(2, 7));
+        asking.begin(HOME, leader(3, 7));
+        assert_eq!(sent(&mut asking).into_iter().map(|frame| frame.2).collect::<Vec<_>>(), [vec![2], vec![]]);
+        asking.settled(SHARD, 2);
         assert_eq!(asking.bytes(), 0);
     }
 

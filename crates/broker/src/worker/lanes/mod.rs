@@ -159,7 +159,7 @@ impl Worker {
                 request => unsent.extend(lanes.asking.request(now, shard, request)),
             }
         }
-        lanes.asking.release_closing(now);
+        lanes.asking.send_held(now);
         for (lane, command) in self.outbox.take_answers() {
             lanes.serving.answer(now, lane, &command);
         }
@@ -360,7 +360,11 @@ impl Worker {
                 }
             }
             ShardAnswer::Will(will) => self.receive_will(*will),
-            ShardAnswer::Settled { number } => lanes.asking.settled(shard, number),
+            ShardAnswer::Settled { number } => {
+                for token in lanes.asking.settled(shard, number) {
+                    self.answer(token, ReasonCode::Success);
+                }
+            }
         }
     }
 

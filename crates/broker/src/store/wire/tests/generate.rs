@@ -110,7 +110,12 @@ impl Generator {
                 connection: self.connection(),
                 packet_id: self.packet_id(),
             },
-            18 => Request::Forget { session: self.session(), packet_id: self.packet_id(), flip: self.bool() },
+            18 => Request::Forget {
+                session: self.session(),
+                packet_id: self.packet_id(),
+                flip: self.bool(),
+                token: None,
+            },
             19 => Request::EnqueueToGroup(Box::new(EnqueueToGroup {
                 name: self.group_name(),
                 group: self.group(),

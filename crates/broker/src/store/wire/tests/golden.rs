@@ -240,7 +240,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("receive", receive(Durability::LocalDisk, FROM_PUBLISHER)),
         ("receive in memory", receive(Durability::Memory, FROM_PUBLISHER)),
         ("released", Request::Released { session, connection, packet_id }),
-        ("forget", Request::Forget { session, packet_id, flip: true }),
+        ("forget", Request::Forget { session, packet_id, flip: true, token: None }),
         ("enqueue to a group", enqueue_to_group(None)),
         ("enqueue an orphan to a group", enqueue_to_group(Some(identity))),
         ("find an identity", Request::FindIdentity { identity, token: FROM_PUBLISHER }),
