@@ -367,7 +367,10 @@ impl Asking {
 
     fn send(&mut self, now: Time, shard: ShardId, request: &Request) -> Option<Token> {
         let token = request.token();
-        if let Some(Token::Publish { connection, .. }) = token {
+        // A shared group also sends messages of connections of other workers.
+        if let Some(Token::Publish { connection, .. }) = token
+            && connection.worker == self.worker
+        {
             self.published.entry((connection.slot, connection.generation)).or_default().insert(shard);
         }
         let lane = &mut self.lanes[shard.index()];
