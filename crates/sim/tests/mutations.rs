@@ -26,6 +26,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReadStale,
         shard::Mutation::ForgetUnanswered,
         shard::Mutation::ForgetConnections,
+        shard::Mutation::ReleaseKnown,
         shard::Mutation::KeepIncarnation,
         shard::Mutation::SkipRouteChanges,
     ];

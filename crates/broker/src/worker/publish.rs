@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, PacketType, Publish, QoS, ReasonCode, TopicName};
 use session::{DueIdentifier, Inbound, Keep, Received};
+use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Origin, Publishing};
@@ -335,7 +336,8 @@ impl Worker {
             let shards = if is_in_cluster {
                 // A previous connection was served until its messages had arrived. Which shards have got this one may
                 // be unknown, if it was a connection of another node.
-                if repeated { ShardSet::full() } else { shards }
+                let is_unknown = repeated && !mutated(Mutation::ReleaseKnown);
+                if is_unknown { ShardSet::full() } else { shards }
             } else {
                 // The message of the earlier connection may still be on its way. It must not count as a new message
                 // when it arrives.

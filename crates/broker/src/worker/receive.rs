@@ -7,6 +7,7 @@ use mqtt::{
     Version,
 };
 use session::{AckOutcome, PubRecOutcome, Released};
+use shard::{Mutation, mutated};
 
 use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
@@ -449,7 +450,8 @@ impl Worker {
         match (connection.flow().inbound.release(packet_id), session) {
             (Released::Released, Some(session)) => {
                 // The node that received the message may be gone, and with it its requests to forget the identity.
-                if self.lanes.is_some() && connection.flow().inbound.take_earlier(packet_id) {
+                let is_in_cluster = self.lanes.is_some() && !mutated(Mutation::ReleaseKnown);
+                if is_in_cluster && connection.flow().inbound.take_earlier(packet_id) {
                     let toggle = connection.flow().inbound.toggles.get(packet_id);
                     let identity = Identity::of_publish(session, packet_id, toggle);
                     self.forget_identity(identity, ShardSet::full());
