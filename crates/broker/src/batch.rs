@@ -151,6 +151,8 @@ pub enum WorkerCommand {
     /// A request to the host of shared groups, with the number of its shard.
     Group(ShardId, GroupRequest),
     GroupAnswer(GroupAnswer),
+    /// The groups have a message of a publisher of the receiver. This request for the shard is next.
+    GroupsTook(ShardId, Request),
     Completion(Completion),
     /// Requests a [`WorkerCommand::Flushed`]. The receiver sends it once everything that it published before is in the
     /// mailboxes of the other workers. A command that is sent after the answer therefore arrives after those messages.
@@ -238,6 +240,7 @@ impl WorkerCommand {
                 message.size()
             }
             WorkerCommand::Request(_, Request::EnqueueToGroup(enqueue)) => enqueue.message.size(),
+            WorkerCommand::GroupsTook(_, Request::Append { message, .. }) => message.size(),
             WorkerCommand::Group(_, request) => request.message_size(),
             WorkerCommand::Will(will) => will.message.size(),
             WorkerCommand::Request(_, Request::Enqueue { entries, .. }) => {
@@ -257,6 +260,7 @@ impl WorkerCommand {
             WorkerCommand::Request(..)
             | WorkerCommand::Completion(_)
             | WorkerCommand::GroupAnswer(_)
+            | WorkerCommand::GroupsTook(..)
             | WorkerCommand::Flush(..)
             | WorkerCommand::Flushed(..)
             | WorkerCommand::Scan(_)

@@ -344,6 +344,8 @@ pub(crate) struct PendingAck {
     /// Route position of the session's shard that other nodes have to reach, if the shard belongs to a cluster.
     pub shard: Option<(ShardId, u64)>,
     pub outstanding: u32,
+    /// The session's shard has answered. Its answer may come again.
+    pub is_answered: bool,
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,
     /// Limits that the refused subscriptions exceeded.

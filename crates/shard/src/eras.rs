@@ -115,6 +115,12 @@ impl Eras {
         self.nodes.get_mut(&node).is_some_and(|latest| latest.requests.advance(lane, number))
     }
 
+    /// Returns the last number of a lane of an incarnation; 0 when it has none, or is over.
+    pub fn last_of_lane(&self, owner: NodeIncarnation, lane: u16) -> u64 {
+        let latest = self.nodes.get(&owner.node).filter(|latest| latest.incarnation == owner.incarnation);
+        latest.map_or(0, |latest| latest.requests.last_of_lane(lane))
+    }
+
     /// Ends the incarnations of a node up to this one. Returns whether sessions may have to be released.
     pub fn end_node(&mut self, owner: NodeIncarnation, now: u64, are_owned: bool) -> bool {
         let NodeIncarnation { node, incarnation } = owner;

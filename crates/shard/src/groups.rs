@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Slots of the sessions that have each shared subscription, `$share/{ShareName}/{filter}`.
+/// Slots of the sessions that have each shared subscription, `$share/{ShareName}/{filter}`, with QoS 1 or 2.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(BTreeMap<Box<str>, BTreeSet<u32>>);
 

@@ -64,6 +64,11 @@ impl Requests {
         true
     }
 
+    /// Returns the last number of a lane; 0 when there was none.
+    pub fn last_of_lane(&self, lane: u16) -> u64 {
+        self.lanes.get(usize::from(lane)).copied().unwrap_or(0)
+    }
+
     pub fn encode(&self, out: &mut impl Writer) {
         out.u16(self.lanes.len() as u16);
         self.lanes.iter().for_each(|last| out.u64(*last));

@@ -1,12 +1,12 @@
 //! Messages for all groups that match a topic, and the requests that wait until members have them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use mqtt::{ReasonCode, TopicName};
 
 use super::GroupHost;
 use super::offers::Delivery;
-use crate::batch::Token;
+use crate::batch::{Token, WorkerCommand};
 use crate::ids::Time;
 use crate::message::Message;
 use crate::route::RouteKind;
@@ -34,6 +34,8 @@ pub(super) struct Appends {
     /// Messages with identities, by [`Identity::line`]. Each goes to sessions after the earlier messages of its line,
     /// although their members may be slower.
     ordered: HashMap<(u64, u64), VecDeque<Ordered>>,
+    /// Identities of all messages in `ordered`.
+    identities: HashSet<Identity>,
 }
 
 #[derive(Debug)]
@@ -81,19 +83,32 @@ impl Appends {
         self.waiting.insert(Waiting { waiter, remaining: 1, groups: 0, reason: ReasonCode::Success }) as u32
     }
 
-    fn of_identity(&mut self, identity: Identity) -> Option<&mut Ordered> {
-        self.ordered.get_mut(&identity.line())?.iter_mut().find(|ordered| ordered.identity == identity)
+    /// Finds a message. `is_late`: it is one of the last of its line, and otherwise one of the first.
+    fn of_identity(&mut self, identity: Identity, is_late: bool) -> Option<&mut Ordered> {
+        if !self.identities.contains(&identity) {
+            return None;
+        }
+        let mut line = self.ordered.get_mut(&identity.line())?.iter_mut();
+        let is_it = |ordered: &&mut Ordered| ordered.identity == identity;
+        if is_late { line.rfind(is_it) } else { line.find(is_it) }
+    }
+
+    fn push(&mut self, ordered: Ordered) {
+        self.identities.insert(ordered.identity);
+        self.ordered.entry(ordered.identity.line()).or_default().push_back(ordered);
     }
 
     /// Records what has become of a message. Returns the messages that are ready, in the order of their publisher.
     fn taken(&mut self, identity: Identity, result: Taken) -> Vec<(Ordered, Taken)> {
-        if let Some(ordered) = self.of_identity(identity) {
+        if let Some(ordered) = self.of_identity(identity, false) {
             ordered.result = Some(result);
         }
         let Some(queue) = self.ordered.get_mut(&identity.line()) else { return Vec::new() };
         let mut ready = Vec::new();
         while let Some(result) = queue.front().and_then(|ordered| ordered.result) {
-            ready.extend(queue.pop_front().map(|ordered| (ordered, result)));
+            let Some(ordered) = queue.pop_front() else { break };
+            self.identities.remove(&ordered.identity);
+            ready.push((ordered, result));
         }
         if queue.is_empty() {
             self.ordered.remove(&identity.line());
@@ -102,7 +117,8 @@ impl Appends {
     }
 
     pub fn check_empty(&self) {
-        assert_eq!((self.waiting.len(), self.ordered.len()), (0, 0), "messages that wait for groups");
+        let lengths = (self.waiting.len(), self.ordered.len(), self.identities.len());
+        assert_eq!(lengths, (0, 0, 0), "messages that wait for groups");
     }
 }
 
@@ -115,12 +131,12 @@ impl GroupHost {
         let Some(identity) = identity else {
             return self.deliver_to_groups(now, &message, refusal, token, out);
         };
-        if let Some(ordered) = self.appends.of_identity(identity) {
+        if let Some(ordered) = self.appends.of_identity(identity, true) {
             return ordered.tokens.extend(token);
         }
         let tokens = token.into_iter().collect();
         let ordered = Ordered { identity, message, sessions, refusal, tokens, result: None };
-        self.appends.ordered.entry(identity.line()).or_default().push_back(ordered);
+        self.appends.push(ordered);
         // A Will may have been published before a crash.
         if is_again || identity.is_of_shard() {
             let key = self.appends.insert(Waiter::Question(identity));
@@ -131,7 +147,7 @@ impl GroupHost {
     }
 
     fn deliver_ordered(&mut self, now: Time, identity: Identity, out: &mut ShardOutput) {
-        let Some(ordered) = self.appends.of_identity(identity) else { return };
+        let Some(ordered) = self.appends.of_identity(identity, true) else { return };
         let (message, refusal) = (ordered.message.clone(), ordered.refusal);
         let key = self.appends.insert(Waiter::Groups(identity));
         self.deliver_to_all(now, &message, refusal, key, out);
@@ -235,12 +251,18 @@ impl GroupHost {
                 Taken::ByGroups => {
                     // Only sessions need the log now.
                     let refusal = refusal.filter(|_| sessions);
-                    let is_alone = tokens.is_empty();
-                    let tokens = tokens.into_iter().map(Some).chain(is_alone.then_some(None));
                     for token in tokens {
-                        let message = message.clone();
-                        let append = Request::Append { message, identity: Some(identity), refusal, token };
-                        out.requests.push((self.id, append));
+                        let (message, identity) = (message.clone(), Some(identity));
+                        let append = Request::Append { message, identity, refusal, token: Some(token) };
+                        match token {
+                            // The worker of the publisher asks, because it knows whether the client is still there,
+                            // and what is on its way.
+                            Token::Publish { connection, .. } => {
+                                let command = WorkerCommand::GroupsTook(self.id, append);
+                                out.commands.push((connection.worker, command));
+                            }
+                            _ => out.requests.push((self.id, append)),
+                        }
                     }
                     continue;
                 }

@@ -46,6 +46,8 @@ struct KnownGroup {
     shards: ShardSet,
     /// Members that other nodes were last notified of.
     announced: Members,
+    /// Number of the next turn among the shards.
+    turn: u64,
 }
 
 /// Slot and generation of a group in its directory.
@@ -92,12 +94,13 @@ impl GroupDirectory {
         sync::lock(&self.known).groups.get(slot.0, slot.1).map(|group| group.name.clone())
     }
 
-    /// Shards that have durable sessions in a group.
-    pub fn shards(&self, slot: GroupSlot) -> ShardSet {
-        if mutated(Mutation::ForgetGroups) {
-            return ShardSet::EMPTY;
-        }
-        sync::lock(&self.known).groups.get(slot.0, slot.1).map_or(ShardSet::EMPTY, |group| group.shards)
+    /// Shards that have durable sessions in a group, and the number of a turn among them.
+    pub fn take_turn(&self, slot: GroupSlot) -> (ShardSet, u64) {
+        let mut known = sync::lock(&self.known);
+        let group = known.groups.get_mut(slot.0, slot.1).filter(|_| !mutated(Mutation::ForgetGroups));
+        let Some(group) = group else { return (ShardSet::EMPTY, 0) };
+        group.turn = group.turn.wrapping_add(1);
+        (group.shards, group.turn)
     }
 
     /// Makes room for members in the worker that hosts the group. Returns nothing when the node's index has no room for
@@ -154,6 +157,7 @@ impl GroupDirectory {
             connected: 0,
             shards: ShardSet::EMPTY,
             announced: Members::NONE,
+            turn: 0,
         };
         let (slot, generation) = known.groups.insert(group);
         known.names.insert(name.clone(), (slot, generation));
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(directory.find(&name("g")), Some(slot), "it is the same group");
         directory.hosts(&routes, slot, 1, true);
         directory.remove_shard(&routes, &name("g"), ShardId(4));
-        assert!(directory.shards(slot).is_empty());
+        assert!(directory.take_turn(slot).0.is_empty());
         assert_eq!(directory.name(slot), Some(name("g")));
         directory.hosts(&routes, slot, 0, false);
         assert_eq!(directory.find(&name("g")), None);

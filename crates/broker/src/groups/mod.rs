@@ -56,8 +56,6 @@ pub(crate) struct GroupHost {
     appends: Appends,
     /// State of the choice among members.
     random: u64,
-    /// Number of the next turn among shards.
-    turn: u64,
     pub counters: StoreCounters,
 }
 
@@ -107,7 +105,6 @@ impl GroupHost {
             offered: slab::Slab::new(),
             appends: Appends::default(),
             random: random | 1,
-            turn: random,
             counters: StoreCounters::default(),
         }
     }
@@ -251,7 +248,7 @@ impl GroupHost {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let Self { settings, routes, groups, random, turn, .. } = self;
+        let Self { settings, routes, groups, random, .. } = self;
         let (strategy, random) = (settings.shared.strategy, *random);
         let slot = (id.slot, id.generation);
         let directory = routes.groups(id.shard);
@@ -263,8 +260,8 @@ impl GroupHost {
             Member::Node(node) => !only_here && !not_to.contains(&Receiver::Node(node)),
             // For a tenant's `#`, the topic that its mountpoint is below does not exist.
             Member::Connection(connection) => {
-                !not_to.contains(&Receiver::Connection(connection))
-                    && !(member.options.is_behind_mountpoint() && is_above())
+                let is_its_own = !member.options.is_behind_mountpoint() || !is_above();
+                is_its_own && !not_to.contains(&Receiver::Connection(connection))
             }
         };
         let is_up = |member: &GroupMember| match member.member {
@@ -283,12 +280,10 @@ impl GroupHost {
         let is_stored = view.qos > QoS::AtMostOnce;
         // The node that forwards a message knows the shards of the cluster itself.
         if is_stored && !(only_here && routes.are_shards_agreed()) {
-            let shards = directory.shards(slot).iter();
-            let shards: Vec<ShardId> =
-                shards.filter(|shard| !not_to.contains(&Receiver::Shard(*shard))).collect();
-            let at = group::number(strategy, view, random, *turn).checked_rem(shards.len() as u64);
-            if let Some(at) = at {
-                *turn = turn.wrapping_add(1);
+            let (shards, turn) = directory.take_turn(slot);
+            let may_go = |shard: &ShardId| !not_to.contains(&Receiver::Shard(*shard));
+            let shards: Vec<ShardId> = shards.iter().filter(may_go).collect();
+            if let Some(at) = group::number(strategy, view, random, turn).checked_rem(shards.len() as u64) {
                 return Some(Choice::Shard(shards[at as usize]));
             }
         }
@@ -344,7 +339,10 @@ impl GroupHost {
         let Some(name) = self.routes.groups(self.id).name(slot) else { return };
         let Some(group) = self.group_mut(slot) else { return };
         let members = [&group.connected, &group.absent].into_iter().flat_map(|some| some.members());
-        for member in members.filter(|member| member.session.is_none()) {
+        // Shards add durable sessions, unless these have QoS 0.
+        let is_added =
+            |member: &&GroupMember| member.session.is_none() || member.options.qos() == QoS::AtMostOnce;
+        for member in members.filter(is_added) {
             matches.total += 1;
             if matches.receivers.len() >= limit {
                 continue;
@@ -353,7 +351,7 @@ impl GroupHost {
             matches.receivers.push(FoundReceiver {
                 client_id: Arc::from(""),
                 connected: member.is_connected(),
-                durable: false,
+                durable: member.session.is_some(),
                 filters: vec![name.filter.clone()],
                 qos: member.options.qos(),
                 share: Some(name.share.clone()),

@@ -251,11 +251,11 @@ impl GroupHost {
             _ => return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out)),
         }
         // A strategy that prefers one member would choose the same node again until that node's update of its members
-        // arrives.
-        offers += 1;
+        // arrives. A connection that has refused is not chosen again.
+        offers += u8::from(!matches!(to, Receiver::Connection(_)));
         if offers > OFFERS_MAX {
             self.counters.dropped_no_member += 1;
-            let reason = declined.unwrap_or(ReasonCode::Success);
+            let reason = declined.unwrap_or(ReasonCode::UnspecifiedError);
             return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out));
         }
         let delivery = Delivery { refusal, only_here, refused, declined, offers, identity, token };

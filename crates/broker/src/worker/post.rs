@@ -5,11 +5,12 @@ use mqtt::{PlainPublish, ReasonCode};
 use super::Worker;
 use super::deliver::EncodeOnce;
 use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand};
-use crate::groups::GroupAnswer;
-use crate::ids::{ConnectionId, Time};
+use crate::connection::Phase;
+use crate::groups::{GroupAnswer, GroupRequest};
+use crate::ids::{ConnectionId, ShardId, Time};
 use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
-use crate::store::{Completion, ShardOutput};
+use crate::store::{Completion, Request, ShardOutput};
 
 impl Worker {
     /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].
@@ -95,6 +96,7 @@ impl Worker {
                 self.apply_output();
             }
             WorkerCommand::Completion(completion) => self.completion(completion),
+            WorkerCommand::GroupsTook(shard, request) => self.groups_took(shard, request),
             WorkerCommand::GroupAnswer(GroupAnswer::Joined { connection, ticket, index, reason }) => {
                 self.joined(connection, ticket, index, reason);
             }
@@ -129,6 +131,21 @@ impl Worker {
             }
             WorkerCommand::StartReplica(start) => self.start_replica(*start),
             WorkerCommand::StopReplica(shard) => self.stop_replica(shard),
+        }
+    }
+
+    /// Passes a message that shared groups have to its shard. In a cluster the Release of a client waits for what is on
+    /// its way, so nothing follows it. The client sends the message again, and groups may get it twice.
+    fn groups_took(&mut self, shard: ShardId, request: Request) {
+        let publisher = match request.token() {
+            Some(Token::Publish { connection, .. }) => Some(connection),
+            _ => None,
+        };
+        let is_open = |id: ConnectionId| {
+            self.connections.get(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open)
+        };
+        if !self.has_cluster_shards() || publisher.is_none_or(is_open) {
+            self.outbox.request(shard, request);
         }
     }
 
@@ -216,7 +233,10 @@ impl Worker {
 
     fn apply_rare_output(&mut self, output: &mut ShardOutput) {
         for (shard, request) in output.group_requests.drain(..) {
-            self.outbox.group_request(shard, request);
+            match request {
+                GroupRequest::DeliverOrphan { .. } => self.receive_orphan(shard, request),
+                _ => self.outbox.group_request(shard, request),
+            }
         }
         for offer in output.offered.drain(..) {
             self.forward_to_group(&offer);

@@ -67,6 +67,7 @@ impl Worker {
             level: if session.is_some() { SubackLevel::Cluster } else { level },
             shard: None,
             outstanding: 0,
+            is_answered: false,
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
             exceeded: ExceededLimits::default(),
@@ -212,6 +213,7 @@ impl Worker {
             level: SubackLevel::Local,
             shard: None,
             outstanding: 0,
+            is_answered: false,
             reasons: Vec::new(),
             filters: Vec::new(),
             exceeded: ExceededLimits::default(),
@@ -276,7 +278,7 @@ impl Worker {
     /// Handles the answer of the store to the subscriptions of a durable session.
     pub(super) fn subscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[(ReasonCode, bool)]) {
         let denied = self.denied_meanwhile(id, ticket);
-        let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub) else { return };
+        let Some(pending) = self.unanswered(id, ticket, AckKind::Sub) else { return };
         let mut granted = Vec::new();
         let mut withdrawn = Vec::new();
         for (at, (filter, (reason, existed))) in pending.filters.iter_mut().zip(results).enumerate() {
@@ -330,7 +332,7 @@ impl Worker {
 
     /// Handles the answer of the store that subscriptions of a durable session are removed.
     pub(super) fn unsubscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[ReasonCode]) {
-        let Some(pending) = self.pending_ack(id, ticket, AckKind::Unsub) else { return };
+        let Some(pending) = self.unanswered(id, ticket, AckKind::Unsub) else { return };
         let mut gone = Vec::new();
         for (filter, reason) in pending.filters.iter().zip(results) {
             pending.reasons[filter.index as usize] = reason.as_u8();
@@ -399,6 +401,12 @@ impl Worker {
     ) -> Option<&mut PendingAck> {
         let flow = self.connections.get_mut(id.slot, id.generation)?.flow.as_mut()?;
         flow.acknowledging.iter_mut().find(|pending| pending.ticket == ticket && pending.kind == kind)
+    }
+
+    /// Finds a SUBSCRIBE or UNSUBSCRIBE that the session's shard answers for the first time.
+    fn unanswered(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) -> Option<&mut PendingAck> {
+        let pending = self.pending_ack(id, ticket, kind)?;
+        (!std::mem::replace(&mut pending.is_answered, true)).then_some(pending)
     }
 
     pub(super) fn one_stored(&mut self, id: ConnectionId, ticket: Ticket, kind: AckKind) {

@@ -13,7 +13,8 @@ use crate::access::{Action, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, Token};
 use crate::connection::{Connection, Phase};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, ShardSet, Time};
+use crate::groups::GroupRequest;
+use crate::ids::{ConnectionId, ShardId, ShardSet, Time};
 use crate::message::{Message, MessageView};
 use crate::mount::mounted;
 use crate::node::Node;
@@ -21,15 +22,21 @@ use crate::quota::Payers;
 use crate::store::{DueWill, Identity, Request};
 use crate::will::WillOwner;
 
-/// Maximum number of waiting Wills that one turn publishes.
-const WILLS_AT_ONCE: usize = 100;
+/// Maximum number of waiting messages that one turn publishes.
+const WAITING_AT_ONCE: usize = 100;
 
-/// Wills of durable sessions that wait until this node knows the routes of the other nodes. There is at most one for
-/// each session.
+/// Messages that wait until this node knows the routes of the other nodes. Shards have them in their state.
 pub(super) struct WaitingWills {
-    queue: VecDeque<DueWill>,
-    /// Time at which the waiting Wills are checked.
+    queue: VecDeque<Waiting>,
+    /// Time at which the waiting messages are checked.
     due: Time,
+}
+
+enum Waiting {
+    /// A Will of a durable session: there is at most one for each.
+    Will(DueWill),
+    /// A message that a member of a shared group left unfinished.
+    Orphan(ShardId, GroupRequest),
 }
 
 impl Default for WaitingWills {
@@ -48,21 +55,21 @@ impl WaitingWills {
         self.due
     }
 
-    fn push(&mut self, will: DueWill, now: Time) {
-        self.queue.push_back(will);
+    fn push(&mut self, waiting: Waiting, now: Time) {
+        self.queue.push_back(waiting);
         self.due = self.due.min(Time(now.0 + OVERLOAD_RETRY_MS));
     }
 
-    /// Takes the Wills to publish now: none while the node is stale, else as many as fit one turn.
-    fn take_due(&mut self, now: Time, is_stale: bool) -> Vec<DueWill> {
-        let count = if is_stale { 0 } else { self.queue.len().min(WILLS_AT_ONCE) };
-        let wills = self.queue.drain(..count).collect();
+    /// Takes the messages to publish now: none while the node is stale, else as many as fit one turn.
+    fn take_due(&mut self, now: Time, is_stale: bool) -> Vec<Waiting> {
+        let count = if is_stale { 0 } else { self.queue.len().min(WAITING_AT_ONCE) };
+        let waiting = self.queue.drain(..count).collect();
         self.due = match self.queue.is_empty() {
             true => Time::NEVER,
             false if is_stale => Time(now.0 + OVERLOAD_RETRY_MS),
             false => now,
         };
-        wills
+        waiting
     }
 }
 
@@ -81,14 +88,26 @@ impl Worker {
         if self.wills.is_empty() && !self.node.is_stale(self.clock.now()) {
             return self.publish_due(will);
         }
-        self.wills.push(will, self.clock.now());
+        self.wills.push(Waiting::Will(will), self.clock.now());
     }
 
-    /// Publishes waiting Wills, up to the maximum of one turn.
+    /// Gives a message that a member left unfinished to its group. A node that has just started keeps it until it knows
+    /// the members on other nodes.
+    pub(super) fn receive_orphan(&mut self, shard: ShardId, orphan: GroupRequest) {
+        if self.wills.is_empty() && !self.node.is_stale(self.clock.now()) {
+            return self.outbox.group_request(shard, orphan);
+        }
+        self.wills.push(Waiting::Orphan(shard, orphan), self.clock.now());
+    }
+
+    /// Publishes waiting messages, up to the maximum of one turn.
     pub(super) fn publish_waiting_wills(&mut self) {
         let is_stale = self.node.is_stale(self.clock.now());
-        for will in self.wills.take_due(self.clock.now(), is_stale) {
-            self.publish_due(will);
+        for waiting in self.wills.take_due(self.clock.now(), is_stale) {
+            match waiting {
+                Waiting::Will(will) => self.publish_due(will),
+                Waiting::Orphan(shard, orphan) => self.outbox.group_request(shard, orphan),
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mqtt::{PacketId, QoS};
+use mqtt::{PacketId, QoS, Subscription};
 
 use crate::counts::Counts;
 use crate::entry::{Entry, Phase};
@@ -89,6 +89,11 @@ impl Shard {
         self.eras.live_nodes()
     }
 
+    /// Returns whether a numbered command of a node's lane was applied, or a later one.
+    pub fn has_applied(&self, owner: NodeIncarnation, lane: u16, number: u64) -> bool {
+        self.eras.last_of_lane(owner, lane) >= number
+    }
+
     /// Returns the last known incarnation of a node if `owner` cannot own sessions: it is over, or a later one is
     /// known.
     pub fn ended_by(&self, owner: NodeIncarnation) -> Option<u64> {
@@ -133,13 +138,14 @@ impl Shard {
         (some, next)
     }
 
-    /// Returns the texts of all subscriptions: the routes to this shard, and its shared groups.
+    /// Returns the texts of the routes to this shard: of all subscriptions, except shared ones with QoS 0.
     pub fn filters(&self) -> BTreeSet<&str> {
         let texts = self.sessions.from(0).flat_map(|session| session.subscriptions.iter());
-        texts.map(|(text, ..)| text).collect()
+        let plain = |text: &&str| Subscription::parse(text).is_ok_and(|parsed| parsed.share.is_none());
+        texts.map(|(text, ..)| text).filter(plain).chain(self.groups()).collect()
     }
 
-    /// Iterates over the sessions with a shared subscription, `$share/{ShareName}/{filter}`, beginning after one of them
+    /// Iterates over the sessions with a shared subscription of QoS 1 or 2, `$share/{ShareName}/{filter}`, beginning after one of them
     /// and going around.
     pub fn group_members(
         &self,
@@ -151,7 +157,7 @@ impl Shard {
         sessions.map(|session| self.view(session))
     }
 
-    /// Iterates over the shared subscriptions of all sessions, each once.
+    /// Iterates over the shared subscriptions of QoS 1 or 2 of all sessions, each once.
     pub fn groups(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(|(text, _)| text)
     }

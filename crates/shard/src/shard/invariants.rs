@@ -4,6 +4,7 @@ use crate::counts::Counts;
 use crate::deadline::Deadline;
 use crate::entry::Phase;
 use crate::message::NEVER;
+use crate::route::Options;
 use crate::shard::Shard;
 
 impl Shard {
@@ -68,7 +69,8 @@ impl Shard {
         self.check_routes();
     }
 
-    /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others.
+    /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others of QoS 1 and
+    /// 2.
     fn check_routes(&self) {
         let plain = |session: &crate::session::Session| {
             let texts = session.subscriptions.iter();
@@ -77,15 +79,18 @@ impl Shard {
                 .count()
         };
         assert_eq!(self.routes.len(), self.sessions.from(0).map(plain).sum::<usize>());
+        let is_stored = |options| Options(options).qos() > mqtt::QoS::AtMostOnce;
         let groups = self.groups.iter().count();
         assert_eq!(self.routes.filters() + groups, self.filters().len());
         let members =
             self.groups.iter().flat_map(|(text, slots)| slots.iter().map(move |slot| (text, *slot)));
         for (text, slot) in members {
             let session = self.sessions.at(slot).expect("a member of a group exists");
-            assert!(session.subscriptions.contains(text));
+            assert!(session.subscriptions.get(text).is_some_and(|(options, _)| is_stored(options)));
         }
-        let shared = self.counts.subscriptions - self.routes.len() as u64;
-        assert_eq!(self.groups.iter().map(|(_, slots)| slots.len() as u64).sum::<u64>(), shared);
+        let texts = self.sessions.from(0).flat_map(|session| session.subscriptions.iter());
+        let is_shared = |text: &str| mqtt::Subscription::parse(text).is_ok_and(|s| s.share.is_some());
+        let shared = texts.filter(|(text, options, _)| is_shared(text) && is_stored(*options)).count();
+        assert_eq!(self.groups.iter().map(|(_, slots)| slots.len()).sum::<usize>(), shared);
     }
 }

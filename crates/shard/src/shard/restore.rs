@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mqtt::Subscription;
+use mqtt::{QoS, Subscription};
 use routing::Inserted;
 
 use crate::bodies::{EntryDetails, Ids};
@@ -182,7 +182,7 @@ impl Shard {
                     Ok(Inserted::New | Inserted::Added) => {}
                     Ok(Inserted::Replaced) | Err(_) => return malformed("invalid or duplicate Topic Filter"),
                 }
-            } else {
+            } else if Options(options).qos() > QoS::AtMostOnce {
                 self.groups.insert(text, slot);
             }
         }

@@ -69,6 +69,9 @@ impl Shard {
                 }
                 Ok(Inserted::Added | Inserted::Replaced) => {}
             }
+        } else if options.qos() == QoS::AtMostOnce {
+            // Messages for absent clients have a higher QoS. It may replace a subscription with one.
+            self.leave_group(slot, filter.text, effects);
         } else if self.groups.insert(filter.text, slot) {
             effects.push(Effect::FilterAdded { filter: filter.text.into() });
         }
@@ -111,11 +114,18 @@ impl Shard {
 
     /// Removes a subscription of a session from the index, or from its group.
     pub(super) fn drop_subscription(&mut self, slot: u32, text: &str, effects: &mut Vec<Effect>) {
-        let is_last = match Subscription::parse(text) {
-            Ok(Subscription { share: None, filter }) => self.routes.remove(filter, slot) == Removed::Last,
-            _ => self.groups.remove(text, slot),
-        };
-        if is_last {
+        match Subscription::parse(text) {
+            Ok(Subscription { share: None, filter }) => {
+                if self.routes.remove(filter, slot) == Removed::Last {
+                    effects.push(Effect::FilterRemoved { filter: text.into() });
+                }
+            }
+            _ => self.leave_group(slot, text, effects),
+        }
+    }
+
+    fn leave_group(&mut self, slot: u32, text: &str, effects: &mut Vec<Effect>) {
+        if self.groups.remove(text, slot) {
             effects.push(Effect::FilterRemoved { filter: text.into() });
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mqtt::{QoS, ReasonCode};
-use shard::{Command, SessionUid};
+use mqtt::ReasonCode;
+use shard::{Command, SessionUid, SessionView};
 
 use super::appends::{Append, Waiter};
 use super::live::Over;
@@ -87,9 +87,12 @@ impl ShardHost {
         // the message.
         let identity = of_group.and_then(|group| group.identity);
         let is_awaited = of_group.is_some_and(|group| group.is_connected);
-        if is_awaited && !self.live.contains_key(&session_uid(id)) {
-            return self.not_accepted(now, append, out);
+        // A request that was applied before, perhaps by an earlier leader, gets the same answer again.
+        if is_awaited && !self.live.contains_key(&session_uid(id)) && !self.is_repeated() {
+            return self.not_accepted(now, append, ReasonCode::ServerUnavailable, out);
         }
+        // The shard may have another session for a message that it has chosen the session for.
+        let gone = if is_awaited { ReasonCode::ServerUnavailable } else { ReasonCode::ServerBusy };
         let text = of_group.map(|group| group.name.text());
         // The next page waits until this one is in the queue, whatever its durability. An orphan waits until it is on
         // disk. In a cluster only the token leads back to the group when the session ends before that.
@@ -110,7 +113,8 @@ impl ShardHost {
                 identity: identity.map(shard::Identity::from),
                 group: text.as_deref(),
             });
-            self.propose(now, &command, Continuation::Enqueue { message: message.clone(), append, group });
+            let continuation = Continuation::Enqueue { message: message.clone(), append, group, gone };
+            self.propose(now, &command, continuation);
         }
         self.one_accepted(now, append, out);
     }
@@ -184,9 +188,9 @@ impl ShardHost {
     }
 
     /// Refuses a message of a shared group, so that the group gives it to another member.
-    pub(super) fn not_accepted(&mut self, now: Time, append: Option<u32>, out: &mut ShardOutput) {
+    fn not_accepted(&mut self, now: Time, append: Option<u32>, reason: ReasonCode, out: &mut ShardOutput) {
         if let Some(key) = append {
-            self.accepted(now, key, ReasonCode::ServerUnavailable, out);
+            self.accepted(now, key, reason, out);
         }
     }
 
@@ -194,23 +198,25 @@ impl ShardHost {
     pub(super) fn session_gone(
         &mut self,
         now: Time,
-        group: Option<GroupId>,
+        group: Option<(GroupId, ReasonCode)>,
         message: Message,
         append: Option<u32>,
         out: &mut ShardOutput,
     ) {
-        let Some(group) = group else {
+        let Some((group, reason)) = group else {
             self.counters.dropped_session_ended += 1;
             return self.one_accepted(now, append, out);
         };
-        match append {
-            Some(_) => self.not_accepted(now, append, out),
-            // It was acknowledged before it was on disk.
-            None => {
-                let bounce = GroupRequest::Bounce { group, message, identity: None, token: None };
-                out.group_requests.push((group.shard, bounce));
-            }
+        let is_unsynced = append
+            .and_then(|key| self.appends.get(key))
+            .is_none_or(|append| matches!(append.waiter, Waiter::Unsynced(_)));
+        if !is_unsynced {
+            return self.not_accepted(now, append, reason, out);
         }
+        // The group has got its answer.
+        let bounce = GroupRequest::Bounce { group, message, identity: None, token: None };
+        out.group_requests.push((group.shard, bounce));
+        self.one_accepted(now, append, out);
     }
 
     /// Queues a message of a shared group for one of its sessions in this shard. They take turns.
@@ -221,17 +227,25 @@ impl ShardHost {
         let is_above = name.filter.strip_suffix("/#") == Some(view.topic);
         let last = self.group_turns.get(&*text).copied();
         let members = self.replica.state().group_members(&text, last).take(MEMBERS_AT_ONCE);
-        let mut members = members.filter_map(|session| {
+        let candidates = members.filter_map(|session| {
             let (options, id) = session.subscription(&text)?;
             let options = Options::from_byte(options);
-            let qos = view.qos.min(options.qos());
-            let may_have = qos > QoS::AtMostOnce && !(is_above && options.is_behind_mountpoint());
-            may_have.then(|| (session.uid(), qos, options, id))
+            let may_have = !is_above || !options.is_behind_mountpoint();
+            may_have.then(|| (session, options, id))
         });
-        let Some((uid, qos, options, id)) = members.next() else {
+        // One that may end before the message is queued is the last choice.
+        let mut last_choice = None;
+        let chosen = candidates.into_iter().find_map(|candidate| {
+            let ends_soon = self.ends_soon(candidate.0);
+            if ends_soon {
+                last_choice.get_or_insert(candidate);
+            }
+            (!ends_soon).then_some(candidate)
+        });
+        let Some((session, options, id)) = chosen.or(last_choice) else {
             return out.acknowledged.push((token, ReasonCode::ServerUnavailable));
         };
-        drop(members);
+        let (uid, qos) = (session.uid(), view.qos.min(options.qos()));
         let retain = view.retain && options.retain_as_published();
         let ids: &[u32] = if id == 0 { &[] } else { &[id] };
         self.group_turns.insert(text.into(), uid);
@@ -243,6 +257,17 @@ impl ShardHost {
     }
 }
 
+impl ShardHost {
+    /// Returns whether a session without a connection may end within seconds, or begin anew.
+    fn ends_soon(&self, session: SessionView<'_>) -> bool {
+        let is_claimed = self.clients.get(session.client_id()).is_some_and(|client| client.underway() > 0);
+        let is_live = self.live.contains_key(&session.uid());
+        !is_live && (is_claimed || session.ends() < self.replica.state().now().saturating_add(SOON_MS))
+    }
+}
+
+/// Time in milliseconds in which a session that ends is the last choice of its group.
+const SOON_MS: u64 = 10_000;
 /// Maximum number of sessions of a group that are looked at for one message.
 const MEMBERS_AT_ONCE: usize = 1024;
 

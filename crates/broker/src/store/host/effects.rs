@@ -110,12 +110,14 @@ impl ShardHost {
                     self.accepted(now, key, result_of(&answer), out);
                 }
             }
-            Continuation::Enqueue { message, append, group } => match answer {
-                Answer::Gone | Answer::Stale | Answer::Full => {
-                    self.session_gone(now, group, message, append, out);
-                }
-                _ => self.one_accepted(now, append, out),
-            },
+            Continuation::Enqueue { message, append, group, gone } => {
+                let reason = match answer {
+                    Answer::Full => ReasonCode::QuotaExceeded,
+                    Answer::Gone | Answer::Stale => gone,
+                    _ => return self.one_accepted(now, append, out),
+                };
+                self.session_gone(now, group.map(|group| (group, reason)), message, append, out);
+            }
             Continuation::Acknowledge { session, epoch, connection, packet_id, kind } => {
                 self.acknowledged((session, epoch), connection, packet_id, kind, &answer, out);
             }

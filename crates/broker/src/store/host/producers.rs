@@ -174,6 +174,15 @@ impl ShardHost {
         (!is_skip && !is_last && number.fits(command)).then_some(number)
     }
 
+    /// Returns whether the next command of the request that is being handled was applied before.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.producers.current.as_ref().is_some_and(
+            |Current { producer: Producer { owner, lane }, next, .. }| {
+                self.replica.state().has_applied(*owner, *lane, *next)
+            },
+        )
+    }
+
     /// Epoch for a change of subscriptions: that of the connection that asks for it, and 0, which is any, on a node
     /// alone and for operators. They change subscriptions of sessions without a connection, too.
     pub(super) fn epoch_of_request(&self) -> u32 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mqtt::PacketId;
+use mqtt::{PacketId, ReasonCode};
 use shard::{Command, SessionUid};
 
 use super::payers::RetainedCharge;
@@ -74,6 +74,8 @@ pub(super) enum Continuation {
         message: Message,
         append: Option<u32>,
         group: Option<GroupId>,
+        /// Reason for the group when the session has ended.
+        gone: ReasonCode,
     },
     Retain {
         append: Option<u32>,
