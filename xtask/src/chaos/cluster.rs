@@ -68,13 +68,15 @@ const CLUSTER_SETUPS: [ClusterSetup; 4] =
 
 impl ClusterSetup {
     fn plan(self) -> Plan {
-        let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: &[] };
+        // Each node has sessions of its own.
+        let own = &["cluster.replicas=0"];
+        let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: own };
         match self {
             Self::Five => five,
             Self::SmallDisks => Plan {
                 name: "disks",
                 disk_mib: Some(full::DISK_MIB),
-                settings: &["storage.segment_size=1MiB", "storage.reserve=2MiB"],
+                settings: &["cluster.replicas=0", "storage.segment_size=1MiB", "storage.reserve=2MiB"],
                 ..five
             },
             Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },

@@ -281,7 +281,7 @@ fn has_no_list(directory: &Path) -> String {
 fn has_own_sessions(directory: &Path) -> String {
     format!(
         "{}: durable sessions and retained messages of this node alone are stored here, and with cluster.replicas the \
-         cluster has them: start the node with an empty data directory, or without cluster.replicas",
+         cluster has them: start the node with an empty data directory, or with cluster.replicas = 0",
         directory.display()
     )
 }
