@@ -255,9 +255,10 @@ impl GroupHost {
                         let (message, identity) = (message.clone(), Some(identity));
                         let append = Request::Append { message, identity, refusal, token: Some(token) };
                         match token {
-                            // The worker of the publisher asks, because it knows whether the client is still there,
-                            // and what is on its way.
-                            Token::Publish { connection, .. } => {
+                            // In a cluster the Release of a client waits for what its worker has on the way to
+                            // shards. So that worker asks, if the client is still there. On a node alone, a repetition
+                            // asks after this request, because both come from here.
+                            Token::Publish { connection, .. } if self.routes.are_shards_agreed() => {
                                 let command = WorkerCommand::GroupsTook(self.id, append);
                                 out.commands.push((connection.worker, command));
                             }

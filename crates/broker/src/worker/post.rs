@@ -134,8 +134,8 @@ impl Worker {
         }
     }
 
-    /// Passes a message that shared groups have to its shard. In a cluster the Release of a client waits for what is on
-    /// its way, so nothing follows it. The client sends the message again, and groups may get it twice.
+    /// Passes a message that shared groups have to its shard. Nothing follows the Release of a client. It sends the message
+    /// again, and groups may get it twice.
     fn groups_took(&mut self, shard: ShardId, request: Request) {
         let publisher = match request.token() {
             Some(Token::Publish { connection, .. }) => Some(connection),
@@ -144,7 +144,7 @@ impl Worker {
         let is_open = |id: ConnectionId| {
             self.connections.get(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open)
         };
-        if !self.has_cluster_shards() || publisher.is_none_or(is_open) {
+        if publisher.is_none_or(is_open) {
             self.outbox.request(shard, request);
         }
     }
