@@ -29,6 +29,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReleaseKnown,
         shard::Mutation::KeepIncarnation,
         shard::Mutation::SkipRouteChanges,
+        shard::Mutation::ForgetGroups,
     ];
     let log = [
         storage::Mutation::SkipSync,
