@@ -175,17 +175,17 @@ pub enum WorkerCommand {
     Peers(Box<Inbound>),
     /// A frame of a worker of this node, for a shard of the receiver or for the receiver.
     ShardFrame(ShardFrame),
-    /// A completion for a worker of this node, when this node has reached this route position of the shard.
+    /// The worker waits until this node has reached this route position of a shard of the receiver. A
+    /// [`WorkerCommand::RoutesReached`] answers.
     AwaitRoutes {
         shard: ShardId,
         index: u64,
-        completion: Box<Completion>,
+        worker: WorkerId,
     },
-    /// A completion of a shard for a connection of the receiver, after this node has reached this route position.
-    RoutesKnown {
+    /// This node has reached this route position of a shard that the receiver waits for.
+    RoutesReached {
         shard: ShardId,
-        index: u64,
-        completion: Box<Completion>,
+        position: u64,
     },
     /// Events of the log for shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
@@ -267,7 +267,7 @@ impl WorkerCommand {
             | WorkerCommand::DropScan(_)
             | WorkerCommand::AuthResult(..)
             | WorkerCommand::AwaitRoutes { .. }
-            | WorkerCommand::RoutesKnown { .. }
+            | WorkerCommand::RoutesReached { .. }
             | WorkerCommand::RetryAuthorize(..)
             | WorkerCommand::StartReplica(_)
             | WorkerCommand::StopReplica(_)

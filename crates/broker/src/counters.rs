@@ -75,6 +75,9 @@ counters! {
         connect_timeouts as "disconnects" "reason" = "connect_timeout",
         /// Connections closed because the rest of a packet did not arrive in time.
         packet_timeouts as "disconnects" "reason" = "packet_timeout",
+        /// Connections closed because this node did not know the routes of their sessions within
+        /// `cluster.suback_timeout`.
+        routes_overdue as "disconnects" "reason" = "routes_overdue",
         /// Connections closed because another took their Client Identifier.
         taken_over as "disconnects" "reason" = "taken_over",
         /// Connections closed because their queue was full for too long: `queue.full_wait`, `queue.full_wait_total`, or

@@ -409,6 +409,8 @@ report! {
     agreed_announced,
     /// Clients that were refused because a node did not know the routes of their sessions in time.
     agreed_busy,
+    /// Connections whose own node did not know them in time.
+    agreed_overdue,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
 }

@@ -12,7 +12,7 @@ mod share;
 mod wants;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use batch::{
     Announce, Copies, Forward, Forwarded, Inbound, Leader, Outbound, PeerTicket, Port, PropagatedCopy,
@@ -49,4 +49,7 @@ pub trait Peers: Send + Sync {
 
     /// Notifies that there are [`changes`](crate::Routes::take_changes) where there were none.
     fn routes_changed(&self);
+
+    /// Maximum time for which a CONNACK or SUBACK waits until nodes know the subscriptions.
+    fn suback_timeout(&self) -> Duration;
 }

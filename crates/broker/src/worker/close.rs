@@ -159,6 +159,7 @@ impl Worker {
             self.end_flow(*flow);
         }
         self.forget_operators(id);
+        self.end_waits(id);
         let may_still = |(message, _): &(Message, u32)| {
             owner.as_ref().is_none_or(|owner| owner.may_still_publish(&self.node, self.clock.now(), message))
         };

@@ -493,6 +493,7 @@ impl Worker {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
             self.tend_reads();
+            self.end_overdue_waits();
             self.request_missing_retained();
             self.shards.report_live();
             self.publish_figures();

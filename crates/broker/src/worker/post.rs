@@ -123,12 +123,8 @@ impl Worker {
             WorkerCommand::AdminRequest(request) => self.admin_request(*request.0),
             WorkerCommand::Peers(inbound) => self.take_inbound(*inbound),
             WorkerCommand::ShardFrame(frame) => self.take_shard_frame(&frame),
-            WorkerCommand::AwaitRoutes { shard, index, completion } => {
-                self.await_routes(shard, index, *completion);
-            }
-            WorkerCommand::RoutesKnown { shard, index, completion } => {
-                self.routes_known(shard, index, *completion);
-            }
+            WorkerCommand::AwaitRoutes { shard, index, worker } => self.await_routes(shard, index, worker),
+            WorkerCommand::RoutesReached { shard, position } => self.routes_reached(shard, position),
             WorkerCommand::StartReplica(start) => self.start_replica(*start),
             WorkerCommand::StopReplica(shard) => self.stop_replica(shard),
         }

@@ -1,7 +1,7 @@
 //! Answers to publishers whose messages are for other nodes. The test plays the cluster.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::peers::{Copies, Inbound, Members, NodeIndex, Outbound, Peers, Wants, decode};
 use broker::settings::SharedStrategy;
@@ -31,6 +31,10 @@ impl Peers for Others {
     }
 
     fn routes_changed(&self) {}
+
+    fn suback_timeout(&self) -> Duration {
+        Duration::from_secs(10)
+    }
 }
 
 /// Connects `count` other nodes, which want `a/#`.

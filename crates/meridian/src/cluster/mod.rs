@@ -70,6 +70,8 @@ pub struct Cluster {
     tls: Mutex<Option<Tls>>,
     /// Maximum time to wait for another node's answer.
     request_timeout: Duration,
+    /// Maximum time for which a SUBACK waits.
+    suback_timeout: Duration,
     shutdown: Shutdown,
     /// This node, if the shards belong to the cluster.
     own: Option<NodeIncarnation>,
@@ -362,6 +364,7 @@ impl Cluster {
             shared: Arc::default(),
             tls: in_use,
             request_timeout: settings.request_timeout,
+            suback_timeout: settings.suback_timeout,
             shutdown: Shutdown::default(),
             own: shares_shards.then_some(own),
             replicas: Mutex::default(),
@@ -592,6 +595,10 @@ impl Peers for Cluster {
     fn routes_changed(&self) {
         self.send(RouterCommand::RoutesChanged);
     }
+
+    fn suback_timeout(&self) -> Duration {
+        self.suback_timeout
+    }
 }
 
 /// The cluster router on its thread.
@@ -820,6 +827,7 @@ mod tests {
             shared: Arc::default(),
             tls: Mutex::default(),
             request_timeout: Duration::ZERO,
+            suback_timeout: Duration::ZERO,
             shutdown: Shutdown::default(),
             own: None,
             replicas: Mutex::default(),

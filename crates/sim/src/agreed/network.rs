@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::peers::{Announce, Outbound, Peers, ShardFrame};
 use broker::{Frame, Node, ShardId, WorkerId};
@@ -37,6 +37,9 @@ pub enum Step {
     /// A node knows each roster that an earlier leader of a shard may have known.
     MembersSettled { node: usize, shard: u16, term: u64 },
 }
+
+/// Maximum time for which a SUBACK or CONNACK waits until its own node knows the routes.
+const SUBACK_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Output of the workers of a node in one turn.
 #[derive(Default)]
@@ -87,6 +90,10 @@ impl Peers for Mailbox {
     }
 
     fn routes_changed(&self) {}
+
+    fn suback_timeout(&self) -> Duration {
+        SUBACK_TIMEOUT
+    }
 }
 
 /// A frame on its way.

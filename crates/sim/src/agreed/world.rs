@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use broker::peers::{Inbound, LastIncarnation, Leader, MemberIncarnations, Port, ShardFrame};
 use broker::settings::Settings;
-use broker::{PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, Time, WorkerId};
+use broker::{
+    LaneCounters, PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, Time, WorkerId,
+};
 use consensus::{LogGroup, Member, ReplicaId};
 use shardlog::{AgreementInput, TargetMembers};
 
@@ -67,6 +69,7 @@ struct Host {
     /// Counters of the node that were reported.
     counted: ReplicaCounters,
     counted_reads: ReadCounters,
+    counted_lanes: LaneCounters,
     /// Shards that the node leads, with the term, as far as it has said so.
     leads: BTreeMap<ShardId, u64>,
     /// Leaders that the node knows.
@@ -171,6 +174,7 @@ impl AgreedShards {
                 incarnation: 0,
                 counted: ReplicaCounters::default(),
                 counted_reads: ReadCounters::default(),
+                counted_lanes: LaneCounters::default(),
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
             }
@@ -257,7 +261,7 @@ impl AgreedShards {
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
                 && missing_jobs(&self.clients, &self.messages).is_empty()
                 && self.retained.is_settled();
-            if are_settled && self.are_equal() && self.unanswered() == 0 {
+            if are_settled && self.are_equal() && self.unanswered() == 0 && self.waiting() == 0 {
                 break;
             }
         }
@@ -266,6 +270,7 @@ impl AgreedShards {
         assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
         assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
         assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
+        assert_eq!(self.waiting(), 0, "completions that wait for routes, or behind one that does");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
         self.read_everywhere();
     }
@@ -297,6 +302,12 @@ impl AgreedShards {
     fn unanswered(&self) -> u64 {
         let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
         nodes.map(|node| node.lane_counters().unanswered_bytes).sum()
+    }
+
+    /// Completions that wait for routes, and those behind them.
+    fn waiting(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        nodes.map(|node| node.lane_counters()).map(|counters| counters.waiting + counters.held).sum()
     }
 
     /// Last record that each replica has applied, by node and shard.
@@ -333,7 +344,10 @@ impl AgreedShards {
             self.cx.report.agreed_read_leader_pages += counted.leader_pages - before.leader_pages;
             self.cx.report.agreed_read_unreadable += counted.unreadable - before.unreadable;
             self.cx.report.agreed_read_dropped += counted.dropped - before.dropped;
-            assert_eq!(node.lane_counters().malformed, 0, "no node sends bytes that are no frames");
+            let counted = node.lane_counters();
+            assert_eq!(counted.malformed, 0, "no node sends bytes that are no frames");
+            self.cx.report.agreed_overdue += counted.overdue - host.counted_lanes.overdue;
+            host.counted_lanes = counted;
             for shard in (0..SHARDS).map(ShardId) {
                 let Some((index, digest)) = node.digest(shard) else { continue };
                 let known = *self.digests.entry((shard, index)).or_insert(digest);
@@ -466,6 +480,7 @@ impl AgreedShards {
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
         self.leases.start(at);
         (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
+        host.counted_lanes = LaneCounters::default();
         (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
             Ok(node) => host.node = Some(node),

@@ -8,10 +8,10 @@
 mod asking;
 mod frame;
 mod retained;
+mod route_waits;
 mod routes;
 mod serving;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,15 +25,20 @@ use self::frame::{
 pub use self::retained::ReadCounters;
 pub(super) use self::retained::Reader;
 use self::retained::RetainedReads;
+use self::route_waits::{Added, Askers, RouteWaits};
 use self::routes::{Learning, Sharing};
 use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Claimed, WorkerCommand};
-use crate::connection::AckKind;
+use crate::connection::{AckKind, Phase};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
 use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
+
+/// Reason String for a connection whose SUBACK would have to wait for longer than `cluster.suback_timeout`.
+const UNKNOWN_HERE: &str =
+    "Server busy: this node has not learned of the subscription in time; subscribe again";
 
 /// Decodes bytes as a frame between a worker and a shard, for the fuzz target.
 pub fn decode_frame_form(bytes: &[u8]) {
@@ -58,12 +63,10 @@ pub(super) struct Lanes {
     sharing: Sharing,
     /// Route positions of this node that were reported, of the shards of this worker.
     reached: [u64; SHARDS as usize],
-    /// Completions that wait until this node has reached a route position of a shard of this worker.
-    parked: Vec<(ShardId, u64, Completion)>,
-    /// Completions of Claims that wait until other nodes have reached one.
-    announced: BTreeMap<(u32, u32), (ShardId, u64, Completion)>,
-    /// Connections whose Claim has such a completion, with the later ones in their order.
-    held: BTreeMap<(u32, u32), Vec<Completion>>,
+    /// Workers that wait until this node has reached a route position of a shard of this worker.
+    askers: Askers,
+    /// Completions for connections of this worker that wait until nodes have reached route positions.
+    waits: RouteWaits,
     counters: LaneCounters,
 }
 
@@ -76,8 +79,12 @@ pub struct LaneCounters {
     pub malformed: u64,
     /// Bytes of requests that are not answered now.
     pub unanswered_bytes: u64,
-    /// Completions that wait now until this node knows routes.
-    pub parked: u64,
+    /// Completions that wait now until nodes know routes.
+    pub waiting: u64,
+    /// Completions that wait now behind that of a Claim.
+    pub held: u64,
+    /// Connections that were closed because this node did not know routes in time.
+    pub overdue: u64,
 }
 
 impl LaneCounters {
@@ -88,7 +95,9 @@ impl LaneCounters {
             rounds: self.rounds + other.rounds,
             malformed: self.malformed + other.malformed,
             unanswered_bytes: self.unanswered_bytes + other.unanswered_bytes,
-            parked: self.parked + other.parked,
+            waiting: self.waiting + other.waiting,
+            held: self.held + other.held,
+            overdue: self.overdue + other.overdue,
         }
     }
 }
@@ -103,9 +112,8 @@ impl Lanes {
             learning: Learning::default(),
             sharing: Sharing::default(),
             reached: [0; SHARDS as usize],
-            parked: Vec::new(),
-            announced: BTreeMap::new(),
-            held: BTreeMap::new(),
+            askers: Askers::default(),
+            waits: RouteWaits::default(),
             counters: LaneCounters::default(),
         }
     }
@@ -126,7 +134,8 @@ impl Worker {
     pub fn lane_counters(&self) -> LaneCounters {
         let counters = |lanes: &Lanes| LaneCounters {
             unanswered_bytes: lanes.asking.bytes() as u64,
-            parked: lanes.parked.len() as u64,
+            waiting: lanes.waits.len() as u64,
+            held: lanes.waits.held() as u64,
             ..lanes.counters
         };
         self.lanes.as_deref().map(counters).unwrap_or_default()
@@ -371,55 +380,74 @@ impl Worker {
     /// Handles a completion of a shard. CONNACK and SUBACK are sent when this node and the others know the
     /// subscriptions. Otherwise a message that the client publishes next would not find them.
     fn shard_completion(&mut self, shard: ShardId, index: u64, completion: Completion) {
+        let now = self.clock.now();
         let Some(lanes) = &mut self.lanes else { return };
-        let ConnectionId { slot, generation, .. } = completion.connection();
-        let closes = matches!(completion, Completion::Revoke { .. } | Completion::QueueFull { .. });
-        if let Some(held) = lanes.held.get_mut(&(slot, generation)).filter(|_| !closes) {
-            return held.push(completion);
+        let connection = completion.connection();
+        let occupant = self.connections.get(connection.slot, connection.generation);
+        if occupant.is_none_or(|occupant| occupant.phase == Phase::Closing) {
+            // Nothing may wait for a connection that is gone: nobody would forget it.
+            return self.completion(completion);
         }
-        let is_claimed = matches!(&completion, Completion::Claimed(claimed) if claimed.session.is_some());
+        let closes = matches!(completion, Completion::Revoke { .. } | Completion::QueueFull { .. });
+        let completion = match closes {
+            true => Some(completion),
+            false => lanes.waits.add_held(completion),
+        };
+        let Some(completion) = completion else { return };
+        // A new session has no subscriptions.
+        let is_claimed = matches!(&completion, Completion::Claimed(claimed) if claimed.session_present);
         if is_claimed {
-            lanes.held.insert((slot, generation), Vec::new());
+            lanes.waits.hold(connection);
         }
         let changes = matches!(completion, Completion::Subscribed { .. } | Completion::Unsubscribed { .. });
-        if is_claimed || changes {
-            let host = WorkerId::host_of(shard, self.node.workers);
-            let completion = Box::new(completion);
-            return self.outbox.post(host, WorkerCommand::AwaitRoutes { shard, index, completion });
+        if !is_claimed && !changes {
+            return self.completion(completion);
         }
-        self.completion(completion);
+        match lanes.waits.add(now, (shard, index), completion) {
+            Added::Known(completion) => self.routes_known(shard, index, *completion),
+            Added::Waits { asks: true } => {
+                let host = WorkerId::host_of(shard, self.node.workers);
+                self.outbox.post(host, WorkerCommand::AwaitRoutes { shard, index, worker: self.id });
+            }
+            Added::Waits { asks: false } => {}
+        }
     }
 
     /// Handles the completions that came after that of a Claim.
-    pub(super) fn release_held(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) {
-        let held = self.lanes.as_mut().and_then(|lanes| lanes.held.remove(&(slot, generation)));
+    pub(super) fn release_held(&mut self, connection: ConnectionId) {
+        let held = self.lanes.as_mut().map(|lanes| lanes.waits.take_held(connection));
         held.into_iter().flatten().for_each(|completion| self.completion(completion));
     }
 
-    /// Handles a completion that waits until this node has reached a route position of a shard of this worker.
-    pub(super) fn await_routes(&mut self, shard: ShardId, index: u64, completion: Completion) {
-        if let Some(lanes) = &mut self.lanes {
-            lanes.parked.push((shard, index, completion));
+    /// Notes that a worker waits until this node has reached a route position of a shard of this worker.
+    pub(super) fn await_routes(&mut self, shard: ShardId, index: u64, worker: WorkerId) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let position = lanes.reached[shard.index()];
+        if position < index {
+            return lanes.askers.add(shard, worker, index);
         }
-        self.release_completions();
+        self.outbox.post(worker, WorkerCommand::RoutesReached { shard, position });
     }
 
-    /// Releases completions whose routes this node knows.
-    fn release_completions(&mut self) {
-        let Some(lanes) = self.lanes.as_mut().filter(|lanes| !lanes.parked.is_empty()) else { return };
-        let reached = &lanes.reached;
-        let is_known = |(shard, index, _): &mut (ShardId, u64, Completion)| reached[shard.index()] >= *index;
-        let released: Vec<_> = lanes.parked.extract_if(.., is_known).collect();
-        for (shard, index, completion) in released {
-            let worker = completion.connection().worker;
-            let completion = Box::new(completion);
-            self.outbox.post(worker, WorkerCommand::RoutesKnown { shard, index, completion });
+    /// Tells the workers that wait for it which route position this node has reached.
+    fn tell_reached(&mut self, shard: ShardId, position: u64) {
+        let Some(lanes) = &mut self.lanes else { return };
+        for worker in lanes.askers.reach(shard, position) {
+            self.outbox.post(worker, WorkerCommand::RoutesReached { shard, position });
+        }
+    }
+
+    /// Handles the completions that have waited until this node has reached a route position.
+    pub(super) fn routes_reached(&mut self, shard: ShardId, position: u64) {
+        let Some(lanes) = &mut self.lanes else { return };
+        for (shard, index, completion) in lanes.waits.reach(shard, position) {
+            self.routes_known(shard, index, completion);
         }
     }
 
     /// Handles a completion whose routes this node knows. The client gets its CONNACK or SUBACK when the other nodes
     /// know them, too.
-    pub(super) fn routes_known(&mut self, shard: ShardId, index: u64, completion: Completion) {
+    fn routes_known(&mut self, shard: ShardId, index: u64, completion: Completion) {
         match &completion {
             Completion::Subscribed { connection, ticket, .. } => {
                 if let Some(pending) = self.pending_ack(*connection, *ticket, AckKind::Sub) {
@@ -431,8 +459,7 @@ impl Worker {
             {
                 let connection = *connection;
                 if let Some(lanes) = &mut self.lanes {
-                    let key = (connection.slot, connection.generation);
-                    lanes.announced.insert(key, (shard, index, completion));
+                    lanes.waits.announce((shard, index), completion);
                     return self.peers.announce_claim(connection, (shard, index));
                 }
                 return;
@@ -445,15 +472,53 @@ impl Worker {
     /// Handles that the other nodes know the routes of a session that a connection has claimed, or that one has not
     /// confirmed it in time.
     pub(super) fn claim_announced(&mut self, connection: ConnectionId, is_known: bool) {
-        let key = (connection.slot, connection.generation);
         let Some(lanes) = &mut self.lanes else { return };
-        let Some((shard, index, completion)) = lanes.announced.remove(&key) else { return };
+        let Some((shard, index, completion)) = lanes.waits.take_announced(connection) else { return };
         if is_known {
             self.peers.note_known((shard, index));
             return self.completion(completion);
         }
-        lanes.held.remove(&key);
         self.claim_unknown_elsewhere(connection);
+    }
+
+    /// Answers the completions that have waited too long for this node: the shard's replica here has failed, or nothing
+    /// of the leader arrives. The client learns the same as when another node does not know the routes in time.
+    pub(super) fn end_overdue_waits(&mut self) {
+        let now = self.clock.now();
+        let Some(timeout) = self.node.routes.peers().map(|peers| peers.suback_timeout()) else { return };
+        let Some(since) = now.0.checked_sub(timeout.as_millis() as u64) else { return };
+        while let Some(lanes) = &mut self.lanes
+            && let Some((shard, index, completion)) = lanes.waits.take_overdue(Time(since))
+        {
+            let connection = completion.connection();
+            match completion {
+                Completion::Claimed(_) => self.claim_unknown_elsewhere(connection),
+                Completion::Subscribed { .. } => {
+                    self.close_because(connection.slot, ReasonCode::ServerBusy, UNKNOWN_HERE);
+                }
+                // The shard delivers nothing for the filters any more, whatever this node knows.
+                completion => {
+                    self.routes_known(shard, index, completion);
+                    continue;
+                }
+            }
+            if let Some(lanes) = &mut self.lanes {
+                lanes.counters.overdue += 1;
+            }
+            self.counters.routes_overdue += 1;
+            tracing::debug!(
+                shard = shard.0,
+                index,
+                "connection closed: this node does not know the routes of its session in time"
+            );
+        }
+    }
+
+    /// Forgets what waits for a connection that is closed.
+    pub(super) fn end_waits(&mut self, connection: ConnectionId) {
+        if let Some(lanes) = &mut self.lanes {
+            lanes.waits.end(connection);
+        }
     }
 
     /// Announces that this node leads a shard now, or does not any more.
@@ -534,8 +599,6 @@ impl Worker {
             return;
         }
         lanes.own.incarnation = incarnation;
-        lanes.held.clear();
-        lanes.announced.clear();
         lanes.learning.restart();
         let claimed: Vec<u32> = self
             .connections

@@ -342,8 +342,10 @@ impl Worker {
             }
         }
         self.peers.outbound.route_positions.extend(&moved);
-        moved.into_iter().for_each(|(shard, _)| self.share_routes(shard));
-        self.release_completions();
+        for (shard, position) in moved {
+            self.share_routes(shard);
+            self.tell_reached(shard, position);
+        }
     }
 }
 
