@@ -38,28 +38,35 @@ impl From<AgreementInput> for StoreEvent {
     }
 }
 
-/// A read from the log, for a thread that may wait for the disk.
+/// A read from the log for an agreement, on a thread that may wait for the disk.
 #[derive(Debug)]
-pub enum AgreementRead {
+pub struct AgreementRead {
+    data: Requested,
+    /// Shared with the agreement: another replica of the shard begins when the agreement has the result.
+    _exists: Arc<()>,
+}
+
+#[derive(Debug)]
+enum Requested {
     Log(LogRead),
     Bodies(BodiesRead),
 }
 
 impl AgreementRead {
-    /// Reads, and returns the result for the agreement of the shard.
-    pub fn run(self, log: &Log) -> AgreementInput {
-        match self {
-            Self::Log(read) => AgreementInput::Read(read.run(log)),
-            Self::Bodies(read) => AgreementInput::Bodies(read.run(log)),
-        }
+    /// Reads, and passes the result to `deliver`, for the agreement of the shard.
+    pub fn run(self, log: &Log, deliver: impl FnOnce(AgreementInput)) {
+        deliver(match self.data {
+            Requested::Log(read) => AgreementInput::Read(read.run(log)),
+            Requested::Bodies(read) => AgreementInput::Bodies(read.run(log)),
+        });
     }
 
     /// Ends the read as on a disk that fails to read.
-    pub fn fail(self, why: &str) -> AgreementInput {
-        match self {
-            Self::Log(read) => AgreementInput::Read(read.fail(why)),
-            Self::Bodies(read) => AgreementInput::Bodies(read.fail()),
-        }
+    pub fn fail(self, why: &str, deliver: impl FnOnce(AgreementInput)) {
+        deliver(match self.data {
+            Requested::Log(read) => AgreementInput::Read(read.fail(why)),
+            Requested::Bodies(read) => AgreementInput::Bodies(read.fail()),
+        });
     }
 }
 
@@ -296,7 +303,7 @@ impl ShardAgreement {
                 if keys.last().is_some_and(|last| last.index() > self.durable().min(self.applied)) => {}
             Some(ShardFrame::Fetch { number, keys }) => {
                 if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
-                    (self.owner.schedule_read)(self.shard, AgreementRead::Bodies(read));
+                    self.schedule(Requested::Bodies(read));
                 }
             }
             Some(ShardFrame::Bodies(piece)) => {
@@ -426,10 +433,14 @@ impl ShardAgreement {
         }
     }
 
+    fn schedule(&self, data: Requested) {
+        (self.owner.schedule_read)(self.shard, AgreementRead { data, _exists: self.exists.clone() });
+    }
+
     /// Takes the output of the replica for others.
     fn take_output(&mut self) {
         while let Some(read) = self.replica.poll_read() {
-            (self.owner.schedule_read)(self.shard, AgreementRead::Log(read));
+            self.schedule(Requested::Log(read));
         }
         while let Some(vacate) = self.replica.poll_vacate() {
             let storage::Vacate { segment, entries, bodies, .. } = vacate;

@@ -51,6 +51,8 @@ pub struct LogNotifier {
     /// True if the node's shards have agreements with other nodes.
     are_agreed: bool,
     attached: Mutex<Attached>,
+    /// Shared with the reads of each shard that have no result yet.
+    reads: [Arc<()>; SHARDS as usize],
 }
 
 /// Shards whose agreements run on the node.
@@ -143,6 +145,11 @@ impl LogNotifier {
             attached.dropping.remove(&shard);
         }
         has_dropped
+    }
+
+    /// Returns whether reads of a shard have no result yet. The result for a replica must not reach the next one.
+    pub(crate) fn has_reads(&self, shard: ShardId) -> bool {
+        Arc::strong_count(&self.reads[usize::from(shard.0)]) > 1
     }
 
     fn dropped(&self, shard: ShardId) {
@@ -292,6 +299,8 @@ pub struct ReadRequest {
     messages: Requested,
     /// The batches are entries of an agreement.
     is_agreed: bool,
+    /// Counted by [`LogNotifier::has_reads`] until the shard has the result.
+    _counted: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -328,7 +337,9 @@ impl ShardLog {
     }
 
     fn schedule(&self, shard: ShardId, messages: Requested) {
-        (self.schedule_read)(ReadRequest { shard, messages, is_agreed: self.notifier.are_agreed });
+        let counted = self.notifier.reads[usize::from(shard.0)].clone();
+        let is_agreed = self.notifier.are_agreed;
+        (self.schedule_read)(ReadRequest { shard, messages, is_agreed, _counted: counted });
     }
 }
 

@@ -57,13 +57,13 @@ pub struct PlacedReplicas {
 struct Running {
     since: u64,
     told: Option<TargetMembers>,
-    /// Shared with the agreement, as long as it exists.
+    /// Shared with the agreement and its reads, as long as they exist.
     exists: Weak<()>,
 }
 
 /// Step of a replica that ends.
 enum Ending {
-    /// The worker may still have it.
+    /// The worker may still have it, or a thread that reads for it.
     Stops(Weak<()>),
     /// The log is dropping its data.
     Drops,
@@ -213,7 +213,12 @@ impl PlacedReplicas {
         }
         self.recovered.retain(|group| !is_of(id, group));
         match self.ending.get(&id) {
-            Some(Ending::Stops(exists)) if exists.strong_count() > 0 => Ok(false),
+            // Its reads may have no result yet, and may write to the log.
+            Some(Ending::Stops(exists))
+                if exists.strong_count() > 0 || self.config.notifier.has_reads(id) =>
+            {
+                Ok(false)
+            }
             Some(Ending::Stops(_)) | None => {
                 self.config.notifier.drops(id);
                 self.config.log.drop_group(group_of(id));

@@ -464,7 +464,7 @@ impl Node {
                 }
                 PendingRead::Shard(reading) => reading.run(self.log.log(), &self.log_events),
                 PendingRead::Agreement(shard, reading) => {
-                    self.node.store_event(shard, reading.run(self.log.log()).into());
+                    reading.run(self.log.log(), |input| self.node.store_event(shard, input.into()));
                 }
             }
             self.send_posted(cx);

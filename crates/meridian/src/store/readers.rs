@@ -85,7 +85,7 @@ fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<Read>>) {
         match read {
             Read::Messages(request) => request.run(log, notifier),
             Read::Log(read, callback) => callback(read.run(log)),
-            Read::Agreement(shard, read, notifier) => notifier.tell(shard, read.run(log)),
+            Read::Agreement(shard, read, notifier) => read.run(log, |input| notifier.tell(shard, input)),
         }
     }
 }

@@ -10,7 +10,7 @@ use storage::fault::FaultDisk;
 use storage::{Record, Writer};
 
 use super::*;
-use crate::log::{EventForwarder, ShardLog};
+use crate::log::{EventForwarder, ReadRequest, ShardLog};
 
 const OWN: CoreLog = CoreLog { node: NodeId(1), replica: ReplicaId(10) };
 const OTHER: CoreLog = CoreLog { node: NodeId(2), replica: ReplicaId(20) };
@@ -24,6 +24,9 @@ struct Core {
     posted: Arc<Mutex<Vec<WorkerCommand>>>,
     stored: Arc<Mutex<StoredReplicas>>,
     log: Log,
+    shard_log: Arc<ShardLog>,
+    /// Reads that no thread has run.
+    reads: Arc<Mutex<Vec<ReadRequest>>>,
     writer: Writer,
 }
 
@@ -34,7 +37,10 @@ impl Core {
         let events = Box::new(EventForwarder(notifier.clone()));
         let opened = storage::open(Arc::new(disk.clone()), options, events, &mut |_| ()).expect("a log");
         let (log, writer) = (opened.log.clone(), opened.writer);
-        let shard_log = ShardLog::new(opened.log, notifier.clone(), |_| ());
+        let reads = Arc::<Mutex<Vec<ReadRequest>>>::default();
+        let queue = reads.clone();
+        let shard_log =
+            ShardLog::new(opened.log, notifier.clone(), move |read| sync::lock(&queue).push(read));
         let store = Store {
             log: Some(shard_log.clone()),
             shards: Vec::new(),
@@ -65,7 +71,7 @@ impl Core {
             }),
         };
         let replicas = PlacedReplicas::new(config, stored, opened.recovery.groups);
-        Self { replicas, _node: node, posted, stored: list, log, writer }
+        Self { replicas, _node: node, posted, stored: list, log, shard_log, reads, writer }
     }
 
     fn follow(&mut self, placement: &Placement) -> Result<(), String> {
@@ -157,6 +163,34 @@ fn a_replica_begins_once_ends_with_its_data_and_never_runs_again() {
     assert_eq!(started.len(), 1);
     assert!(told[0].founders.is_empty(), "the group exists");
     assert_eq!(core.list(), (12, vec![(SHARD, 12)]));
+}
+
+/// The next replica would take the result for its own, and the log would count what the first one has written to it.
+#[test]
+fn a_replica_ends_when_the_log_has_read_what_it_asked_for() {
+    let disk = FaultDisk::new(4);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    core.follow(&placement(5, 5, &[(OWN, 5), (OTHER, 5)])).expect("a replica");
+    let (started, ..) = core.posted();
+    core.shard_log.read(SHARD, Vec::new());
+    core.shard_log.keep(SHARD, Vec::new(), false);
+    let moved = placement(12, 12, &[(OTHER, 5), (OWN, 12)]);
+    core.follow(&moved).expect("it ends");
+    drop(started);
+    for left in [2, 1] {
+        for _ in 0..3 {
+            core.follow(&moved).expect("it waits for the reads");
+            core.writer.commit_once().expect("a disk");
+        }
+        assert_eq!(core.list().1, [(SHARD, 5)], "{left} reads are under way");
+        assert!(core.posted().0.is_empty(), "{left} reads are under way");
+        let read = sync::lock(&core.reads).pop().expect("a read");
+        read.fail(&core.replicas.config.notifier);
+    }
+    core.follow(&moved).expect("its data goes");
+    core.writer.commit_once().expect("a disk");
+    core.follow(&moved).expect("the next one begins");
+    assert_eq!((core.posted().0.len(), core.list().1), (1, vec![(SHARD, 12)]));
 }
 
 #[test]
