@@ -45,6 +45,11 @@ pub struct SessionId {
 }
 
 impl SessionId {
+    /// Shard and slot of the session with an [origin](Self::origin).
+    pub(crate) fn of_origin(origin: u64) -> (ShardId, u32) {
+        (ShardId((origin >> 48) as u16), (origin & u64::from(shard::SESSIONS_MAX - 1)) as u32)
+    }
+
     /// Origin of the session's messages, see [`Identity`](crate::store::Identity). No other session has it while any
     /// node may remember it. The highest bit is not set.
     pub fn origin(self) -> u64 {

@@ -27,7 +27,8 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::store::{
-    Agreement, Condition, GroupName, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent, StoreLog,
+    Agreement, Condition, GroupName, Identity, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent,
+    StoreLog, stale_identities,
 };
 use crate::worker::Worker;
 
@@ -86,6 +87,8 @@ pub struct Node {
     has_begun: AtomicBool,
     /// Restored shards, until their workers take them.
     found: Mutex<Vec<Shard>>,
+    /// Identities that the shards have to forget at the start.
+    stale: Mutex<Vec<(ShardId, Identity)>>,
     /// Agreements of the shards, until their workers take them.
     agreements: Mutex<Vec<(ShardId, Box<dyn Agreement>)>>,
     /// Counter that assigned Client Identifiers are made of.
@@ -274,6 +277,7 @@ impl Node {
             log,
             incarnation,
             own,
+            stale: Mutex::new(if own.is_none() { stale_identities(&shards) } else { Vec::new() }),
             found: Mutex::new(shards),
             agreements: Mutex::new(agreements),
             has_begun: AtomicBool::new(false),
@@ -438,6 +442,11 @@ impl Node {
             Some(at) => found.swap_remove(at),
             None => Shard::new(id.0, self.hash_key),
         }
+    }
+
+    /// Takes the identities that the shards have to forget, once.
+    pub(crate) fn take_stale_identities(&self) -> Vec<(ShardId, Identity)> {
+        std::mem::take(&mut *sync::lock(&self.stale))
     }
 
     /// Takes the agreement of a shard that other nodes have too.

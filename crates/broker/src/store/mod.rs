@@ -14,6 +14,7 @@ mod replica;
 mod replica_routes;
 mod retained_stamps;
 mod shard_routes;
+mod stale;
 pub(crate) mod wire;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use log::{
 pub use replica::ReplicaCounters;
 pub(crate) use replica_routes::ReplicaRoutes;
 pub(crate) use shard_routes::ShardRoutes;
+pub(crate) use stale::stale_identities;
 #[doc(hidden)]
 pub use wire::{check_wire_form, decode_wire_form};
 

@@ -67,7 +67,7 @@ use crate::overload::Level;
 use crate::retained::RetainedShard;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::store::{Follower, HostContext, ReplicaStart, ShardHost};
+use crate::store::{Follower, HostContext, ReplicaStart, Request, ShardHost};
 use crate::subscriptions::Subscriptions;
 use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
@@ -235,6 +235,9 @@ impl Worker {
     pub(crate) fn start_shards(&mut self) {
         self.shards.start(self.clock.now(), self.node.incarnation);
         self.apply_output();
+        for (shard, identity) in self.node.take_stale_identities() {
+            self.outbox.request(shard, Request::ForgetIdentity { identity });
+        }
         self.stage = Stage::Serving;
         if self.shards.iter().any(|shard| shard.retained_len() > 0) {
             self.published().retained_used.store(true, std::sync::atomic::Ordering::SeqCst);

@@ -485,6 +485,71 @@ fn the_first_message_after_a_restart_finds_all_durable_subscriptions() {
     }
 }
 
+/// [MQTT-4.3.3-4]: the process ends after PUBCOMP, before the shards of the receivers have forgotten the message. The
+/// message after the next one with the Packet Identifier has the same identity, and is another message.
+#[test]
+fn a_message_with_the_identity_of_one_before_a_crash_is_another_message() {
+    let (mut net, log) = Net::with_log(3, settings(), Arc::new(AllowAll));
+    for (name, topic) in [("a", "t/1"), ("b", "t/1"), ("c", "t/1"), ("d", "t/2")] {
+        let peer = connect(&mut net, &log, 1, durable(V5, name));
+        net.send(peer, subscribe(1).to(topic, ExactlyOnce));
+        net.sync(&log);
+        net.lose(peer);
+        net.sync(&log);
+    }
+    net.store.fail(Kind::ForgetIdentity, ReasonCode::UnspecifiedError);
+    let publisher = connect(&mut net, &log, 0, durable(V5, "p"));
+    exchange(&mut net, &log, publisher, "t/1", "first");
+    let (mut net, log) = net.just_after_crash(&log, Travel::Shuffled(1));
+    assert_eq!(net.identities(), 3, "the shards have not forgotten it");
+    let publisher = connect(&mut net, &log, 0, durable(V5, "p"));
+    exchange(&mut net, &log, publisher, "t/2", "second");
+    exchange(&mut net, &log, publisher, "t/1", "third");
+    for name in ["a", "b", "c"] {
+        assert_eq!(drained_exactly(&mut net, &log, name), ["first", "third"], "{name}");
+    }
+}
+
+/// [MQTT-4.3.3-4]: shards get a message while their commands to forget the last but one of the Packet Identifier are on
+/// their way to the log.
+#[test]
+fn an_identity_that_is_about_to_be_forgotten_belongs_to_the_next_message() {
+    everywhere(settings, |net, log| {
+        for (name, topic) in [("a", "t/1"), ("b", "t/1"), ("c", "t/1"), ("d", "t/2")] {
+            let peer = connect(net, log, 1, durable(V5, name));
+            net.send(peer, subscribe(1).to(topic, ExactlyOnce));
+            net.sync(log);
+            net.lose(peer);
+            net.sync(log);
+        }
+        let publisher = connect(net, log, 0, durable(V5, "p"));
+        exchange(net, log, publisher, "t/1", "first");
+        exchange(net, log, publisher, "t/2", "second");
+        assert!(net.identities() > 0, "the shards of the first have not forgotten it");
+        exchange(net, log, publisher, "t/1", "third");
+        for name in ["a", "b", "c"] {
+            assert_eq!(drained_exactly(net, log, name), ["first", "third"], "{name}");
+        }
+    });
+}
+
+/// Publishes a message at QoS 2 with Packet Identifier 7, until PUBCOMP.
+fn exchange(net: &mut Net, log: &Log, publisher: Peer, topic: &str, payload: &str) {
+    net.send(publisher, message(topic, payload).qos2(7));
+    net.sync(log);
+    net.send(publisher, pubrel(7));
+    net.sync(log);
+    assert_eq!(net.received(publisher), [pubrec(7), pubcomp(7)], "{payload}");
+}
+
+/// All messages that a durable session gets at QoS 2, without its answers.
+fn drained_exactly(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
+    let peer = net.connecting(1, durable(V5, name));
+    net.sync(log);
+    let payload = |sent| if let Sent::Publish(message) = sent { Some(message.payload) } else { None };
+    net.received(peer).into_iter().filter_map(payload).collect()
+}
+
 /// All messages that a durable session gets and acknowledges.
 fn drained(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
     let peer = net.connecting(1, durable(V5, name));

@@ -113,6 +113,11 @@ impl Shard {
         self.identities.len()
     }
 
+    /// Iterates over the recorded identities.
+    pub fn known_identities(&self) -> impl Iterator<Item = Identity> {
+        self.identities.iter().copied()
+    }
+
     /// Returns whether a message with this identity was accepted.
     pub fn knows(&self, identity: Identity) -> bool {
         self.identities.contains(&identity) && !mutated(Mutation::ForgetIdentities)
@@ -120,6 +125,11 @@ impl Shard {
 
     pub fn session_of(&self, client_id: &str) -> Option<SessionUid> {
         Some(self.sessions.at(self.sessions.slot_of(client_id)?)?.uid)
+    }
+
+    /// Returns the session that has a slot now.
+    pub fn session_at_slot(&self, slot: u32) -> Option<SessionView<'_>> {
+        self.sessions.at(slot).map(|session| self.view(session))
     }
 
     pub fn session(&self, uid: SessionUid) -> Option<SessionView<'_>> {
@@ -297,6 +307,11 @@ impl<'a> SessionView<'a> {
     /// Returns whether QoS 2 publishes of the session were ever received, as far as the state shows.
     pub fn has_received(self) -> bool {
         self.session.inbound().is_some()
+    }
+
+    /// Returns whether the number of releases of a Packet Identifier is odd.
+    pub fn has_toggle(self, id: u16) -> bool {
+        PacketId::new(id).is_some_and(|id| self.session.inbound().is_some_and(|inbound| inbound.toggle(id)))
     }
 
     /// Returns the pages of toggles that are set: bit `b` of page `p` belongs to Packet Identifier 64 p + b.

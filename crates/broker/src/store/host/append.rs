@@ -1,5 +1,6 @@
 //! Messages for durable sessions, and the requests that wait until they are queued.
 
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use mqtt::ReasonCode;
@@ -31,7 +32,7 @@ impl ShardHost {
                 // The answer is the same as for the first.
                 return append.duplicates.extend(token);
             }
-            if self.replica.state().knows(identity.into()) {
+            if self.knows(identity) {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
             }
         }
@@ -46,12 +47,27 @@ impl ShardHost {
         self.publish(now, message, identity, append, out);
     }
 
+    /// Returns whether a message with this identity was accepted, and its publisher may send it again.
+    fn knows(&self, identity: Identity) -> bool {
+        self.replica.state().knows(identity.into()) && !self.published.forgetting.contains_key(&identity)
+    }
+
+    /// Handles that the state has forgotten an identity.
+    pub(super) fn forgotten(&mut self, identity: Identity) {
+        if let Entry::Occupied(mut entry) = self.published.forgetting.entry(identity) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+
     /// Answers whether a message with this identity was accepted. One that is being appended is answered later.
     pub(super) fn find_identity(&mut self, identity: Identity, token: Token, out: &mut ShardOutput) {
         if let Some(append) = self.appends.of_identity(identity) {
             return append.duplicates.push(token);
         }
-        let is_known = self.replica.state().knows(identity.into());
+        let is_known = self.knows(identity);
         let reason = if is_known { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers };
         out.acknowledged.push((token, reason));
     }

@@ -128,6 +128,7 @@ impl ShardHost {
             Continuation::Released { connection, packet_id } => {
                 out.complete(Completion::Complete { connection, packet_id });
             }
+            Continuation::Forgotten(identity) => self.forgotten(identity),
             Continuation::Clock => self.ticked(),
             Continuation::Forget { identity, shards } => {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });

@@ -56,7 +56,7 @@ use super::follower::Follower;
 use super::log::{Frame, Incarnation, StoreEvent};
 use super::replica::{Replica, ReplicaCounters};
 use super::replica_routes::ReplicaRoutes;
-use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
+use super::{Claim, Completion, DueWill, Identity, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
@@ -178,6 +178,9 @@ struct Published {
     dispatched: HashMap<SessionUid, Vec<Dispatched<ShardSet>>>,
     /// Shards that may know messages of a session by their identities.
     known_to: HashMap<SessionUid, ShardSet>,
+    /// Identities that this shard is about to forget, with the number of commands on their way. A message with such an
+    /// identity is a new one.
+    forgetting: HashMap<Identity, u32>,
 }
 
 impl ShardOutput {
@@ -250,7 +253,8 @@ impl ShardHost {
             appends: Appends::new(&hasher),
             published: Published {
                 dispatched: HashMap::with_hasher(hasher.clone()),
-                known_to: HashMap::with_hasher(hasher),
+                known_to: HashMap::with_hasher(hasher.clone()),
+                forgetting: HashMap::with_hasher(hasher),
             },
             retained: RetainedChanges::default(),
             orphan_search: None,
@@ -426,11 +430,12 @@ impl ShardHost {
             }
             Request::ForgetIdentity { identity } => {
                 let command = Command::Forget(identity.into());
+                *self.published.forgetting.entry(identity).or_default() += 1;
                 // In a cluster PUBCOMP waits for it.
                 if self.producers.is_asking() && identity.exchange().is_some() {
-                    self.propose(now, &command, Continuation::Nobody);
+                    self.propose(now, &command, Continuation::Forgotten(identity));
                 } else {
-                    self.propose_later(now, &command, Continuation::Nobody);
+                    self.propose_later(now, &command, Continuation::Forgotten(identity));
                 }
             }
             Request::ForgetOrigin { origin } => {

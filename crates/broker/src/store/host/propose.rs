@@ -99,6 +99,8 @@ pub(super) enum Continuation {
         connection: ConnectionId,
         packet_id: PacketId,
     },
+    /// The shard has forgotten an identity.
+    Forgotten(Identity),
     /// A Tick or Sweep.
     Clock,
     Overdue(SessionUid),
