@@ -247,16 +247,16 @@ impl ShardHost {
             let (options, id) = session.subscription(&text)?;
             let options = Options::from_byte(options);
             let may_have = !is_above || !options.is_behind_mountpoint();
-            may_have.then(|| (session, options, id))
+            may_have.then_some((session, options, id))
         });
         // One that may end before the message is queued is the last choice.
         let mut last_choice = None;
-        let chosen = candidates.into_iter().find_map(|candidate| {
+        let chosen = candidates.into_iter().find(|candidate| {
             let ends_soon = self.ends_soon(candidate.0);
             if ends_soon {
-                last_choice.get_or_insert(candidate);
+                last_choice.get_or_insert(*candidate);
             }
-            (!ends_soon).then_some(candidate)
+            !ends_soon
         });
         let Some((session, options, id)) = chosen.or(last_choice) else {
             return out.acknowledged.push((token, ReasonCode::ServerUnavailable));
