@@ -46,6 +46,9 @@ pub struct Routes {
     are_shards_agreed: bool,
 }
 
+/// Maximum number of filters of a shard that are tried again at once.
+const RETRIED_AT_ONCE: usize = 1000;
+
 /// Returns an index that stands for a shard of the cluster, among nodes with filters for which the index has no room.
 fn index_of_shard(shard: ShardId) -> NodeIndex {
     NodeIndex(u16::MAX - shard.0)
@@ -129,6 +132,15 @@ impl Routes {
     ) {
         self.index.remove(filter, key);
         self.note_routed_of_shard(ShardId(key.1), filter.as_str(), true);
+    }
+
+    /// Returns some of the filters and shared groups of a shard for which the index had no room, to try them again.
+    pub(crate) fn some_unrouted_of_shard(&self, shard: ShardId) -> Vec<Box<str>> {
+        let node = index_of_shard(shard);
+        let unrouted = sync::lock(&self.unrouted);
+        let from = unrouted.range((node, Box::default())..);
+        let of_shard = from.take_while(|(of, _)| *of == node).take(RETRIED_AT_ONCE);
+        of_shard.map(|(_, text)| text.clone()).collect()
     }
 
     /// Sets what another node wants of a filter; replaces what it wanted before.

@@ -62,6 +62,16 @@ impl ShardRoutes {
         }
     }
 
+    /// Adds the routes for which the index had no room, as far as it has some now. Only the worker of the shard calls
+    /// this, so that no filter is removed meanwhile.
+    pub fn retry(&self) {
+        for text in self.routes.some_unrouted_of_shard(self.shard) {
+            if !self.add(&text) {
+                return;
+            }
+        }
+    }
+
     /// Changes the routes to those of another state.
     pub fn replace(&self, before: &BTreeSet<Box<str>>, state: &shard::Shard) {
         let now = state.filters();
@@ -74,5 +84,51 @@ impl ShardRoutes {
     fn route(&self) -> Route {
         let (kind, options) = (RouteKind::Shard, Options::default().with_qos(QoS::ExactlyOnce));
         Route { slot: 0, generation: 0, subscription_id: 0, index: self.shard.0, options, kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use routing::{Index, IndexLimits};
+
+    use super::*;
+    use crate::peers::NodeIndex;
+
+    fn routes(levels_max: usize) -> Arc<Routes> {
+        let index = Index::new([7; 16], IndexLimits { levels_max, ..IndexLimits::default() });
+        Arc::new(Routes::new(index, [7; 16], true))
+    }
+
+    fn of_shard(routes: &Arc<Routes>, shard: u16) -> ShardRoutes {
+        ShardRoutes::new(routes.clone(), ShardId(shard), true)
+    }
+
+    #[test]
+    fn filters_of_a_shard_are_routed_when_there_is_room_again() {
+        let routes = routes(10);
+        // As when the index had no room.
+        for (shard, text) in [(3, "a/b"), (3, "a/#"), (3, "$share/g/a"), (4, "c")] {
+            routes.note_routed_of_shard(ShardId(shard), text, false);
+        }
+        routes.note_routed(NodeIndex(3), "d", false);
+        of_shard(&routes, 3).retry();
+        assert_eq!(routes.unrouted(), 2, "those of another shard and of a node are left");
+        let has = |text, shard| {
+            let filter = TopicFilter::parse(text).expect("a filter");
+            routes.any_of(filter, |route| route.kind == RouteKind::Shard && route.index == shard)
+        };
+        assert!(has("a/b", 3) && has("a/#", 3) && !has("c", 4) && !has("$share/g/a", 3));
+    }
+
+    #[test]
+    fn a_filter_without_room_is_noted_until_it_is_removed() {
+        let routes = routes(1);
+        let of_shard = of_shard(&routes, 3);
+        assert!(!of_shard.add("a/b"));
+        of_shard.retry();
+        assert_eq!(routes.unrouted(), 1);
+        of_shard.remove("a/b");
+        of_shard.retry();
+        assert_eq!(routes.unrouted(), 0);
     }
 }

@@ -497,6 +497,7 @@ impl Worker {
             self.tend_retained();
             self.tend_reads();
             self.end_overdue_waits();
+            self.retry_routes();
             self.request_missing_retained();
             self.shards.report_live();
             self.publish_figures();

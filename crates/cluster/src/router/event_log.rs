@@ -342,11 +342,11 @@ impl ClusterRouter {
             tracing::error!(
                 unrouted,
                 %example,
-                "the routing index is full: filters of other nodes are not routed here. Publishers of QoS 1 and 2 wait on this node until \
-                 they are; spread the clients over more nodes, then restart this one"
+                "the routing index is full: filters of other nodes or of durable sessions are not routed here. Publishers of QoS 1 and 2 \
+                 wait on this node until they are; spread the clients over more nodes, then restart this one"
             );
         } else {
-            tracing::info!(after = ?brief(line.lasted), "all filters of other nodes are routed again");
+            tracing::info!(after = ?brief(line.lasted), "all filters are routed again");
         }
     }
 

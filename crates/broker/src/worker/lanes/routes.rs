@@ -261,6 +261,16 @@ impl Worker {
         }
     }
 
+    /// Adds routes of this worker's shards for which the index had no room. Publishers wait on this node meanwhile.
+    pub(in crate::worker) fn retry_routes(&self) {
+        if self.lanes.is_none() || self.node.routes.unrouted() == 0 {
+            return;
+        }
+        for shard in self.node.hosted(self.id) {
+            ShardRoutes::new(self.node.routes.clone(), shard, true).retry();
+        }
+    }
+
     /// Asks the leader of a shard for the routes that this node lacks.
     pub(super) fn ask_routes(&mut self, shard: ShardId) {
         let Some(lanes) = &mut self.lanes else { return };
