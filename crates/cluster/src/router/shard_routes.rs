@@ -7,6 +7,7 @@ use replog::{Incarnation, Position, WriterId};
 
 use super::ClusterRouter;
 use crate::features::SHARDS as FEATURE;
+use crate::meta::{Roster, ShardPlacement, ShardReplica};
 use crate::mutation::{Mutation, mutated};
 use crate::peer::{Peer, SettleRequest};
 use crate::shard_positions::{self, writer_of};
@@ -28,7 +29,9 @@ impl ClusterRouter {
     }
 
     /// Returns whether this restarted core knows the routes of all shards as far as other nodes did at their first
-    /// contact. `has_waited`: it does not wait any longer for a shard that no node is known to lead.
+    /// contact. It waits for a shard as long as a majority of its replicas may return: a session of the shard may have
+    /// a subscription that other nodes have confirmed, and messages that are acknowledged without it are lost.
+    /// `has_waited`: it does not wait any longer for a shard that is lost, unless a node is known to lead it.
     pub(super) fn knows_shards(&self, has_waited: bool) -> bool {
         if !self.has_shards() {
             return true;
@@ -38,12 +41,14 @@ impl ClusterRouter {
             return false;
         }
         let Some(placement) = self.placement() else { return true };
-        placement.shards().all(|(shard, _)| {
+        let roster = self.membership.meta.roster();
+        placement.shards().all(|(shard, replicas)| {
             let own = self.shard_positions.get(shard);
             let of_others = self.peers.values().filter_map(|peer| peer.knew_of_shards.as_ref());
             let most = of_others.filter_map(|knew| knew.get(&shard).copied()).max();
             let is_known = own.is_some() && own >= most;
-            is_known || has_waited && !self.shards.is_led(shard) || mutated(Mutation::GrantBeforeShards)
+            let may_go_on = has_waited && !self.shards.is_led(shard) && is_lost(replicas, roster);
+            is_known || may_go_on || mutated(Mutation::GrantBeforeShards)
         })
     }
 
@@ -143,6 +148,17 @@ impl ClusterRouter {
     }
 }
 
+/// Returns whether a shard has lost a majority of its replicas for good: their cores were removed, or have another log.
+/// With a majority that is only away, its state may return.
+fn is_lost(shard: &ShardPlacement, roster: &Roster) -> bool {
+    let exists = |replica: &&ShardReplica| {
+        let member = roster.members.get(&replica.node);
+        member.is_some_and(|member| member.is_core() && member.replica == Some(replica.replica))
+    };
+    let is_lost = |voters: &[ShardReplica]| voters.iter().filter(exists).count() <= voters.len() / 2;
+    is_lost(&shard.voters) || is_lost(&shard.target())
+}
+
 impl Peer {
     /// Notes the route positions of shards that this node knows when it first contacts a restarted core.
     pub(super) fn first_knew_of_shards(&mut self, vector: &[(WriterId, Incarnation, Position)]) {
@@ -152,5 +168,40 @@ impl Peer {
             };
             vector.iter().filter_map(of_shard).collect()
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use consensus::ReplicaId;
+
+    use super::*;
+    use crate::config::{NodeInfo, Role};
+    use crate::meta::{Member, State};
+
+    fn member(replica: u64, state: State) -> Member {
+        let (name, region, address) = Default::default();
+        let info = NodeInfo { name, role: Role::Core, region, address };
+        let replica = Some(ReplicaId(replica));
+        Member { info, incarnation: Incarnation(1), state, leaves: false, replica }
+    }
+
+    fn replica(node: u64, replica: u64) -> ShardReplica {
+        ShardReplica { node: NodeId(node), replica: ReplicaId(replica), since: 1 }
+    }
+
+    #[test]
+    fn a_shard_is_lost_when_a_majority_of_its_replicas_cannot_return() {
+        let voters = vec![replica(1, 10), replica(2, 20), replica(3, 30)];
+        let shard = ShardPlacement { voters, ..ShardPlacement::default() };
+        let mut roster = Roster::default();
+        for node in 1..=3 {
+            roster.members.insert(NodeId(node), member(node * 10, State::Dead));
+        }
+        assert!(!is_lost(&shard, &roster), "cores that are dead may start again");
+        roster.members.remove(&NodeId(1));
+        assert!(!is_lost(&shard, &roster), "two of three are left");
+        roster.members.insert(NodeId(2), member(21, State::Alive));
+        assert!(is_lost(&shard, &roster), "the disk of the second core was replaced");
     }
 }

@@ -136,7 +136,9 @@ pub(super) fn a_restarted_core_grants_nothing_before_it_knows_the_shards_as_the_
     // The first core is cut off, so the other two are a majority.
     scenario.isolate(0);
     scenario.join(2, 1);
-    scenario.run_for(10 * SECOND);
+    // Longer than a restarted core waits for other nodes, which is three time-outs of SUBACKs. No node says that it
+    // leads the shard, and all its replicas exist.
+    scenario.run_for(200 * SECOND);
     assert!(!scenario.may_acknowledge(1) && !scenario.may_acknowledge(2), "neither knows the subscription");
     scenario.learns_until(1, None);
     scenario.run_for(10 * SECOND);
