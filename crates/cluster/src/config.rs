@@ -64,6 +64,16 @@ pub enum WithoutQuorum {
     Serve,
 }
 
+/// Cores that should lead shards. All cores have the same policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LeaderPolicy {
+    /// Each core leads as many shards as the others.
+    #[default]
+    Spread,
+    /// Only cores of this region lead, as many shards each, while the shard has a replica there.
+    Region(Box<str>),
+}
+
 /// Number of replicas of each shard. A shard serves while a majority of its replicas is there. So an even number bears
 /// no more losses than the odd number below it: choose an odd one. A cluster with fewer cores has a replica on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

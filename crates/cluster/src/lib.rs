@@ -30,7 +30,7 @@ mod view;
 mod wire;
 mod withdrawals;
 
-pub use config::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+pub use config::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 pub use features::{CLOCKS, COPIES, FEATURES, INCARNATIONS, LOG, PACKS, RECORDS, RELAYS, SHARDS};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]

@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use broker::{Agreement, AgreementEvent, CommittedBatch, Frame, PeerFrame, ShardId, Step, StoreEvent, Time};
+use broker::{
+    Agreement, AgreementEvent, CommittedBatch, Frame, PeerFrame, ReplicaProgress, ShardId, Step, StoreEvent,
+    Time,
+};
 use consensus::{
     Answer, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult, Outcome,
-    RequestId, SnapshotError, StartError, StateMachine, StorageGroups, UnsupportedVersion, WriteParts,
-    Written, log_index,
+    RequestId, SnapshotError, StartError, StateMachine, StorageGroups, Undecided, UnsupportedVersion,
+    WriteParts, Written, log_index,
 };
 use link::NodeId;
 use shard::{MessageKey, PartId, Shard};
@@ -18,6 +21,7 @@ use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
 use crate::frame::ShardFrame;
 use crate::log::{group_of, votes_of};
 use crate::members::{Next, TargetMembers};
+use crate::transfer::{LeadershipTransfer, TransferPermit};
 
 /// An event for the agreement of a shard.
 #[derive(Debug)]
@@ -30,6 +34,8 @@ pub enum AgreementInput {
     Bodies(BodiesReadResult),
     /// Members that the group should have. The leader makes the changes.
     Target(TargetMembers),
+    /// Node whose replica should lead; `None` if any may. A leader transfers its leadership.
+    PreferredLeader(Option<NodeId>),
 }
 
 impl From<AgreementInput> for StoreEvent {
@@ -77,6 +83,8 @@ pub struct AgreementOwner {
     /// Reports, on the leader, that the group has the members of this epoch. Repeated until
     /// [`TargetMembers::is_settled`].
     pub report_reached: Box<dyn Fn(ShardId, u64) + Send>,
+    /// Shared by all shards of the core.
+    pub transfer_permit: Arc<TransferPermit>,
 }
 
 /// The agreement of one shard on this node.
@@ -86,6 +94,7 @@ pub struct ShardAgreement {
     owner: AgreementOwner,
     role: Role,
     members: MemberChanges,
+    transfer: LeadershipTransfer,
     /// Batches that wait until the replica takes them.
     proposals: VecDeque<Arc<Vec<u8>>>,
     /// Sizes of own batches that are not committed, and their sum.
@@ -262,6 +271,7 @@ impl ShardAgreement {
             owner,
             role: Role::Follows,
             members: MemberChanges { target: None, change: None, due: link::Time::NEVER },
+            transfer: LeadershipTransfer::new(),
             proposals: VecDeque::new(),
             uncommitted: (VecDeque::new(), 0),
             earlier: 0,
@@ -325,6 +335,7 @@ impl ShardAgreement {
             self.uncommitted = (VecDeque::new(), 0);
             self.earlier = 0;
             self.reading = None;
+            self.transfer.leads(self.now, false);
             (self.role, self.members.due) = match change {
                 Leadership::Leads(term) => (Role::CatchingUp { term, barrier: Err(self.now) }, self.now),
                 Leadership::Follows => (Role::Follows, link::Time::NEVER),
@@ -339,6 +350,7 @@ impl ShardAgreement {
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
             self.reading = None;
+            self.transfer.leads(self.now, false);
             self.role = Role::CatchingUp { term, barrier: Err(self.now) };
         }
         if let Role::CatchingUp { barrier: barrier @ Err(_), .. } = &mut self.role
@@ -360,6 +372,10 @@ impl ShardAgreement {
                 (self.members.change, self.members.due) = (None, self.now.after(pause));
                 continue;
             }
+            if self.transfer.ended(self.now, event.request) {
+                self.transfer_ended(&event.outcome);
+                continue;
+            }
             if let Some((number, barrier)) = &mut self.reading
                 && *barrier == Ok(event.request)
             {
@@ -379,6 +395,7 @@ impl ShardAgreement {
                 Ok(Outcome::Readable) => {
                     self.steps.push_back(Step::Leads { term: *term });
                     self.role = Role::Leads { term: *term, next: None };
+                    self.transfer.leads(self.now, true);
                 }
                 _ => *barrier = Err(self.now.after(BARRIER_AGAIN)),
             }
@@ -412,6 +429,35 @@ impl ShardAgreement {
             }
             None => *due = link::Time::NEVER,
         }
+    }
+
+    /// Time of the next look at the preferred leader, if no change of the members has to end before.
+    fn next_transfer(&self) -> link::Time {
+        if self.members.change.is_none() { self.transfer.due() } else { link::Time::NEVER }
+    }
+
+    /// Transfers the leadership if another replica should lead and can take over now.
+    fn transfer_leadership(&mut self) {
+        if self.transfer.due() > self.now || self.members.change.is_some() {
+            return;
+        }
+        let (own, status) = (self.replica.id(), self.replica.status(self.now));
+        let Some(to) = self.transfer.next(self.now, own, &status, &self.owner.transfer_permit) else {
+            return;
+        };
+        self.transfer.begun(self.replica.transfer(to));
+        self.replica.turn(self.now);
+    }
+
+    fn transfer_ended(&self, outcome: &Result<Outcome, Undecided>) {
+        let shard = self.shard.0;
+        match outcome {
+            Ok(_) => tracing::info!(shard, "the leadership of a shard was transferred: leaders are spread"),
+            Err(why) => {
+                tracing::warn!(shard, %why, "transfer of the leadership of a shard given up; it is tried again")
+            }
+        }
+        self.owner.transfer_permit.give_back(self.now, outcome.is_ok());
     }
 
     fn set_target(&mut self, target: TargetMembers) {
@@ -553,6 +599,7 @@ impl Agreement for ShardAgreement {
             AgreementInput::Log(event) => self.handle_log_event(event),
             AgreementInput::Read(result) => self.replica.handle_read(result),
             AgreementInput::Target(target) => self.set_target(target),
+            AgreementInput::PreferredLeader(preferred) => self.transfer.prefer(self.now, preferred),
             AgreementInput::Bodies(result) => {
                 let frames = self.exchange.answer(result).into_iter();
                 self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
@@ -573,6 +620,7 @@ impl Agreement for ShardAgreement {
         self.replica.turn(self.now);
         self.follow_role();
         self.change_members();
+        self.transfer_leadership();
         if !self.proposals.is_empty() {
             self.send_proposals();
             self.replica.turn(self.now);
@@ -596,7 +644,8 @@ impl Agreement for ShardAgreement {
             .min(barrier)
             .min(reading)
             .min(self.exchange.due())
-            .min(self.members.next_look());
+            .min(self.members.next_look())
+            .min(self.next_transfer());
         // Rounded up: a turn in the same millisecond would come too early.
         if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
     }
@@ -688,6 +737,19 @@ impl Agreement for ShardAgreement {
             }
             answer.send(if is_complete { Ok(()) } else { Err(GivenUp) });
         }
+    }
+
+    fn progress(&self) -> Vec<ReplicaProgress> {
+        let Role::Leads { .. } = self.role else { return Vec::new() };
+        let status = self.replica.status(self.now);
+        let others = status.progress.iter().filter(|progress| progress.replica != self.replica.id());
+        let of = |progress: &consensus::Progress| {
+            let (_, member) = status.members.iter().find(|(id, _)| *id == progress.replica)?;
+            let behind = progress.last.map(|last| status.last.unwrap_or(0).saturating_sub(last));
+            let silence = progress.silence.map(Duration::from_micros);
+            Some(ReplicaProgress { node: member.node.0, behind, silence })
+        };
+        others.filter_map(of).collect()
     }
 
     fn bodies_kept(&mut self, segment: u64) {

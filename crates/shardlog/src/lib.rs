@@ -15,6 +15,7 @@ mod members;
 mod moment;
 mod placed;
 mod restore;
+mod transfer;
 
 pub use agreement::{
     AgreementInput, AgreementOwner, AgreementRead, ShardAgreement, log_group, storage_groups,
@@ -27,3 +28,4 @@ pub use members::TargetMembers;
 pub use moment::Moment;
 pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};
 pub use restore::{incarnation, records, restore, sort, take_meta};
+pub use transfer::TransferPermit;

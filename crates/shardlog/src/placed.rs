@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use broker::{ReplicaStart, ShardId, Time};
 use cluster::meta::{CoreLog, Placement, ReplicaRole, ShardReplica, StoredReplica};
 use consensus::{Config, Member, ReplicaId};
+use link::NodeId;
 use storage::{Log, RecoveredGroup};
 
 use crate::agreement::{AgreementInput, AgreementOwner, ShardAgreement};
@@ -57,6 +58,7 @@ pub struct PlacedReplicas {
 struct Running {
     since: u64,
     told: Option<TargetMembers>,
+    preferred_leader: Option<NodeId>,
     /// Shared with the agreement and its reads, as long as they exist.
     exists: Weak<()>,
 }
@@ -112,6 +114,16 @@ impl PlacedReplicas {
             problems.extend(done.err());
         }
         if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    /// Tells the groups of the replicas which nodes should lead them, by the number of the shard.
+    pub fn prefer(&mut self, leaders: &[Option<NodeId>]) {
+        for (id, running) in &mut self.running {
+            let preferred = leaders.get(usize::from(id.0)).copied().flatten();
+            if std::mem::replace(&mut running.preferred_leader, preferred) != preferred {
+                self.config.notifier.tell(*id, AgreementInput::PreferredLeader(preferred));
+            }
+        }
     }
 
     /// Returns whether the log has something of a replica that is not on the list, or that ends.
@@ -199,7 +211,7 @@ impl PlacedReplicas {
         })?;
         let exists = agreement.exists();
         tracing::info!(shard = id.0, since = replica.since, "a replica of a shard begins");
-        self.running.insert(id, Running { since: replica.since, told: None, exists });
+        self.running.insert(id, Running { since: replica.since, told: None, preferred_leader: None, exists });
         self.config.notifier.start_replica(id, ReplicaStart { state, agreement: Box::new(agreement) });
         Ok(())
     }

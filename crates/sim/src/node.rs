@@ -13,9 +13,10 @@ use broker::{
     Agreement, Batch, Condition, LaneCounters, ReadCounters, SHARDS, ShardId, ShardSet, StoreLog, Time,
     Worker, WorkerCommand, WorkerId,
 };
+use link::NodeId;
 use shardlog::{
     AgreementInput, AgreementOwner, AgreementRead, EventForwarder, LogNotifier, Moment, ReadRequest,
-    ShardAgreement, ShardLog, TargetMembers,
+    ShardAgreement, ShardLog, TargetMembers, TransferPermit,
 };
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
@@ -59,6 +60,9 @@ pub struct ReplicaSetup {
     pub has_replicas: bool,
     /// Members that the groups should have.
     pub target: TargetMembers,
+    /// Nodes that should lead, by the number of the shard.
+    pub leaders: Vec<NodeId>,
+    pub transfer_permit: Arc<TransferPermit>,
 }
 
 /// A read of the log, for a reader.
@@ -548,10 +552,16 @@ fn start_replicas(
         let reads = reads.clone();
         let schedule_read =
             Box::new(move |shard, read| sync::lock(&reads).push(PendingRead::Agreement(shard, read)));
-        let owner = AgreementOwner { schedule_read, report_reached: Box::new(|_, _| ()) };
+        let owner = AgreementOwner {
+            schedule_read,
+            report_reached: Box::new(|_, _| ()),
+            transfer_permit: setup.transfer_permit.clone(),
+        };
         let started = ShardAgreement::start(began, id, config, log.clone(), recovered, setup.hash_key, owner);
         let (shard, mut agreement) = started.map_err(|error| StartFailure::Broken(error.to_string()))?;
         agreement.handle(Box::new(AgreementInput::Target(setup.target.clone())));
+        let leader = setup.leaders.get(usize::from(id.0)).copied();
+        agreement.handle(Box::new(AgreementInput::PreferredLeader(leader)));
         shards.push(shard);
         agreements.push((id, Box::new(agreement) as Box<dyn Agreement>));
     }

@@ -384,6 +384,9 @@ report! {
     agreed_overtaken,
     /// Disks that were replaced by empty ones.
     agreed_replaced,
+    /// Transfers of the leadership of a shard to the preferred replica, and those that were given up.
+    agreed_transfers,
+    agreed_transfers_failed,
     /// Messages that were retained on common topics, those without a payload, and those that were refused.
     agreed_retained,
     agreed_retained_deleted,

@@ -1,7 +1,8 @@
 //! Placement of shards: the cores that have a replica of each shard, as the cores have agreed in the meta group.
 //!
 //! Read [`Placement`] first. The leader of the meta group plans each change ([`planner`]). The leader of the shard's
-//! own Raft group makes it and reports when it is done. All integers are little endian:
+//! own Raft group makes it and reports when it is done. [`leaders`] says which replica should lead. All integers are
+//! little endian:
 //!
 //! ```text
 //! placement  1 u8, version u64, replicas u8, owner key (16 bytes), count u16, shard*
@@ -12,6 +13,7 @@
 //! done       3 u8, shard u16, epoch u64
 //! ```
 
+pub mod leaders;
 pub mod planner;
 
 use broker::ShardId;

@@ -8,10 +8,12 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
+use super::placement::leaders::{PreferredLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
 use super::{Command, LIMIT, Member, Meta, State};
+use crate::config::LeaderPolicy;
 use crate::features::SHARDS;
 
 impl Meta {
@@ -23,6 +25,19 @@ impl Meta {
     /// Returns the log of this core, which has its replicas of shards. `None` on a replicant.
     pub fn core_log(&self) -> Option<CoreLog> {
         self.replica().map(|replica| CoreLog { node: self.id, replica })
+    }
+
+    /// Returns the preferred leaders of all shards, as far as this node knows the placement and the roster. `None` before
+    /// there is a placement.
+    pub fn preferred_leaders(&self, policy: &LeaderPolicy) -> Option<PreferredLeaders> {
+        // A suspect core may answer soon. Nothing is transferred to it until then.
+        let can_lead = |member: &&Member| member.state != State::Dead && !member.leaves;
+        let core = |(id, member): (NodeId, &Member)| {
+            let member = Some(member).filter(can_lead)?;
+            Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
+        };
+        let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
+        Some(preferred_leaders(self.placement.as_ref()?, &cores, policy))
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

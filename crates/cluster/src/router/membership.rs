@@ -16,12 +16,12 @@ use storage::LogEvent;
 
 use super::ClusterRouter;
 use super::routes::{put, source_of};
-use crate::config::NodeInfo;
+use crate::config::{LeaderPolicy, NodeInfo};
 use crate::features::NAMESAKES;
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, CoreLog, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement, ProposalId,
-    State,
+    Answer, Command, CoreLog, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement,
+    PreferredLeaders, ProposalId, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -212,6 +212,17 @@ impl ClusterRouter {
     /// with each change: the owner compares it after each turn.
     pub fn placement(&self) -> Option<&Arc<Placement>> {
         self.membership.meta.placement()
+    }
+
+    /// Returns the versions of the placement and of the roster. [`Self::preferred_leaders`] changes with them only.
+    pub fn placement_versions(&self) -> (u64, u64) {
+        let meta = &self.membership.meta;
+        (meta.placement().map_or(0, |placement| placement.version), meta.roster().index)
+    }
+
+    /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.
+    pub fn preferred_leaders(&self, policy: &LeaderPolicy) -> Option<PreferredLeaders> {
+        self.membership.meta.preferred_leaders(policy)
     }
 
     /// Returns the log of this core, by which it finds its replicas in a placement. `None` on a replicant.

@@ -2,9 +2,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cluster::meta::{MetaConfig, REPLACE_AFTER, RecordSyncConfig};
-use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+use cluster::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
-use settings::{ByteSize, HostPort, HostPorts, choices, section};
+use settings::{ByteSize, HostPort, HostPorts, Invalid, Raw, Value, choices, section};
 
 section! {
     /// Cluster that this node belongs to. Without `listen` the node belongs to none.
@@ -69,11 +69,48 @@ section! {
         /// keeps those of its own clients, in one copy. All nodes have the same number, and it stays when the cluster
         /// is founded.
         pub replicas: u8 = "0" in "0..=7", at start;
+        /// Cores that should lead the shards of `replicas`: `spread` gives each core as many as the others.
+        /// `region:NAME` does so with the cores of a region, such as that of most clients. A core without a replica
+        /// leads none. All cores have the same value.
+        pub leaders: LeadersSetting = "spread", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
         /// Number of removed routes that are remembered for each node, for nodes that lag behind. A node that lags
         /// further behind receives a copy of all routes.
         pub tombstones_max: u32 = "100000" in "1000..", at start;
+    }
+}
+
+/// Cores that should lead shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeadersSetting(LeaderPolicy);
+
+impl From<LeadersSetting> for LeaderPolicy {
+    fn from(setting: LeadersSetting) -> Self {
+        setting.0
+    }
+}
+
+const LEADERS: &str = "`spread`, or `region:NAME` with the name of a region (cluster.region)";
+
+impl Value for LeadersSetting {
+    const TYPE: &'static str = "string";
+
+    fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
+        let (Raw::Text(text) | Raw::String(text)) = raw else { return Err(raw.expected(LEADERS)) };
+        match (text.as_str(), text.strip_prefix("region:")) {
+            ("spread", _) => Ok(Self(LeaderPolicy::Spread)),
+            (_, Some(name)) if !name.is_empty() => Ok(Self(LeaderPolicy::Region(name.into()))),
+            _ => Err(raw.expected(LEADERS)),
+        }
+    }
+
+    fn to_toml(&self) -> Option<String> {
+        match &self.0 {
+            LeaderPolicy::Spread => "spread".to_owned(),
+            LeaderPolicy::Region(name) => format!("region:{name}"),
+        }
+        .to_toml()
     }
 }
 
@@ -309,8 +346,6 @@ pub fn config(cluster: &ClusterSettings, own: &str, batches: bool, incarnation: 
 
 #[cfg(test)]
 mod tests {
-    use settings::{Raw, Value};
-
     use super::*;
 
     fn at(address: &str) -> Option<HostPort> {
@@ -411,6 +446,20 @@ mod tests {
         let open = settings("0.0.0.0:7883", "", RoleSetting::Core);
         let advertise = at("10.0.0.1:7883");
         assert_eq!(check(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
+    }
+
+    #[test]
+    fn leaders_are_spread_over_all_cores_or_those_of_a_region() {
+        let read = |text: &str| LeadersSetting::from_raw(&Raw::Text(text.to_owned()));
+        assert_eq!(read("spread").expect("a value").0, LeaderPolicy::Spread);
+        let region = read("region:eu").expect("a value");
+        assert_eq!(
+            (&region.0, region.to_toml().as_deref()),
+            (&LeaderPolicy::Region("eu".into()), Some("\"region:eu\""))
+        );
+        for wrong in ["", "follow", "region", "region:", "Spread"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::Node;
-use cluster::meta::{CoreLog, Placement};
-use cluster::{ClusterRouter, RouterCommand};
+use cluster::meta::{CoreLog, Placement, PreferredLeaders};
+use cluster::{ClusterRouter, LeaderPolicy, RouterCommand};
 use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
 
@@ -20,24 +20,33 @@ const TRY_AGAIN: Duration = Duration::from_secs(30);
 /// The last placement that the thread of the cluster router has passed on.
 pub struct ShardPlacements {
     node: Arc<Node>,
-    /// Version of the placement that was passed on; 0 before the first.
-    version: u64,
+    /// Versions of the placement and of the roster that were passed on; 0 before the first.
+    versions: (u64, u64),
+    leaders: LeaderPolicy,
     /// Thread of the replicas, on a core. It ends when this is dropped.
-    replicas: Option<Sender<Arc<Placement>>>,
+    replicas: Option<Sender<KnownPlacement>>,
+}
+
+/// Placement of shards, and the nodes that should lead them.
+struct KnownPlacement {
+    placement: Arc<Placement>,
+    leaders: PreferredLeaders,
 }
 
 impl ShardPlacements {
     /// Passes on the placement when it has changed. Called after each turn of the cluster router.
     pub fn poll(&mut self, router: &ClusterRouter, shared: &Shared) {
-        let Some(placement) = router.placement().filter(|placement| placement.version != self.version) else {
-            return;
-        };
-        self.version = placement.version;
-        self.node.set_owner_hash(placement.owner_key);
-        shared.placement_known.known();
+        let versions = router.placement_versions();
+        let Some(placement) = router.placement().filter(|_| versions != self.versions) else { return };
+        if versions.0 != self.versions.0 {
+            self.node.set_owner_hash(placement.owner_key);
+            shared.placement_known.known();
+        }
+        self.versions = versions;
         if let Some(replicas) = &self.replicas {
+            let leaders = router.preferred_leaders(&self.leaders).unwrap_or_default();
             // The thread ends with the process only.
-            let _ = replicas.send(placement.clone());
+            let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders });
         }
     }
 }
@@ -46,6 +55,7 @@ impl ShardPlacements {
 pub struct PreparedShards {
     /// Log of a core.
     pub log: Option<(CoreLog, ShardsLog)>,
+    pub leaders: LeaderPolicy,
     pub seed: u64,
 }
 
@@ -60,12 +70,14 @@ impl PreparedShards {
         clock: Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
-        let of_node = |replicas| ShardPlacements { node: node.clone(), version: 0, replicas };
-        let Some((own, log)) = self.log else { return Ok((of_node(None), None)) };
+        let Self { log, leaders, seed } = self;
+        let of_node = |replicas| ShardPlacements { node: node.clone(), versions: (0, 0), leaders, replicas };
+        let Some((own, log)) = log else { return Ok((of_node(None), None)) };
         let ShardsLog { log, notifier, recovered, stored, file, reads } = log;
         let owner = {
             let (notifier, reads, shared) = (notifier.clone(), reads, shared.clone());
             move || AgreementOwner {
+                transfer_permit: shared.transfer_permit.clone(),
                 schedule_read: {
                     let (notifier, reads) = (notifier.clone(), reads.clone());
                     Box::new(move |shard, read| reads.read_for_agreement(shard, read, notifier.clone()))
@@ -80,14 +92,14 @@ impl PreparedShards {
         };
         let config = PlacedConfig {
             own,
-            group: Config::new(LogGroup(0), own.replica, Member { node: own.node }, self.seed),
+            group: Config::new(LogGroup(0), own.replica, Member { node: own.node }, seed),
             log,
             notifier,
             owner: Box::new(owner),
             store: Box::new(move |stored| file.write(stored)),
         };
         let replicas = PlacedReplicas::new(config, stored, recovered);
-        // tidy: allow(unbounded-channel): the placement changes once for each replica that moves.
+        // tidy: allow(unbounded-channel): the placement and the roster change once for each replica or node.
         let (sender, placements) = channel();
         let began = node.began();
         let now = move || broker::Time(began.0 + clock.elapsed().as_millis() as u64);
@@ -107,10 +119,10 @@ fn report(sender: &OnceLock<transport::Sender<RouterCommand>>, command: RouterCo
 /// Follows the placements until their sender ends.
 fn follow(
     mut replicas: PlacedReplicas,
-    placements: &Receiver<Arc<Placement>>,
+    placements: &Receiver<KnownPlacement>,
     now: &dyn Fn() -> broker::Time,
 ) {
-    let (mut placement, mut again, mut last_error): (Option<Arc<Placement>>, _, Option<String>) =
+    let (mut placement, mut again, mut last_error): (Option<KnownPlacement>, _, Option<String>) =
         (None, None, None);
     loop {
         let next = match again {
@@ -122,8 +134,9 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let Some(placement) = &placement else { continue };
+        let Some(KnownPlacement { placement, leaders }) = &placement else { continue };
         let error = replicas.follow(now(), placement).err();
+        replicas.prefer(leaders);
         again = match error.is_some() {
             _ if replicas.waits() => Some(Duration::from_millis(FOLLOW_AGAIN_MS)),
             true => Some(TRY_AGAIN),

@@ -4,7 +4,6 @@ use broker::access::AllowAll;
 use broker::settings::Settings;
 use broker::{Incarnation, Node, ShardSet, Store, StoreEvent, StoreLog as _, WorkerCommand};
 use consensus::LogGroup;
-use link::NodeId;
 use shard::NodeIncarnation;
 use storage::fault::FaultDisk;
 use storage::{Record, Writer};
@@ -64,6 +63,7 @@ impl Core {
             owner: Box::new(|| AgreementOwner {
                 schedule_read: Box::new(|_, _| ()),
                 report_reached: Box::new(|_, _| ()),
+                transfer_permit: Arc::default(),
             }),
             store: Box::new(move |stored| {
                 *sync::lock(&saved) = stored.clone();

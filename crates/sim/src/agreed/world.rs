@@ -10,6 +10,7 @@ use broker::{
     LaneCounters, PeerFrame, ReadCounters, ReplicaCounters, SHARDS, ShardId, StoreEvent, Time, WorkerId,
 };
 use consensus::{LogGroup, Member, ReplicaId};
+use link::NodeId;
 use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::{Client, missing_jobs};
@@ -70,6 +71,7 @@ struct Host {
     counted: ReplicaCounters,
     counted_reads: ReadCounters,
     counted_lanes: LaneCounters,
+    counted_transfers: (u64, u64),
     /// Shards that the node leads, with the term, as far as it has said so.
     leads: BTreeMap<ShardId, u64>,
     /// Leaders that the node knows.
@@ -94,6 +96,8 @@ enum Fault {
     Lose { client: usize },
     /// A node is lost with its disk. It comes back with an empty one, as other replicas.
     Replace { node: usize, after: Micros },
+    /// Other nodes should lead the shards. The nodes may not know the same ones.
+    Prefer { is_agreed: bool },
 }
 
 impl Fault {
@@ -124,6 +128,11 @@ const COMPARE: Micros = SECOND / 4;
 const LINKS: Micros = SECOND / 2;
 /// Time after the last fault in which everything must settle.
 const SETTLE: Micros = 120 * SECOND;
+
+/// Returns the nodes that lead when all work: each leads as many shards as the others.
+fn spread_leaders() -> Vec<NodeId> {
+    (0..usize::from(SHARDS)).map(|shard| node_id(shard % REPLICAS)).collect()
+}
 
 impl AgreedShards {
     pub fn new(seed: u64, trace: Trace) -> Self {
@@ -165,7 +174,14 @@ impl AgreedShards {
                     entropy,
                     sync_max,
                     keeps_ahead: seed % 3 != 1,
-                    replica: Some(ReplicaSetup { config, hash_key, target, has_replicas: node < REPLICAS }),
+                    replica: Some(ReplicaSetup {
+                        config,
+                        hash_key,
+                        target,
+                        has_replicas: node < REPLICAS,
+                        leaders: spread_leaders(),
+                        transfer_permit: Arc::default(),
+                    }),
                     #[cfg(feature = "trial")]
                     mutation: None,
                 },
@@ -175,6 +191,7 @@ impl AgreedShards {
                 counted: ReplicaCounters::default(),
                 counted_reads: ReadCounters::default(),
                 counted_lanes: LaneCounters::default(),
+                counted_transfers: (0, 0),
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
             }
@@ -190,6 +207,10 @@ impl AgreedShards {
             // Once: the other two have everything, whatever happens to them.
             let (node, after) = (random.below(REPLICAS), random.draw() % (10 * SECOND));
             faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));
+        }
+        for _ in 0..1 + random.below(3) {
+            let is_agreed = random.below(3) > 0;
+            faults.push((5 * SECOND + random.draw() % length, Fault::Prefer { is_agreed }));
         }
         faults.sort_by_key(|(at, _)| *at);
         Self {
@@ -255,16 +276,23 @@ impl AgreedShards {
         for node in 0..self.hosts.len() {
             self.start(node);
         }
+        (0..self.hosts.len()).for_each(|node| self.prefer(node, spread_leaders()));
         let end = self.cx.now() + SETTLE;
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
                 && missing_jobs(&self.clients, &self.messages).is_empty()
                 && self.retained.is_settled();
-            if are_settled && self.are_equal() && self.unanswered() == 0 && self.waiting() == 0 {
+            let is_idle = self.unanswered() == 0 && self.waiting() == 0;
+            if are_settled && self.are_equal() && is_idle && self.are_spread() {
                 break;
             }
         }
+        assert!(
+            self.are_spread(),
+            "leaders: {:?}",
+            self.hosts.iter().map(|host| &host.leads).collect::<Vec<_>>()
+        );
         self.clients.iter().for_each(|client| client.check(&self.messages));
         let missing = missing_jobs(&self.clients, &self.messages);
         assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
@@ -327,6 +355,25 @@ impl AgreedShards {
         })
     }
 
+    /// Returns whether the preferred nodes lead.
+    fn are_spread(&self) -> bool {
+        let leads = |at: usize, shard: ShardId| self.hosts[at].leads.contains_key(&shard);
+        (0..SHARDS).all(|shard| leads(usize::from(shard) % REPLICAS, ShardId(shard)))
+    }
+
+    /// Tells a node which nodes should lead the shards, by number.
+    fn prefer(&mut self, at: usize, leaders: Vec<NodeId>) {
+        let host = &mut self.hosts[at];
+        let Some(replica) = &mut host.setup.replica else { return };
+        replica.leaders.clone_from(&leaders);
+        let Some(node) = &mut host.node else { return };
+        for (shard, leader) in leaders.into_iter().enumerate() {
+            let input = AgreementInput::PreferredLeader(Some(leader));
+            node.broker().store_event(ShardId(shard as u16), input.into());
+        }
+        node.send_posted(&mut self.cx);
+    }
+
     fn compare(&mut self) {
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let Some(node) = &host.node else { continue };
@@ -348,6 +395,13 @@ impl AgreedShards {
             assert_eq!(counted.malformed, 0, "no node sends bytes that are no frames");
             self.cx.report.agreed_overdue += counted.overdue - host.counted_lanes.overdue;
             host.counted_lanes = counted;
+            if let Some(replica) = &host.setup.replica {
+                let counted = replica.transfer_permit.counts();
+                let before = std::mem::replace(&mut host.counted_transfers, counted);
+                self.cx.report.agreed_transfers += counted.0 - before.0;
+                self.cx.report.agreed_transfers_failed += counted.1 - before.1;
+            }
+            assert_eq!(node.lane_counters().malformed, 0, "no node sends bytes that are no frames");
             for shard in (0..SHARDS).map(ShardId) {
                 let Some((index, digest)) = node.digest(shard) else { continue };
                 let known = *self.digests.entry((shard, index)).or_insert(digest);
@@ -476,11 +530,15 @@ impl AgreedShards {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
         };
+        if let Some(replica) = &mut host.setup.replica {
+            replica.transfer_permit = Arc::default();
+        }
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
         self.leases.start(at);
         (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
         host.counted_lanes = LaneCounters::default();
+        host.counted_transfers = (0, 0);
         (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
             Ok(node) => host.node = Some(node),
@@ -920,6 +978,16 @@ impl AgreedShards {
                     replica.config.id = ReplicaId(100 + node as u64);
                 }
                 self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+            }
+            Fault::Prefer { is_agreed } => {
+                let any = |random: &mut Random| -> Vec<NodeId> {
+                    (0..SHARDS).map(|_| node_id(random.below(REPLICAS))).collect()
+                };
+                let common = any(&mut self.cx.random);
+                for at in 0..self.hosts.len() {
+                    let leaders = if is_agreed { common.clone() } else { any(&mut self.cx.random) };
+                    self.prefer(at, leaders);
+                }
             }
             Fault::Lose { client } => {
                 if let Some(connection) = &self.clients[client].connection {
