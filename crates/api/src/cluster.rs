@@ -13,6 +13,9 @@ pub trait Cluster: Send + Sync {
     /// State at the last report of the thread that carries the links; `None` until the node takes its part.
     fn view(&self) -> Option<ClusterView>;
 
+    /// Name of the node with this number, if this node knows it.
+    fn node_name(&self, node: u64) -> Option<String>;
+
     /// Time since that report: less than a second, unless the thread is stuck. Zero where that thread does not run.
     fn silence(&self) -> Duration;
 
@@ -166,6 +169,10 @@ pub struct ShardsView {
     pub replicas: u64,
     /// Index of the last change of the placement that this node knows.
     pub index: u64,
+    /// Times that this node has transferred the leadership of a shard to the core that should lead it.
+    pub transfers: u64,
+    /// Such transfers that were given up.
+    pub transfers_failed: u64,
     /// Shards by number.
     pub items: Vec<ShardView>,
 }

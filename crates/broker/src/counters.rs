@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use mqtt::PacketType;
 
-use crate::admin::ReactorFigures;
+use crate::admin::{ReactorFigures, ShardFigures};
 
 /// One number with its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -277,6 +277,7 @@ impl PacketCounters {
 pub struct Published {
     values: Mutex<(Counters, StoreCounters, PacketCounters)>,
     reactor: Mutex<ReactorFigures>,
+    shards: Mutex<Vec<ShardFigures>>,
     /// Overload [`Level`](crate::Level), as a number.
     pub overload: AtomicU8,
     /// The worker is too busy to accept new clients.
@@ -320,6 +321,18 @@ impl Published {
         if let Ok(mut value) = self.reactor.try_lock() {
             value.clone_from(figures);
         }
+    }
+
+    /// Replaces the figures of the shards that the worker hosts.
+    pub fn refresh_shards(&self, shards: impl Iterator<Item = ShardFigures>) {
+        if let Ok(mut values) = self.shards.try_lock() {
+            values.clear();
+            values.extend(shards);
+        }
+    }
+
+    pub fn shards(&self) -> Vec<ShardFigures> {
+        sync::lock(&self.shards).clone()
     }
 
     pub fn counters(&self) -> (Counters, StoreCounters, PacketCounters) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{FromRequestParts as _, RawPathParams, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -34,6 +34,8 @@ pub struct GatherRequest {
     node: Option<String>,
     /// Query without `node`.
     pub query: Vec<(String, String)>,
+    /// Client that the path names.
+    client_id: Option<String>,
 }
 
 /// Answer of one node, or the reason why there is none.
@@ -46,7 +48,11 @@ impl GatherRequest {
     /// # Errors
     /// The fault of the request.
     pub async fn begin(state: State, request: Request, next: Next) -> Result<Self, Problem> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let params = RawPathParams::from_request_parts(&mut parts, &()).await.ok();
+        let client_id =
+            params.as_ref().and_then(|params| params.iter().find(|(name, _)| *name == "client_id"));
+        let client_id = client_id.map(|(_, client_id)| client_id.to_owned());
         let body = axum::body::to_bytes(body, state.settings.body_max.bytes() as usize);
         let body = body.await.map_err(|_| too_large(&state))?.to_vec();
         let query = parts.uri.query().unwrap_or_default();
@@ -58,7 +64,7 @@ impl GatherRequest {
             return Err(Problem::bad_request("node: name one node, or leave it out for all"));
         }
         drop(named);
-        Ok(Self { state, parts, body, next, node, query })
+        Ok(Self { state, parts, body, next, node, query, client_id })
     }
 
     /// # Errors
@@ -67,6 +73,11 @@ impl GatherRequest {
         if let Some(node) = &self.node {
             let answer = self.ask(node, &self.query).await.answer?;
             return Ok(response(answer.status, answer.body));
+        }
+        if matches!(fanout, Fanout::BestMatch | Fanout::All)
+            && let Some(leader) = self.leader_of_client()
+        {
+            return merge::leader_and_owner(&self, leader?).await;
         }
         match fanout {
             Fanout::Local => Ok(self.ask_local(&self.query).await),
@@ -77,6 +88,21 @@ impl GatherRequest {
             Fanout::Alarms => merge::alarms(&self).await,
             Fanout::History => merge::history(&self).await,
         }
+    }
+
+    /// Returns the node that leads the shard of the client in the path; `None` if each node has shards of its own.
+    fn leader_of_client(&self) -> Option<Result<String, Problem>> {
+        let shards = self.state.cluster.as_ref()?.view()?.shards?;
+        let id = broker::shard_of_client(self.client_id.as_ref()?);
+        let shard = shards.items.into_iter().find(|shard| shard.shard == id.0)?;
+        Some(shard.leader.ok_or_else(|| {
+            Problem::unavailable(format!(
+                "shard {} of this client has no leader that this node reaches; its replicas are on {}. `meridian ctl \
+                 cluster shards` shows all shards",
+                id.0,
+                shard.replicas.join(", ")
+            ))
+        }))
     }
 
     /// Names of all nodes of the cluster, in an order that is the same on each.

@@ -132,9 +132,8 @@ pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
 /// Returns the answer of the node where the client is. This node takes precedence, and a connection takes precedence
 /// over a stored session.
 pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
-    if let Some(PageMark { node, cursor }) = paging::decode(gather.query_value("cursor"))? {
-        let answer = gather.ask(&node, &gather.query_with(&[("cursor", cursor)])).await.answer?;
-        return Ok(of_node(&node, answer));
+    if let Some(next) = next_page(gather).await {
+        return next;
     }
     let here = gather.ask(gather.own(), &gather.query).await;
     if here.answer.as_ref().is_ok_and(|answer| {
@@ -162,6 +161,55 @@ pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
         Some((_, node, answer)) => Ok(of_node(&node, answer)),
         None => Err(not_found_but(&missing)),
     }
+}
+
+/// Returns the next page of a list that one node has begun, if the request has a cursor.
+async fn next_page(gather: &GatherRequest) -> Option<Result<Response, Problem>> {
+    let PageMark { node, cursor } = match paging::decode(gather.query_value("cursor")) {
+        Ok(mark) => mark?,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let answer = gather.ask(&node, &gather.query_with(&[("cursor", cursor)])).await.answer;
+    Some(answer.map(|answer| of_node(&node, answer)))
+}
+
+/// Returns the answer of the leader of the client's shard, and asks the node of the connection if that is another one.
+pub async fn leader_and_owner(gather: &GatherRequest, leader: String) -> Result<Response, Problem> {
+    if let Some(next) = next_page(gather).await {
+        return next;
+    }
+    let answer = gather.ask(&leader, &gather.query).await.answer?;
+    let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let (node, connection) = (document["owner"]["node"].as_str(), document["owner"]["connection"].as_str());
+    let (Some(node), Some(connection), true) = (node, connection, answer.is_success()) else {
+        return Ok(of_node(&leader, answer));
+    };
+    let query = gather.query_with(&[("connection", Some(connection.to_owned()))]);
+    let owner = gather.ask(node, &query).await;
+    let of_owner = owner.answer.ok().filter(ForwardedResponse::is_success);
+    let of_owner = of_owner.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
+    let merged = match of_owner {
+        Some(of_owner) if of_owner["connection_closed"].is_boolean() => both(document, &of_owner),
+        Some(of_owner) => with_connection(document, of_owner),
+        // The connection has ended, or its node does not answer.
+        None => document,
+    };
+    Ok(self::document(answer.status, &merged))
+}
+
+/// Adds the details of a connection to a client as the leader of its shard knows it.
+fn with_connection(mut client: Value, of_owner: Value) -> Value {
+    let is_durable = client["session"].is_object();
+    let of_session =
+        ["session", "owner", "durable", "subscriptions", "inflight", "queued_messages", "queued_bytes"];
+    if let Value::Object(of_owner) = of_owner {
+        for (name, value) in of_owner {
+            if name != "owner" && !(is_durable && of_session.contains(&&*name)) {
+                client[name] = value;
+            }
+        }
+    }
+    client
 }
 
 /// Knowledge of a node about the client.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use auth::Net;
 use axum::Json;
 use base64ct::{Base64, Encoding as _};
-use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState};
+use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState, RemoteConnection};
+use broker::{ConnectionId, ShardId, WorkerId};
 use mqtt::Version;
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "document")]
@@ -71,6 +72,18 @@ pub struct Client {
     pub connection: Option<Connection>,
     /// Null when the session ends with the connection.
     pub session: Option<Session>,
+    /// Connection on another node, as the leader of the client's shard knows it; null without one.
+    pub owner: Option<Owner>,
+}
+
+/// Location of a client's connection in a cluster whose nodes share sessions (`cluster.replicas`).
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct Owner {
+    pub node: String,
+    /// Connection on that node, for requests between nodes.
+    #[cfg_attr(feature = "document", schema(example = "0.17.3"))]
+    pub connection: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,11 +148,21 @@ impl From<broker::admin::ResourceUsage> for ResourceUsage {
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Session {
+    /// Shard that the Client Identifier belongs to.
+    pub shard: u16,
+    /// Core that leads the shard, which keeps the session; null while none is known.
+    pub leader: Option<String>,
+    /// Nodes that have a replica of the session.
+    pub replicas: Vec<String>,
+    /// Number of times that a connection has claimed the session.
+    pub epoch: u32,
     /// Session Expiry Interval; null is never.
     pub expiry_s: Option<u64>,
     /// End of the session unless the client returns; null while it is connected.
     pub expires_at: Option<Timestamp>,
     pub inflight: usize,
+    /// Messages of QoS 2 from the client that it has not released (PUBREL).
+    pub inbound: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
     pub oldest_queued_age_s: Option<u64>,
@@ -236,14 +259,43 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
     Ok(Json(Page::new(items, next)))
 }
 
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
+struct ClientQuery {
+    /// Connection of this node to return, as in `owner`, for requests between nodes.
+    connection: Option<String>,
+}
+
+/// Parses [`Owner::connection`].
+fn connection_id(text: &str) -> Result<ConnectionId, Problem> {
+    let mut parts = text.splitn(3, '.');
+    let mut next = || parts.next().and_then(|part| part.parse::<u32>().ok());
+    let mut id = || {
+        let worker = WorkerId(u16::try_from(next()?).ok()?);
+        Some(ConnectionId { worker, slot: next()?, generation: next()? })
+    };
+    id().ok_or_else(|| Problem::bad_request("connection: expected three numbers, such as 0.17.3"))
+}
+
 /// Returns one client by its Client Identifier (percent-encoded, including `/`).
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "get_client", security(("token" = ["viewer"])),
-    params(("client_id" = String, Path)),
+    params(("client_id" = String, Path), ClientQuery),
     responses((status = 200, body = Client)),
 ))]
-async fn get(state: State, Path(client_id): Path<String>) -> Result<Json<Client>, Problem> {
-    let detail = ask(|reply| state.admin.client(&client_id, reply)).await?;
+async fn get(
+    state: State,
+    Path(client_id): Path<String>,
+    Query(query): Query<ClientQuery>,
+) -> Result<Json<Client>, Problem> {
+    let detail = match query.connection.as_deref().map(connection_id).transpose()? {
+        Some(id) => ask(|reply| state.admin.client_connection(id, reply)).await?,
+        None => ask(|reply| state.admin.client(&client_id, reply)).await?,
+    };
+    // The slot of a connection that another node has named may have been used again.
+    let detail = detail.filter(|detail| *detail.info.client_id == *client_id);
     let detail = detail.ok_or_else(|| unknown(&client_id))?;
     Ok(Json(Client::new(&state, *detail)))
 }
@@ -256,6 +308,8 @@ struct KickQuery {
     /// True to end the session too, with its subscriptions and waiting messages.
     #[serde(default)]
     session: bool,
+    /// Connection of this node to close, as in `owner` of a client, for requests between nodes.
+    connection: Option<String>,
 }
 
 /// Result of a kick.
@@ -266,6 +320,10 @@ struct Kicked {
     session_ended: bool,
     /// Nodes that the client was on.
     nodes: Vec<String>,
+    /// Connection on another node, if the leader of the client's shard was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "document", schema(required = false))]
+    owner: Option<Owner>,
     /// Nodes of the cluster that did not answer: the client may be there, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "document", schema(required = false))]
@@ -284,12 +342,17 @@ async fn kick(
     Path(client_id): Path<String>,
     Query(query): Query<KickQuery>,
 ) -> Result<Json<Kicked>, Problem> {
-    let kicked = ask(|reply| state.admin.kick(&client_id, query.session, reply)).await?;
+    let admin = &state.admin;
+    let kicked = match query.connection.as_deref().map(connection_id).transpose()? {
+        Some(id) => ask(|reply| admin.kick_connection(&client_id, id, query.session, reply)).await?,
+        None => ask(|reply| admin.kick(&client_id, query.session, reply)).await?,
+    };
     let kicked = kicked.ok_or_else(|| unknown(&client_id))?;
     Ok(Json(Kicked {
         connection_closed: kicked.connection_closed,
         session_ended: kicked.session_ended,
         nodes: vec![state.node.name.clone()],
+        owner: kicked.elsewhere.map(|elsewhere| Owner::new(&state, elsewhere)),
         missing: Vec::new(),
     }))
 }
@@ -422,16 +485,43 @@ impl Client {
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),
         });
-        let session = detail.session.map(|session| Session {
-            expiry_s: session.expiry.map(|expiry| expiry.as_secs()),
-            expires_at: session.expires_at.map(wall),
-            inflight: session.inflight,
-            queued_messages: session.queued_messages,
-            queued_bytes: session.queued_bytes,
-            oldest_queued_age_s: session.oldest_queued.map(|age| age.as_secs()),
-            waiting_publishers: session.waiting_publishers,
-            will_due_at: session.will_due_at.map(wall),
+        let view = state.cluster.as_ref().and_then(|cluster| cluster.view());
+        let owner = detail.elsewhere.map(|elsewhere| Owner::new(state, elsewhere));
+        let own = || state.node.name.clone();
+        let placed = |shard: ShardId| {
+            let shards = view.as_ref()?.shards.as_ref()?;
+            let placed = shards.items.iter().find(|item| item.shard == shard.0)?;
+            Some((placed.leader.clone(), placed.replicas.clone()))
+        };
+        let session = detail.session.map(|session| {
+            let (leader, replicas) = placed(session.shard).unwrap_or_else(|| (Some(own()), vec![own()]));
+            Session {
+                shard: session.shard.0,
+                leader,
+                replicas,
+                epoch: session.epoch,
+                inbound: session.inbound,
+                expiry_s: session.expiry.map(|expiry| expiry.as_secs()),
+                expires_at: session.expires_at.map(wall),
+                inflight: session.inflight,
+                queued_messages: session.queued_messages,
+                queued_bytes: session.queued_bytes,
+                oldest_queued_age_s: session.oldest_queued.map(|age| age.as_secs()),
+                waiting_publishers: session.waiting_publishers,
+                will_due_at: session.will_due_at.map(wall),
+            }
         });
-        Self { item: ClientItem::new(state, detail.info), connection, session }
+        Self { item: ClientItem::new(state, detail.info), connection, session, owner }
+    }
+}
+
+impl Owner {
+    fn new(state: &State, RemoteConnection { node, id }: RemoteConnection) -> Self {
+        let name = state.cluster.as_ref().and_then(|cluster| cluster.node_name(node));
+        Self {
+            // Without a name no node is asked.
+            node: name.unwrap_or_else(|| format!("{node:016x}")),
+            connection: format!("{}.{}.{}", id.worker.0, id.slot, id.generation),
+        }
     }
 }

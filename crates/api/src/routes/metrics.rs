@@ -56,7 +56,8 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
         storage(&mut text, stored);
     }
     if let Some(view) = state.cluster.as_ref().and_then(|cluster| cluster.view()) {
-        cluster::cluster(&mut text, &view);
+        let led: Vec<_> = figures.workers.iter().flat_map(|worker| &worker.shards).collect();
+        cluster::cluster(&mut text, &view, &led);
     }
     topics(&mut text, &state);
     http(&mut text, &state);

@@ -3,11 +3,13 @@
 use std::time::SystemTime;
 
 use axum::Json;
+use broker::ReplicaProgress;
+use broker::admin::ShardFigures;
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
 
-use crate::cluster::ClusterView;
+use crate::cluster::{Cluster, ClusterView};
 use crate::extract::Query;
 use crate::paging::{self, Page};
 use crate::problem::Problem;
@@ -79,6 +81,40 @@ struct ClusterSummary {
     /// agree to two seconds.
     clock_offset_s: Option<f64>,
     links: Vec<LinkSummary>,
+    /// Shards of the session store that this node leads, with their sizes (`cluster.replicas`).
+    shards: Vec<LedShard>,
+}
+
+/// A shard as its leader knows it. The figures are up to a second old.
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+struct LedShard {
+    shard: u16,
+    /// Term in which the node leads it.
+    term: u64,
+    /// Index of the last record that is applied.
+    applied_index: u64,
+    sessions: u64,
+    /// Sessions whose clients are connected.
+    connected: u64,
+    subscriptions: u64,
+    queued_messages: u64,
+    queued_bytes: u64,
+    retained_messages: u64,
+    retained_bytes: u64,
+    /// Other replicas.
+    replicas: Vec<ShardReplica>,
+}
+
+/// Another replica of a shard, as the leader knows it.
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+struct ShardReplica {
+    node: String,
+    /// Records that it lacks; null while that is not known.
+    behind: Option<u64>,
+    /// Seconds since its last answer; null if there was none since this node leads.
+    silent_s: Option<f64>,
 }
 
 /// A node's link to another one, in short.
@@ -112,7 +148,7 @@ struct LinkSummary {
 }
 
 impl ClusterSummary {
-    fn of(view: ClusterView) -> Self {
+    fn of(view: ClusterView, shards: Vec<LedShard>) -> Self {
         let links = view.links.into_iter().map(|link| LinkSummary {
             waiting_bytes: link.lanes.iter().map(|lane| lane.waiting_bytes).sum(),
             waiting_frames: link.lanes.iter().map(|lane| lane.waiting_frames).sum(),
@@ -137,6 +173,31 @@ impl ClusterSummary {
             attached_to: view.attached_to,
             clock_offset_s: view.clock_offset_s,
             links: links.collect(),
+            shards,
+        }
+    }
+}
+
+impl LedShard {
+    fn of(cluster: &dyn Cluster, figures: &ShardFigures) -> Self {
+        let name = |node: u64| cluster.node_name(node).unwrap_or_else(|| format!("{node:016x}"));
+        let replica = |progress: &ReplicaProgress| ShardReplica {
+            node: name(progress.node),
+            behind: progress.behind,
+            silent_s: progress.silence.map(|silence| silence.as_secs_f64()),
+        };
+        Self {
+            shard: figures.shard.0,
+            term: figures.term,
+            applied_index: figures.applied,
+            sessions: figures.sessions,
+            connected: figures.connected,
+            subscriptions: figures.subscriptions,
+            queued_messages: figures.queued_messages,
+            queued_bytes: figures.queued_bytes,
+            retained_messages: figures.retained_messages,
+            retained_bytes: figures.retained_bytes,
+            replicas: figures.replicas.iter().map(replica).collect(),
         }
     }
 }
@@ -187,7 +248,12 @@ impl Node {
             subscriptions: figures.subscriptions(),
             messages_received: counters.received_qos0 + counters.received_qos1 + counters.received_qos2,
             messages_sent: counters.sent_qos0 + counters.sent_qos1 + counters.sent_qos2,
-            cluster: state.cluster.as_ref().and_then(|cluster| cluster.view()).map(ClusterSummary::of),
+            cluster: state.cluster.as_ref().and_then(|cluster| {
+                let shards = figures.workers.iter().flat_map(|worker| &worker.shards);
+                let mut shards: Vec<_> = shards.map(|shard| LedShard::of(&**cluster, shard)).collect();
+                shards.sort_by_key(|shard| shard.shard);
+                Some(ClusterSummary::of(cluster.view()?, shards))
+            }),
         }
     }
 }

@@ -375,6 +375,12 @@ fn outcome(
                  its client is connected"
             )));
         }
+        Err(ClientActionError::Elsewhere) => {
+            return Err(Problem::conflict(format!(
+                "the client `{client_id}` is connected to another node than the leader of its shard; its \
+                 subscriptions cannot be changed here"
+            )));
+        }
         Err(ClientActionError::Gone) => {
             return Err(Problem::conflict(format!(
                 "the client `{client_id}` disconnected during the request; check its subscriptions"

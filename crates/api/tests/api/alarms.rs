@@ -132,7 +132,10 @@ fn shards_without_a_leader_are_reported_with_the_cores_that_have_to_return() {
     };
     let with = |leader: Option<&str>| {
         let items = vec![shard(0, Some("a")), shard(1, leader)];
-        ClusterView { shards: Some(ShardsView { replicas: 3, index: 9, items }), ..agreed() }
+        ClusterView {
+            shards: Some(ShardsView { replicas: 3, index: 9, transfers: 0, transfers_failed: 0, items }),
+            ..agreed()
+        }
     };
     has_not(&of(with(Some("c"))), "shards");
     has(&of(with(None)), "error shards 1 of 2 shards have no leader", "Start these cores again: b");

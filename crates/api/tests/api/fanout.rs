@@ -38,6 +38,10 @@ impl api::Cluster for Member {
         Some(view)
     }
 
+    fn node_name(&self, _: u64) -> Option<String> {
+        None
+    }
+
     fn silence(&self) -> Duration {
         Duration::ZERO
     }

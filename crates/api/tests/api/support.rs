@@ -491,6 +491,10 @@ impl api::Cluster for Part {
         self.view.lock().unwrap().clone()
     }
 
+    fn node_name(&self, _: u64) -> Option<String> {
+        None
+    }
+
     fn silence(&self) -> Duration {
         self.silence
     }

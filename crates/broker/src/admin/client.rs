@@ -8,7 +8,7 @@ use mqtt::{QoS, RetainHandling, Subscription, TopicName, Version};
 
 use super::{Cursor, FilterRoutes, RouteInfo};
 use crate::groups::Member;
-use crate::ids::{ConnectionId, SessionId, Time};
+use crate::ids::{ConnectionId, SessionId, ShardId, Time};
 use crate::node::Node;
 use crate::route::{Options, RouteKind};
 use crate::store::Enqueue;
@@ -66,6 +66,17 @@ pub struct ClientDetail {
     pub info: ClientInfo,
     pub connection: Option<ConnectionDetail>,
     pub session: Option<SessionDetail>,
+    /// The connection, if it is on another node of the cluster. That node has its details.
+    pub elsewhere: Option<RemoteConnection>,
+}
+
+/// Connection on another node, as the leader of the client's shard knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteConnection {
+    /// Number of the node.
+    pub node: u64,
+    /// Id on that node.
+    pub id: ConnectionId,
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +121,11 @@ pub struct ResourceUsage {
 
 #[derive(Clone, Debug)]
 pub struct SessionDetail {
+    pub shard: ShardId,
+    /// Number of times that a connection has claimed the session.
+    pub epoch: u32,
+    /// Number of QoS 2 PUBLISH packets from the client that it has not released.
+    pub inbound: usize,
     /// Session Expiry Interval; `None` means that the session never expires.
     pub expiry: Option<Duration>,
     /// Time at which the session ends if the client does not reconnect.
@@ -219,6 +235,8 @@ pub struct QueuePage {
 pub struct Kicked {
     pub connection_closed: bool,
     pub session_ended: bool,
+    /// The connection, if it is on another node. It was not closed.
+    pub elsewhere: Option<RemoteConnection>,
 }
 
 /// Receivers of a message on a topic.
@@ -348,6 +366,27 @@ pub(crate) struct SessionFigures {
 }
 
 impl ClientInfo {
+    /// Returns a client that is connected to another node and has no durable session.
+    pub(crate) fn elsewhere(client_id: &str) -> Self {
+        Self {
+            client_id: client_id.into(),
+            connected: true,
+            address: None,
+            username: None,
+            version: None,
+            connected_at: None,
+            keep_alive: 0,
+            durable: false,
+            subscriptions: 0,
+            inflight: 0,
+            queued_messages: 0,
+            queued_bytes: 0,
+            messages_received: 0,
+            messages_sent: 0,
+            session: None,
+        }
+    }
+
     pub(crate) fn add(&mut self, figures: SessionFigures) {
         self.inflight += figures.inflight;
         self.queued_messages += figures.queued_messages;

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
-use crate::ids::Time;
+use crate::ids::{ShardId, Time};
 use crate::node::Node;
+use crate::store::ReplicaProgress;
 
 /// All figures of a node at one moment. The figures of a worker are up to about a second old.
 #[derive(Clone, Debug)]
@@ -48,6 +49,28 @@ pub struct WorkerFigures {
     /// Overload level, 0 to 3. A higher level refuses more kinds of work.
     pub overload: u8,
     pub reactor: ReactorFigures,
+    /// Shards that this node leads, if the shards belong to the cluster.
+    pub shards: Vec<ShardFigures>,
+}
+
+/// Sizes of a shard that this node leads, and the progress of its other replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardFigures {
+    pub shard: ShardId,
+    /// Term in which it leads.
+    pub term: u64,
+    /// Index of the last record that is applied.
+    pub applied: u64,
+    pub sessions: u64,
+    /// Number of sessions with a connection.
+    pub connected: u64,
+    /// Number of subscriptions of all sessions.
+    pub subscriptions: u64,
+    pub queued_messages: u64,
+    pub queued_bytes: u64,
+    pub retained_messages: u64,
+    pub retained_bytes: u64,
+    pub replicas: Vec<ReplicaProgress>,
 }
 
 /// Figures that a reactor reports about its loop.
@@ -171,6 +194,7 @@ impl WorkerFigures {
             oldest: Duration::from_millis(published.oldest_ms.load(Relaxed)),
             slow: published.slow.load(Relaxed),
             overload: published.overload.load(Relaxed),
+            shards: published.shards(),
             reactor: published.reactor(),
         }
     }

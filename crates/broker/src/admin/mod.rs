@@ -19,11 +19,13 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter
 
 pub use client::{
     ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Kicked, Matches, QueuePage,
-    QueueState, Queued, Receiver, ResourceUsage, SessionDetail, SubscriptionFilter, SubscriptionInfo,
-    SubscriptionPage, is_within,
+    QueueState, Queued, Receiver, RemoteConnection, ResourceUsage, SessionDetail, SubscriptionFilter,
+    SubscriptionInfo, SubscriptionPage, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
-pub use figures::{AcceptErrors, AcceptFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
+pub use figures::{
+    AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, TURN_BUCKETS, WorkerFigures,
+};
 pub use request::AdminCommand;
 pub(crate) use request::{AdminRequest, ClientLocation, ReceiverSearch};
 pub use slow::SlowDelivery;
@@ -35,7 +37,7 @@ pub(crate) use trace::{EventContext, Traces, Tracing};
 pub use watch::{Traffic, Watched};
 pub(crate) use watch::{Watch, Watches};
 
-use crate::ids::{ShardId, Time, WorkerId, client_hash};
+use crate::ids::{ConnectionId, ShardId, Time, WorkerId, client_hash};
 use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::retained;
@@ -127,6 +129,8 @@ pub enum ClientActionError {
     Unknown,
     /// The client has a session but is not connected.
     NotConnected,
+    /// The client is connected to another node.
+    Elsewhere,
     /// The client disconnected during the action.
     Gone,
 }
@@ -245,6 +249,33 @@ impl Admin {
         self.send(
             self.node.shard_host(shard),
             AdminRequest::Client { shard, client_id: client_id.into(), reply },
+        );
+    }
+
+    /// Returns everything that this node knows about the connection of a client; `None` when it has no such connection.
+    pub fn client_connection(&self, id: ConnectionId, reply: Reply<Option<Box<ClientDetail>>>) {
+        if usize::from(id.worker.0) >= self.workers().count() {
+            return reply(None);
+        }
+        self.send(id.worker, AdminRequest::ClientConnection { connection: id, session: None, reply });
+    }
+
+    /// Closes a connection of a client with 0x98, and ends its session if `end_session` is true. `None` means that this
+    /// node has no such connection.
+    pub fn kick_connection(
+        &self,
+        client_id: &str,
+        id: ConnectionId,
+        end_session: bool,
+        reply: Reply<Option<Kicked>>,
+    ) {
+        if usize::from(id.worker.0) >= self.workers().count() {
+            return reply(None);
+        }
+        let (client_id, durable) = (Some(client_id.into()), true);
+        self.send(
+            id.worker,
+            AdminRequest::KickConnection { connection: id, client_id, end_session, durable, reply },
         );
     }
 

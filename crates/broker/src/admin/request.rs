@@ -80,6 +80,8 @@ pub(crate) enum AdminRequest {
     },
     KickConnection {
         connection: ConnectionId,
+        /// Client that the connection must have, if another node has named the connection.
+        client_id: Option<Box<str>>,
         /// True if the session has to end. `durable` is true if there is a durable session.
         end_session: bool,
         durable: bool,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shard::MessageKey;
 
@@ -169,6 +170,18 @@ pub trait Agreement: Send {
     fn prepared(&mut self, is_complete: bool);
     /// Reports that the log has what the state needs of a segment elsewhere too, durably.
     fn bodies_kept(&mut self, segment: u64);
+    /// Returns the progress of the other replicas, as the leader knows it. Empty while this replica follows.
+    fn progress(&self) -> Vec<ReplicaProgress>;
+}
+
+/// Progress of another replica of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaProgress {
+    pub node: u64,
+    /// Number of entries that it lacks; `None` while that is not known.
+    pub behind: Option<u64>,
+    /// Time since its last answer; `None` if there was none.
+    pub silence: Option<Duration>,
 }
 
 /// An event for an [`Agreement`]. Only its implementation knows what it is.

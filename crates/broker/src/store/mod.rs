@@ -32,7 +32,7 @@ pub(crate) use host::{
 };
 pub use log::{
     Agreement, AgreementEvent, CommittedBatch, Condition, Frame, Incarnation, PeerFrame, Purpose,
-    ReplicaStart, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
+    ReplicaProgress, ReplicaStart, Step, Store, StoreEvent, StoreLog, Vacate, Wanted,
 };
 pub use replica::ReplicaCounters;
 pub(crate) use replica_routes::ReplicaRoutes;

@@ -7,7 +7,7 @@ use super::lanes::Reader;
 use crate::admin::{
     AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
     ConnectionDetail, Cursor, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
-    Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
+    RemoteConnection, Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
 };
 use crate::connection::{Connection, Phase};
 use crate::groups::Member;
@@ -40,6 +40,7 @@ impl Worker {
                         );
                     }
                     Some(ClientLocation { owner: Some(connection), session: None }) => {
+                        let Ok(connection) = self.on_this_node(connection) else { return reply(None) };
                         let request =
                             AdminRequest::ConnectionSubscriptions { connection, from, limit, reply };
                         self.outbox.post(connection.worker, request.into());
@@ -58,6 +59,7 @@ impl Worker {
                     None => reply(None),
                 },
                 Some(ClientLocation { owner: Some(connection), session: None }) => {
+                    let Ok(connection) = self.on_this_node(connection) else { return reply(None) };
                     let request = AdminRequest::ConnectionQueue { connection, limit, payload, reply };
                     self.outbox.post(connection.worker, request.into());
                 }
@@ -69,11 +71,16 @@ impl Worker {
             AdminRequest::Kick { shard, client_id, end_session, reply } => {
                 self.kick(shard, &client_id, end_session, reply)
             }
-            AdminRequest::KickConnection { connection, end_session, durable, reply } => {
+            AdminRequest::KickConnection { connection, client_id: Some(client_id), reply, .. }
+                if !self.has_client(connection, &client_id) =>
+            {
+                reply(None);
+            }
+            AdminRequest::KickConnection { connection, end_session, durable, reply, .. } => {
                 let connection_closed =
                     self.kick_connection(connection, ReasonCode::AdministrativeAction, end_session);
                 let session_ended = connection_closed && end_session && durable;
-                reply(Some(Kicked { connection_closed, session_ended }));
+                reply(Some(Kicked { connection_closed, session_ended, elsewhere: None }));
             }
             AdminRequest::KickAll { from, reason, reply } => reply(self.kick_all(from, reason)),
             AdminRequest::Subscriptions { from, limit, filter, reply } => {
@@ -150,8 +157,30 @@ impl Worker {
         match self.locate(shard, client_id) {
             None => Err(ClientActionError::Unknown),
             Some(ClientLocation { owner: None, .. }) => Err(ClientActionError::NotConnected),
-            Some(ClientLocation { owner: Some(connection), .. }) => Ok(connection),
+            Some(ClientLocation { owner: Some(connection), .. }) => {
+                self.on_this_node(connection).map_err(|_| ClientActionError::Elsewhere)
+            }
         }
+    }
+
+    /// Returns the id of a connection on this node that a shard knows by a lane.
+    ///
+    /// # Errors
+    /// The connection is on another node, or its lane has ended: `None`.
+    fn on_this_node(&self, owner: ConnectionId) -> Result<ConnectionId, Option<RemoteConnection>> {
+        if owner.worker.0 < self.node.workers {
+            return Ok(owner);
+        }
+        let lanes = self.lanes.as_ref().ok_or(None)?;
+        let producer = lanes.producer(owner.worker).ok_or(None)?;
+        let id = ConnectionId { worker: WorkerId(producer.lane), ..owner };
+        let node = producer.owner.node;
+        if lanes.own().node == node { Ok(id) } else { Err(Some(RemoteConnection { node, id })) }
+    }
+
+    fn has_client(&self, id: ConnectionId, client_id: &str) -> bool {
+        let connection = self.connections.get(id.slot, id.generation);
+        connection.is_some_and(|connection| *connection.client_id == *client_id)
     }
 
     /// Returns the shard of a stage, if the stage is about a shard and not about a worker.
@@ -245,10 +274,17 @@ impl Worker {
         };
         let now = self.clock.now();
         let session = session.and_then(|id| self.shard(shard)?.client_detail(now, id)).map(Box::new);
-        match owner {
-            Some(connection) => {
+        match owner.map(|owner| self.on_this_node(owner)) {
+            Some(Ok(connection)) => {
                 let request = AdminRequest::ClientConnection { connection, session, reply };
                 self.outbox.post(connection.worker, request.into());
+            }
+            Some(Err(elsewhere)) => {
+                let info = || ClientInfo::elsewhere(client_id);
+                let alone =
+                    || Box::new(ClientDetail { info: info(), connection: None, session: None, elsewhere });
+                let detail = session.map(|detail| Box::new(ClientDetail { elsewhere, ..*detail }));
+                reply(Some(detail.unwrap_or_else(alone)));
             }
             None => reply(session),
         }
@@ -294,7 +330,7 @@ impl Worker {
             oldest_unacknowledged: probe.map(|flow| self.clock.now().since(flow.probe.since)),
         };
         let session = session.and_then(|detail| detail.session);
-        Some(Box::new(ClientDetail { info, connection: Some(detail), session }))
+        Some(Box::new(ClientDetail { info, connection: Some(detail), session, elsewhere: None }))
     }
 
     fn subscriptions_of(
@@ -384,16 +420,21 @@ impl Worker {
         let Some(ClientLocation { owner, session }) = self.locate(shard, client_id) else {
             return reply(None);
         };
-        if let Some(connection) = owner {
+        if let Some(owner) = owner {
             let durable = session.is_some();
-            let request = AdminRequest::KickConnection { connection, end_session, durable, reply };
+            let connection = match self.on_this_node(owner) {
+                Ok(connection) => connection,
+                Err(elsewhere) => return reply(Some(Kicked { elsewhere, ..Kicked::default() })),
+            };
+            let request =
+                AdminRequest::KickConnection { connection, client_id: None, end_session, durable, reply };
             return self.outbox.post(connection.worker, request.into());
         }
         let session = session.filter(|_| end_session);
         let session_ended =
             session.is_some_and(|session| self.shards.kick_session(self.clock.now(), shard, session));
         self.apply_output();
-        reply(Some(Kicked { connection_closed: false, session_ended }));
+        reply(Some(Kicked { session_ended, ..Kicked::default() }));
     }
 
     /// Adds the receivers of this worker: its connections, and the sessions and groups that it hosts. Then it passes

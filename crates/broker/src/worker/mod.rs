@@ -640,6 +640,9 @@ impl Worker {
         published.waiting_clients.store(self.queues.waiting_clients() as u64 + of_shards, Relaxed);
         published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
         published.refresh(&self.counters, &store, &self.monitor.packets);
+        if self.lanes.is_some() {
+            published.refresh_shards(self.shards.iter().map(ShardHost::figures));
+        }
         self.monitor.sampler.tick(self.clock.now());
     }
 }

@@ -188,7 +188,9 @@ fn a_kick_closes_the_connection_and_ends_the_session_if_asked() {
         let kick = |net: &mut Net, name: &'static str, session| {
             net.ask(move |admin, reply| admin.kick(name, session, reply)).expect("an answer")
         };
-        let closed = |connection_closed, session_ended| Some(Kicked { connection_closed, session_ended });
+        let closed = |connection_closed, session_ended| {
+            Some(Kicked { connection_closed, session_ended, elsewhere: None })
+        };
         let watcher = net.connect(0, v5("watcher"));
         net.subscribe(watcher, "will", AtMostOnce);
         let ephemeral = net.connect(1, v5("e").will(message("will", "e")));

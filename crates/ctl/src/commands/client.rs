@@ -302,6 +302,61 @@ fn show(console: &mut Console, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Show the durable session of one client: where it is kept, who is connected to it, what waits in it
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  meridian ctl session sensor-17
+  meridian ctl session sensor-17 --json | jq -r .session.leader
+
+With cluster.replicas each session is in a shard, which has replicas on several cores. One of them leads. Any node answers:
+it asks the leader. `owner` is the node that the client is connected to. `epoch` grows with each connection.
+
+Exit code 4: there is no such client.")]
+pub struct SessionArgs {
+    /// Client Identifier
+    #[arg(value_name = "CLIENT")]
+    id: String,
+}
+
+impl Command for SessionArgs {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        let client = console.client.get(&path(&self.id), &Query::new())?;
+        let kept = client.field("session");
+        if console.json {
+            return console.document(&client);
+        }
+        if kept.is_null() {
+            return console.line(&format!(
+                "{} has no durable session: its subscriptions end with its connection to {}",
+                client.cell("client_id"),
+                client.cell("node")
+            ));
+        }
+        let connected = client.truth("connected");
+        let owner = match (client.text("owner.connection"), client.text("connection.worker")) {
+            _ if !connected => "nobody: the client is not connected".to_owned(),
+            (connection, _) if !connection.is_empty() => {
+                format!("{}, connection {connection}", client.cell("owner.node"))
+            }
+            (_, worker) => format!("{}, reactor {worker}", client.cell("node")),
+        };
+        let replicas: Vec<String> =
+            kept.list("replicas").iter().filter_map(Value::as_str).map(Into::into).collect();
+        let place = [
+            ("client", client.cell("client_id")),
+            ("shard", kept.cell("shard")),
+            ("leader", kept.cell("leader")),
+            ("replicas", replicas.join(", ")),
+            ("owner", owner),
+            ("epoch", kept.count_cell("epoch")),
+            ("subscriptions", client.count_cell("subscriptions")),
+            ("inbound QoS 2", kept.count_cell("inbound")),
+        ];
+        console.pairs(&place.into_iter().chain(session(kept)).collect::<Vec<_>>())
+    }
+}
+
 fn keep_alive(seconds: Option<f64>) -> String {
     match seconds {
         Some(seconds) if seconds > 0.0 => human::seconds(seconds),

@@ -53,10 +53,11 @@ enum Verb {
     Status,
     /// List the nodes, each as it sees itself
     Nodes,
-    /// List the shards of the session store with their leaders and replicas
+    /// List the shards of the session store with their leaders, replicas and sizes
     #[command(after_help = "\
 Durable sessions and retained messages are divided into shards by their names. With cluster.replicas each shard has
-replicas on so many cores, and one of them leads. A shard without a leader waits for a majority of its replicas.")]
+replicas on so many cores, and one of them leads. A shard without a leader waits for a majority of its replicas. BEHIND
+names the replicas that lack records or do not answer. `meridian ctl session CLIENT` shows the shard of a session.")]
     Shards,
     /// Give addresses of other nodes to a node that waits for its cluster or reaches no core
     #[command(
@@ -113,19 +114,39 @@ impl Command for ClusterArgs {
     }
 }
 
-const SHARDS: &[Column] = &[right("SHARD"), left("LEADER"), left("REPLICAS"), left("CHANGE")];
+const SHARDS: &[Column] = &[
+    right("SHARD"),
+    left("LEADER"),
+    left("REPLICAS"),
+    left("BEHIND"),
+    right("SESSIONS"),
+    right("QUEUED"),
+    right("RETAINED"),
+    left("CHANGE"),
+];
 
 fn shards(console: &mut Console) -> Result<(), Failure> {
     let view = console.client.get(CLUSTER, &Query::new())?;
     let shards = view.field("shards");
-    if console.json {
-        return console.document(shards);
-    }
     if shards.is_null() {
+        if console.json {
+            return console.document(shards);
+        }
         return console.line(
             "each node keeps the sessions of its own clients (cluster.replicas = 0), or the cores have not placed the \
              shards yet",
         );
+    }
+    let nodes = console.client.get("/api/v1/nodes", &Query::new().with("limit", 1_000))?;
+    let led = led_shards(&nodes);
+    if console.json {
+        let mut document = shards.clone();
+        if let Some(items) = document["items"].as_array_mut() {
+            for shard in items {
+                shard["figures"] = figures_of(&led, shard).cloned().unwrap_or_default();
+            }
+        }
+        return console.document(&document);
     }
     let mut table = Table::new(SHARDS);
     for shard in view.list("shards.items") {
@@ -135,11 +156,62 @@ fn shards(console: &mut Console) -> Result<(), Failure> {
             change.map(|(field, does)| format!("{} {does}", shard.cell(field))).collect();
         let replicas: Vec<String> =
             shard.list("replicas").iter().filter_map(Value::as_str).map(Into::into).collect();
-        let change = if change.is_empty() { NOTHING.to_owned() } else { change.join(", ") };
-        table.row(vec![shard.cell("shard"), shard.cell("leader"), replicas.join(", "), change]);
+        let figures = figures_of(&led, shard);
+        let figure = |of: &dyn Fn(&Value) -> String| figures.map_or_else(|| NOTHING.to_owned(), of);
+        table.row(vec![
+            shard.cell("shard"),
+            shard.cell("leader"),
+            replicas.join(", "),
+            figure(&behind),
+            figure(&|of| of.count_cell("sessions")),
+            figure(&|of| of.count_cell("queued_messages")),
+            figure(&|of| of.count_cell("retained_messages")),
+            if change.is_empty() { NOTHING.to_owned() } else { change.join(", ") },
+        ]);
     }
     console.table(&mut table)?;
     alarms::note(console, |alarm| alarm.text("code") == "shards")
+}
+
+/// Returns the shards that each node leads, as that node knows them.
+fn led_shards(nodes: &Value) -> Vec<(String, Value)> {
+    let of_node = |node: &Value| {
+        let name = node.text("name");
+        let shards = node.list("cluster.shards").to_vec();
+        shards.into_iter().map(move |shard| (name.clone(), shard))
+    };
+    nodes.list("items").iter().flat_map(of_node).collect()
+}
+
+/// Returns what the leader of a shard knows about it.
+fn figures_of<'a>(led: &'a [(String, Value)], shard: &Value) -> Option<&'a Value> {
+    let (leader, number) = (shard.text("leader"), shard.whole("shard"));
+    let found = led.iter().find(|(node, of)| *node == leader && of.whole("shard") == number);
+    found.map(|(_, of)| of)
+}
+
+/// Time in seconds after which a replica that does not answer is shown.
+const SILENT: f64 = 2.0;
+/// Number of records that a replica may lack for a moment.
+const BEHIND: u64 = 100;
+
+/// Names the replicas that lack records or do not answer.
+fn behind(figures: &Value) -> String {
+    let of = |replica: &Value| {
+        let (behind, silent) = (replica.whole("behind"), replica.number("silent_s"));
+        let name = replica.cell("node");
+        match (behind, silent) {
+            (_, Some(silent)) if silent > SILENT => {
+                Some(format!("{name} silent for {}", human::seconds(silent)))
+            }
+            (_, None) => Some(format!("{name} does not answer")),
+            (None, _) => Some(format!("{name} has nothing yet")),
+            (Some(behind), _) if behind > BEHIND => Some(format!("{name} by {}", human::count(behind))),
+            _ => None,
+        }
+    };
+    let late: Vec<String> = figures.list("replicas").iter().filter_map(of).collect();
+    if late.is_empty() { NOTHING.to_owned() } else { late.join(", ") }
 }
 
 /// Counts the shards that have a leader.

@@ -30,6 +30,29 @@ fn a_client_with_any_name_is_found() {
 }
 
 #[test]
+fn a_session_is_shown_with_its_shard_and_its_owner() {
+    let mut client = json!({
+        "client_id": "c", "connected": true, "subscriptions": 2, "node": "n4", "owner": {"node": "n4", "connection": "0.3.1"},
+        "connection": {"worker": 0},
+        "session": {
+            "shard": 7, "leader": "n2", "replicas": ["n1", "n2", "n3"], "epoch": 3, "inbound": 1, "inflight": 4,
+            "queued_messages": 5, "queued_bytes": 2048, "expiry_s": null,
+        },
+    });
+    let shown = |client: &Value| ctl(&Mock::always(Reply::json(client)), "session c").out();
+    let text = shown(&client);
+    for part in ["shard", "n2", "n1, n2, n3", "n4, connection 0.3.1", "epoch", "inbound", "5, 2.0 KiB"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    client["owner"] = Value::Null;
+    assert!(shown(&client).contains("n4, reactor 0"));
+    (client["connected"], client["connection"]) = (false.into(), Value::Null);
+    assert!(shown(&client).contains("not connected"));
+    client["session"] = Value::Null;
+    assert!(shown(&client).contains("c has no durable session"));
+}
+
+#[test]
 fn a_client_that_is_not_there_has_its_exit_code() {
     let mock = Mock::always(Reply::problem(404, "not-found", "no client ghost"));
     let outcome = ctl(&mock, "client ghost");

@@ -84,9 +84,24 @@ fn the_cluster_is_shown_in_short() {
 fn the_shards_are_shown_with_leader_replicas_and_change() {
     let mut view = replicated(true);
     view["shards"] = Value::Null;
+    let led = json!({
+        "shard": 0, "sessions": 1200, "queued_messages": 5, "retained_messages": 7,
+        "replicas": [{"node": "n1", "behind": 4000, "silent_s": 0.1}, {"node": "n3", "behind": 100, "silent_s": 2}],
+    });
+    let nodes = json!({"items": [
+        {"name": "n1", "cluster": null},
+        {"name": "n2", "cluster": {"shards": [led]}},
+        {"name": "n3", "cluster": {"shards": [{"shard": 0}]}},
+    ]});
     let shown = |view: &Value, line: &str| {
-        let view = view.clone();
-        ctl(&Mock::serve(move |_| Reply::json(&view)), line).out
+        let (view, nodes) = (view.clone(), nodes.clone());
+        ctl(
+            &Mock::serve(move |request| {
+                Reply::json(if request.path() == "/api/v1/nodes" { &nodes } else { &view })
+            }),
+            line,
+        )
+        .out
     };
     assert!(shown(&view, "cluster shards").contains("cluster.replicas = 0"));
     assert!(!shown(&view, "cluster").contains("shards "));
@@ -96,9 +111,13 @@ fn the_shards_are_shown_with_leader_replicas_and_change() {
     ]});
     let out = shown(&view, "cluster shards");
     let words = |line: usize| out.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-    assert_eq!(words(0), ["SHARD", "LEADER", "REPLICAS", "CHANGE"]);
-    assert_eq!(words(1), ["0", "n2", "n1,", "n2", "-"]);
-    assert_eq!(words(2), ["1", "-", "n1,", "n3", "n2", "joins,", "n3", "leaves"]);
+    let columns = ["SHARD", "LEADER", "REPLICAS", "BEHIND", "SESSIONS", "QUEUED", "RETAINED", "CHANGE"];
+    assert_eq!(words(0), columns);
+    assert_eq!(words(1), ["0", "n2", "n1,", "n2", "n1", "by", "4,000", "1,200", "5", "7", "-"]);
+    assert_eq!(words(2), ["1", "-", "n1,", "n3", "-", "-", "-", "-", "n2", "joins,", "n3", "leaves"]);
+    let document: Value = serde_json::from_str(&shown(&view, "cluster shards --json")).unwrap();
+    assert_eq!(document["items"][0]["figures"]["sessions"], 1200);
+    assert!(document["items"][1]["figures"].is_null());
     let status = shown(&view, "cluster");
     assert!(status.contains("2: 1 have a leader, 1 change; 3 replicas each"), "{status}");
 }

@@ -33,7 +33,7 @@ use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, 
 use replog::Incarnation;
 use ring::digest;
 use shard::NodeIncarnation;
-use shardlog::LogNotifier;
+use shardlog::{LogNotifier, TransferPermit};
 use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 
 pub use settings::ClusterSettings;
@@ -145,6 +145,8 @@ struct Shared {
     placement_known: WhenKnown,
     /// Bytes of commands that the cluster router has not handled yet.
     backlog: AtomicUsize,
+    /// Permission to transfer the leadership of shards, one at a time.
+    transfer_permit: Arc<TransferPermit>,
 }
 
 /// Last state that the cluster router's thread published.
@@ -345,6 +347,7 @@ impl Cluster {
         let is_core = cluster_config.own.role == Role::Core;
         let shards = shares_shards.then(|| PreparedShards {
             log: shards_log.filter(|_| is_core).map(|log| (core_log(&log.log, name), log)),
+            leaders: settings.leaders.clone().into(),
             seed: c ^ d,
         });
         let own = NodeIncarnation { node: NodeId::of_name(name).0, incarnation: incarnation.0 };
@@ -536,7 +539,13 @@ impl api::Cluster for Cluster {
     fn view(&self) -> Option<api::ClusterView> {
         let figures = self.lock_handle().as_ref()?.figures();
         let view = self.shared.lock_last_view().view.clone()?;
-        Some(view::of(&view, &figures))
+        Some(view::of(&view, &figures, self.shared.transfer_permit.counts()))
+    }
+
+    fn node_name(&self, node: u64) -> Option<String> {
+        let view = self.shared.lock_last_view().view.clone()?;
+        let mut members = view.membership.members.iter().map(|member| &member.info.name);
+        members.find(|name| NodeId::of_name(name).0 == node).map(ToString::to_string)
     }
 
     fn silence(&self) -> Duration {

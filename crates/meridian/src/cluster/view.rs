@@ -9,7 +9,8 @@ use cluster::{ClassView, Link, Membership, NotJoined, PlacementView, Replica, Ro
 use link::Class;
 use transport::Figures;
 
-pub fn of(view: &View, figures: &Figures) -> ClusterView {
+/// `transfers`: the numbers of transfers of the leadership of shards that were made, and given up.
+pub fn of(view: &View, figures: &Figures, transfers: (u64, u64)) -> ClusterView {
     let counters = view.counters;
     ClusterView {
         node: view.own.name.to_string(),
@@ -46,11 +47,11 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         unjoined_peers: view.not_joined.iter().map(not_joined).collect(),
         transport: transport(figures),
         membership: membership(&view.membership),
-        shards: view.membership.placement.as_ref().map(shards),
+        shards: view.membership.placement.as_ref().map(|placement| shards(placement, transfers)),
     }
 }
 
-fn shards(placement: &PlacementView) -> ShardsView {
+fn shards(placement: &PlacementView, transfers: (u64, u64)) -> ShardsView {
     let name = |name: &Option<Box<str>>| name.as_ref().map(ToString::to_string);
     let shard = |shard: &cluster::ShardView| ShardView {
         shard: shard.shard,
@@ -62,6 +63,8 @@ fn shards(placement: &PlacementView) -> ShardsView {
     ShardsView {
         replicas: placement.replicas,
         index: placement.version,
+        transfers: transfers.0,
+        transfers_failed: transfers.1,
         items: placement.shards.iter().map(shard).collect(),
     }
 }

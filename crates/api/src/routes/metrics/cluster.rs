@@ -1,17 +1,47 @@
 //! Metrics of the node's part in its cluster. Left out where the node belongs to no cluster.
 
-use crate::cluster::{ClusterView, LaneView, LinkView, MembershipView, NodeRoutes, TransportView};
+use broker::admin::ShardFigures;
+
+use crate::cluster::{
+    ClusterView, LaneView, LinkView, MembershipView, NodeRoutes, ShardView, ShardsView, TransportView,
+};
 use crate::metrics::{Kind, Text};
 
 /// Writes all of them. The number of series grows with the nodes of the cluster, which have a limit, and not with
 /// clients or topics.
-pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
+pub(super) fn cluster(text: &mut Text, view: &ClusterView, led: &[&ShardFigures]) {
     own(text, view);
     nodes(text, &view.routes);
     links(text, &view.links);
     lanes(text, &view.links);
     transport(text, &view.transport);
     membership(text, &view.membership);
+    if let Some(view) = &view.shards {
+        shards(text, view, led);
+    }
+}
+
+/// Writes the numbers of shards by state, and what this node knows of those that it leads.
+fn shards(text: &mut Text, view: &ShardsView, led: &[&ShardFigures]) {
+    let help = "Shards of the cluster by state: led by this node, with a leader that this node reaches, without \
+        one, or with replicas that come or go.";
+    let count =
+        |is_it: &dyn Fn(&ShardView) -> bool| view.items.iter().filter(|shard| is_it(shard)).count() as f64;
+    let mut family = text.family("meridian_cluster_shards", Kind::Gauge, help);
+    family.sample(&[("state", "led_here")], led.len() as f64);
+    family.sample(&[("state", "led")], count(&|shard| shard.leader.is_some()));
+    family.sample(&[("state", "without_leader")], count(&|shard| shard.leader.is_none()));
+    family
+        .sample(&[("state", "changing")], count(&|shard| shard.joining.is_some() || shard.leaving.is_some()));
+    let behind = led.iter().flat_map(|shard| &shard.replicas).filter_map(|replica| replica.behind);
+    let help =
+        "Greatest number of records that a replica of a shard lacks, among the shards that this node leads.";
+    text.one("meridian_cluster_shards_behind_max", Kind::Gauge, help, behind.max().unwrap_or(0) as f64);
+    let help =
+        "Transfers of the leadership of a shard from this node to the core that should lead it, by result.";
+    let mut family = text.family("meridian_cluster_shard_transfers_total", Kind::Counter, help);
+    family.sample(&[("result", "done")], view.transfers as f64);
+    family.sample(&[("result", "given_up")], view.transfers_failed as f64);
 }
 
 /// Writes the figures of the members. Only cores have those of the meta group.

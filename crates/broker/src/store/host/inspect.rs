@@ -11,7 +11,7 @@ use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::admin::{
     ClientDetail, ClientFilter, ClientInfo, ClientLocation, Matches, Receiver, SessionDetail, SessionFigures,
-    SubscriptionFilter, SubscriptionInfo,
+    ShardFigures, SubscriptionFilter, SubscriptionInfo,
 };
 use crate::backlog::Waiting;
 use crate::ids::{SessionId, Time};
@@ -54,6 +54,25 @@ impl ShardHost {
         self.backlog.last()
     }
 
+    /// Returns the sizes of the shard, and the progress of its replicas.
+    pub(crate) fn figures(&self) -> ShardFigures {
+        let state = self.replica.state();
+        let (counts, (retained_messages, retained_bytes)) = (state.counts(), state.retained_counts());
+        ShardFigures {
+            shard: self.id,
+            term: self.term(),
+            applied: state.applied(),
+            sessions: counts.sessions,
+            connected: counts.owned,
+            subscriptions: counts.subscriptions,
+            queued_messages: counts.queued_messages,
+            queued_bytes: counts.queued_bytes,
+            retained_messages,
+            retained_bytes,
+            replicas: self.replica.progress(),
+        }
+    }
+
     pub(crate) fn session_figures(&self, id: SessionId) -> Option<SessionFigures> {
         Some(figures(self.replica.state().session(session_uid(id))?))
     }
@@ -65,6 +84,9 @@ impl ShardHost {
         let SessionFigures { inflight, queued_messages, queued_bytes } = figures(session);
         let live = self.live.get(&uid);
         let detail = SessionDetail {
+            shard: self.id,
+            epoch: session.epoch(),
+            inbound: session.received().count(),
             expiry: (session.expiry_s() != u32::MAX)
                 .then(|| Duration::from_secs(u64::from(session.expiry_s()))),
             expires_at: live.is_none().then(|| never(session.ends())).flatten(),
@@ -77,7 +99,12 @@ impl ShardHost {
                 .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
             will_due_at: never(session.will_due()),
         };
-        Some(ClientDetail { info: self.info(uid, session), connection: None, session: Some(detail) })
+        Some(ClientDetail {
+            info: self.info(uid, session),
+            connection: None,
+            session: Some(detail),
+            elsewhere: None,
+        })
     }
 
     /// Matching sessions without a connection, from a slot on, and the slot to continue from.

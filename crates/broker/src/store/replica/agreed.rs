@@ -9,7 +9,7 @@ use shard::{Cursor, Mutation, PartId, REST, RETAINED_FIRST, Shard, mutated};
 use super::checkpoint::{LOOKED_AT_AT_ONCE, Needed, take_some};
 use super::{Batch, Replica, ReplicaEvent};
 use crate::ids::Time;
-use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, Step};
+use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, ReplicaProgress, Step};
 
 /// Work that the agreement has given.
 pub(super) struct Applying {
@@ -86,6 +86,11 @@ impl Replica {
     /// Requests a read barrier while the replica leads. [`ReplicaEvent::Readable`] follows, unless it leads no more.
     pub fn read_barrier(&mut self, number: u64) {
         self.with_agreement(|agreement| agreement.read_barrier(number));
+    }
+
+    /// Returns the progress of the other replicas, while this one leads.
+    pub fn progress(&self) -> Vec<ReplicaProgress> {
+        self.agreement.as_ref().map(|agreement| agreement.progress()).unwrap_or_default()
     }
 
     /// Takes a frame for another replica.

@@ -118,6 +118,15 @@ impl Lanes {
         }
     }
 
+    pub fn own(&self) -> NodeIncarnation {
+        self.own
+    }
+
+    /// Returns the worker of some node that asks through a lane.
+    pub fn producer(&self, lane: WorkerId) -> Option<Producer> {
+        self.serving.producer(lane)
+    }
+
     /// Returns whether this node leads a shard, as far as this worker knows.
     pub fn is_led_here(&self, shard: ShardId) -> bool {
         self.asking.leader(shard) == Some(self.own.node)

@@ -61,6 +61,11 @@ impl Serving {
         self.lanes.get(&lane).filter(|served| served.round == round).map(|_| lane)
     }
 
+    /// Returns the producer of a lane.
+    pub fn producer(&self, lane: WorkerId) -> Option<Producer> {
+        self.lanes.get(&lane).map(|served| served.producer)
+    }
+
     /// Begins a round of a producer. Returns the lane, and the one of its previous round. `None` when there is no room.
     pub fn begin(
         &mut self,
