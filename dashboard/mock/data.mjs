@@ -402,20 +402,35 @@ export function history(query) {
   };
 }
 
+/** Sixteen shards with replicas on three of the cores each. The last one has no leader, and the one before is changing. */
+function shardsOf(cores) {
+  const replicas = (shard) => [0, 1, 2].slice(0, cores.length).map((i) => cores[(shard + i) % cores.length]);
+  const item = (shard) => ({ shard, leader: shard === 15 ? null : cores[shard % cores.length], replicas: replicas(shard), joining: shard === 14 ? cores.at(-1) : null, leaving: null });
+  return { replicas: 3, index: 41, items: Array.from({ length: 16 }, (_, shard) => item(shard)) };
+}
+
+/** Shards that a node leads, as it reports them. A replica of shard 3 lacks records. */
+const ledBy = (shards, node) =>
+  shards.items.filter((one) => one.leader === node).map(({ shard, replicas }) => ({
+    shard, term: 3, applied_index: 81_233, sessions: 1200 + 37 * shard, connected: 1100 + 31 * shard, subscriptions: 2400 + 80 * shard, queued_messages: 410 * shard, queued_bytes: 104_000 * shard, retained_messages: 70, retained_bytes: 18_400,
+    replicas: replicas.filter((one) => one !== node).map((other, i) => ({ node: other, behind: shard === 3 && i === 0 ? 4120 : 0, silent_s: 0.2 })),
+  }));
+
 /** Cluster of any size with nodes `n1`, `n2` .. and all links between them. `dead`: name of a node that is down. */
 export function clusterOf(cores, replicants, dead = null) {
   const names = Array.from({ length: cores + replicants }, (_, i) => `n${i + 1}`);
   const role = (name) => (names.indexOf(name) < cores ? 'core' : 'replicant');
   const region = (name) => ['south-west', 'east'][names.indexOf(name) % 2];
   const link = (node) => ({ ...nodes().items[0].cluster.links[0], node, role: role(node), region: region(node), state: node === dead ? 'dead' : 'up', round_trip_ms: 12.5, retransmitted_percent: 0, oldest_s: 0 });
+  const shards = shardsOf(names.slice(0, cores));
   const items = names.filter((name) => name !== dead).map((name, i) => ({
     ...node(), name, connections: 1184 + 937 * i,
-    cluster: { role: role(name), region: region(name), acknowledging: true, attached_to: role(name) === 'core' ? null : names[i % cores], clock_offset_s: null, links: names.filter((other) => other !== name).map(link) },
+    cluster: { role: role(name), region: region(name), acknowledging: true, attached_to: role(name) === 'core' ? null : names[i % cores], clock_offset_s: null, links: names.filter((other) => other !== name).map(link), shards: ledBy(shards, name) },
   }));
   const membership = {
     ...cluster().membership,
     members: names.map((name) => ({ node: name, role: role(name), region: region(name), address: `${name}:7883`, incarnation: 4, state: name === dead ? 'dead' : 'alive', votes: role(name) === 'core', leads: name === 'n1' })),
     replica: { raft_state: 'leader', term: 7, leader: 'n1', leader_via: null, quorum: true, voters: cores, failure: null },
   };
-  return { page: { items, next: null, missing: dead === null ? [] : [dead] }, cluster: { node: 'n1', role: 'core', unjoined_peers: [], membership } };
+  return { page: { items, next: null, missing: dead === null ? [] : [dead] }, cluster: { node: 'n1', role: 'core', unjoined_peers: [], membership, shards } };
 }

@@ -388,6 +388,41 @@ export const checks = [
     'real',
   ],
   [
+    'the table of shards shows leaders, replicas that lack records, what moves, and sizes',
+    async (visitor) => {
+      let answer = made.clusterOf(5, 1);
+      for (const [width, height] of [[1280, 860], [390, 800]]) {
+        const page = await visitor.open('cluster', { viewport: { width, height } });
+        await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
+        await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
+        const shards = page.getByRole('table', { name: 'Shards' });
+        const row = (number) => shards.getByRole('row').nth(1 + number);
+        await until('sixteen shards are shown', async () => (await shards.getByRole('row').count()) === 1 + 16);
+        await row(3).getByText('n4, n5 (4,120 behind), n1').waitFor();
+        await row(15).getByText('no leader', { exact: true }).waitFor();
+        await row(3).getByText('behind', { exact: true }).waitFor();
+        await page.getByText('n1 leads 3 · n2 leads 3 · n3 leads 3 · n4 leads 3 · n5 leads 3 · 1 without a leader').waitFor();
+        if (width > 1000) {
+          await row(14).getByText('n5 joins').waitFor();
+          assert.deepEqual((await row(2).getByRole('cell').allTextContents()).map((text) => text.trim().replaceAll('\u00a0', ' ')), ['2', 'n3', 'in order', 'n3, n4, n5', '–', '1,274', '203 KiB', '18.0 KiB']);
+        }
+        for (const scheme of ['light', 'dark']) {
+          await page.emulateMedia({ colorScheme: scheme });
+          if (process.env.SCREENSHOT_CLUSTER) await shards.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', `-shards-${scheme}-${width}.png`) });
+        }
+        await page.unrouteAll({ behavior: 'ignoreErrors' });
+      }
+      // Nodes with sessions of their own, and nodes of an earlier version, have no such table.
+      answer = { ...answer, cluster: { ...answer.cluster, shards: null } };
+      const page = await visitor.open('cluster');
+      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
+      await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
+      await page.getByRole('table', { name: 'Links' }).waitFor();
+      assert.equal(await page.getByRole('table', { name: 'Shards' }).count(), 0);
+      await page.unrouteAll({ behavior: 'ignoreErrors' });
+    },
+  ],
+  [
     'a wrong clock is reported with its node, if most others agree, and on its links',
     async (visitor) => {
       const answer = made.nodes();

@@ -1,7 +1,7 @@
 // State of a cluster, combined from the answers of its nodes: members, links and clocks.
 
 import { count, span } from './format';
-import type { MetaMember, Membership, NodeInfo, NodeLink, UnjoinedPeer, Page } from './types';
+import type { LedShard, MetaMember, Membership, NodeInfo, NodeLink, Shards, UnjoinedPeer, Page } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
 
@@ -50,7 +50,32 @@ export interface Snapshot {
   membership: Membership | null;
   /** Unjoined peers of the node that answers. */
   unjoinedPeers: UnjoinedPeer[];
+  /** `null`: each node has its own sessions. */
+  shards: Shards | null;
 }
+
+/** Replica of a shard. */
+export interface ShardReplica {
+  node: string;
+  /** Problem with it; `null`: it has everything. */
+  problem: string | null;
+}
+
+/** Shard with what its leader knows about it. */
+export interface Shard {
+  number: number;
+  leader: string | null;
+  replicas: ShardReplica[];
+  /** Replicas that come and go. */
+  change: string | null;
+  /** `null`: the leader has not reported it. */
+  figures: LedShard | null;
+  state: 'in order' | 'no leader' | 'behind' | 'changing';
+}
+
+/** A replica that lacks more records than this, or is silent for longer than these seconds, is behind. */
+const BEHIND_MAX = 100;
+const SILENT_MAX = 2;
 
 /** A link is degraded above this percentage of retransmitted frames, or this age of the oldest frame in seconds. */
 const RETRANSMITTED_MAX = 1;
@@ -145,6 +170,38 @@ export function seen(now: Snapshot, before: Snapshot | null): Seen[] {
 export function healthOf(link: NodeLink): Health {
   if (link.state !== 'up') return 'bad';
   return link.retransmitted_percent > RETRANSMITTED_MAX || link.oldest_s > OLDEST_MAX ? 'warn' : 'good';
+}
+
+/** Shards by number, with the figures of their leaders. */
+export function shards(now: Snapshot): Shard[] {
+  const led = new Map(now.page.items.flatMap((info) => (info.cluster?.shards ?? []).map((shard) => [`${info.name} ${shard.shard}`, shard] as const)));
+  return (now.shards?.items ?? []).map((shard) => {
+    const figures = led.get(`${shard.leader} ${shard.shard}`) ?? null;
+    const replicas = shard.replicas.map((node) => ({ node, problem: lag(figures?.replicas.find((one) => one.node === node)) }));
+    const changes = [shard.joining === null ? [] : [`${shard.joining} joins`], shard.leaving === null ? [] : [`${shard.leaving} leaves`]].flat();
+    const late = replicas.some((one) => one.problem !== null);
+    const state = shard.leader === null ? 'no leader' : late ? 'behind' : changes.length > 0 ? 'changing' : 'in order';
+    return { number: shard.shard, leader: shard.leader, replicas, change: changes.join(', ') || null, figures, state };
+  });
+}
+
+/** What a replica lacks, in words; `null`: nothing, or its leader has not said it. */
+function lag(replica: LedShard['replicas'][number] | undefined): string | null {
+  if (!replica) return null;
+  if (replica.silent_s === null) return 'does not answer';
+  if (replica.silent_s > SILENT_MAX) return `silent for ${span(replica.silent_s)}`;
+  if (replica.behind === null) return 'has nothing yet';
+  return replica.behind > BEHIND_MAX ? `${count(replica.behind)} behind` : null;
+}
+
+/** Number of shards that each core leads, in words. */
+export function leaders(all: Shard[]): string {
+  const led = new Map<string, number>();
+  for (const one of all) for (const { node } of one.replicas) led.set(node, led.get(node) ?? 0);
+  for (const one of all) if (one.leader !== null) led.set(one.leader, (led.get(one.leader) ?? 0) + 1);
+  const none = all.filter((one) => one.leader === null).length;
+  const of = [...led].sort((a, b) => (a[0] < b[0] ? -1 : 1)).map(([node, number]) => `${node} leads ${count(number)}`);
+  return [...of, ...(none > 0 ? [`${count(none)} without a leader`] : [])].join(' · ');
 }
 
 /** Difference between two clocks, in words. */

@@ -60,7 +60,29 @@ export interface NodeInfo {
     attached_to: string | null;
     clock_offset_s: number | null;
     links: NodeLink[];
+    /** Shards that the node leads. A node of an earlier version has none. */
+    shards?: LedShard[];
   };
+}
+
+/** Shard of the session store as its leader knows it. */
+export interface LedShard {
+  shard: number;
+  sessions: number;
+  connected: number;
+  subscriptions: number;
+  queued_messages: number;
+  queued_bytes: number;
+  retained_messages: number;
+  retained_bytes: number;
+  /** Other replicas. */
+  replicas: { node: string; behind: number | null; silent_s: number | null }[];
+}
+
+/** Shards that the cores have agreed on, as the node that answers knows them. */
+export interface Shards {
+  replicas: number;
+  items: { shard: number; leader: string | null; replicas: string[]; joining: string | null; leaving: string | null }[];
 }
 
 /** Node that is connected, or was tried, and is not a member. */
