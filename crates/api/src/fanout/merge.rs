@@ -440,4 +440,29 @@ mod tests {
         let all = json!({"connection_closed": true, "session_ended": true, "nodes": ["a", "b"]});
         assert_eq!(both(a, &b), all);
     }
+
+    #[test]
+    fn a_session_of_the_leader_gets_the_connection_of_its_owner() {
+        let of_owner = || {
+            json!({"client_id": "c", "connected": true, "address": "10.0.0.1:1", "node": "n4", "subscriptions": 0,
+                "durable": true, "connection": {"worker": 0}, "session": null, "owner": null})
+        };
+        let owner = json!({"node": "n4", "connection": "0.1.2"});
+        let durable = json!({"client_id": "c", "connected": true, "address": null, "node": "n2", "subscriptions": 3,
+            "durable": true, "connection": null, "session": {"shard": 7}, "owner": owner});
+        let merged = with_connection(durable, of_owner());
+        for (name, value) in [
+            ("address", json!("10.0.0.1:1")),
+            ("node", json!("n4")),
+            ("subscriptions", json!(3)),
+            ("connection", json!({"worker": 0})),
+            ("session", json!({"shard": 7})),
+            ("owner", owner.clone()),
+        ] {
+            assert_eq!(merged[name], value, "{name}");
+        }
+        let ephemeral = json!({"client_id": "c", "subscriptions": 0, "session": null, "owner": owner});
+        let of_owner = json!({"client_id": "c", "subscriptions": 5, "session": null, "owner": null});
+        assert_eq!(with_connection(ephemeral, of_owner)["subscriptions"], 5);
+    }
 }

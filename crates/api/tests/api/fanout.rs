@@ -19,6 +19,8 @@ struct Together {
     cut_off: Mutex<Vec<String>>,
     /// True while the nodes have links to each other that are up.
     up: AtomicBool,
+    /// Leader of all shards; `None` while each node has its own.
+    leader: Mutex<Option<Option<&'static str>>>,
 }
 
 struct Member {
@@ -34,6 +36,19 @@ impl api::Cluster for Member {
         let state = if self.together.up.load(Ordering::Relaxed) { "up" } else { link.state };
         let names = self.together.request_handlers.lock().unwrap().keys().cloned().collect::<Vec<_>>();
         let others = names.into_iter().filter(|name| *name != self.name);
+        view.shards = self.together.leader.lock().unwrap().map(|leader| {
+            let replicas: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
+            let leader = leader.map(str::to_owned);
+            let item = |shard| api::ShardView {
+                shard,
+                leader: leader.clone(),
+                replicas: replicas.clone(),
+                joining: None,
+                leaving: None,
+            };
+            let items = (0..broker::SHARDS).map(item).collect();
+            api::ShardsView { replicas: 3, index: 9, transfers: 0, transfers_failed: 0, items }
+        });
         view.links = others.map(|node| api::LinkView { node, state, ..link.clone() }).collect();
         Some(view)
     }
@@ -126,6 +141,44 @@ fn listed(server: &Server, path: &str) -> (Vec<String>, usize) {
         }
         assert!(pages < 50, "{all:?}");
     }
+}
+
+/// In a cluster whose nodes share sessions, only the leader of a shard knows its clients.
+#[test]
+fn a_client_is_asked_for_at_the_leader_of_its_shard() {
+    let world = World::start();
+    let _clients = [world.client(0, "x"), world.client(1, "y")];
+    *world.together.leader.lock().unwrap() = Some(Some("b"));
+    for node in &world.nodes {
+        let found = node.get("/api/v1/clients/y").is(200);
+        assert_eq!(
+            (&found["node"], &found["owner"], &found["session"]),
+            (&json!("b"), &Value::Null, &Value::Null)
+        );
+        assert_eq!(node.get("/api/v1/clients/y/subscriptions").is(200)["items"].as_array().unwrap().len(), 1);
+        node.get("/api/v1/clients/x").problem(404, "not-found");
+    }
+    // The connection that the leader names is found by its id, and only for its client.
+    let direct =
+        |id: &str, client: &str| world.a().get(&format!("/api/v1/clients/{client}?node=a&connection={id}"));
+    let workers = world.a().get("/api/v1/node?node=a").is(200)["workers"].as_u64().unwrap();
+    let ids =
+        (0..workers).flat_map(|worker| (0..4).map(move |generation| format!("{worker}.0.{generation}")));
+    let id = ids.into_iter().find(|id| direct(id, "x").status == 200).expect("its connection");
+    direct(&id, "y").problem(404, "not-found");
+    direct("9999.0.0", "x").problem(404, "not-found");
+    for wrong in ["1.2", "a.b.c", "1.2.3.4", "99999.0.0"] {
+        direct(wrong, "x").problem(400, "bad-request");
+    }
+    let kick = |client: &str| {
+        world.a().write("DELETE", &format!("/api/v1/clients/{client}?node=a&connection={id}"), None)
+    };
+    kick("y").problem(404, "not-found");
+    assert_eq!(kick("x").is(200)["connection_closed"], true);
+    assert_eq!(world.a().write("DELETE", "/api/v1/clients/y", None).is(200)["nodes"], json!(["b"]));
+    *world.together.leader.lock().unwrap() = Some(None);
+    let detail = world.a().get("/api/v1/clients/y").problem(503, "unavailable");
+    assert!(detail.contains("has no leader") && detail.contains("a, b, c"), "{detail}");
 }
 
 #[test]
