@@ -171,7 +171,7 @@ pub struct ShardsView {
     pub index: u64,
     /// Times that this node has transferred the leadership of a shard to the core that should lead it.
     pub transfers: u64,
-    /// Such transfers that were given up.
+    /// Transfers that were given up.
     pub transfers_failed: u64,
     /// Shards by number.
     pub items: Vec<ShardView>,

@@ -70,7 +70,7 @@ pub enum LeaderPolicy {
     /// Each core leads as many shards as the others.
     #[default]
     Spread,
-    /// Only cores of this region lead, as many shards each, while the shard has a replica there.
+    /// Cores of this region lead, as many shards each, while the shard has a replica there.
     Region(Box<str>),
 }
 

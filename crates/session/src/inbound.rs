@@ -26,7 +26,7 @@ pub struct Inbound<S> {
     unacknowledged: u32,
     /// Number of entries of `waiting` that are released.
     early: u32,
-    /// Those of `received` that a previous connection received: what it has done about their messages is unknown.
+    /// Elements of `received` that a previous connection received: what it has done about their messages is unknown.
     earlier: Vec<u16>,
     /// Identity, one of two, of the next message with a QoS 2 identifier.
     pub toggles: Toggles,

@@ -143,7 +143,7 @@ fn listed(server: &Server, path: &str) -> (Vec<String>, usize) {
     }
 }
 
-/// In a cluster whose nodes share sessions, only the leader of a shard knows its clients.
+/// The leader of a shard knows its clients, and no other node does, in a cluster whose nodes share sessions.
 #[test]
 fn a_client_is_asked_for_at_the_leader_of_its_shard() {
     let world = World::start();

@@ -191,7 +191,7 @@ impl GroupHost {
             return self.no_member(now, &delivery, out);
         };
         let identity = delivery.identity;
-        // The owner of an orphan has to know who may remember the identity, before it hears that the orphan has a place.
+        // The owner of an orphan has to know which shard may remember the identity before the orphan is queued there.
         if let (Some(_), Some(Token::Append { shard: owner, key })) = (identity, delivery.token) {
             out.requests.push((owner, Request::AcceptedBy { key, by: shard }));
         }

@@ -185,7 +185,7 @@ pub enum Request {
         /// True when some shards may have the message: the Packet Identifier's toggle flips, so that its next message
         /// is a different one.
         flip: bool,
-        /// In a cluster: the worker completes it when the request is committed. It stays in the worker.
+        /// Token that the worker completes when the request is committed, in a cluster. It stays in the worker.
         token: Option<Token>,
     },
     /// Queues a message for one of the shard's durable sessions in a shared group. Answered by the token:

@@ -1,4 +1,5 @@
-//! Routes to one shard in the index of this node, and its shared groups. [`ReplicaRoutes`](super::ReplicaRoutes) is the view of a replica.
+//! Routes to one shard in the index of this node, and its shared groups. [`ReplicaRoutes`](super::ReplicaRoutes) is the
+//! view of a replica.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
 use crate::store::GroupName;
 
-/// Routes of the subscriptions that durable sessions of a shard have. A shared subscription makes the shard known to its
-/// group, see [`GroupDirectory`](crate::groups::GroupDirectory).
+/// Routes of the subscriptions that durable sessions of a shard have. A shared subscription makes the shard known to
+/// its group, see [`GroupDirectory`](crate::groups::GroupDirectory).
 ///
 /// On a node alone other nodes learn of them. When the shard belongs to a cluster, each node keeps them itself: its
 /// replica does, or a worker that learns them from the leader.

@@ -130,8 +130,8 @@ impl Worker {
         }
     }
 
-    /// Passes a message that shared groups have to its shard. Nothing follows the Release of a client. It sends the message
-    /// again, and groups may get it twice.
+    /// Passes a message that shared groups have to its shard. Nothing follows the Release of a client. It sends the
+    /// message again, and groups may get it twice.
     fn groups_took(&mut self, shard: ShardId, request: Request) {
         let publisher = match request.token() {
             Some(Token::Publish { connection, .. }) => Some(connection),

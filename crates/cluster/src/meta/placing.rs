@@ -27,8 +27,8 @@ impl Meta {
         self.replica().map(|replica| CoreLog { node: self.id, replica })
     }
 
-    /// Returns the preferred leaders of all shards, as far as this node knows the placement and the roster. `None` before
-    /// there is a placement.
+    /// Returns the preferred leaders of all shards, as far as this node knows the placement and the roster. `None`
+    /// before there is a placement.
     pub fn preferred_leaders(&self, policy: &LeaderPolicy) -> Option<PreferredLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
         let can_lead = |member: &&Member| member.state != State::Dead && !member.leaves;

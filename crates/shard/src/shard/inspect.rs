@@ -155,8 +155,8 @@ impl Shard {
         texts.map(|(text, ..)| text).filter(plain).chain(self.groups()).collect()
     }
 
-    /// Iterates over the sessions with a shared subscription of QoS 1 or 2, `$share/{ShareName}/{filter}`, beginning after one of them
-    /// and going around.
+    /// Iterates over the sessions with a shared subscription of QoS 1 or 2, `$share/{ShareName}/{filter}`, beginning
+    /// after one of them and going around.
     pub fn group_members(
         &self,
         text: &str,

@@ -69,8 +69,8 @@ impl Shard {
         self.check_routes();
     }
 
-    /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others of QoS 1 and
-    /// 2.
+    /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others of QoS 1
+    /// and 2.
     fn check_routes(&self) {
         let plain = |session: &crate::session::Session| {
             let texts = session.subscriptions.iter();

@@ -274,7 +274,7 @@ impl ShardHost {
 }
 
 impl ShardHost {
-    /// Returns whether a session without a connection may end within seconds, or begin anew.
+    /// Returns whether a session without a connection may end within seconds, or begin again.
     fn ends_soon(&self, session: SessionView<'_>) -> bool {
         let is_claimed = self.clients.get(session.client_id()).is_some_and(|client| client.underway() > 0);
         let is_live = self.live.contains_key(&session.uid());

@@ -114,8 +114,8 @@ impl ShardHost {
         self.unrouted.extend(self.routes.add(text));
     }
 
-    /// Adds the subscriptions of restored sessions to the node's index. Any shard may know the identities of the messages
-    /// that they have published at QoS 2.
+    /// Adds the subscriptions of restored sessions to the node's index. Any shard may know the identities of the
+    /// messages that they have published at QoS 2.
     pub(crate) fn recall(&mut self) {
         // A replica of several has kept the routes while it followed.
         if !self.replica.is_agreed() {

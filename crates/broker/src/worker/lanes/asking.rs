@@ -260,7 +260,7 @@ impl Asking {
     ///
     /// The session has one bit for each Packet Identifier, so every second message has the same identity. A shard
     /// that knows the identity would take the message after the next for this one. The end of the exchange lets the
-    /// client use the Packet Identifier again. So it comes when all shards have forgotten, and it cannot happen that the
+    /// client use the Packet Identifier again. So it comes when all shards have forgotten. It cannot happen that the
     /// request to forget is lost with this node and the end is not.
     fn exchange_to_end(&self, request: &Request) -> Option<Exchange> {
         let (Request::Released { session, packet_id, .. }
@@ -341,8 +341,8 @@ impl Asking {
         shards
     }
 
-    /// Sends what has waited: ends of exchanges that all shards have forgotten, and Releases of closed connections whose
-    /// messages have arrived, or never will.
+    /// Sends what has waited: ends of exchanges that all shards have forgotten, and Releases of closed connections
+    /// whose messages have arrived, or never will.
     pub fn send_held(&mut self, now: Time) {
         self.send_ready(now);
         if self.closing.is_empty() {

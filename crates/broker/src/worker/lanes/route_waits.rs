@@ -20,7 +20,7 @@ type Key = (u32, u32);
 pub(super) struct RouteWaits {
     /// Route positions of this node, as far as this worker knows them.
     reached: [u64; SHARDS as usize],
-    /// Positions that this worker has asked to be told of.
+    /// Positions that this worker has asked for.
     asked: [u64; SHARDS as usize],
     connections: BTreeMap<Key, OfConnection>,
     /// First completion of each connection that waits for this node, by its position and by its age.
@@ -45,11 +45,11 @@ struct Waiting {
     completion: Completion,
 }
 
-/// What becomes of a completion that may have to wait for this node.
+/// Result of adding a completion that may have to wait for this node.
 pub(super) enum Added {
-    /// It need not wait.
+    /// The completion need not wait.
     Known(Box<Completion>),
-    /// It waits. `asks` tells whether the worker of the shard has to be asked for the position.
+    /// The completion waits. `asks`: whether the worker of the shard has to be asked for the position.
     Waits { asks: bool },
 }
 

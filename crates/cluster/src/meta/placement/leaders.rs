@@ -5,9 +5,9 @@
 //! moment.
 //!
 //! Each shard has a home: one of its voters, by the number of the shard. The home leads if it can. The shards of homes
-//! that cannot lead go to the voters that lead fewest. Then shards move from a core to one that leads at least two less,
-//! directly or by way of other cores, until no such move is left: the greatest number that a core leads is then as small
-//! as the placement allows.
+//! that cannot lead go to the voters that lead fewest. Then shards move from a core to one that leads at least two
+//! less, directly or by way of other cores, until no such move is left: the greatest number that a core leads is then
+//! as small as the placement allows.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,7 +34,7 @@ pub fn preferred_leaders(
 
 /// Cores that can lead a shard.
 struct Candidates {
-    /// In the order of preference: the home comes first, if it can lead.
+    /// Nodes in the order of preference: the home comes first, if it can lead.
     nodes: Vec<NodeId>,
     has_home: bool,
 }
