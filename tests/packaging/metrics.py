@@ -45,7 +45,7 @@ METRICS = {
         {
             "reason": {
                 "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative",
-                "admission_expired", "packet_timeout",
+                "admission_expired", "packet_timeout", "routes_overdue",
             }
         },
     ),  # fmt: skip
@@ -208,6 +208,9 @@ METRICS = {
     "meridian_cluster_routes_unindexed": (GAUGE, {}),
     "meridian_cluster_messages_refused_total": (COUNTER, {}),
     "meridian_cluster_shard_frames_refused_total": (COUNTER, {}),
+    "meridian_cluster_shards": (GAUGE, {"state": {"led_here", "led", "without_leader", "changing"}}),
+    "meridian_cluster_shards_behind_max": (GAUGE, {}),
+    "meridian_cluster_shard_transfers_total": (COUNTER, {"result": {"done", "given_up"}}),
     "meridian_cluster_malformed_total": (COUNTER, {}),
     "meridian_cluster_unauthenticated_closed_total": (COUNTER, {}),
     "meridian_cluster_requests_sent_total": (COUNTER, {}),
