@@ -52,8 +52,20 @@ fn mutations_of_the_product_are_noticed() {
     for mutation in few {
         let of = |seed| Simulation { shape: mutation.shape(), ..Simulation::of(seed) };
         let noticed = |seed| Simulation { mutation: Some(mutation), ..of(seed) }.run().0.is_err();
-        assert!((0..200).any(noticed), "{mutation} is not noticed");
+        let first = first_seed(mutation);
+        assert!((first..first + 200).any(noticed), "{mutation} is not noticed");
     }
     let clean = Simulation::of(0).run().0;
     assert!(clean.is_ok(), "{clean:?}");
+}
+
+/// First seed to try: one that is known to notice a mutation that few seeds notice.
+fn first_seed(mutation: Mutation) -> u64 {
+    match mutation {
+        Mutation::Shard(shard::Mutation::ReadEarly) => 7,
+        Mutation::Shard(shard::Mutation::ReadStale) => 15,
+        Mutation::Shard(shard::Mutation::KeepIncarnation) => 11,
+        Mutation::Shard(shard::Mutation::SkipRouteChanges) => 19,
+        _ => 0,
+    }
 }
