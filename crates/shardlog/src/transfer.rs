@@ -88,7 +88,6 @@ impl LeadershipTransfer {
         if self.preferred != preferred {
             self.preferred = preferred;
             self.answers_since = None;
-            self.pause = PAUSE_MIN;
             self.due = now;
         }
     }
@@ -151,7 +150,8 @@ impl LeadershipTransfer {
             self.due = now.after(NEXT_SHARD_AFTER);
             return None;
         }
-        let is_repeated = self.last.is_some_and(|last| last.after(PAUSE_MAX) > now);
+        // The next one after a pause of the maximum is a repetition, too.
+        let is_repeated = self.last.is_some_and(|last| last.after(2 * PAUSE_MAX) > now);
         self.pause = if is_repeated { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         self.last = Some(now);
         Some(*to)
@@ -279,13 +279,15 @@ mod tests {
         let permit = TransferPermit::default();
         let good = status(Some(0), 5_000);
         let mut transfer = leading(12);
-        let begun = begins(&mut transfer, &permit, 0..1_000, &good);
-        assert_eq!(begun, [10, 20, 40, 80, 160, 320, 640]);
-        assert_eq!(permit.counts(), (0, 7));
-        // The preferred one has changed.
-        transfer.prefer(Time(1_000 * SECOND), None);
-        transfer.prefer(Time(1_001 * SECOND), Some(NodeId(12)));
-        assert_eq!(begins(&mut transfer, &permit, 1_001..1_012, &good), [1_011]);
+        let begun = begins(&mut transfer, &permit, 0..3_000, &good);
+        assert_eq!(begun, [10, 20, 40, 80, 160, 320, 640, 1_240, 1_840, 2_440]);
+        assert_eq!(permit.counts(), (0, 10));
+        // A core that comes and goes is preferred again and again.
+        transfer.prefer(Time(3_000 * SECOND), None);
+        transfer.prefer(Time(3_001 * SECOND), Some(NodeId(12)));
+        assert_eq!(begins(&mut transfer, &permit, 3_001..3_100, &good), [3_040]);
+        // After a long time it is as at the beginning.
+        assert_eq!(begins(&mut transfer, &permit, 5_000..5_025, &good), [5_000, 5_010]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use self::requests::{GroupAnswer, GroupRequest, Join, Member};
 use self::appends::Appends;
 use self::directory::GroupSlot;
 use self::group::Group;
-use self::offers::{Offered, Receiver};
+use self::offers::{Delivery, Offered, Receiver};
 use crate::admin::{Matches, Receiver as FoundReceiver};
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
@@ -138,8 +138,9 @@ impl GroupHost {
             GroupRequest::DeliverOrphan { group, message, identity, token } => {
                 self.deliver_orphan(now, &group, &message, (identity, token), out);
             }
-            GroupRequest::Bounce { group, message, identity, token } => {
-                self.bounced(now, group, &message, (identity, token), out);
+            // Another member gets it [MQTT-4.8.2-4].
+            GroupRequest::Bounce { group, message, token } => {
+                self.deliver(now, group, &message, Delivery { token, ..Delivery::default() }, out);
             }
             GroupRequest::Offered { key, reason } => self.offer_answered(now, key, reason, out),
             GroupRequest::Accepted { key, reason } => self.accepted(now, key, reason, out),

@@ -262,18 +262,6 @@ impl GroupHost {
         self.deliver(now, group, &message, delivery, out);
     }
 
-    /// Gives a message to another member, because a connection or a session cannot have it [MQTT-4.8.2-4].
-    pub(super) fn bounced(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        message: &Message,
-        (identity, token): (Option<Identity>, Option<Token>),
-        out: &mut ShardOutput,
-    ) {
-        self.deliver(now, group, message, Delivery { identity, token, ..Delivery::default() }, out);
-    }
-
     /// Gives a message that a member left unfinished to another one.
     pub(super) fn deliver_orphan(
         &mut self,

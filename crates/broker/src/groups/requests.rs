@@ -35,13 +35,7 @@ pub enum GroupRequest {
     /// Delivers a message that a session left unfinished to another member of the group.
     DeliverOrphan { group: Box<GroupName>, message: Message, identity: Identity, token: Option<Token> },
     /// Returns a message from a member that cannot have it.
-    Bounce {
-        group: GroupId,
-        message: Message,
-        /// Identity of a message that another member left unfinished before.
-        identity: Option<Identity>,
-        token: Option<Token>,
-    },
+    Bounce { group: GroupId, message: Message, token: Option<Token> },
     /// Reports that a message is where it was offered to, or was refused there.
     Offered { key: u32, reason: ReasonCode },
     /// Reports that a member has a message that is for several, or the answer to a question about its identity.

@@ -226,8 +226,7 @@ impl Worker {
         let (others, overflow) = queue.into_parts();
         for entry in deliveries.into_unfinished().chain(others) {
             if let Some(group) = entry.group {
-                let (message, identity, token) = (entry.message, None, None);
-                let bounce = GroupRequest::Bounce { group, message, identity, token };
+                let bounce = GroupRequest::Bounce { group, message: entry.message, token: None };
                 self.outbox.group_request(group.shard, bounce);
             }
         }

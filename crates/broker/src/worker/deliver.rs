@@ -741,7 +741,7 @@ impl Worker {
         let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
         let connection = self.connections.get_mut(id.slot, id.generation);
         let Some(connection) = connection.filter(|connection| connection.phase == Phase::Open) else {
-            let bounce = GroupRequest::Bounce { group, message, identity: None, token };
+            let bounce = GroupRequest::Bounce { group, message, token };
             return self.outbox.group_request(group.shard, bounce);
         };
         let durable = connection.session.is_some();

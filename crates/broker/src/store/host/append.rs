@@ -230,7 +230,7 @@ impl ShardHost {
             return self.not_accepted(now, append, reason, out);
         }
         // The group has got its answer.
-        let bounce = GroupRequest::Bounce { group, message, identity: None, token: None };
+        let bounce = GroupRequest::Bounce { group, message, token: None };
         out.group_requests.push((group.shard, bounce));
         self.one_accepted(now, append, out);
     }

@@ -459,7 +459,9 @@ impl Worker {
     fn routes_known(&mut self, shard: ShardId, index: u64, completion: Completion) {
         match &completion {
             Completion::Subscribed { connection, ticket, .. } => {
-                if let Some(pending) = self.pending_ack(*connection, *ticket, AckKind::Sub) {
+                // An answer that comes again has a later index, which was not announced.
+                let pending = self.pending_ack(*connection, *ticket, AckKind::Sub);
+                if let Some(pending) = pending.filter(|pending| !pending.is_answered) {
                     pending.shard = Some((shard, index));
                 }
             }
