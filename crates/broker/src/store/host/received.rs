@@ -30,7 +30,8 @@ impl ShardHost {
             return out.acknowledged.push((token, ReasonCode::ImplementationSpecificError));
         }
         let command = Command::Receive { session, epoch: live.epoch, packet_id };
-        if durability == Durability::Memory {
+        // In a cluster the next node must know that the exchange is open: it asks the shards to forget the message.
+        if durability == Durability::Memory && !self.producers.is_asking() {
             // Bounded by the client's Receive Maximum: PUBCOMP waits.
             out.acknowledged.push((token, ReasonCode::Success));
             return self.propose(now, &command, Continuation::Nobody);
