@@ -31,7 +31,9 @@ mod wire;
 mod withdrawals;
 
 pub use config::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
-pub use features::{CLOCKS, COPIES, FEATURES, INCARNATIONS, LOG, PACKS, RECORDS, RELAYS, SHARDS};
+pub use features::{
+    CLOCKS, COPIES, EMPTY_SHARDS, FEATURES, INCARNATIONS, LOG, PACKS, RECORDS, RELAYS, SHARDS,
+};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod first_snapshot;
 mod group;
 mod incoming;
 mod jobs;
@@ -28,6 +29,7 @@ mod wire;
 mod writes;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
+pub use first_snapshot::FirstSnapshot;
 pub use group::{
     Change, Counters, Event, Group, Leadership, Outcome, Replica, RequestId, StartError, Undecided,
 };

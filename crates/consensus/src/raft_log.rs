@@ -32,7 +32,7 @@ use terms::Terms;
 use tokio::sync::oneshot;
 use transfers::Transfers;
 
-pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun, TRANSFER_STALL};
+pub(crate) use self::checkpoint::{CheckpointWriter, NotBegun, TRANSFER_STALL, part_in_log};
 pub(crate) use self::log_read::PartOf;
 pub use self::log_read::{LogRead, LogReadResult};
 pub(crate) use self::snapshot_data::{Restored, SnapshotData, SnapshotReader, StoredSnapshot};

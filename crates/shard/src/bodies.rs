@@ -142,6 +142,11 @@ impl Bodies {
         self.all_details.get((entry.details as usize).checked_sub(1)?)
     }
 
+    /// Changes all times.
+    pub fn shift(&mut self, later: impl Fn(u64) -> u64) {
+        self.all_details.iter_mut().for_each(|(_, details)| details.expires = later(details.expires));
+    }
+
     /// Returns the time at which the entry's message expires.
     pub fn expires(&self, entry: &Entry) -> u64 {
         self.details(entry).map_or(NEVER, |details| details.expires)

@@ -192,6 +192,11 @@ impl Eras {
         self.ended.is_empty()
     }
 
+    /// Changes the end times of eras.
+    pub fn shift(&mut self, later: impl Fn(u64) -> u64) {
+        self.ended.values_mut().for_each(|at| *at = later(*at));
+    }
+
     /// Notes that no session of an ended era is marked as owned any more.
     pub fn swept(&mut self) {
         self.ended.clear();

@@ -3,6 +3,8 @@
 //! Format, little endian: version, 3 zeros, number of messages (`u32`); for each message its offset in the batch and
 //! its position in this record (`u32` each), by ascending offset; the messages, each filled up to a multiple of 8.
 
+use std::borrow::Cow;
+
 use crate::error::{Malformed, malformed};
 use crate::ids::{MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey};
 use crate::message::MessageView;
@@ -32,13 +34,23 @@ impl<'a> StoredBatch<'a> {
     /// Encodes the messages at these keys, in ascending order. Leaves out those that are not there and returns their
     /// keys. No bytes: there is none.
     pub fn keep(self, keys: &[MessageKey]) -> (Vec<u8>, Vec<MessageKey>) {
+        self.keep_shifted(keys, 0)
+    }
+
+    /// Does the same as [`Self::keep`], with times of a clock that is `ms` ahead.
+    pub fn keep_shifted(self, keys: &[MessageKey], ms: u64) -> (Vec<u8>, Vec<MessageKey>) {
         debug_assert!(keys.is_sorted_by(|one, next| one < next), "ascending, each once");
         let mut missing = Vec::new();
         let mut messages = Vec::new();
         for key in keys {
             let encoded = self.bytes_from(*key).and_then(|bytes| {
-                let len = MessageView::decode(bytes)?.encoded_len();
-                Ok(&bytes[..len])
+                let view = MessageView::decode(bytes)?;
+                let len = view.encoded_len();
+                Ok(if ms == 0 {
+                    Cow::Borrowed(&bytes[..len])
+                } else {
+                    Cow::Owned(view.shifted(ms).to_bytes())
+                })
             });
             match encoded {
                 Ok(encoded) => messages.push((key.offset() as u32, encoded)),
@@ -159,6 +171,21 @@ mod tests {
         let table = "30000000180000008000000048000000";
         let message = "01010100000000000300000000000000ffffffffffffffff09000000000000000300000000000000";
         assert_eq!(hex, format!("{header}{table}{message}746f6e6500000000{message}7474776f00000000"));
+    }
+
+    #[test]
+    fn messages_are_kept_with_times_of_another_clock() {
+        let mut builder = BatchBuilder::new(5);
+        let message = MessageView { expires: 70, ..view(b"one") };
+        let pushed = builder.push(&Command::Publish { message, wait: true, identity: None });
+        let key = MessageKey::new(7, pushed.message.expect("a message"));
+        let bytes = builder.finish();
+        let (kept, _) = StoredBatch::Whole(&bytes).keep_shifted(&[key], 1_000);
+        let found = StoredBatch::Kept(&kept).message(key);
+        assert_eq!(found, Ok(MessageView { expires: 1_070, received: 1_009, ..message }));
+        let (again, _) = StoredBatch::Kept(&kept).keep(&[key]);
+        assert_eq!(again, kept);
+        assert_eq!(view(b"").shifted(5).expires, NEVER);
     }
 
     #[test]

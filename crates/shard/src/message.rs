@@ -30,6 +30,11 @@ pub struct MessageView<'a> {
     pub publisher_key: u64,
 }
 
+/// Returns the time `ms` after `at`; [`NEVER`] stays.
+pub(crate) fn later(at: u64, ms: u64) -> u64 {
+    if at == NEVER { NEVER } else { at.saturating_add(ms).min(NEVER - 1) }
+}
+
 const VERSION: u8 = 1;
 const RETAIN: u8 = 0b100;
 
@@ -104,6 +109,12 @@ impl<'a> MessageView<'a> {
             received,
             publisher_key,
         })
+    }
+
+    /// Returns the message with times of a clock that is `ms` ahead.
+    #[must_use]
+    pub fn shifted(self, ms: u64) -> Self {
+        Self { expires: later(self.expires, ms), received: later(self.received, ms), ..self }
     }
 
     pub fn is_expired(&self, now: u64) -> bool {

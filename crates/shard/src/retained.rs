@@ -127,6 +127,14 @@ impl Retained {
         true
     }
 
+    /// Moves the times of all messages.
+    pub fn shift(&mut self, ms: u64) {
+        let messages = std::mem::take(self).messages;
+        for message in &messages {
+            self.set(&message.view().shifted(ms));
+        }
+    }
+
     /// Time at which the next message expires.
     pub fn next_expiry(&self) -> u64 {
         self.expiries.first().map_or(NEVER, |(at, _)| *at)

@@ -11,6 +11,7 @@ mod publish;
 mod repeat;
 mod restore;
 mod rewrite;
+mod shift;
 mod subscribe;
 mod time;
 

@@ -19,7 +19,7 @@ use storage::{Log, LogEvent, RecoveredGroup, SegmentId};
 
 use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
 use crate::frame::ShardFrame;
-use crate::log::{group_of, votes_of};
+use crate::log::{RecordForm, group_of, votes_of};
 use crate::members::{Next, TargetMembers};
 use crate::transfer::{LeadershipTransfer, TransferPermit};
 
@@ -119,6 +119,7 @@ pub struct ShardAgreement {
     /// Index up to which the state has applied everything.
     applied: u64,
     exists: Arc<()>,
+    form: RecordForm,
     /// The time of the last turn.
     now: link::Time,
 }
@@ -286,9 +287,16 @@ impl ShardAgreement {
             complete,
             applied,
             exists: Arc::default(),
+            form: RecordForm::AGREED,
             now,
         };
         Ok((state, this))
+    }
+
+    /// Sets the form of the shard's records in the log, before the first turn.
+    #[must_use]
+    pub fn with_records(self, form: RecordForm) -> Self {
+        Self { form, ..self }
     }
 
     fn handle_log_event(&mut self, event: LogEvent) {
@@ -312,7 +320,7 @@ impl ShardAgreement {
             Some(ShardFrame::Fetch { keys, .. })
                 if keys.last().is_some_and(|last| last.index() > self.durable().min(self.applied)) => {}
             Some(ShardFrame::Fetch { number, keys }) => {
-                if let Some(read) = self.exchange.asked(self.shard, from, number, keys) {
+                if let Some(read) = self.exchange.asked((self.shard, self.form), from, number, keys) {
                     self.schedule(Requested::Bodies(read));
                 }
             }

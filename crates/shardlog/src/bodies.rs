@@ -12,7 +12,7 @@ use shard::MessageKey;
 use storage::Log;
 
 use crate::frame::{Piece, ShardFrame, decode_bodies, encode_bodies};
-use crate::log::{group_of, stored};
+use crate::log::{RecordForm, group_of, stored};
 
 /// Time after which a request without any answer is repeated. It doubles with each repetition, up to the maximum.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
@@ -57,6 +57,7 @@ struct Wanted {
 #[derive(Debug)]
 pub struct BodiesRead {
     shard: ShardId,
+    form: RecordForm,
     to: NodeId,
     keys: Vec<MessageKey>,
 }
@@ -72,14 +73,14 @@ impl BodiesRead {
     /// Reads the messages. Waits for the disk. A message that the disk cannot return twice is lost here, and the other
     /// node does without it, too.
     pub fn run(self, log: &Log) -> BodiesReadResult {
-        let Self { shard, to, keys } = self;
+        let Self { shard, form, to, keys } = self;
         let mut bodies = Vec::new();
         for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
             let index = keys[0].index();
             let read = || log.read_bodies(group_of(shard), index);
             match read().or_else(|_| read()) {
                 Ok(read) => {
-                    let (kept, _) = stored(&read, true).keep(keys);
+                    let (kept, _) = stored(&read, index, form).keep_shifted(keys, form.behind_ms(index));
                     if !kept.is_empty() {
                         bodies.push((index, kept));
                     }
@@ -167,7 +168,7 @@ impl Exchange {
     /// last repetition.
     pub fn asked(
         &mut self,
-        shard: ShardId,
+        (shard, form): (ShardId, RecordForm),
         to: NodeId,
         number: u64,
         keys: Vec<MessageKey>,
@@ -179,7 +180,7 @@ impl Exchange {
             return None;
         }
         self.reading.insert(to, Asked { number, keys: keys.clone() });
-        Some(BodiesRead { shard, to, keys })
+        Some(BodiesRead { shard, form, to, keys })
     }
 
     /// Returns the frames of an answer.
@@ -225,7 +226,7 @@ mod tests {
 
     fn pieces(number: u64, bodies: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
         let mut leader = Exchange::default();
-        leader.asked(ShardId(1), FOLLOWER, number, keys()).expect("a read");
+        leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number, keys()).expect("a read");
         let result = BodiesReadResult { to: FOLLOWER, bodies: Some(encode_bodies(bodies)) };
         let frames = leader.answer(result);
         frames
@@ -299,11 +300,11 @@ mod tests {
     fn the_answer_to_a_slow_read_is_for_the_last_repetition() {
         let (mut follower, number) = asked();
         let mut leader = Exchange::default();
-        let read = leader.asked(ShardId(1), FOLLOWER, number, keys()).expect("a read");
+        let read = leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number, keys()).expect("a read");
         let first = follower.due();
         follower.ask(first, Some(LEADER));
         assert!(follower.due().0 - first.0 > first.0, "the next repetition comes later");
-        assert!(leader.asked(ShardId(1), FOLLOWER, number + 1, keys()).is_none());
+        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number + 1, keys()).is_none());
         let frames = leader.answer(BodiesReadResult { to: read.to, bodies: Some(Vec::new()) });
         assert_eq!(give(&mut follower, LEADER, &frames[0].1), Some(Vec::new()));
     }
@@ -311,10 +312,10 @@ mod tests {
     #[test]
     fn one_read_at_a_time_is_done_for_a_node() {
         let mut leader = Exchange::default();
-        let read = leader.asked(ShardId(1), FOLLOWER, 1, keys()).expect("a read");
-        assert!(leader.asked(ShardId(1), FOLLOWER, 2, keys()).is_none());
-        assert!(leader.asked(ShardId(1), NodeId(3), 1, keys()).is_some());
+        let read = leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 1, keys()).expect("a read");
+        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 2, keys()).is_none());
+        assert!(leader.asked((ShardId(1), RecordForm::AGREED), NodeId(3), 1, keys()).is_some());
         assert_eq!(leader.answer(read.fail()), Vec::new(), "the other node asks again");
-        assert!(leader.asked(ShardId(1), FOLLOWER, 3, keys()).is_some());
+        assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, 3, keys()).is_some());
     }
 }

@@ -13,6 +13,7 @@ mod frame;
 mod log;
 mod members;
 mod moment;
+mod own_state;
 mod placed;
 mod restore;
 mod transfer;
@@ -22,10 +23,12 @@ pub use agreement::{
 };
 pub use frame::ShardFrame;
 pub use log::{
-    EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of, is_of_agreement,
+    EventForwarder, LogNotifier, META, MetaListener, ReadRequest, RecordForm, ShardLog, group_of,
+    is_of_agreement,
 };
 pub use members::TargetMembers;
 pub use moment::Moment;
+pub use own_state::{GroupsOfCore, OwnState, sort_groups};
 pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};
 pub use restore::{incarnation, records, restore, sort, take_meta};
 pub use transfer::TransferPermit;

@@ -25,6 +25,33 @@ pub fn votes_of(shard: ShardId) -> GroupId {
     GroupId(u16::MAX - 1 - shard.0)
 }
 
+/// Form of the records of a shard in the log: batches, or entries of an agreement that have a batch each.
+///
+/// A shard that was that of a node alone has batches up to an index, and entries after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordForm {
+    /// Index of the last record that is a batch.
+    pub batches_until: u64,
+    /// Time in milliseconds by which the clock of these batches is behind that of the entries.
+    pub batches_behind_ms: u64,
+}
+
+impl RecordForm {
+    /// The shard belongs to a node alone.
+    pub const ALONE: Self = Self { batches_until: u64::MAX, batches_behind_ms: 0 };
+    /// The shard has belonged to a cluster from its beginning.
+    pub const AGREED: Self = Self { batches_until: 0, batches_behind_ms: 0 };
+
+    fn is_batch(self, index: u64) -> bool {
+        index <= self.batches_until
+    }
+
+    /// Time in milliseconds by which the times of the messages of a record are behind.
+    pub(crate) fn behind_ms(self, index: u64) -> u64 {
+        if self.is_batch(index) { self.batches_behind_ms } else { 0 }
+    }
+}
+
 /// Returns whether a group is that of the votes of a shard's replica: then the shards belong to a cluster.
 pub fn is_of_agreement(group: GroupId) -> bool {
     !META.contains(&group) && is_of_votes(group)
@@ -61,6 +88,8 @@ struct Attached {
     shards: ShardSet,
     /// Events for the others, which they get when they begin: a replica may have written, and waits for that.
     early: Vec<(ShardId, AgreementInput)>,
+    /// Form of the records of shards that were those of this node alone.
+    forms: BTreeMap<ShardId, RecordForm>,
     /// Shards whose replica has ended, with the number of their groups that are not dropped yet. Events until then are
     /// of that replica.
     dropping: BTreeMap<ShardId, usize>,
@@ -122,6 +151,40 @@ impl LogNotifier {
             node.start_replica(start);
             attached.deliver(&node);
         }
+    }
+
+    /// Takes the events of a shard about durable parts and checkpoints, before its replica begins. Returns the number of
+    /// parts, and the index of the last checkpoint.
+    pub(crate) fn take_checkpoint_events(&self, shard: ShardId) -> (u64, Option<u64>) {
+        let (mut parts, mut checkpoint) = (0, None);
+        sync::lock(&self.attached).early.retain(|(of, input)| match input {
+            AgreementInput::Log(LogEvent::PartsDurable(_, some)) if *of == shard => {
+                parts += some;
+                false
+            }
+            AgreementInput::Log(LogEvent::Checkpointed(_, index)) if *of == shard => {
+                checkpoint = checkpoint.max(Some(*index));
+                false
+            }
+            _ => true,
+        });
+        (parts, checkpoint)
+    }
+
+    /// Sets the form of the records of a shard whose replica is about to begin.
+    pub(crate) fn set_form(&self, shard: ShardId, form: RecordForm) {
+        let forms = &mut sync::lock(&self.attached).forms;
+        match form {
+            RecordForm::AGREED => drop(forms.remove(&shard)),
+            _ => drop(forms.insert(shard, form)),
+        }
+    }
+
+    fn form_of(&self, shard: ShardId) -> RecordForm {
+        if !self.are_agreed {
+            return RecordForm::ALONE;
+        }
+        sync::lock(&self.attached).forms.get(&shard).copied().unwrap_or(RecordForm::AGREED)
     }
 
     /// Ends a replica on the node.
@@ -297,8 +360,7 @@ impl LogListener for EventForwarder {
 pub struct ReadRequest {
     shard: ShardId,
     messages: Requested,
-    /// The batches are entries of an agreement.
-    is_agreed: bool,
+    form: RecordForm,
     /// Counted by [`LogNotifier::has_reads`] until the shard has the result.
     _counted: Arc<()>,
 }
@@ -338,8 +400,8 @@ impl ShardLog {
 
     fn schedule(&self, shard: ShardId, messages: Requested) {
         let counted = self.notifier.reads[usize::from(shard.0)].clone();
-        let is_agreed = self.notifier.are_agreed;
-        (self.schedule_read)(ReadRequest { shard, messages, is_agreed, _counted: counted });
+        let form = self.notifier.form_of(shard);
+        (self.schedule_read)(ReadRequest { shard, messages, form, _counted: counted });
     }
 }
 
@@ -347,9 +409,9 @@ impl ReadRequest {
     /// Reads the messages, and passes them to the shard or keeps them. Waits for the disk.
     pub fn run(self, log: &Log, notifier: &LogNotifier) {
         let event = match self.messages {
-            Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted, self.is_agreed)),
+            Requested::Wanted(wanted) => StoreEvent::Read(read(log, self.shard, wanted, self.form)),
             Requested::Kept { keys, is_second_try } => {
-                keep(log, self.shard, &keys, (is_second_try, self.is_agreed))
+                keep(log, self.shard, &keys, (is_second_try, self.form))
             }
         };
         notifier.event(self.shard, event);
@@ -375,18 +437,18 @@ impl ReadRequest {
     }
 }
 
-/// Reads what the log has of a batch; `None` where the disk cannot return it. `is_agreed`: see [`stored`].
+/// Reads what the log has of a batch; `None` where the disk cannot return it.
 fn read_batch(
     log: &Log,
     shard: ShardId,
     index: u64,
-    (is_second_try, is_agreed): (bool, bool),
+    (is_second_try, form): (bool, RecordForm),
 ) -> Option<Bodies> {
     let read = log.read_bodies(group_of(shard), index);
-    // On a node alone, the entry of this index is the batch, also if the kept messages are damaged.
-    let read = read.or_else(|error| match is_agreed {
-        true => Err(error),
-        false => log.read(group_of(shard), index).map(Bodies::InEntry).map_err(|_| error),
+    // Of a node alone, the entry of this index is the batch, also if the kept messages are damaged.
+    let read = read.or_else(|error| match form.is_batch(index) {
+        false => Err(error),
+        true => log.read(group_of(shard), index).map(Bodies::InEntry).map_err(|_| error),
     });
     match read {
         Ok(bodies) => Some(bodies),
@@ -402,10 +464,10 @@ fn read_batch(
     }
 }
 
-/// Returns what was read, as a batch. `is_agreed`: the log has it as an entry of an agreement.
-pub fn stored(bodies: &Bodies, is_agreed: bool) -> StoredBatch<'_> {
+/// Returns what was read of the record with this index, as a batch.
+pub fn stored(bodies: &Bodies, index: u64, form: RecordForm) -> StoredBatch<'_> {
     match bodies {
-        Bodies::InEntry(payload) if is_agreed => {
+        Bodies::InEntry(payload) if !form.is_batch(index) => {
             StoredBatch::Whole(consensus::entry_command(payload).unwrap_or_default())
         }
         Bodies::InEntry(payload) => StoredBatch::Whole(payload),
@@ -413,16 +475,16 @@ pub fn stored(bodies: &Bodies, is_agreed: bool) -> StoredBatch<'_> {
     }
 }
 
-fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>, is_agreed: bool) -> Vec<(Wanted, Option<Message>)> {
+fn read(log: &Log, shard: ShardId, wanted: Vec<Wanted>, form: RecordForm) -> Vec<(Wanted, Option<Message>)> {
     // Messages that were published together are in one record.
     let mut batches: HashMap<u64, Option<Bodies>> = HashMap::new();
     let read = wanted.into_iter().map(|wanted| {
         let index = wanted.key.index();
         let batch = batches
             .entry(index)
-            .or_insert_with(|| read_batch(log, shard, index, (wanted.is_second_try, is_agreed)));
-        let view = batch.as_ref().and_then(|batch| stored(batch, is_agreed).message(wanted.key).ok());
-        (wanted, view.map(|view| Message::of_stored(&view)))
+            .or_insert_with(|| read_batch(log, shard, index, (wanted.is_second_try, form)));
+        let view = batch.as_ref().and_then(|batch| stored(batch, index, form).message(wanted.key).ok());
+        (wanted, view.map(|view| Message::of_stored(&view.shifted(form.behind_ms(index)))))
     });
     let mut read: Vec<_> = read.collect();
     if mutated(Mutation::WrongBody)
@@ -438,17 +500,18 @@ fn keep(
     log: &Log,
     shard: ShardId,
     keys: &[MessageKey],
-    (is_second_try, is_agreed): (bool, bool),
+    (is_second_try, form): (bool, RecordForm),
 ) -> StoreEvent {
     let keys = if mutated(Mutation::KeepFirst) { &keys[..keys.len().min(1)] } else { keys };
     let (mut failed, mut bodies) = (Vec::new(), Vec::new());
     for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
         let index = keys[0].index();
-        let Some(batch) = read_batch(log, shard, index, (is_second_try, is_agreed)) else {
+        let Some(batch) = read_batch(log, shard, index, (is_second_try, form)) else {
             failed.extend_from_slice(keys);
             continue;
         };
-        let (payload, missing) = stored(&batch, is_agreed).keep(keys);
+        // With their own times: the form says how the log's messages of this index are read.
+        let (payload, missing) = stored(&batch, index, form).keep(keys);
         if !missing.is_empty() {
             tracing::error!(shard = shard.0, ?missing, "messages are not in the log and are lost");
         }

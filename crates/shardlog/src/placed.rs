@@ -1,6 +1,6 @@
 //! Replicas of shards on one core: they begin and end as the placement says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -11,8 +11,9 @@ use link::NodeId;
 use storage::{Log, RecoveredGroup};
 
 use crate::agreement::{AgreementInput, AgreementOwner, ShardAgreement};
-use crate::log::{LogNotifier, group_of, votes_of};
+use crate::log::{LogNotifier, RecordForm, group_of, votes_of};
 use crate::members::TargetMembers;
+use crate::own_state::{Conversion, OwnState, in_cluster};
 
 /// Replicas in the log of a core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,10 @@ pub struct StoredReplicas {
     pub version: u64,
     /// Index of the command that added the replica, for each shard.
     pub since: BTreeMap<ShardId, u64>,
+    /// Shards of the node alone with which shards of the cluster begin, and which are no replicas yet.
+    pub own: BTreeSet<ShardId>,
+    /// Form of the records of replicas that begin with such a shard.
+    pub forms: BTreeMap<ShardId, RecordForm>,
 }
 
 /// The parts of the core that [`PlacedReplicas`] need.
@@ -49,6 +54,10 @@ pub struct PlacedReplicas {
     stored: StoredReplicas,
     /// Data of replicas that were in the log at the start and have not begun yet.
     recovered: Vec<RecoveredGroup>,
+    /// State of this node alone that no replica has, and those of its shards that are becoming replicas.
+    own: Option<OwnState>,
+    conversions: BTreeMap<ShardId, Conversion>,
+    is_refused: bool,
     running: BTreeMap<ShardId, Running>,
     ending: BTreeMap<ShardId, Ending>,
     /// Replicas that cannot be read, as of [`StoredReplicas::since`]. They do not run in this process.
@@ -75,15 +84,28 @@ enum Ending {
 pub const FOLLOW_AGAIN_MS: u64 = 100;
 
 impl PlacedReplicas {
-    /// `stored` is what [`PlacedConfig::store`] has stored last. `recovered` are the groups of the log at the start.
-    pub fn new(config: PlacedConfig, stored: StoredReplicas, recovered: Vec<RecoveredGroup>) -> Self {
-        let (running, ending, failed) = Default::default();
-        Self { config, stored, recovered, running, ending, failed }
+    /// `stored` is what [`PlacedConfig::store`] has stored last. `recovered` are the groups of the log at the start, except
+    /// those of `own`.
+    pub fn new(
+        config: PlacedConfig,
+        mut stored: StoredReplicas,
+        recovered: Vec<RecoveredGroup>,
+        own: Option<OwnState>,
+    ) -> Self {
+        // The others became replicas before the last stop.
+        stored.own.retain(|shard| own.as_ref().is_some_and(|own| own.shards.contains_key(shard)));
+        let (running, ending, failed, conversions) = Default::default();
+        Self { config, stored, recovered, own, conversions, is_refused: false, running, ending, failed }
     }
 
-    /// Returns whether some replica ends: [`Self::follow`] goes on with it.
+    /// Returns whether some replica begins with the state of this node, or ends: [`Self::follow`] goes on with it.
     pub fn waits(&self) -> bool {
-        !self.ending.is_empty()
+        !self.ending.is_empty() || !self.conversions.is_empty()
+    }
+
+    /// Returns whether the cluster has a state of its own, so that this node cannot take part with that of its own.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Begins and ends replicas, and tells their groups which members they should have.
@@ -95,8 +117,13 @@ impl PlacedReplicas {
             return Ok(());
         }
         let own = self.config.own;
+        self.accept_own_state(placement)?;
         let mut problems = Vec::new();
         for (id, _) in placement.shards() {
+            if self.stored.own.contains(&id) {
+                problems.extend(self.begin_with_own(now, placement, id).err());
+                continue;
+            }
             let since = self.stored.since.get(&id).copied();
             let kept = since.map(|since| placement.stored(own, id, since));
             let mut all = placement.replicas_in(own).filter(|(of, ..)| *of == id);
@@ -124,6 +151,78 @@ impl PlacedReplicas {
                 self.config.notifier.tell(*id, AgreementInput::PreferredLeader(preferred));
             }
         }
+    }
+
+    /// Notes durably that shards of the cluster begin with the state of this node, if it has one.
+    ///
+    /// # Errors
+    /// The cluster has another state, or the list cannot be stored. Nothing has changed.
+    fn accept_own_state(&mut self, placement: &Placement) -> Result<(), String> {
+        let Some(own) = self.own.as_ref().filter(|own| !own.shards.is_empty()) else { return Ok(()) };
+        if self.stored != StoredReplicas::default() {
+            // It was accepted before.
+            return Ok(());
+        }
+        if !placement.is_founded_in(self.config.own) || placement.owner_key != own.owner_key {
+            self.is_refused = true;
+            return Err("the durable sessions and retained messages of this node cannot be merged with those of its \
+                 cluster: start the node with an empty data directory. Its data stays as it is, and can be used by a \
+                 node without cluster.replicas"
+                .to_owned());
+        }
+        let before = self.stored.clone();
+        self.stored.own = own.shards.keys().copied().collect();
+        self.store(placement, before)
+    }
+
+    /// Begins the first replica of a shard with the state of this node alone. It takes several calls.
+    fn begin_with_own(&mut self, now: Time, placement: &Placement, id: ShardId) -> Result<(), String> {
+        let voters = placement.shard(id).map(|shard| &shard.voters[..]);
+        let Some([replica]) = voters.filter(|voters| voters.iter().all(|it| it.log() == self.config.own))
+        else {
+            return Err(format!(
+                "shard {} of this node is not the first one of its cluster; it stays unused",
+                id.0
+            ));
+        };
+        let replica = *replica;
+        if !self.conversions.contains_key(&id) {
+            self.begin_conversion(now, placement, id, replica)?;
+        }
+        let durable = self.config.notifier.take_checkpoint_events(id);
+        let founder = (raft_id(replica), Member { node: replica.node });
+        let is_done =
+            self.conversions.get_mut(&id).is_some_and(|conversion| conversion.advance(durable, founder));
+        if !is_done {
+            return Ok(());
+        }
+        let before = self.stored.clone();
+        self.stored.own.remove(&id);
+        self.store(placement, before)?;
+        self.conversions.remove(&id);
+        self.recovered.extend(self.config.log.recovered(group_of(id)));
+        self.run(now, placement, id, replica)
+    }
+
+    fn begin_conversion(
+        &mut self,
+        now: Time,
+        placement: &Placement,
+        id: ShardId,
+        replica: ShardReplica,
+    ) -> Result<(), String> {
+        let Some(own) = &mut self.own else { return Ok(()) };
+        let Some(shard) = own.shards.get(&id) else { return Ok(()) };
+        let (state, form) = in_cluster(shard, ((own.now)(), now), placement.owner_key)?;
+        let before = self.stored.clone();
+        self.stored.since.insert(id, replica.since);
+        self.stored.forms.insert(id, form);
+        self.store(placement, before)?;
+        if let Some(own) = &mut self.own {
+            own.shards.remove(&id);
+        }
+        self.conversions.insert(id, Conversion::begin(&self.config.log, id, state));
+        Ok(())
     }
 
     /// Returns whether the log has something of a replica that is not on the list, or that ends.
@@ -199,6 +298,7 @@ impl PlacedReplicas {
         };
         let (log, owner) = (self.config.log.clone(), (self.config.owner)());
         let started = ShardAgreement::start(now, id, group, log, &recovered, placement.owner_key, owner);
+        let form = self.stored.forms.get(&id).copied().unwrap_or(RecordForm::AGREED);
         let (state, agreement) = started.map_err(|error| {
             // Without what it had, it could vote twice.
             self.failed.insert(id, replica.since);
@@ -209,6 +309,8 @@ impl PlacedReplicas {
                 id.0
             )
         })?;
+        self.config.notifier.set_form(id, form);
+        let agreement = agreement.with_records(form);
         let exists = agreement.exists();
         tracing::info!(shard = id.0, since = replica.since, "a replica of a shard begins");
         self.running.insert(id, Running { since: replica.since, told: None, preferred_leader: None, exists });
@@ -242,6 +344,7 @@ impl PlacedReplicas {
             Some(Ending::Drops) => {
                 let before = self.stored.clone();
                 self.stored.since.remove(&id);
+                self.stored.forms.remove(&id);
                 self.store(placement, before)?;
                 self.ending.remove(&id);
                 self.failed.remove(&id);

@@ -11,7 +11,7 @@ use crate::identity::Identity;
 use crate::part_index::{PartIndex, PartLocation};
 use crate::queue::{Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
-use crate::recovery::RecoveredEntry;
+use crate::recovery::{RecoveredEntry, RecoveredGroup};
 use crate::segment::Pin;
 use crate::state::{Shared, Window, read_record};
 use crate::stats::{Stats, Tally};
@@ -100,6 +100,12 @@ impl Log {
     /// goes into the reserve, because a drop frees space.
     pub fn drop_group(&self, group: GroupId) {
         self.shared.drop_group(group);
+    }
+
+    /// Returns what the log has of a group, as a start would recover it; `None` if that is nothing. The group must not
+    /// have records that are not durable.
+    pub fn recovered(&self, group: GroupId) -> Option<RecoveredGroup> {
+        RecoveredGroup::new(&self.shared, group)
     }
 
     /// Reads the payload of an entry. Blocks for the disk, so reactors must not call it. An entry can be read from

@@ -62,15 +62,16 @@ pub struct RecoveredEntry {
 impl Recovery {
     pub(crate) fn new(shared: &Arc<Shared>, report: RecoveryReport) -> Self {
         let ids: Vec<GroupId> = shared.state().groups.keys().copied().collect();
-        let groups = ids.into_iter().map(|group| RecoveredGroup::new(shared, group)).collect();
+        let groups = ids.into_iter().filter_map(|group| RecoveredGroup::new(shared, group)).collect();
         Self { report, groups }
     }
 }
 
 impl RecoveredGroup {
-    fn new(shared: &Arc<Shared>, group: GroupId) -> Self {
+    /// Returns what the log has of a group; `None` if that is nothing.
+    pub(crate) fn new(shared: &Arc<Shared>, group: GroupId) -> Option<Self> {
         let state = shared.state();
-        let known = &state.groups[&group];
+        let known = state.groups.get(&group)?;
         let mut parts: Vec<_> = known
             .part_index
             .live()
@@ -81,7 +82,7 @@ impl RecoveredGroup {
         // Read in the order of the disk.
         parts.sort_by_key(|(_, location, _)| (location.segment, location.offset));
         let last = known.entries.last();
-        Self {
+        Some(Self {
             shared: shared.clone(),
             group,
             term: last.map_or(0, |entry| entry.term),
@@ -89,13 +90,18 @@ impl RecoveredGroup {
             last: last.map_or(0, |entry| entry.index).max(known.part_index.checkpoint.unwrap_or(0)),
             lost: known.part_index.lost.clone(),
             parts,
-        }
+        })
     }
 
     /// Returns the number of parts of the checkpoint.
     #[must_use]
     pub fn parts_count(&self) -> usize {
         self.parts.len()
+    }
+
+    /// Iterates over the numbers of the checkpoint's parts.
+    pub fn part_numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.parts.iter().map(|(part, ..)| *part)
     }
 
     /// Returns the bytes of the checkpoint's parts.

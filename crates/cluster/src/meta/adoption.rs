@@ -81,9 +81,13 @@ impl Meta {
             return Some(CompatibleForm::Answered(Answer::Refused));
         }
         if let Command::Placement(command) = &command {
-            // This leader plans; cores report what their shards have done.
-            let is_report = matches!(command, PlacementCommand::Done { .. });
-            if !is_report || !self.roster.members.get(&from).is_some_and(super::Member::is_core) {
+            // This leader plans; cores report what their shards have done, and may have a state to begin with.
+            let may_propose = match command {
+                PlacementCommand::Found(first) => self.may_found(from, first),
+                PlacementCommand::Done { .. } => true,
+                PlacementCommand::Move(_) => false,
+            };
+            if !may_propose || !self.roster.members.get(&from).is_some_and(super::Member::is_core) {
                 return Some(CompatibleForm::Answered(Answer::Refused));
             }
         }

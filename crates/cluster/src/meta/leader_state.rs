@@ -98,6 +98,11 @@ impl LeaderState {
         }
     }
 
+    /// Time since which this leader has known the present set of cores.
+    pub(super) fn cores_known_since(&self) -> Time {
+        self.began.max(self.cores_since.0)
+    }
+
     pub fn done(&mut self, now: Time, outcome: &Result<Outcome, Undecided>) {
         // A refused change is tried again after a pause.
         self.busy_until = outcome.as_ref().err().map(|_| now.after(PAUSE));

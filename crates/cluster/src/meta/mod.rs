@@ -71,6 +71,8 @@ pub struct MetaConfig {
     pub replicas: Replicas,
     /// Random key for the same case ([`Placement::owner_key`]).
     pub owner_key: [u8; 16],
+    /// Key for the same case, on a core with durable sessions of its own: the shards of the cluster begin with these.
+    pub own_state: Option<[u8; 16]>,
     /// Time for which a core is dead before its replicas of shards are replaced. After the same time, a shard that is
     /// still changing no longer holds up the others.
     pub replace_after: Duration,
@@ -345,6 +347,8 @@ impl Meta {
             why.to_owned()
         } else if self.roster.founded == 0 {
             self.founding.waits_for()
+        } else if self.has_other_state() {
+            "its durable sessions and retained messages cannot be merged with those of the cluster".to_owned()
         } else {
             "the cores have not let this node in yet: a majority of them must be running".to_owned()
         })
@@ -548,6 +552,7 @@ impl Meta {
 
     /// Compares the present state with the wanted one.
     fn update(&mut self, now: Time, link_status: &[LinkStatus]) {
+        self.note_founding();
         self.found_or_join(now);
         self.log_waiting(now);
         let status = self.status(now);
@@ -560,6 +565,7 @@ impl Meta {
             core.catch_up(now, status, has_own_join);
         }
         self.run_leader(now, status.as_ref(), link_status);
+        self.offer_own_state(now);
         self.report_changed_shards(now);
         self.submit_proposals(now, status.as_ref(), link_status);
     }
@@ -574,7 +580,7 @@ impl Meta {
         let is_told = self.roster.members.get(&self.id).is_some_and(|known| {
             (&known.info, known.incarnation, known.replica) == (&self.own, self.incarnation, self.replica())
         });
-        if !is_told && !self.is_over() && !self.proposals.has_own() {
+        if !is_told && !self.is_over() && !self.proposals.has_own() && !self.has_other_state() {
             let (info, incarnation) = (self.own.clone(), self.incarnation);
             let join = Command::Join { info, incarnation, replica: self.replica() };
             self.proposals.push(now.after(LIMIT), Reply::Own, join.encode());
@@ -724,7 +730,7 @@ impl Meta {
                 if may_be_applied && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
             return self.answered.push_back((id, outcome));
         }
-        if let Reply::Shard(_) = reply {
+        if let Reply::Placement | Reply::Shard(_) = reply {
             return;
         }
         if let Answer::Unread(why) = &answer {
@@ -760,6 +766,7 @@ mod tests {
             record_sync: RecordSyncConfig::default(),
             replicas: Replicas::default(),
             owner_key: [7; 16],
+            own_state: None,
             replace_after: REPLACE_AFTER,
             features: u64::MAX,
         };

@@ -141,6 +141,11 @@ impl Placement {
         self.shards.get(usize::from(shard.0))
     }
 
+    /// Returns whether the only voter of each shard is in this log, as in a cluster that this core has founded alone.
+    pub fn is_founded_in(&self, log: CoreLog) -> bool {
+        self.shards.iter().all(|shard| matches!(&shard.voters[..], [voter] if voter.log() == log))
+    }
+
     /// Returns whether a node has a replica of some shard, or is about to get or lose one.
     pub fn has_node(&self, node: NodeId) -> bool {
         self.shards.iter().any(|shard| shard.replicas().any(|replica| replica.node == node))

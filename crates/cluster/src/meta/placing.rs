@@ -14,7 +14,11 @@ use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
 use super::{Command, LIMIT, Member, Meta, State};
 use crate::config::LeaderPolicy;
-use crate::features::SHARDS;
+use crate::features::{EMPTY_SHARDS, SHARDS};
+
+/// Time for which a leader waits for a core that may have durable sessions of its own, before it places the shards
+/// without them.
+const OWN_STATE_WAIT: Duration = Duration::from_secs(30);
 
 impl Meta {
     /// Returns the committed placement of shards, as far as this node knows it. `None` before there is one.
@@ -70,6 +74,66 @@ impl Meta {
         }
     }
 
+    /// Proposes a first placement that begins with the state of this core, if it has some and does not lead.
+    pub(super) fn offer_own_state(&mut self, now: Time) {
+        let is_possible = self.placement.is_none()
+            && self.is_member()
+            && !self.leads(now)
+            && self.adopted().is_some_and(|adopted| adopted & SHARDS != 0);
+        if !is_possible || self.proposals.has_placement() {
+            return;
+        }
+        if let Some(found) = self.found_with_own_state() {
+            self.proposals.push(now.after(LIMIT), Reply::Placement, Command::Placement(found).encode());
+        }
+    }
+
+    /// Returns the first placement that has only this core, if shards begin with its state. Others get replicas later.
+    fn found_with_own_state(&self) -> Option<PlacementCommand> {
+        let own = Core { log: self.core_log()?, region: self.own.region.clone(), standing: Standing::Serves };
+        let owner_key = self.config.own_state?;
+        let first = planner::found(&[own], SHARD_COUNT, self.config.replicas, owner_key)?;
+        Some(PlacementCommand::Found(first.into()))
+    }
+
+    /// Returns whether a core may propose this first placement: it begins with the state of that core.
+    pub(super) fn may_found(&self, from: NodeId, first: &Placement) -> bool {
+        let replica = self.roster.members.get(&from).and_then(|member| member.replica);
+        self.config.own_state.is_none()
+            && first.shards().len() == usize::from(SHARD_COUNT)
+            && replica.is_some_and(|replica| first.is_founded_in(CoreLog { node: from, replica }))
+    }
+
+    /// Returns whether a core may have durable sessions with which the shards should begin, and may still say so.
+    fn awaits_own_state(&self, now: Time) -> bool {
+        let is_empty = |id: NodeId| {
+            let features = self.features.get(&id).copied().or_else(|| self.relays.features(now, id));
+            features.is_some_and(|features| features & EMPTY_SHARDS != 0)
+        };
+        let mut others = self.roster.cores().filter(|(id, core)| *id != self.id && core.state != State::Dead);
+        self.leader_state.cores_known_since().after(OWN_STATE_WAIT) > now
+            && others.any(|(id, _)| !is_empty(id))
+    }
+
+    /// Returns whether this core has durable sessions of its own, and the shards of the cluster have other ones.
+    pub(super) fn has_other_state(&self) -> bool {
+        let placed = self.placement.as_deref().zip(self.config.own_state);
+        placed.is_some_and(|(placement, owner_key)| !self.is_founded_here(placement, owner_key))
+    }
+
+    fn is_founded_here(&self, placement: &Placement, owner_key: [u8; 16]) -> bool {
+        placement.owner_key == owner_key && self.core_log().is_some_and(|log| placement.is_founded_in(log))
+    }
+
+    /// Notes that the shards begin with the state of this core, if the placement says so. Then it is no state of its own
+    /// any more.
+    pub(super) fn note_founding(&mut self) {
+        let placed = self.placement.as_deref().zip(self.config.own_state);
+        if placed.is_some_and(|(placement, owner_key)| self.is_founded_here(placement, owner_key)) {
+            self.config.own_state = None;
+        }
+    }
+
     /// Returns the next command of this leader about the placement.
     pub(super) fn next_placement(&mut self, now: Time) -> Option<Command> {
         let is_adopted = self.adopted().is_some_and(|adopted| adopted & SHARDS != 0);
@@ -79,6 +143,8 @@ impl Meta {
         let cores = self.cores_of_shards(now);
         let (replicas, owner_key) = (self.config.replicas, self.config.owner_key);
         let command = match &self.core.as_ref()?.group().state().placement {
+            None if self.config.own_state.is_some() => self.found_with_own_state()?,
+            None if self.awaits_own_state(now) => return None,
             None => {
                 let first = planner::found(&cores, SHARD_COUNT, replicas, owner_key)?;
                 PlacementCommand::Found(first.into())

@@ -38,6 +38,8 @@ struct Proposal {
 pub enum Reply {
     /// No recipient: the node sees the result in the roster.
     Own,
+    /// No recipient: the node sees the result in the first placement of the shards.
+    Placement,
     /// No recipient: the node sees the result in the placement of this shard.
     Shard(ShardId),
     Operator(ProposalId),
@@ -89,6 +91,11 @@ impl Proposals {
 
     pub fn has_own(&self) -> bool {
         self.all.values().any(|proposal| proposal.reply == Reply::Own)
+    }
+
+    /// Returns whether a proposal for the first placement waits.
+    pub fn has_placement(&self) -> bool {
+        self.all.values().any(|proposal| proposal.reply == Reply::Placement)
     }
 
     /// Returns whether a proposal about a shard waits.

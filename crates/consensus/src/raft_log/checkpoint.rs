@@ -289,7 +289,7 @@ impl RaftLog {
     }
 }
 
-fn part_in_log(part: u32) -> io::Result<u32> {
+pub(crate) fn part_in_log(part: u32) -> io::Result<u32> {
     part.checked_add(1).ok_or_else(|| io::Error::other("a part with this number cannot be stored"))
 }
 

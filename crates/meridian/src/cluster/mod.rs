@@ -316,7 +316,12 @@ impl Cluster {
         let cluster_config = settings::config(settings, name, batches, incarnation);
         let packs = if cluster_config.packs { cluster::PACKS } else { 0 };
         let shares_shards = shares_shards(config);
-        let of_shards = if shares_shards { cluster::SHARDS } else { 0 };
+        let own_state = shards_log.as_ref().and_then(ShardsLog::unaccepted_state);
+        let of_shards = match own_state {
+            _ if !shares_shards => 0,
+            Some(_) => cluster::SHARDS,
+            None => cluster::SHARDS | cluster::EMPTY_SHARDS,
+        };
         let features = cluster::FEATURES & !cluster::PACKS | packs | of_shards;
         let (id, descriptor) = (cluster_id(&settings.id), Default::default());
         let identity = Identity { name: name.into(), cluster: id, features, descriptor };
@@ -338,8 +343,8 @@ impl Cluster {
         let meta = PreparedMeta {
             config: settings::meta_config(
                 settings,
-                u128::from(a) << 64 | u128::from(b).max(1),
-                u128::from(e) << 64 | u128::from(f),
+                (u128::from(a) << 64 | u128::from(b).max(1), u128::from(e) << 64 | u128::from(f)),
+                own_state,
             ),
             log: log.filter(|_| cluster_config.own.role == Role::Core),
             seed: c,

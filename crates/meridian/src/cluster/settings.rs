@@ -289,7 +289,13 @@ fn text(address: Option<&HostPort>) -> Box<str> {
 }
 
 /// Configuration of the node's meta group. The settings have been checked.
-pub fn meta_config(cluster: &ClusterSettings, founding: u128, owner_key: u128) -> MetaConfig {
+///
+/// `own_state` is the key for owners of sessions, if the node has sessions of its own for the shards of the cluster.
+pub fn meta_config(
+    cluster: &ClusterSettings,
+    (founding, owner_key): (u128, u128),
+    own_state: Option<[u8; 16]>,
+) -> MetaConfig {
     let join: Vec<_> = join(cluster).iter().map(|address| address.as_str().into()).collect();
     let expect = match usize::from(cluster.expect) {
         0 => join.len().max(2),
@@ -304,6 +310,7 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128, owner_key: u128) -
         record_sync: RecordSyncConfig::default(),
         replicas: Replicas::new(cluster.replicas).unwrap_or_default(),
         owner_key: owner_key.to_le_bytes(),
+        own_state,
         replace_after: REPLACE_AFTER,
         features: cluster::FEATURES | if cluster.replicas > 0 { cluster::SHARDS } else { 0 },
     }
@@ -417,9 +424,9 @@ mod tests {
         };
         let core = settings("10.0.0.1:7883", " a:1 ,b:2,", RoleSetting::Core);
         assert_eq!(check(&core, "n"), Ok(()));
-        let meta = meta_config(&core, 7, 8);
+        let meta = meta_config(&core, (7, 8), None);
         assert_eq!((meta.join, meta.expect, meta.founding), (vec!["a:1".into(), "b:2".into()], 2, 7));
-        assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7, 8).expect, 3);
+        assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, (7, 8), None).expect, 3);
         for (settings, own, says) in [
             (core.clone(), "", "node.name"),
             (settings("0.0.0.0:7883", "", RoleSetting::Core), "n", "cluster.advertise"),

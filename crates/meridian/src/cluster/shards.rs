@@ -12,6 +12,7 @@ use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
 
 use super::Shared;
+use crate::signals;
 use crate::store::ShardsLog;
 
 /// Time after which a replica that cannot begin is tried again.
@@ -73,7 +74,7 @@ impl PreparedShards {
         let Self { log, leaders, seed } = self;
         let of_node = |replicas| ShardPlacements { node: node.clone(), versions: (0, 0), leaders, replicas };
         let Some((own, log)) = log else { return Ok((of_node(None), None)) };
-        let ShardsLog { log, notifier, recovered, stored, file, reads } = log;
+        let ShardsLog { log, notifier, recovered, stored, own: own_state, file, reads } = log;
         let owner = {
             let (notifier, reads, shared) = (notifier.clone(), reads, shared.clone());
             move || AgreementOwner {
@@ -98,7 +99,7 @@ impl PreparedShards {
             owner: Box::new(owner),
             store: Box::new(move |stored| file.write(stored)),
         };
-        let replicas = PlacedReplicas::new(config, stored, recovered);
+        let replicas = PlacedReplicas::new(config, stored, recovered, own_state);
         // tidy: allow(unbounded-channel): the placement and the roster change once for each replica or node.
         let (sender, placements) = channel();
         let began = node.began();
@@ -137,6 +138,12 @@ fn follow(
         let Some(KnownPlacement { placement, leaders }) = &placement else { continue };
         let error = replicas.follow(now(), placement).err();
         replicas.prefer(leaders);
+        if replicas.is_refused() {
+            tracing::error!("{}; the node stops", error.unwrap_or_default());
+            // Without it, the node goes on without shards.
+            let _ = signals::stop_this_process();
+            return;
+        }
         again = match error.is_some() {
             _ if replicas.waits() => Some(Duration::from_millis(FOLLOW_AGAIN_MS)),
             true => Some(TRY_AGAIN),

@@ -13,9 +13,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::RecoveryView;
+use broker::ShardId;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
-use shardlog::{EventForwarder, LogNotifier, ShardLog, StoredReplicas};
+use shard::Shard;
+use shardlog::{EventForwarder, GroupsOfCore, LogNotifier, Moment, OwnState, ShardLog, StoredReplicas};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
@@ -75,8 +77,8 @@ pub struct Store {
     operator: Arc<Operator>,
     threads: LogThreads,
     readers: Readers,
-    /// Thread that writes the node's time to disk; it ends when the sender is dropped.
-    clock: (SyncSender<()>, JoinHandle<()>),
+    /// Thread that writes the time of a node alone to disk; it ends when the sender is dropped.
+    clock: Option<(SyncSender<()>, JoinHandle<()>)>,
 }
 
 /// Parts of the log for a replica of the cluster's meta group.
@@ -93,8 +95,27 @@ pub struct ShardsLog {
     pub notifier: Arc<LogNotifier>,
     pub recovered: Vec<RecoveredGroup>,
     pub stored: StoredReplicas,
+    /// State of the node alone, with which shards of the cluster begin.
+    pub own: Option<OwnState>,
     pub file: ReplicasFile,
     pub reads: ReadQueue,
+}
+
+impl ShardsLog {
+    /// Returns the key for owners of sessions, if the node has sessions of its own and the cluster has not begun with
+    /// them yet.
+    pub fn unaccepted_state(&self) -> Option<[u8; 16]> {
+        self.own.as_ref().filter(|_| self.stored == StoredReplicas::default()).map(|own| own.owner_key)
+    }
+}
+
+/// Shards in the log of a node.
+#[derive(Default)]
+struct FoundShards {
+    /// State of a node alone.
+    own: Vec<Shard>,
+    /// List and groups of the replicas, if the shards belong to the cluster.
+    of_cluster: Option<(StoredReplicas, Vec<RecoveredGroup>)>,
 }
 
 /// An open store, and the parts of the node that use it.
@@ -165,16 +186,9 @@ impl Store {
         let hash_key: [u8; 16] = identity.secret[..16].try_into().unwrap_or_default();
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
         let file = ReplicasFile::of(&directory);
-        let are_agreed = opened.recovery.groups.iter().any(|group| shardlog::is_of_agreement(group.group));
-        let (shards, of_cluster) = match (log_use.shares_shards, file.read()?) {
-            (true, None) if are_agreed => return Err(has_no_list(&directory)),
-            (false, None) if are_agreed => return Err(has_shared_sessions(&directory)),
-            (false, None) => (restore(opened.recovery.groups, hash_key)?, None),
-            (true, Some(stored)) => (Vec::new(), Some((stored, opened.recovery.groups))),
-            (true, None) if opened.recovery.groups.is_empty() => (Vec::new(), Some(Default::default())),
-            (true, None) => return Err(has_own_sessions(&directory)),
-            (false, Some(_)) => return Err(has_shared_sessions(&directory)),
-        };
+        let (groups, stored) = (std::mem::take(&mut opened.recovery.groups), file.read()?);
+        let found = find_shards(&opened.log, &directory, log_use, (stored, hash_key), groups)?;
+        let FoundShards { own: shards, of_cluster } = found;
         let sessions: u64 = shards.iter().map(|shard| shard.counts().sessions).sum();
         tracing::info!(
             directory = %directory.display(), segments = report.segments, bytes = report.bytes, sessions,
@@ -201,17 +215,24 @@ impl Store {
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
         let (readers, reads) = Readers::start(&opened.log, &notifier).map_err(|error| error.to_string())?;
         let log = opened.log.clone();
+        let (shards, own) = match of_cluster.is_some() && !shards.is_empty() {
+            true => (Vec::new(), Some(own_state(shards, hash_key, noted))),
+            false => (shards, None),
+        };
         let of_cluster = of_cluster.map(|(stored, recovered)| ShardsLog {
             log: log.clone(),
             notifier: notifier.clone(),
             recovered,
             stored,
+            own,
             file,
             reads: reads.clone(),
         });
         let meta = MetaLog { log, notifier: notifier.clone(), recovered: meta, reads: reads.clone() };
         let log = ShardLog::new(opened.log, notifier, move |request| reads.read_messages(request));
-        let clock = note_time(clock, node).map_err(|error| error.to_string())?;
+        // The time of a node alone stands still from its last stop until its shards are those of the cluster.
+        let clock = if log_use.shares_shards { None } else { Some(note_time(clock, node)) };
+        let clock = clock.transpose().map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
@@ -249,10 +270,11 @@ impl Store {
             live_bytes = stats.live_bytes,
             "store closed"
         );
-        let (end, thread) = self.clock;
-        drop(end);
-        // A panic of the thread ends the process.
-        let _ = thread.join();
+        if let Some((end, thread)) = self.clock {
+            drop(end);
+            // A panic of the thread ends the process.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -281,9 +303,58 @@ fn has_no_list(directory: &Path) -> String {
 fn has_own_sessions(directory: &Path) -> String {
     format!(
         "{}: durable sessions and retained messages of this node alone are stored here, and with cluster.replicas the \
-         cluster has them: start the node with an empty data directory, or with cluster.replicas = 0",
+         cores have them: start the node with an empty data directory, as a core, or without cluster.replicas",
         directory.display()
     )
+}
+
+/// Sorts the groups of the shards, and restores those that are the state of a node alone.
+fn find_shards(
+    log: &storage::Log,
+    directory: &Path,
+    log_use: LogUse,
+    (stored, hash_key): (Option<StoredReplicas>, [u8; 16]),
+    groups: Vec<RecoveredGroup>,
+) -> Result<FoundShards, String> {
+    let are_agreed = groups.iter().any(|group| shardlog::is_of_agreement(group.group));
+    let ids: Vec<_> = groups.iter().map(|group| group.group).collect();
+    match (log_use.shares_shards, stored) {
+        (true, None) if are_agreed => Err(has_no_list(directory)),
+        (false, None) if are_agreed => Err(has_shared_sessions(directory)),
+        (false, None) => Ok(FoundShards { own: restore(groups, hash_key)?, of_cluster: None }),
+        (false, Some(_)) => Err(has_shared_sessions(directory)),
+        (true, Some(stored)) => {
+            let GroupsOfCore { own, replicas } = shardlog::sort_groups(&stored, groups);
+            // Those that are no group of the log have nothing.
+            let mut own = if own.is_empty() { Vec::new() } else { restore(own, hash_key)? };
+            own.retain(|shard| stored.own.contains(&ShardId(shard.id())) && shard.applied() > 0);
+            Ok(FoundShards { own, of_cluster: Some((stored, replicas)) })
+        }
+        (true, None) => {
+            let mut own = if groups.is_empty() { Vec::new() } else { restore(groups, hash_key)? };
+            own.retain(|shard| shard.applied() > 0);
+            if own.iter().any(Shard::has_content) {
+                return match log_use.is_core {
+                    true => Ok(FoundShards { own, of_cluster: Some(Default::default()) }),
+                    false => Err(has_own_sessions(directory)),
+                };
+            }
+            // Replicas drop what a node alone has left.
+            let left = ids.into_iter().filter_map(|group| log.recovered(group)).collect();
+            Ok(FoundShards { own: Vec::new(), of_cluster: Some((StoredReplicas::default(), left)) })
+        }
+    }
+}
+
+/// Returns the state of a node alone. `noted` is the last moment that it wrote to disk.
+fn own_state(shards: Vec<Shard>, owner_key: [u8; 16], noted: Option<Moment>) -> OwnState {
+    let last = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
+    let now = move || {
+        let node = noted.as_ref().map_or(last, |noted| noted.node_at(&clock::now(Duration::ZERO))).max(last);
+        broker::Time(node.as_millis() as u64)
+    };
+    let shards = shards.into_iter().map(|shard| (ShardId(shard.id()), shard)).collect();
+    OwnState { shards, owner_key, now: Box::new(now) }
 }
 
 fn has_shared_sessions(directory: &Path) -> String {

@@ -5,14 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use broker::ShardId;
-use shardlog::StoredReplicas;
+use shardlog::{RecordForm, StoredReplicas};
 
 const FILE: &str = "replicas";
 /// Begin of the first line of the file. The version of the placement follows.
 const FORM: &str = "1 ";
+/// The same, if shards of the node alone are or were among the replicas.
+const WITH_OWN: &str = "2 ";
 
-/// File with the version of the placement that it is of, and a line for each replica: the shard, and the index of the
-/// command that added the replica.
+/// File with the version of the placement that it is of, and these lines:
+///
+/// - for each replica the shard, and the index of the command that added the replica. If it began with the shard of the
+///   node alone, then also the index of the last batch of that, and the time by which the clock of the batches is behind
+/// - `own` and a shard, for each shard of the node alone that is about to become a replica
 pub struct ReplicasFile(PathBuf);
 
 impl ReplicasFile {
@@ -41,20 +46,44 @@ impl ReplicasFile {
 
     /// Replaces the file durably.
     pub fn write(&self, stored: &StoredReplicas) -> io::Result<()> {
-        let lines = stored.since.iter().map(|(shard, since)| format!("{} {since}\n", shard.0));
-        let text = format!("{FORM}{}\n{}", stored.version, lines.collect::<String>());
-        api::durable::replace(&self.0, text.as_bytes())
+        api::durable::replace(&self.0, encode(stored).as_bytes())
     }
+}
+
+fn encode(stored: &StoredReplicas) -> String {
+    let form = if stored.own.is_empty() && stored.forms.is_empty() { FORM } else { WITH_OWN };
+    let replica = |(shard, since): (&ShardId, &u64)| match stored.forms.get(shard) {
+        Some(RecordForm { batches_until, batches_behind_ms }) => {
+            format!("{} {since} {batches_until} {batches_behind_ms}\n", shard.0)
+        }
+        None => format!("{} {since}\n", shard.0),
+    };
+    let replicas: String = stored.since.iter().map(replica).collect();
+    let own: String = stored.own.iter().map(|shard| format!("own {}\n", shard.0)).collect();
+    format!("{form}{}\n{replicas}{own}", stored.version)
 }
 
 fn decode(text: &str) -> Option<StoredReplicas> {
     let mut lines = text.strip_suffix('\n')?.lines();
-    let version = lines.next()?.strip_prefix(FORM)?.parse().ok()?;
-    let replica = |line: &str| {
-        let (shard, since) = line.split_once(' ')?;
-        Some((ShardId(shard.parse().ok()?), since.parse().ok()?))
-    };
-    Some(StoredReplicas { version, since: lines.map(replica).collect::<Option<_>>()? })
+    let first = lines.next()?;
+    let with_own = first.starts_with(WITH_OWN);
+    let version = first.strip_prefix(if with_own { WITH_OWN } else { FORM })?.parse().ok()?;
+    let mut stored = StoredReplicas { version, ..StoredReplicas::default() };
+    for line in lines {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let shard = |text: &str| Some(ShardId(text.parse().ok()?));
+        match fields[..] {
+            ["own", own] if with_own => drop(stored.own.insert(shard(own)?)),
+            [id, since] => drop(stored.since.insert(shard(id)?, since.parse().ok()?)),
+            [id, since, until, behind] if with_own => {
+                let (batches_until, batches_behind_ms) = (until.parse().ok()?, behind.parse().ok()?);
+                stored.since.insert(shard(id)?, since.parse().ok()?);
+                stored.forms.insert(shard(id)?, RecordForm { batches_until, batches_behind_ms });
+            }
+            _ => return None,
+        }
+    }
+    Some(stored)
 }
 
 #[cfg(test)]
@@ -68,11 +97,30 @@ mod tests {
         let file = ReplicasFile::of(&directory);
         assert_eq!(file.read(), Ok(None));
         for since in [[].into(), [(ShardId(0), 7), (ShardId(15), u64::MAX)].into()] {
-            let stored = StoredReplicas { version: 9, since };
+            let stored = StoredReplicas { version: 9, since, ..StoredReplicas::default() };
+            assert!(encode(&stored).starts_with("1 9\n"), "as versions without own shards read it");
             file.write(&stored).expect("written");
             assert_eq!(file.read(), Ok(Some(stored)));
         }
-        for text in ["", "1 9", "2 9\n", "1\n", "1 9\n3\n", "1 9\n3 4", "1 9\n3 x\n", "1 9\n70000 1\n"] {
+        let form = RecordForm { batches_until: 70, batches_behind_ms: u64::MAX };
+        let (own, since) = ([ShardId(2), ShardId(3)].into(), [(ShardId(0), 7), (ShardId(3), 7)].into());
+        let stored = StoredReplicas { version: 9, since, own, forms: [(ShardId(3), form)].into() };
+        file.write(&stored).expect("written");
+        assert_eq!(file.read(), Ok(Some(stored)));
+        for text in [
+            "",
+            "1 9",
+            "1\n",
+            "1 9\n3\n",
+            "1 9\n3 4",
+            "1 9\n3 x\n",
+            "1 9\n70000 1\n",
+            "1 9\nown 3\n",
+            "1 9\n3 4 5 6\n",
+            "2 9\n3 4 5\n",
+            "2 9\nown x\n",
+            "3 9\n",
+        ] {
             fs::write(directory.join(FILE), text).expect("written");
             let error = file.read().expect_err(text);
             assert!(error.contains("newer version"), "{error}");

@@ -87,7 +87,7 @@ impl Shard {
         }
     }
 
-    fn decode_part(&mut self, bucket: u16, bytes: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn decode_part(&mut self, bucket: u16, bytes: &[u8]) -> Result<(), Malformed> {
         let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
         let is_known = match bucket {
@@ -276,6 +276,11 @@ impl Shard {
         if index > 0 && !self.parts.is_stored(REST) {
             return Err(RestoreError::Incomplete { part: u32::from(REST) });
         }
+        self.complete(index)
+    }
+
+    /// Computes what follows from the parts, and checks it.
+    pub(super) fn complete(&mut self, index: u64) -> Result<(), RestoreError> {
         self.applied = index;
         self.sessions.find_free();
         if [self.sessions_created, self.wills_created, self.orphans_created]

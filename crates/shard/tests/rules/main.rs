@@ -11,4 +11,5 @@ mod log;
 mod publish;
 mod repeat;
 mod retained;
+mod shift;
 mod wills;

@@ -1,3 +1,5 @@
+mod own;
+
 use std::sync::Mutex;
 
 use broker::access::AllowAll;
@@ -31,6 +33,16 @@ struct Core {
 
 impl Core {
     fn start(disk: &FaultDisk, stored: StoredReplicas) -> Self {
+        let sort = |_: &Log, groups| (groups, None);
+        Self::start_with(disk, stored, sort)
+    }
+
+    /// Starts a core. `sort` returns the groups of replicas, and the state of the node alone.
+    fn start_with(
+        disk: &FaultDisk,
+        stored: StoredReplicas,
+        sort: impl FnOnce(&Log, Vec<RecoveredGroup>) -> (Vec<RecoveredGroup>, Option<OwnState>),
+    ) -> Self {
         let notifier = Arc::new(LogNotifier::of_agreements(ShardSet::EMPTY));
         let options = storage::Options { segment_bytes: 1 << 20, ..storage::Options::default() };
         let events = Box::new(EventForwarder(notifier.clone()));
@@ -70,7 +82,8 @@ impl Core {
                 Ok(())
             }),
         };
-        let replicas = PlacedReplicas::new(config, stored, opened.recovery.groups);
+        let (recovered, own) = sort(&log, opened.recovery.groups);
+        let replicas = PlacedReplicas::new(config, stored, recovered, own);
         Self { replicas, _node: node, posted, stored: list, log, shard_log, reads, writer }
     }
 
@@ -201,7 +214,7 @@ fn a_replica_that_cannot_be_read_takes_no_part() {
     core.log.append([Record::Entry { group: group_of(SHARD), term: 1, index: 1, payload }]);
     core.writer.commit_once().expect("a disk");
     drop(core);
-    let stored = StoredReplicas { version: 5, since: [(SHARD, 5)].into() };
+    let stored = StoredReplicas { version: 5, since: [(SHARD, 5)].into(), ..StoredReplicas::default() };
     let mut core = Core::start(&disk, stored);
     let first = placement(5, 5, &[(OWN, 5), (OTHER, 5)]);
     let error = core.follow(&first).expect_err("it is damaged");

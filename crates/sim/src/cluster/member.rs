@@ -254,6 +254,11 @@ impl Member {
     }
 }
 
+/// Key for the owners of sessions of a node that has sessions of its own.
+pub(super) fn own_key(node: usize) -> [u8; 16] {
+    [node as u8 + 100; 16]
+}
+
 /// Makes the node's part of the meta group.
 fn meta(
     now: Time,
@@ -268,6 +273,8 @@ fn meta(
         Some(who) if !plan.join_lists.is_empty() => plan.join_lists[who].contains(&at),
         _ => plan.nodes[at].role == Role::Core,
     };
+    let at = plan.nodes.iter().position(|node| node.name == own.name);
+    let owns_state = at.filter(|at| plan.own_states.contains(at));
     let joined = (0..plan.nodes.len()).filter(|at| is_joined(*at)).map(|at| plan.nodes[at].address.clone());
     let join: Vec<_> = joined.collect();
     let founding = u128::from(cx.random.draw()).max(1);
@@ -279,6 +286,7 @@ fn meta(
         founding,
         replicas: plan.replicas,
         owner_key: founding.to_le_bytes(),
+        own_state: owns_state.map(own_key),
         replace_after: plan.replace_after,
         record_sync: RecordSyncConfig { part_bytes: 300 },
         features,

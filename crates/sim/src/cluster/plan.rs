@@ -146,6 +146,8 @@ pub struct Plan {
     pub rates: Vec<u64>,
     /// True if the cores place shards: all nodes offer that.
     pub places_shards: bool,
+    /// Cores with durable sessions of their own, with which the shards can begin.
+    pub own_states: Vec<usize>,
     /// Number of replicas of each shard, and time for which a core is dead before its replicas are replaced.
     pub replicas: Replicas,
     pub replace_after: Duration,
@@ -244,6 +246,7 @@ impl Plan {
             old: Vec::new(),
             rates: Vec::new(),
             places_shards,
+            own_states: Vec::new(),
             replicas,
             replace_after,
             snapshot_after: if places_shards { snapshots } else { SNAPSHOT_AFTER },

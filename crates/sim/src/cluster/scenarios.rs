@@ -102,6 +102,7 @@ fn plan(batching: Duration) -> Plan {
         old: Vec::new(),
         rates: Vec::new(),
         places_shards: false,
+        own_states: Vec::new(),
         replicas: Replicas::default(),
         replace_after: REPLACE_AFTER,
         snapshot_after: SNAPSHOT_AFTER,

@@ -88,7 +88,11 @@ impl SimCluster {
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
         // A node without this feature never gets the retained messages that it missed while its log was full.
         let of_copies = if plan.may_lack_room() { cluster::COPIES } else { 0 };
-        let always = of_copies | if plan.places_shards { cluster::SHARDS } else { 0 };
+        let always = |number: usize| match plan.places_shards {
+            true if plan.own_states.contains(&number) => of_copies | cluster::SHARDS,
+            true => of_copies | cluster::SHARDS | cluster::EMPTY_SHARDS,
+            false => of_copies,
+        };
         let member = |(number, setup): (usize, &crate::node::Setup)| Member {
             number,
             machine: Machine::new(random.draw()),
@@ -108,7 +112,7 @@ impl SimCluster {
             leaves: false,
             log: plan.old.contains(&number).then_some(0),
             links: None,
-            always,
+            always: always(number),
             copy: configstore::Copy::default(),
             shards_until: None,
         };

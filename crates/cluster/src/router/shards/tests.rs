@@ -130,6 +130,7 @@ impl World {
             record_sync: RecordSyncConfig::default(),
             features: self.features[at],
             replicas: Replicas::default(),
+            own_state: None,
             replace_after: Duration::from_secs(60),
             owner_key: [1; 16],
         };

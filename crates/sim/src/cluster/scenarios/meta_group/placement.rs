@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use cluster::meta::Placement;
 
 use super::*;
+#[cfg(test)]
+use crate::cluster::member::own_key;
 
 /// Number of shards, and of replicas of each.
 const SHARDS: usize = 16;
@@ -102,6 +104,41 @@ pub(in super::super) fn replicas_of_shards_follow_the_cores() {
     let mut voters = view.shards[7].voters.clone();
     voters.sort();
     assert_eq!(voters, ["n0".into(), "n1".into(), "n2".into()]);
+}
+
+/// One of the cores has durable sessions of its own, whichever leads. It founds the shards alone, and the others get
+/// replicas later.
+#[test]
+fn shards_begin_on_the_core_that_has_sessions() {
+    for own in 0..3 {
+        let mut scenario = placed(0, |plan| plan.own_states = vec![own]);
+        let first = scenario.placement(own).clone();
+        assert_eq!(first.owner_key, own_key(own), "the others find its owners");
+        assert!(first.shards().all(|(_, shard)| shard.voters[0].node == id(own)));
+        let is_whole = |scenario: &Scenario| {
+            let is_whole = |shard: &cluster::meta::ShardPlacement| {
+                shard.is_settled() && shard.voters.len() == REPLICAS && shard.voters[0].node == id(own)
+            };
+            (0..4).all(|node| scenario.placement(node).shards().all(|(_, shard)| is_whole(shard)))
+        };
+        for _ in 0..600 {
+            scenario.run_for(200 * MILLI);
+            if is_whole(&scenario) {
+                break;
+            }
+        }
+        assert!(is_whole(&scenario), "each shard has three replicas, and the first one is there");
+    }
+}
+
+/// Two cores have durable sessions. The shards begin with those of one of them.
+#[test]
+fn the_sessions_of_two_cores_are_not_mixed() {
+    let scenario = placed(0, |plan| plan.own_states = vec![0, 2]);
+    let first = scenario.placement(0);
+    let founder = if first.owner_key == own_key(0) { 0 } else { 2 };
+    assert_eq!(first.owner_key, own_key(founder));
+    assert!(first.shards().all(|(_, shard)| shard.voters[0].node == id(founder)));
 }
 
 /// A core is dead, and has no replicas any more. When a second one dies, the first is not chosen, although it has the
