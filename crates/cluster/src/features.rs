@@ -38,8 +38,8 @@ pub const SNAPSHOT_PARTS: u64 = 512;
 /// meta group ([`Command::Placement`](crate::meta::Command)). A replicant offers it when it sends requests to shards.
 pub const SHARDS: u64 = 1024;
 
-/// The node has no durable sessions or retained messages of its own with which the shards of a new cluster should begin.
-/// A core offers this with [`SHARDS`].
+/// The node has no durable sessions or retained messages of its own with which the shards of a new cluster should
+/// begin. A core offers this with [`SHARDS`].
 pub const EMPTY_SHARDS: u64 = 2048;
 
 /// Features that a core must have to read that log.

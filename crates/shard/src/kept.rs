@@ -37,7 +37,7 @@ impl<'a> StoredBatch<'a> {
         self.keep_shifted(keys, 0)
     }
 
-    /// Does the same as [`Self::keep`], with times of a clock that is `ms` ahead.
+    /// The same as [`Self::keep`], with times of a clock that is `ms` ahead.
     pub fn keep_shifted(self, keys: &[MessageKey], ms: u64) -> (Vec<u8>, Vec<MessageKey>) {
         debug_assert!(keys.is_sorted_by(|one, next| one < next), "ascending, each once");
         let mut missing = Vec::new();

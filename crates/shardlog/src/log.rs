@@ -153,8 +153,8 @@ impl LogNotifier {
         }
     }
 
-    /// Takes the events of a shard about durable parts and checkpoints, before its replica begins. Returns the number of
-    /// parts, and the index of the last checkpoint.
+    /// Takes the events of a shard about durable parts and checkpoints, before its replica begins. Returns the number
+    /// of parts, and the index of the last checkpoint.
     pub(crate) fn take_checkpoint_events(&self, shard: ShardId) -> (u64, Option<u64>) {
         let (mut parts, mut checkpoint) = (0, None);
         sync::lock(&self.attached).early.retain(|(of, input)| match input {

@@ -84,8 +84,8 @@ enum Ending {
 pub const FOLLOW_AGAIN_MS: u64 = 100;
 
 impl PlacedReplicas {
-    /// `stored` is what [`PlacedConfig::store`] has stored last. `recovered` are the groups of the log at the start, except
-    /// those of `own`.
+    /// `stored` is what [`PlacedConfig::store`] has stored last. `recovered` are the groups of the log at the start,
+    /// except those of `own`.
     pub fn new(
         config: PlacedConfig,
         mut stored: StoredReplicas,

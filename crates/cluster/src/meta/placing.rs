@@ -125,8 +125,8 @@ impl Meta {
         placement.owner_key == owner_key && self.core_log().is_some_and(|log| placement.is_founded_in(log))
     }
 
-    /// Notes that the shards begin with the state of this core, if the placement says so. Then it is no state of its own
-    /// any more.
+    /// Notes that the shards begin with the state of this core, if the placement says so. Then it is no state of its
+    /// own any more.
     pub(super) fn note_founding(&mut self) {
         let placed = self.placement.as_deref().zip(self.config.own_state);
         if placed.is_some_and(|(placement, owner_key)| self.is_founded_here(placement, owner_key)) {

@@ -15,8 +15,9 @@ const WITH_OWN: &str = "2 ";
 
 /// File with the version of the placement that it is of, and these lines:
 ///
-/// - for each replica the shard, and the index of the command that added the replica. If it began with the shard of the
-///   node alone, then also the index of the last batch of that, and the time by which the clock of the batches is behind
+/// - for each replica the shard, and the index of the command that added the replica. If it began with the shard of
+///   the node alone, then also the index of the last batch of that, and the time by which the clock of the batches is
+///   behind
 /// - `own` and a shard, for each shard of the node alone that is about to become a replica
 pub struct ReplicasFile(PathBuf);
 
