@@ -103,6 +103,13 @@ impl PartIndex {
         self.counted.is_none_or(|counted| counted == self.figures())
     }
 
+    /// Returns the entries that a repair marked as lost and that the checkpoint does not contain. The marks of others
+    /// stay in the log for as long as their segment.
+    pub fn lost_after_checkpoint(&self) -> Vec<(u64, u64)> {
+        let is_after = |(_, last): &&(u64, u64)| Some(*last) > self.checkpoint;
+        self.lost.iter().filter(is_after).copied().collect()
+    }
+
     /// Returns the live version of a part.
     pub fn get(&self, part: u32) -> Option<PartLocation> {
         self.live.get(&part).copied()

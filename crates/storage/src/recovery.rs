@@ -46,7 +46,8 @@ pub struct RecoveredGroup {
     pub checkpoint: Option<u64>,
     /// Index of the last entry or of the checkpoint, whichever is higher.
     pub last: u64,
-    /// Entries that a repair could not save: first and last index. Recovery skips them.
+    /// Entries after the checkpoint that a repair could not save: first and last index. Recovery skips them. The first
+    /// may be in the checkpoint.
     pub lost: Vec<(u64, u64)>,
     parts: Vec<(u32, PartLocation, Pin)>,
 }
@@ -88,7 +89,7 @@ impl RecoveredGroup {
             term: last.map_or(0, |entry| entry.term),
             checkpoint: known.part_index.checkpoint,
             last: last.map_or(0, |entry| entry.index).max(known.part_index.checkpoint.unwrap_or(0)),
-            lost: known.part_index.lost.clone(),
+            lost: known.part_index.lost_after_checkpoint(),
             parts,
         })
     }
