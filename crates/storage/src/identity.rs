@@ -11,7 +11,8 @@ const FORMAT: u16 = 1;
 const MAGIC: &[u8; 8] = b"MRDNODE\n";
 const BYTES: usize = 80;
 
-/// Identity of a log. Created once, with a log or with a copy of one, and never changed. The secret is not shown.
+/// Identity of a log. Created once, with a log or with a copy of one. Later only [`Self::copy`] can change. The secret
+/// is not shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Id of the log. Every segment holds it too.
@@ -20,8 +21,9 @@ pub struct Identity {
     pub secret: [u8; 32],
     /// Creation time: milliseconds since 1970, by the wall clock.
     pub created_ms: u64,
-    /// 0 for the original, and random for a copy by a backup or a repair. Promises to other nodes that rest on the
-    /// contents of the original may not hold for the copy.
+    /// 0 for the original, and random for a copy by a backup or a repair, and for a log that has dropped
+    /// [abandoned groups](crate::Log::abandon). Promises to other nodes that rest on the contents of the original may
+    /// not hold for the copy.
     pub copy: u64,
 }
 

@@ -10,7 +10,7 @@ use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
 use crate::part_index::PartLocation;
-use crate::queue::Item;
+use crate::queue::{AfterDrop, Item};
 use crate::record::size;
 use crate::segment::Pin;
 use crate::spare::{Spare, make_spare};
@@ -153,8 +153,10 @@ impl Keeper {
 
     /// Asks the groups to vacate the oldest segments, at most a quarter of the surplus at a time.
     fn choose(&mut self) -> Result<bool, Error> {
+        let abandoned = self.shared.queue().abandoned.clone();
+        let is_abandoned = |group: &GroupId| abandoned.iter().any(|(abandoned, _)| abandoned == group);
         let mut state = self.shared.state();
-        if state.groups.values().any(|group| group.silent) {
+        if state.groups.iter().any(|(group, known)| known.silent && !is_abandoned(group)) {
             return Ok(false);
         }
         // On a full disk the running work uses up the reserve if nothing is freed.
@@ -173,6 +175,11 @@ impl Keeper {
                 requested += segment.bytes;
                 victims.push(*id);
             }
+        }
+        let are_waited_for = || state.vacating.values().flatten().any(is_abandoned);
+        if !abandoned.is_empty() && (!victims.is_empty() || are_waited_for()) {
+            drop(state);
+            return self.drop_abandoned(abandoned.iter().any(|(_, after)| *after == AfterDrop::AnotherCopy));
         }
         let mut chosen = vec![];
         for segment in &victims {
@@ -205,6 +212,20 @@ impl Keeper {
         chosen.retain(|vacate| mutated!(self.shared.options, FreeTooEarly) || is_asked(vacate));
         state.notices.extend(chosen.into_iter().map(Notice::Vacate));
         Ok(!victims.is_empty())
+    }
+
+    /// Drops groups that have no owner. Segments are chosen when that is durable.
+    fn drop_abandoned(&self, becomes_copy: bool) -> Result<bool, Error> {
+        if becomes_copy {
+            // Before the drop: what rests on the groups must not be taken for whole without them.
+            self.shared.identity.copied()?.write(&*self.shared.disk)?;
+        }
+        let groups = self.shared.drop_abandoned();
+        tracing::info!(
+            groups = ?groups.iter().map(|group| group.0).collect::<Vec<_>>(),
+            "groups of the log that have no owner are dropped, because segments are to be freed"
+        );
+        Ok(!groups.is_empty())
     }
 
     /// Works on the oldest segment that is being freed. Segments are freed in order, so that there is never a hole.

@@ -59,7 +59,7 @@ pub use log::{Bodies, Log, VacateRefused};
 pub use mutation::Mutation;
 pub use open::{Opened, Progress, open};
 pub use options::Options;
-pub use queue::Record;
+pub use queue::{AfterDrop, Record};
 pub use recovery::{RecoveredEntry, RecoveredGroup, Recovery, RecoveryReport};
 pub use stats::{GroupStats, Stats, Tally};
 pub use threads::{LogThreads, spawn};

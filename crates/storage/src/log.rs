@@ -9,7 +9,7 @@ use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::part_index::{PartIndex, PartLocation};
-use crate::queue::{Item, Record};
+use crate::queue::{AfterDrop, Item, Record};
 use crate::record::{Kind, PAYLOAD_MAX};
 use crate::recovery::{RecoveredEntry, RecoveredGroup};
 use crate::segment::Pin;
@@ -100,6 +100,17 @@ impl Log {
     /// goes into the reserve, because a drop frees space.
     pub fn drop_group(&self, group: GroupId) {
         self.shared.drop_group(group);
+    }
+
+    /// Notes that groups have no owner: none reports or vacates anything for them. The log keeps them, also over a start,
+    /// until it has to free segments. Then it drops them in this order, and reports that like [`Self::drop_group`].
+    /// Holds until one of the two drops the group, or the log is closed.
+    pub fn abandon(&self, groups: &[GroupId], after: AfterDrop) {
+        let abandoned = &mut self.shared.queue().abandoned;
+        for group in groups {
+            abandoned.retain(|(other, _)| other != group);
+            abandoned.push((*group, after));
+        }
     }
 
     /// Returns what the log has of a group, as a start would recover it; `None` if that is nothing. The group must not

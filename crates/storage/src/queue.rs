@@ -43,6 +43,15 @@ impl Record {
     }
 }
 
+/// What a log is after it has dropped groups that have no owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterDrop {
+    /// The same log. The owner has noted that the groups may be gone.
+    Same,
+    /// Another copy of it ([`Identity::copy`](crate::Identity::copy)): promises to other nodes are forgotten.
+    AnotherCopy,
+}
+
 /// A record of a group or of the log itself.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
@@ -143,6 +152,8 @@ pub(crate) struct Queue {
     pub low: VecDeque<Item>,
     /// Bodies. A checkpoint does not wait for them: it may be what makes room for them.
     pub bodies: VecDeque<Item>,
+    /// Groups that have no owner. They are dropped, in this order, when the log has to free segments.
+    pub abandoned: Vec<(GroupId, AfterDrop)>,
     /// True when the writer has work other than records.
     pub kicked: bool,
     /// True when the writer has nothing to do and has to be woken. A busy writer is not woken, which saves a system
@@ -172,6 +183,8 @@ impl Queue {
 
     /// Queues the drop of a group, and removes its records. Returns the number and the bytes of what was removed.
     pub fn drop_group(&mut self, group: GroupId) -> (u64, u64) {
+        // The next one of this number has an owner.
+        self.abandoned.retain(|(abandoned, _)| *abandoned != group);
         self.push(Item::Dropped(group), &[]);
         remove_void([&mut self.first, &mut self.high, &mut self.low, &mut self.bodies], group)
     }

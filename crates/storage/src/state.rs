@@ -255,6 +255,26 @@ impl Shared {
         self.wake_writer.notify_one();
     }
 
+    /// Queues the drops of all abandoned groups, and returns the groups.
+    pub fn drop_abandoned(&self) -> Vec<GroupId> {
+        let groups = {
+            let mut queue = self.queue();
+            let groups: Vec<GroupId> = queue.abandoned.iter().map(|(group, _)| *group).collect();
+            if queue.closed {
+                return Vec::new();
+            }
+            for group in &groups {
+                self.count_removed(queue.drop_group(*group));
+                self.queued_records.fetch_add(1, Ordering::Relaxed);
+                self.queued_bytes.fetch_add(size(0), Ordering::Relaxed);
+            }
+            queue.idle = false;
+            groups
+        };
+        self.wake_writer.notify_one();
+        groups
+    }
+
     /// Counts records that were queued and are not written.
     pub fn count_removed(&self, (records, bytes): (u64, u64)) {
         self.queued_records.fetch_sub(records, Ordering::Relaxed);

@@ -6,7 +6,9 @@ mod support;
 use std::sync::Arc;
 
 use storage::fault::{FaultDisk, FaultPlan};
-use storage::{Bodies, Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
+use storage::{
+    AfterDrop, Bodies, Commit, Disk as _, Error, GroupId, Identity, Opened, Options, RealDisk, open, spawn,
+};
 use support::{EventRecorder, bodies, done, drain, entries, entry, open_on, options, part, parts, settle};
 
 #[test]
@@ -441,6 +443,47 @@ fn segments_of_a_dropped_group_are_freed_without_its_answer() {
     assert!(recorder.vacates().iter().all(|vacate| vacate.group == GroupId(2)));
     let (opened, _) = open_on(&disk.crash());
     assert_eq!(opened.recovery.groups.iter().map(|found| found.group.0).collect::<Vec<_>>(), [2]);
+}
+
+/// Nobody reports anything for such a group after a start. Others must not wait for it, and may lose nothing.
+#[test]
+fn abandoned_groups_stay_until_segments_are_to_be_freed() {
+    let disk = FaultDisk::new(10);
+    let (mut opened, _) = open_on(&disk);
+    opened.log.append([entry(1, 1, b"one"), entry(3, 1, b"three"), entry(2, 1, b"two")]);
+    drain(&mut opened);
+    let copy_of = |disk: &FaultDisk| Identity::read(disk).expect("whole").expect("an identity").copy;
+    for after in [AfterDrop::Same, AfterDrop::AnotherCopy] {
+        let disk = disk.kill();
+        let (mut opened, _) = open_on(&disk);
+        opened.log.abandon(&[GroupId(1), GroupId(3)], after);
+        settle(&mut opened);
+        assert_eq!(opened.log.read(GroupId(3), 1).expect("it stays").as_ref(), b"three");
+        assert_eq!(copy_of(&disk), 0);
+    }
+    let disk = disk.kill();
+    let (mut opened, recorder) = open_on(&disk);
+    let fill = |opened: &mut Opened, from: u64| {
+        for index in from..from + 20 {
+            opened.log.append([entry(2, index, &[2; 1000])]);
+            settle(opened);
+        }
+    };
+    opened.log.report_live(GroupId(2), 0);
+    fill(&mut opened, 2);
+    assert_eq!((opened.log.stats().vacating, recorder.dropped()), (0, vec![]), "it waits for their owners");
+    opened.log.abandon(&[GroupId(3), GroupId(1)], AfterDrop::AnotherCopy);
+    settle(&mut opened);
+    assert_eq!(recorder.dropped(), [3, 1]);
+    assert!(opened.log.stats().vacating > 0 && recorder.vacates().iter().all(|it| it.group == GroupId(2)));
+    assert_ne!(copy_of(&disk), 0);
+    // A group of this number that begins later has an owner.
+    opened.log.append([entry(1, 1, b"new")]);
+    fill(&mut opened, 22);
+    assert_eq!(recorder.dropped(), [3, 1]);
+    let (opened, _) = open_on(&disk.crash());
+    assert_eq!(opened.recovery.groups.iter().map(|found| found.group.0).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(entries(&opened, 2).len(), 41);
 }
 
 #[test]
