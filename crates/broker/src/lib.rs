@@ -58,10 +58,11 @@ pub use routes::{RouteChange, Routes};
 pub use store::{
     Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
     PeerFrame, Purpose, ReplicaCounters, ReplicaProgress, ReplicaStart, Request, SHARDS, Step, Store,
-    StoreEvent, StoreLog, Vacate, Wanted, shard_of_client,
+    StoreEvent, StoreLog, Vacate, Wanted, shard_of_client, stale_identities,
 };
 #[doc(hidden)]
 pub use store::{check_wire_form, decode_wire_form};
+pub use will::shifted_will_properties;
 pub use worker::{LaneCounters, ReadCounters, Received, SETTLE_ROUNDS, Then, Worker};
 #[doc(hidden)]
 pub use worker::{check_frame_form, decode_frame_form};

@@ -242,6 +242,10 @@ impl Node {
         store: Store,
     ) -> Arc<Self> {
         let Store { log, shards, agreements, own, incarnation, hash_key: seed } = store;
+        let stale = match own {
+            None => stale_identities(&shards.iter().collect::<Vec<_>>()),
+            Some(_) => Vec::new(),
+        };
         // `mqtt.topic_levels_max` does not apply: a filter that another node granted, or this node before a restart,
         // may have more levels.
         let limits =
@@ -277,7 +281,7 @@ impl Node {
             log,
             incarnation,
             own,
-            stale: Mutex::new(if own.is_none() { stale_identities(&shards) } else { Vec::new() }),
+            stale: Mutex::new(stale),
             found: Mutex::new(shards),
             agreements: Mutex::new(agreements),
             has_begun: AtomicBool::new(false),

@@ -172,10 +172,27 @@ impl WillOwner {
     }
 }
 
+/// Returns the properties of a stored Will for a clock that is `ms` ahead: the admission of an owner in front of them
+/// ends at a time of the clock.
+pub fn shifted_will_properties(properties: &[u8], ms: u64) -> Vec<u8> {
+    let mut shifted = properties.to_vec();
+    if WillOwner::of_signed(properties).0.is_some()
+        && let Some(field) = shifted.get_mut(EXPIRES..EXPIRES + 8)
+        && let Ok(expires) = <[u8; 8]>::try_from(&*field).map(u64::from_le_bytes)
+        && expires != Time::NEVER.0
+    {
+        let later = expires.saturating_add(ms).min(Time::NEVER.0 - 1);
+        field.copy_from_slice(&later.to_le_bytes());
+    }
+    shifted
+}
+
 /// First byte of properties with an owner in front of them. No property has this identifier.
 const MARK: u8 = 0;
 /// Size of the mark and of the length of all that precedes the properties, in bytes.
 const HEADER: usize = 5;
+/// Offset of the end of the admission, after the flags.
+const EXPIRES: usize = HEADER + 1;
 const PARTIAL: u8 = 1;
 const NAMED: u8 = 2;
 
@@ -236,6 +253,23 @@ mod tests {
         let sent = endless.sign_for_node(Time(50_000), &will(&[]));
         let (found, _) = WillOwner::of_signed(sent.view().properties);
         assert_eq!(found.map(|found| found.arrived(Time(3))), Some(endless));
+    }
+
+    #[test]
+    fn an_admission_ends_at_the_same_time_by_another_clock() {
+        let shift = |will: &Message| shifted_will_properties(will.view().properties, 1_000_000);
+        let shifted = shift(&owner().sign(&will(&[1, 1])));
+        let later = WillOwner { expires: Some(Time(1_070_000)), ..owner() };
+        assert_eq!(WillOwner::of_signed(&shifted), (Some(later), &[1, 1][..]));
+        let endless = WillOwner { expires: None, ..owner() }.sign(&will(&[1, 1]));
+        assert_eq!(shift(&endless), endless.view().properties);
+        let last = WillOwner { expires: Some(Time(Time::NEVER.0 - 1)), ..owner() }.sign(&will(&[]));
+        assert_eq!(shift(&last), last.view().properties, "it never means no end");
+        // Without an owner, or with one that cannot be read.
+        let signed = owner().sign(&will(&[1, 1]));
+        for properties in [&[][..], &[1, 1], &[MARK], &signed.view().properties[..20]] {
+            assert_eq!(shifted_will_properties(properties, 1_000_000), properties);
+        }
     }
 
     #[test]

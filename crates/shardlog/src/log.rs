@@ -52,6 +52,11 @@ impl RecordForm {
     }
 }
 
+/// Returns the record of a batch of a node alone.
+pub(crate) fn batch_of_own(shard: ShardId, index: u64, batch: Arc<Vec<u8>>) -> Record {
+    Record::Entry { group: group_of(shard), term: 1, index, payload: batch }
+}
+
 /// Returns whether a group is that of the votes of a shard's replica: then the shards belong to a cluster.
 pub fn is_of_agreement(group: GroupId) -> bool {
     !META.contains(&group) && is_of_votes(group)
@@ -169,6 +174,26 @@ impl LogNotifier {
             _ => true,
         });
         (parts, checkpoint)
+    }
+
+    /// Takes the events of a shard about durable entries, before its replica begins. Returns the index of the last one.
+    pub(crate) fn take_durable(&self, shard: ShardId) -> u64 {
+        let mut last = 0;
+        sync::lock(&self.attached).early.retain(|(of, input)| match input {
+            AgreementInput::Log(LogEvent::Durable(group, index))
+                if *of == shard && *group == group_of(shard) =>
+            {
+                last = last.max(*index);
+                false
+            }
+            _ => true,
+        });
+        last
+    }
+
+    #[cfg(test)]
+    pub(crate) fn take_early(&self) -> Vec<(ShardId, AgreementInput)> {
+        std::mem::take(&mut sync::lock(&self.attached).early)
     }
 
     /// Sets the form of the records of a shard whose replica is about to begin.
@@ -315,8 +340,10 @@ impl LogListener for EventForwarder {
     }
 
     fn dropped(&mut self, group: GroupId) {
-        debug_assert!(!META.contains(&group), "the meta group stays");
-        self.0.dropped(shard_of(group));
+        // A node that is no core any more drops its replica of the meta group.
+        if !META.contains(&group) {
+            self.0.dropped(shard_of(group));
+        }
     }
 
     fn vacate(&mut self, vacate: Vacate) {
@@ -529,7 +556,7 @@ impl StoreLog for ShardLog {
     }
 
     fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
-        self.log.append([Record::Entry { group: group_of(shard), term: 1, index, payload: batch }]);
+        self.log.append([batch_of_own(shard, index, batch)]);
     }
 
     fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>) {

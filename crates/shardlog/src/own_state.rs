@@ -5,6 +5,7 @@
 //! the shard of a node alone, and after it the replica.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use broker::{ShardId, Time};
 use consensus::{FirstSnapshot, Member, ReplicaId};
@@ -12,7 +13,7 @@ use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, Shard};
 use storage::{Log, RecoveredGroup};
 
 use crate::agreement::storage_groups;
-use crate::log::{RecordForm, group_of};
+use crate::log::{LogNotifier, RecordForm, batch_of_own, group_of};
 use crate::placed::StoredReplicas;
 
 /// State of a node alone that no replica has yet.
@@ -44,6 +45,45 @@ pub fn sort_groups(stored: &StoredReplicas, groups: Vec<RecoveredGroup>) -> Grou
     GroupsOfCore { own, replicas }
 }
 
+/// Batches of the node alone that its shards need before they become replicas, and that are not durable yet: the index
+/// of the last one for each shard.
+pub(crate) struct LastBatches(BTreeMap<ShardId, u64>);
+
+impl LastBatches {
+    /// Removes the identities that the shards remember after the end of their exchanges, like each start of a node
+    /// alone. Replicas cannot do it: it needs all shards. The log has the form of a node alone, before and after it.
+    ///
+    /// # Errors
+    /// A state cannot be changed, which is a fault of this program.
+    pub fn append(log: &Log, own: &mut OwnState) -> Result<Self, String> {
+        let mut stale: BTreeMap<ShardId, Vec<broker::Identity>> = BTreeMap::new();
+        for (shard, identity) in broker::stale_identities(&own.shards.values().collect::<Vec<_>>()) {
+            stale.entry(shard).or_default().push(identity);
+        }
+        let mut last = BTreeMap::new();
+        for (id, identities) in stale {
+            let Some(shard) = own.shards.get_mut(&id) else { continue };
+            for some in identities.chunks(FORGOTTEN_AT_ONCE) {
+                let mut batch = BatchBuilder::new(shard.now());
+                for &broker::Identity { origin, number } in some {
+                    batch.push(&Command::Forget(shard::Identity { origin, number }));
+                }
+                let (index, batch) = (shard.applied() + 1, batch.finish());
+                shard.apply(index, &batch, &mut Vec::new()).map_err(|error| error.to_string())?;
+                log.append([batch_of_own(id, index, Arc::new(batch))]);
+                last.insert(id, index);
+            }
+        }
+        Ok(Self(last))
+    }
+
+    /// Returns whether all batches are durable.
+    pub fn are_durable(&mut self, notifier: &LogNotifier) -> bool {
+        self.0.retain(|shard, last| notifier.take_durable(*shard) < *last);
+        self.0.is_empty()
+    }
+}
+
 /// Change of the shard of a node alone into the first replica of a shard.
 pub(crate) struct Conversion {
     shard: ShardId,
@@ -58,6 +98,8 @@ pub(crate) struct Conversion {
 
 /// Number of bytes of parts that are written before they are durable.
 const BYTES_IN_FLIGHT: usize = 4 << 20;
+/// Maximum number of identities that one batch removes.
+const FORGOTTEN_AT_ONCE: usize = 4_096;
 /// Maximum number of sessions that one batch releases.
 const RELEASED_AT_ONCE: u32 = 4_096;
 
@@ -72,7 +114,9 @@ pub(crate) fn in_cluster(
     hash_key: [u8; 16],
 ) -> Result<(Shard, RecordForm), String> {
     let batches_behind_ms = now.0.saturating_sub(own_now.0);
-    let mut state = shard.shifted(batches_behind_ms, hash_key).map_err(|error| error.to_string())?;
+    let will_properties = |properties: &[u8]| broker::shifted_will_properties(properties, batches_behind_ms);
+    let mut state =
+        shard.shifted(batches_behind_ms, hash_key, &will_properties).map_err(|error| error.to_string())?;
     // Sessions end now and not earlier, as at a restart of the node alone.
     while state.now().saturating_add(ELAPSED_MAX_MS) < now.0 {
         let step = state.now() + CLOCK_STEP_MAX_MS;

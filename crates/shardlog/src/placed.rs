@@ -1,19 +1,20 @@
 //! Replicas of shards on one core: they begin and end as the placement says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 
 use broker::{ReplicaStart, ShardId, Time};
 use cluster::meta::{CoreLog, Placement, ReplicaRole, ShardReplica, StoredReplica};
-use consensus::{Config, Member, ReplicaId};
+use consensus::{Config, Member, ReplicaId, StartError};
 use link::NodeId;
-use storage::{Log, RecoveredGroup};
+use storage::{AfterDrop, Log, RecoveredGroup};
 
 use crate::agreement::{AgreementInput, AgreementOwner, ShardAgreement};
 use crate::log::{LogNotifier, RecordForm, group_of, votes_of};
 use crate::members::TargetMembers;
-use crate::own_state::{Conversion, OwnState, in_cluster};
+use crate::own_state::{Conversion, LastBatches, OwnState, in_cluster};
 
 /// Replicas in the log of a core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct StoredReplicas {
     pub own: BTreeSet<ShardId>,
     /// Form of the records of replicas that begin with such a shard.
     pub forms: BTreeMap<ShardId, RecordForm>,
+    /// Replicas that could not be read, and whose data the log may have dropped since.
+    pub failed: BTreeSet<ShardId>,
 }
 
 /// The parts of the core that [`PlacedReplicas`] need.
@@ -56,6 +59,8 @@ pub struct PlacedReplicas {
     recovered: Vec<RecoveredGroup>,
     /// State of this node alone that no replica has, and those of its shards that are becoming replicas.
     own: Option<OwnState>,
+    /// Last batches of the node alone, until they are durable and the list of replicas is stored.
+    last_batches: Option<LastBatches>,
     conversions: BTreeMap<ShardId, Conversion>,
     is_refused: bool,
     running: BTreeMap<ShardId, Running>,
@@ -94,13 +99,25 @@ impl PlacedReplicas {
     ) -> Self {
         // The others became replicas before the last stop.
         stored.own.retain(|shard| own.as_ref().is_some_and(|own| own.shards.contains_key(shard)));
-        let (running, ending, failed, conversions) = Default::default();
-        Self { config, stored, recovered, own, conversions, is_refused: false, running, ending, failed }
+        let (running, ending, failed, conversions, last_batches) = Default::default();
+        let is_refused = false;
+        Self {
+            config,
+            stored,
+            recovered,
+            own,
+            last_batches,
+            conversions,
+            is_refused,
+            running,
+            ending,
+            failed,
+        }
     }
 
     /// Returns whether some replica begins with the state of this node, or ends: [`Self::follow`] goes on with it.
     pub fn waits(&self) -> bool {
-        !self.ending.is_empty() || !self.conversions.is_empty()
+        !self.ending.is_empty() || !self.conversions.is_empty() || self.last_batches.is_some()
     }
 
     /// Returns whether the cluster has a state of its own, so that this node cannot take part with that of its own.
@@ -117,11 +134,15 @@ impl PlacedReplicas {
             return Ok(());
         }
         let own = self.config.own;
-        self.accept_own_state(placement)?;
+        // Both clocks at one moment: the conversion of a shard may take long.
+        let own_now = self.own.as_ref().map_or(now, |own| (own.now)());
+        if !self.accept_own_state(placement)? {
+            return Ok(());
+        }
         let mut problems = Vec::new();
         for (id, _) in placement.shards() {
             if self.stored.own.contains(&id) {
-                problems.extend(self.begin_with_own(now, placement, id).err());
+                problems.extend(self.begin_with_own((own_now, now), placement, id).err());
                 continue;
             }
             let since = self.stored.since.get(&id).copied();
@@ -134,8 +155,9 @@ impl PlacedReplicas {
                 (Some(StoredReplica::Unknown), _) | (Some(StoredReplica::Current(_)), None) => Ok(()),
                 (Some(StoredReplica::Current(_)), Some(replica)) => self.run(now, placement, id, replica),
                 (Some(StoredReplica::Removed), wanted) => self.end_and_begin(now, placement, id, wanted),
+                // It may be what a node alone without content has left. The log frees nothing before it is dropped.
+                (None, wanted) if self.has_data(id) => self.end_and_begin(now, placement, id, wanted),
                 (None, None) => Ok(()),
-                (None, Some(_)) if self.has_data(id) => self.end_and_begin(now, placement, id, wanted),
                 (None, Some(replica)) => self.begin(now, placement, id, replica),
             };
             problems.extend(done.err());
@@ -153,15 +175,16 @@ impl PlacedReplicas {
         }
     }
 
-    /// Notes durably that shards of the cluster begin with the state of this node, if it has one.
+    /// Notes durably that shards of the cluster begin with the state of this node, if it has one. Returns false if it
+    /// waits for the last batches of the node alone.
     ///
     /// # Errors
     /// The cluster has another state, or the list cannot be stored. Nothing has changed.
-    fn accept_own_state(&mut self, placement: &Placement) -> Result<(), String> {
-        let Some(own) = self.own.as_ref().filter(|own| !own.shards.is_empty()) else { return Ok(()) };
+    fn accept_own_state(&mut self, placement: &Placement) -> Result<bool, String> {
+        let Some(own) = self.own.as_mut().filter(|own| !own.shards.is_empty()) else { return Ok(true) };
         if self.stored != StoredReplicas::default() {
             // It was accepted before.
-            return Ok(());
+            return Ok(true);
         }
         if !placement.is_founded_in(self.config.own) || placement.owner_key != own.owner_key {
             self.is_refused = true;
@@ -170,13 +193,28 @@ impl PlacedReplicas {
                  node without cluster.replicas"
                 .to_owned());
         }
+        let shards = own.shards.keys().copied().collect();
+        let last_batches = match &mut self.last_batches {
+            Some(last_batches) => last_batches,
+            none => none.insert(LastBatches::append(&self.config.log, own)?),
+        };
+        if !last_batches.are_durable(&self.config.notifier) {
+            return Ok(false);
+        }
         let before = self.stored.clone();
-        self.stored.own = own.shards.keys().copied().collect();
-        self.store(placement, before)
+        self.stored.own = shards;
+        self.store(placement, before)?;
+        self.last_batches = None;
+        Ok(true)
     }
 
     /// Begins the first replica of a shard with the state of this node alone. It takes several calls.
-    fn begin_with_own(&mut self, now: Time, placement: &Placement, id: ShardId) -> Result<(), String> {
+    fn begin_with_own(
+        &mut self,
+        (own_now, now): (Time, Time),
+        placement: &Placement,
+        id: ShardId,
+    ) -> Result<(), String> {
         let voters = placement.shard(id).map(|shard| &shard.voters[..]);
         let Some([replica]) = voters.filter(|voters| voters.iter().all(|it| it.log() == self.config.own))
         else {
@@ -187,7 +225,7 @@ impl PlacedReplicas {
         };
         let replica = *replica;
         if !self.conversions.contains_key(&id) {
-            self.begin_conversion(now, placement, id, replica)?;
+            self.begin_conversion((own_now, now), placement, id, replica)?;
         }
         let durable = self.config.notifier.take_checkpoint_events(id);
         let founder = (raft_id(replica), Member { node: replica.node });
@@ -206,14 +244,14 @@ impl PlacedReplicas {
 
     fn begin_conversion(
         &mut self,
-        now: Time,
+        times: (Time, Time),
         placement: &Placement,
         id: ShardId,
         replica: ShardReplica,
     ) -> Result<(), String> {
         let Some(own) = &mut self.own else { return Ok(()) };
         let Some(shard) = own.shards.get(&id) else { return Ok(()) };
-        let (state, form) = in_cluster(shard, ((own.now)(), now), placement.owner_key)?;
+        let (state, form) = in_cluster(shard, times, placement.owner_key)?;
         let before = self.stored.clone();
         self.stored.since.insert(id, replica.since);
         self.stored.forms.insert(id, form);
@@ -268,6 +306,12 @@ impl PlacedReplicas {
         if self.failed.get(&id) == Some(&replica.since) {
             return Ok(());
         }
+        // The log drops the entries first, and nothing of it if it needs no room.
+        let has_entries = || self.recovered.iter().any(|group| group.group == group_of(id));
+        if self.stored.failed.contains(&id) && !self.running.contains_key(&id) && !has_entries() {
+            self.failed.insert(id, replica.since);
+            return Err(cannot_be_read(id, &"its data was dropped after that"));
+        }
         if !self.running.contains_key(&id) {
             self.start(now, placement, id, replica)?;
         }
@@ -299,22 +343,43 @@ impl PlacedReplicas {
         let (log, owner) = (self.config.log.clone(), (self.config.owner)());
         let started = ShardAgreement::start(now, id, group, log, &recovered, placement.owner_key, owner);
         let form = self.stored.forms.get(&id).copied().unwrap_or(RecordForm::AGREED);
-        let (state, agreement) = started.map_err(|error| {
-            // Without what it had, it could vote twice.
-            self.failed.insert(id, replica.since);
-            format!(
-                "the replica of shard {} cannot be read: {error}. It takes no part until this node has another one: \
-                 stop the node, move its data directory away, and start it with an empty one. The other replicas of \
-                 this node go on",
-                id.0
-            )
-        })?;
+        let (state, agreement) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                // Without what it had, it could vote twice.
+                self.failed.insert(id, replica.since);
+                self.abandon(placement, id, &error)?;
+                return Err(cannot_be_read(id, &error));
+            }
+        };
+        if self.stored.failed.contains(&id) {
+            // The disk has returned it this time.
+            let before = self.stored.clone();
+            self.stored.failed.remove(&id);
+            self.store(placement, before)?;
+        }
         self.config.notifier.set_form(id, form);
         let agreement = agreement.with_records(form);
         let exists = agreement.exists();
         tracing::info!(shard = id.0, since = replica.since, "a replica of a shard begins");
         self.running.insert(id, Running { since: replica.since, told: None, preferred_leader: None, exists });
         self.config.notifier.start_replica(id, ReplicaStart { state, agreement: Box::new(agreement) });
+        Ok(())
+    }
+
+    /// Lets the log drop a replica that cannot be read, when it has to free segments: it would free none for its sake.
+    /// The only replica of its shard stays, because `meridian storage repair` may save something of it.
+    fn abandon(&mut self, placement: &Placement, id: ShardId, error: &StartError) -> Result<(), String> {
+        let own = self.config.own;
+        let is_only =
+            placement.shard(id).is_none_or(|shard| shard.voters.iter().all(|voter| voter.log() == own));
+        if is_only || matches!(error, StartError::UnsupportedVersion) {
+            return Ok(());
+        }
+        let before = self.stored.clone();
+        self.stored.failed.insert(id);
+        self.store(placement, before)?;
+        self.config.log.abandon(&[group_of(id), votes_of(id)], AfterDrop::Same);
         Ok(())
     }
 
@@ -345,6 +410,7 @@ impl PlacedReplicas {
                 let before = self.stored.clone();
                 self.stored.since.remove(&id);
                 self.stored.forms.remove(&id);
+                self.stored.failed.remove(&id);
                 self.store(placement, before)?;
                 self.ending.remove(&id);
                 self.failed.remove(&id);
@@ -376,6 +442,14 @@ fn raft_id(replica: ShardReplica) -> ReplicaId {
         value ^ value >> 31
     };
     ReplicaId(mix(replica.replica.0 ^ mix(replica.since.wrapping_mul(0x9E37_79B9_7F4A_7C15))).max(1))
+}
+
+fn cannot_be_read(id: ShardId, why: &dyn fmt::Display) -> String {
+    format!(
+        "the replica of shard {} cannot be read: {why}. It takes no part until this node has another one: stop the \
+         node, move its data directory away, and start it with an empty one. The other replicas of this node go on",
+        id.0
+    )
 }
 
 /// Returns the members that the group of a shard should have, for one of its replicas.

@@ -37,7 +37,7 @@ pub use log::{
 pub use replica::ReplicaCounters;
 pub(crate) use replica_routes::ReplicaRoutes;
 pub(crate) use shard_routes::ShardRoutes;
-pub(crate) use stale::stale_identities;
+pub use stale::stale_identities;
 #[doc(hidden)]
 pub use wire::{check_wire_form, decode_wire_form};
 

@@ -10,8 +10,8 @@ use crate::ids::{SessionId, ShardId};
 /// Finds identities that shards of a node alone still remember after the end of their exchanges, by shard. The process
 /// ended before the shards had forgotten them. Every second message of a Packet Identifier has the same identity, so a
 /// later message would count as a repetition, and would be lost [MQTT-4.3.3-4].
-pub(crate) fn stale_identities(shards: &[Shard]) -> Vec<(ShardId, Identity)> {
-    let by_id: HashMap<u16, &Shard> = shards.iter().map(|shard| (shard.id(), shard)).collect();
+pub fn stale_identities(shards: &[&Shard]) -> Vec<(ShardId, Identity)> {
+    let by_id: HashMap<u16, &Shard> = shards.iter().map(|shard| (shard.id(), *shard)).collect();
     let mut stale = Vec::new();
     for shard in shards {
         let known =

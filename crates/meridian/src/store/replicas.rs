@@ -10,7 +10,7 @@ use shardlog::{RecordForm, StoredReplicas};
 const FILE: &str = "replicas";
 /// Begin of the first line of the file. The version of the placement follows.
 const FORM: &str = "1 ";
-/// The same, if shards of the node alone are or were among the replicas.
+/// The same, if shards of the node alone are or were among the replicas, or replicas could not be read.
 const WITH_OWN: &str = "2 ";
 
 /// File with the version of the placement that it is of, and these lines:
@@ -19,6 +19,7 @@ const WITH_OWN: &str = "2 ";
 ///   the node alone, then also the index of the last batch of that, and the time by which the clock of the batches is
 ///   behind
 /// - `own` and a shard, for each shard of the node alone that is about to become a replica
+/// - `failed` and a shard, for each replica that could not be read and that may be dropped
 pub struct ReplicasFile(PathBuf);
 
 impl ReplicasFile {
@@ -52,7 +53,8 @@ impl ReplicasFile {
 }
 
 fn encode(stored: &StoredReplicas) -> String {
-    let form = if stored.own.is_empty() && stored.forms.is_empty() { FORM } else { WITH_OWN };
+    let is_plain = stored.own.is_empty() && stored.forms.is_empty() && stored.failed.is_empty();
+    let form = if is_plain { FORM } else { WITH_OWN };
     let replica = |(shard, since): (&ShardId, &u64)| match stored.forms.get(shard) {
         Some(RecordForm { batches_until, batches_behind_ms }) => {
             format!("{} {since} {batches_until} {batches_behind_ms}\n", shard.0)
@@ -61,7 +63,8 @@ fn encode(stored: &StoredReplicas) -> String {
     };
     let replicas: String = stored.since.iter().map(replica).collect();
     let own: String = stored.own.iter().map(|shard| format!("own {}\n", shard.0)).collect();
-    format!("{form}{}\n{replicas}{own}", stored.version)
+    let failed: String = stored.failed.iter().map(|shard| format!("failed {}\n", shard.0)).collect();
+    format!("{form}{}\n{replicas}{own}{failed}", stored.version)
 }
 
 fn decode(text: &str) -> Option<StoredReplicas> {
@@ -75,6 +78,7 @@ fn decode(text: &str) -> Option<StoredReplicas> {
         let shard = |text: &str| Some(ShardId(text.parse().ok()?));
         match fields[..] {
             ["own", own] if with_own => drop(stored.own.insert(shard(own)?)),
+            ["failed", failed] if with_own => drop(stored.failed.insert(shard(failed)?)),
             [id, since] => drop(stored.since.insert(shard(id)?, since.parse().ok()?)),
             [id, since, until, behind] if with_own => {
                 let (batches_until, batches_behind_ms) = (until.parse().ok()?, behind.parse().ok()?);
@@ -105,9 +109,16 @@ mod tests {
         }
         let form = RecordForm { batches_until: 70, batches_behind_ms: u64::MAX };
         let (own, since) = ([ShardId(2), ShardId(3)].into(), [(ShardId(0), 7), (ShardId(3), 7)].into());
-        let stored = StoredReplicas { version: 9, since, own, forms: [(ShardId(3), form)].into() };
-        file.write(&stored).expect("written");
-        assert_eq!(file.read(), Ok(Some(stored)));
+        let forms = [(ShardId(3), form)].into();
+        let stored = StoredReplicas { version: 9, since, own, forms, failed: [ShardId(0)].into() };
+        for stored in [
+            StoredReplicas { own: [].into(), forms: [].into(), ..stored.clone() },
+            StoredReplicas { failed: [].into(), ..stored.clone() },
+            stored,
+        ] {
+            file.write(&stored).expect("written");
+            assert_eq!(file.read(), Ok(Some(stored)));
+        }
         for text in [
             "",
             "1 9",
@@ -120,6 +131,7 @@ mod tests {
             "1 9\n3 4 5 6\n",
             "2 9\n3 4 5\n",
             "2 9\nown x\n",
+            "1 9\nfailed 3\n",
             "3 9\n",
         ] {
             fs::write(directory.join(FILE), text).expect("written");

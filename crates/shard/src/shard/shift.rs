@@ -9,16 +9,23 @@ use crate::shard::Shard;
 
 impl Shard {
     /// Returns the same state with a clock that is `ms` ahead, and with all its times. Its next checkpoint contains all
-    /// parts. `hash_key`: see [`Self::new`].
+    /// parts. `hash_key`: see [`Self::new`]. `will_properties` returns the properties of a Will with the times that the
+    /// owner of the shard has put in front of them.
     ///
-    /// Messages in the log keep their times: see [`MessageView::shifted`].
+    /// Messages in the log keep their times: see [`MessageView::shifted`]. A Will has an interval in place of the time
+    /// at which it expires, which starts when it is published (MQTT 5.0, 3.1.3.2.4).
     ///
     /// # Panics
     /// Panics while a record [is applied in part](Self::is_midway).
     ///
     /// # Errors
     /// The state contradicts itself, which is a fault of this program.
-    pub fn shifted(&self, ms: u64, hash_key: [u8; 16]) -> Result<Self, RestoreError> {
+    pub fn shifted(
+        &self,
+        ms: u64,
+        hash_key: [u8; 16],
+        will_properties: &dyn Fn(&[u8]) -> Vec<u8>,
+    ) -> Result<Self, RestoreError> {
         assert!(!self.is_midway(), "a state is copied between records");
         let mut copy = Self::new(self.id, hash_key);
         let mut buckets: Vec<u16> = self.sessions.buckets().chain(self.retained.buckets()).collect();
@@ -29,16 +36,17 @@ impl Shard {
                 .map_err(|Malformed { what }| RestoreError::Malformed { part: u32::from(bucket), what })?;
             copy.parts.renew(bucket);
         }
-        copy.shift(ms);
+        copy.shift(ms, will_properties);
         copy.complete(self.applied)?;
         Ok(copy)
     }
 
-    fn shift(&mut self, ms: u64) {
+    fn shift(&mut self, ms: u64, will_properties: &dyn Fn(&[u8]) -> Vec<u8>) {
         let later = |at: u64| crate::message::later(at, ms);
-        let shift_message = |message: &mut Arc<[u8]>| {
+        let shift_will = |message: &mut Arc<[u8]>| {
             if let Ok(view) = MessageView::decode(message) {
-                *message = view.shifted(ms).to_bytes().into();
+                let properties = will_properties(view.properties);
+                *message = MessageView { properties: &properties, ..view }.to_bytes().into();
             }
         };
         self.now = later(self.now);
@@ -48,10 +56,10 @@ impl Shard {
             session.ends = later(session.ends);
             if let Some(will) = session.extra.as_mut().and_then(|extra| extra.will.as_mut()) {
                 will.due = later(will.due);
-                shift_message(&mut will.message);
+                shift_will(&mut will.message);
             }
         }
-        self.wills.values_mut().for_each(shift_message);
+        self.wills.values_mut().for_each(shift_will);
         self.bodies.shift(later);
         self.retained.shift(ms);
         self.eras.shift(later);

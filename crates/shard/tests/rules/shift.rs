@@ -10,7 +10,12 @@ fn shard_at(ahead: u64) -> Host {
     let after = |ms: Option<u64>| ms.map_or(NEVER, |ms| ahead + ms);
     let message =
         |topic, expires| MessageView { expires: after(expires), received: ahead + 10, ..view(topic) };
-    let will = |expires| Some(Will { message: message("w", expires), delay_s: 40 });
+    // The properties have a time of the broker, and `expires` is an interval.
+    let properties: &[u8] = if ahead == 0 { b"before" } else { b"after" };
+    let will = |interval: Option<u64>| {
+        let expires = interval.unwrap_or(NEVER);
+        Some(Will { message: MessageView { properties, expires, received: 0, ..view("w") }, delay_s: 40 })
+    };
     let mut host = Host { now: ahead + 10, ..Host::default() };
     host.answer(&Command::Started { incarnation: 3, elapsed_ms: 0 });
     let gone = host.claim_as(&Claim { will: will(Some(90_000)), ..claim("gone") });
@@ -51,7 +56,11 @@ fn checkpoint(shard: &mut Shard) -> Vec<(PartId, Vec<u8>)> {
 fn a_shifted_state_is_that_of_a_shard_whose_clock_is_ahead() {
     let mut alone = shard_at(0);
     let mut ahead = shard_at(AHEAD);
-    let mut shifted = alone.shard.shifted(AHEAD, KEY).expect("a state");
+    let will_properties = |properties: &[u8]| {
+        assert_eq!(properties, b"before");
+        b"after".to_vec()
+    };
+    let mut shifted = alone.shard.shifted(AHEAD, KEY, &will_properties).expect("a state");
     shifted.check_invariants();
     assert_eq!((shifted.now(), shifted.applied()), (AHEAD + 900, alone.shard.applied()));
     assert_eq!(shifted.digest(), ahead.shard.digest());
@@ -68,7 +77,7 @@ fn a_shifted_state_is_that_of_a_shard_whose_clock_is_ahead() {
         assert_eq!(describe(&same), describe(&effects));
         assert_eq!(shifted.digest(), ahead.shard.digest());
     }
-    let unshifted = alone.shard.shifted(0, KEY).expect("a state");
+    let unshifted = alone.shard.shifted(0, KEY, &|properties| properties.to_vec()).expect("a state");
     assert_eq!(unshifted.digest(), alone.shard.digest());
     alone.tick(1_000);
 }

@@ -8,7 +8,7 @@ use broker::{Incarnation, Node, ShardSet, Store, StoreEvent, StoreLog as _, Work
 use consensus::LogGroup;
 use shard::NodeIncarnation;
 use storage::fault::FaultDisk;
-use storage::{Record, Writer};
+use storage::{LogEvent, Record, Writer};
 
 use super::*;
 use crate::log::{EventForwarder, ReadRequest, ShardLog};
@@ -29,6 +29,7 @@ struct Core {
     /// Reads that no thread has run.
     reads: Arc<Mutex<Vec<ReadRequest>>>,
     writer: Writer,
+    keeper: storage::Keeper,
 }
 
 impl Core {
@@ -47,7 +48,7 @@ impl Core {
         let options = storage::Options { segment_bytes: 1 << 20, ..storage::Options::default() };
         let events = Box::new(EventForwarder(notifier.clone()));
         let opened = storage::open(Arc::new(disk.clone()), options, events, &mut |_| ()).expect("a log");
-        let (log, writer) = (opened.log.clone(), opened.writer);
+        let (log, writer, keeper) = (opened.log.clone(), opened.writer, opened.keeper);
         let reads = Arc::<Mutex<Vec<ReadRequest>>>::default();
         let queue = reads.clone();
         let shard_log =
@@ -84,7 +85,7 @@ impl Core {
         };
         let (recovered, own) = sort(&log, opened.recovery.groups);
         let replicas = PlacedReplicas::new(config, stored, recovered, own);
-        Self { replicas, _node: node, posted, stored: list, log, shard_log, reads, writer }
+        Self { replicas, _node: node, posted, stored: list, log, shard_log, reads, writer, keeper }
     }
 
     fn follow(&mut self, placement: &Placement) -> Result<(), String> {
@@ -116,6 +117,36 @@ impl Core {
         (started, stopped, told)
     }
 
+    /// Appends to another group, until the log frees segments if it can.
+    fn fill_log(&mut self) {
+        let group = group_of(ShardId(3));
+        for index in 1..=30 {
+            let payload = Arc::new(vec![0; 300_000]);
+            self.log.append([Record::Entry { group, term: 1, index, payload }]);
+            let (part, checkpoint) = (1, index);
+            self.log.append([Record::Part { group, part, checkpoint, payload: Arc::from([1]) }]);
+            self.log.append([Record::Done { group, checkpoint }]);
+            self.settle();
+        }
+        self.log.report_live(group, 0);
+        for _ in 0..20 {
+            self.settle();
+            for (shard, input) in self.replicas.config.notifier.take_early() {
+                if let AgreementInput::Log(LogEvent::Vacate(vacate)) = input {
+                    assert_eq!(shard, ShardId(3), "the other has no owner");
+                    self.log.vacated(vacate.group, vacate.segment).expect("a checkpoint");
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..4 {
+            self.keeper.keep();
+            self.writer.commit_once().expect("a disk");
+        }
+    }
+
     fn list(&self) -> (u64, Vec<(ShardId, u64)>) {
         let stored = sync::lock(&self.stored);
         (stored.version, stored.since.iter().map(|(shard, since)| (*shard, *since)).collect())
@@ -124,18 +155,25 @@ impl Core {
 
 /// A placement of one shard, whose voters were added at these indexes. The last change began at `epoch`.
 fn placement(version: u64, epoch: u64, voters: &[(CoreLog, u64)]) -> Placement {
+    placement_of(1, version, epoch, voters)
+}
+
+/// A placement of so many shards, which have the same replicas.
+fn placement_of(shards: u16, version: u64, epoch: u64, voters: &[(CoreLog, u64)]) -> Placement {
     let mut bytes = vec![1];
     bytes.extend(version.to_le_bytes());
     bytes.push(3);
     bytes.extend([7; 16]);
-    bytes.extend(1_u16.to_le_bytes());
-    bytes.extend(epoch.to_le_bytes());
-    bytes.push(voters.len() as u8);
-    let none = [0; 48];
-    for (log, since) in voters {
-        [log.node.0, log.replica.0, *since].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    bytes.extend(shards.to_le_bytes());
+    for _ in 0..shards {
+        bytes.extend(epoch.to_le_bytes());
+        bytes.push(voters.len() as u8);
+        let none = [0; 48];
+        for (log, since) in voters {
+            [log.node.0, log.replica.0, *since].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        }
+        bytes.extend(none);
     }
-    bytes.extend(none);
     Placement::decode(&bytes).expect("a placement")
 }
 
@@ -223,6 +261,57 @@ fn a_replica_that_cannot_be_read_takes_no_part() {
         assert_eq!(core.follow(&first), Ok(()));
         assert!(core.posted().0.is_empty(), "without its votes it would vote again");
     }
+    // The log does not wait for it: it drops it when it needs room. Then the replica never begins again.
+    assert_eq!(sync::lock(&core.stored).failed, [SHARD].into());
+    core.fill_log();
+    assert!(core.log.recovered(group_of(SHARD)).is_none() && core.log.stats().freed > 0);
+    let list = sync::lock(&core.stored).clone();
+    drop(core);
+    let mut core = Core::start(&disk.kill(), list);
+    let error = core.follow(&first).expect_err("it is dropped");
+    assert!(error.contains("shard 0 cannot be read") && core.posted().0.is_empty(), "{error}");
+    // The core gets another replica.
+    let returned = placement(12, 12, &[(OTHER, 5), (OWN, 12)]);
+    for _ in 0..3 {
+        core.follow(&returned).expect("a new replica");
+        core.writer.commit_once().expect("a disk");
+    }
+    assert_eq!((core.posted().0.len(), core.list()), (1, (12, vec![(SHARD, 12)])));
+    assert!(sync::lock(&core.stored).failed.is_empty());
+}
+
+/// A start may succeed where the last one failed. The only replica of a shard is not dropped.
+#[test]
+fn the_data_of_a_replica_that_cannot_be_read_stays_while_it_may_be_of_use() {
+    let disk = FaultDisk::new(5);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    core.follow(&placement(5, 5, &[(OWN, 5), (OTHER, 5)])).expect("a replica");
+    core.log.append([Record::Part {
+        group: group_of(SHARD),
+        part: 7,
+        checkpoint: 1,
+        payload: Arc::from(&b"unfinished"[..]),
+    }]);
+    core.writer.commit_once().expect("a disk");
+    let list = sync::lock(&core.stored).clone();
+    let failed = StoredReplicas { failed: [SHARD].into(), ..list.clone() };
+    drop(core);
+    let mut core = Core::start(&disk.kill(), failed);
+    core.follow(&placement(5, 5, &[(OWN, 5), (OTHER, 5)])).expect("it can be read now");
+    assert_eq!((core.posted().0.len(), sync::lock(&core.stored).clone()), (1, list.clone()));
+    drop(core);
+    // Alone with its shard.
+    let disk = FaultDisk::new(6);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    let payload = Arc::new(b"no entry of a group".to_vec());
+    core.log.append([Record::Entry { group: group_of(SHARD), term: 1, index: 1, payload }]);
+    core.writer.commit_once().expect("a disk");
+    drop(core);
+    let mut core = Core::start(&disk.kill(), list);
+    core.follow(&placement(5, 5, &[(OWN, 5)])).expect_err("it is damaged");
+    assert!(sync::lock(&core.stored).failed.is_empty());
+    core.fill_log();
+    assert!(core.log.recovered(group_of(SHARD)).is_some(), "a repair may save something");
 }
 
 #[test]

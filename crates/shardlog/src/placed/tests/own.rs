@@ -2,7 +2,9 @@
 
 use broker::Step;
 use mqtt::{PacketId, QoS};
-use shard::{BatchBuilder, Claim, Command, Filter, MessageKey, MessageView, NEVER, Shard, Will, WillFate};
+use shard::{
+    BatchBuilder, Claim, Command, Filter, Identity, MessageKey, MessageView, NEVER, Shard, Will, WillFate,
+};
 
 use super::*;
 use crate::log::stored;
@@ -90,18 +92,30 @@ fn run_alone(disk: &FaultDisk) -> (Shard, Vec<MessageKey>) {
     }
     let (session, epoch) = (sessions[0], 1);
     alone.apply(&Command::Release { session, epoch, expiry_s: None, will: WillFate::Discard });
-    let publish = |payload, expires| Command::Publish {
+    let publish = |payload, expires, identity| Command::Publish {
         message: message(payload, expires),
         wait: true,
-        identity: None,
+        identity: Some(identity),
     };
-    alone.apply(&publish(b"one", NEVER));
+    // Its session is gone, and the process has ended before the shard forgot it.
+    alone.apply(&publish(b"one", NEVER, STALE));
     alone.checkpoint();
-    alone.apply(&publish(b"two", 160_000));
+    alone.apply(&publish(b"two", 160_000, current(&alone.shard)));
     alone.apply(&Command::Retain { message: MessageView { retain: true, ..message(b"kept", 190_000) } });
     let packet_id = PacketId::new(3).expect("not 0");
     alone.apply(&Command::Receive { session: sessions[1], epoch, packet_id });
     (alone.shard, alone.keys)
+}
+
+const STALE: Identity = Identity { origin: 77, number: 2 };
+
+/// Identity of a message that the connected client may send again.
+fn current(shard: &Shard) -> Identity {
+    let uid = shard.session_of("here").expect("a session").as_u64();
+    let session = broker::SessionId { shard: SHARD, slot: uid as u32, generation: (uid >> 32) as u32 };
+    let packet_id = PacketId::new(2).expect("not 0");
+    let identity = broker::Identity::of_publish(session, packet_id, false);
+    Identity { origin: identity.origin, number: identity.number }
 }
 
 /// Starts a core whose log has the shard of a node alone, or had it before.
@@ -205,8 +219,14 @@ fn read(core: &Core, keys: &[MessageKey]) -> Vec<(Vec<u8>, u64)> {
 }
 
 /// State and messages that a replica should begin with.
-fn check(core: &Core, start: &ReplicaStart, (alone, keys): &(Shard, Vec<MessageKey>)) {
+fn check(core: &Core, start: &ReplicaStart, (alone, keys): &mut (Shard, Vec<MessageKey>)) {
     start.state.check_invariants();
+    if alone.knows(STALE) {
+        let mut batch = BatchBuilder::new(alone.now());
+        batch.push(&Command::Forget(STALE));
+        alone.apply(alone.applied() + 1, &batch.finish(), &mut Vec::new()).expect("the next batch");
+    }
+    assert!(!start.state.knows(STALE) && start.state.knows(current(alone)));
     let (expected, form) = in_cluster(alone, (OWN_NOW, NOW), OWNER_KEY).expect("a state");
     assert_eq!(start.state.digest(), expected.digest());
     assert_eq!(start.state.applied(), expected.applied());
@@ -220,10 +240,11 @@ fn check(core: &Core, start: &ReplicaStart, (alone, keys): &(Shard, Vec<MessageK
 #[test]
 fn the_first_replica_begins_with_the_state_of_the_node_alone() {
     let disk = FaultDisk::new(4);
-    let alone = run_alone(&disk);
+    let mut alone = run_alone(&disk);
+    assert!(alone.0.knows(STALE));
     let mut core = start(&disk, StoredReplicas::default());
     let mut started = begin(&mut core).expect("a disk");
-    check(&core, &started, &alone);
+    check(&core, &started, &mut alone);
     assert!(sync::lock(&core.stored).own.is_empty());
     let state = &started.state;
     assert_eq!((state.counts().sessions, state.counts().owned, state.sweeping()), (2, 0, false));
@@ -247,9 +268,9 @@ fn the_first_replica_begins_with_the_state_of_the_node_alone() {
 fn a_crash_leaves_the_shard_of_the_node_alone_or_the_replica() {
     let (mut as_before, mut as_replica, mut is_over) = (0, 0, false);
     // What a power cut leaves of an operation is random: there are few operations, and many seeds.
-    for (seed, cut) in (0..20).flat_map(|seed| (1..6).map(move |cut| (seed, cut))) {
+    for (seed, cut) in (0..20).flat_map(|seed| (1..8).map(move |cut| (seed, cut))) {
         let disk = FaultDisk::new(seed * 100 + cut);
-        let alone = run_alone(&disk);
+        let mut alone = run_alone(&disk);
         let disk = disk.kill();
         let mut core = start(&disk, StoredReplicas::default());
         let cut_at = Some(disk.operations() + cut);
@@ -263,7 +284,7 @@ fn a_crash_leaves_the_shard_of_the_node_alone_or_the_replica() {
         is_over |= has_begun;
         assert!(!(has_begun && is_own), "what was durable is lost");
         let mut started = begin(&mut core).expect("a disk");
-        check(&core, &started, &alone);
+        check(&core, &started, &mut alone);
         lead(&mut core, &mut started);
     }
     assert!(is_over && as_before > 2 && as_replica > 2, "{as_before} {as_replica}");
@@ -272,7 +293,7 @@ fn a_crash_leaves_the_shard_of_the_node_alone_or_the_replica() {
 #[test]
 fn a_list_that_cannot_be_stored_leaves_the_node_as_it_was() {
     let disk = FaultDisk::new(6);
-    let alone = run_alone(&disk);
+    let mut alone = run_alone(&disk);
     let mut core = start(&disk, StoredReplicas::default());
     let list = core.stored.clone();
     let left = Mutex::new(0);
@@ -301,7 +322,74 @@ fn a_list_that_cannot_be_stored_leaves_the_node_as_it_was() {
         Ok(())
     });
     let started = begin(&mut core).expect("a disk");
-    check(&core, &started, &alone);
+    check(&core, &started, &mut alone);
+}
+
+/// The losses of a repair are before the snapshot with which the replica begins.
+#[test]
+fn a_log_that_was_repaired_becomes_a_replica_that_starts_again() {
+    let disk = FaultDisk::new(7);
+    run_alone(&disk);
+    let name = storage::SegmentId(1).file();
+    let bytes = disk.contents(&name).expect("a segment");
+    let at = bytes.windows(3).position(|window| window == b"two").expect("a message");
+    disk.flip(&name, at as u64, 0);
+    let repaired = FaultDisk::new(8);
+    let report = storage::offline::repair(&disk, Arc::new(repaired.clone())).expect("repaired");
+    assert!(!report.nothing_lost());
+    let mut core = start(&repaired, StoredReplicas::default());
+    let mut started = begin(&mut core).expect("a disk");
+    assert_eq!(started.state.counts().sessions, 2);
+    lead(&mut core, &mut started);
+    let list = sync::lock(&core.stored).clone();
+    drop((started, core));
+    let mut core = start(&repaired.kill(), list);
+    let mut again = begin(&mut core).expect("a disk");
+    assert_eq!(again.state.counts().sessions, 2);
+    lead(&mut core, &mut again);
+}
+
+/// The clock of the node alone goes on while shards are converted.
+#[test]
+fn all_shards_move_by_the_same_time() {
+    let disk = FaultDisk::new(9);
+    let (shard, _) = run_alone(&disk);
+    let mut core = start(&disk, StoredReplicas::default());
+    let other = ShardId(1);
+    let mut second = Shard::new(other.0, OWNER_KEY);
+    let mut batch = BatchBuilder::new(60_000);
+    batch.push(&Command::Retain { message: MessageView { retain: true, ..message(b"kept", 190_000) } });
+    second.apply(1, &batch.finish(), &mut Vec::new()).expect("the first batch");
+    let reads = Mutex::new(0);
+    let own_now = move || {
+        *sync::lock(&reads) += 10;
+        Time(OWN_NOW.0 + *sync::lock(&reads))
+    };
+    let shards = [(SHARD, shard), (other, second)].into();
+    core.replicas.own = Some(OwnState { shards, owner_key: OWNER_KEY, now: Box::new(own_now) });
+    for _ in 0..6 {
+        core.replicas.follow(NOW, &placement_of(2, 5, 5, &[(OWN, 5)])).expect("they begin");
+        core.writer.commit_once().expect("a disk");
+    }
+    let list = sync::lock(&core.stored).clone();
+    let behind: Vec<u64> = list.forms.values().map(|form| form.batches_behind_ms).collect();
+    assert_eq!((behind.len(), behind[0]), (2, behind[1]));
+    assert!(list.own.is_empty());
+}
+
+/// A node alone that has no content may join any cluster, with what its log has of it.
+#[test]
+fn what_a_node_without_content_has_left_is_dropped() {
+    let disk = FaultDisk::new(10);
+    run_alone(&disk);
+    let mut core = Core::start(&disk, StoredReplicas::default());
+    assert!(core.log.recovered(group_of(SHARD)).is_some());
+    for _ in 0..3 {
+        core.follow(&placement(5, 5, &[(OTHER, 5)])).expect("no replica");
+        core.writer.commit_once().expect("a disk");
+    }
+    assert!(core.log.recovered(group_of(SHARD)).is_none(), "nothing of it is in the way");
+    assert!(!core.replicas.waits() && core.posted().0.is_empty());
 }
 
 #[test]
