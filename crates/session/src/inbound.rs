@@ -26,7 +26,8 @@ pub struct Inbound<S> {
     unacknowledged: u32,
     /// Number of entries of `waiting` that are released.
     early: u32,
-    /// Elements of `received` that a previous connection received: what it has done about their messages is unknown.
+    /// Elements of `received` that a previous connection received, in a cluster: what another node has done about their
+    /// messages is unknown.
     earlier: Vec<u16>,
     /// Identity, one of two, of the next message with a QoS 2 identifier.
     pub toggles: Toggles,
@@ -70,6 +71,20 @@ pub enum Keep {
     /// The message is refused. That the session gives the identifier another identity is the last outstanding
     /// completion: see [`Inbound::end_refused`].
     Ending,
+    /// The message goes to nobody, and its acknowledgement does not say so. Its identifier is being remembered, as with
+    /// [`Self::Requested`].
+    Ignored,
+}
+
+impl Keep {
+    /// Returns whether the next connection has to know that the message was dispatched. A refused message is a new one
+    /// when it is sent again.
+    fn is_for_next(self) -> bool {
+        match self {
+            Self::Last { .. } | Self::Requested => true,
+            Self::Never | Self::Ending | Self::Ignored => false,
+        }
+    }
 }
 
 /// A QoS 2 message that was dispatched and whose identifier the session may not remember.
@@ -195,11 +210,16 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
     pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
         debug_assert!(self.is_empty(), "it is called before anything is received");
         self.received.extend(received);
-        self.earlier = self.received.iter().copied().collect();
         self.restored = self.received.len();
     }
 
-    /// Returns whether a previous connection received this identifier. Such an identifier is returned once.
+    /// Notes that another node may have received the identifiers that were restored.
+    pub fn note_earlier(&mut self) {
+        self.earlier = self.received.iter().take(self.restored).copied().collect();
+    }
+
+    /// Returns whether a previous connection received this identifier, as noted by [`Self::note_earlier`]. Such an
+    /// identifier is returned once.
     pub fn take_earlier(&mut self, packet_id: PacketId) -> bool {
         let Some(at) = self.earlier.iter().position(|&id| id == packet_id.get()) else { return false };
         self.earlier.swap_remove(at);
@@ -225,7 +245,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
 
     /// Records that an acknowledgement is not sent, because the connection ends before.
     pub fn leave_unfinished(&mut self, done: &Completion<S>) {
-        if done.keep != Keep::Never {
+        if done.keep.is_for_next() {
             let Completion { packet_id, shards, losses, .. } = *done;
             self.dispatched.push(Dispatched { packet_id, shards, losses });
         }
@@ -233,7 +253,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
 
     /// QoS 2 messages that were dispatched and not acknowledged, for the next connection.
     pub fn unfinished(&self) -> impl Iterator<Item = Dispatched<S>> {
-        let here = self.waiting.iter().filter(|waiting| waiting.keep != Keep::Never);
+        let here = self.waiting.iter().filter(|waiting| waiting.keep.is_for_next());
         let here =
             here.map(|&Waiting { packet_id, shards, losses, .. }| Dispatched { packet_id, shards, losses });
         here.chain(self.dispatched.iter().copied())
@@ -364,6 +384,10 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
             // A refused QoS 2 message ends with its PUBREC [MQTT-4.3.3-9].
             QoS::ExactlyOnce if reason.is_error() => {
                 self.forget(packet_id);
+            }
+            // An earlier attempt may have been dispatched. The session knows the identifier now.
+            QoS::ExactlyOnce if keep == Keep::Ignored => {
+                self.take_dispatched(packet_id);
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
@@ -515,7 +539,7 @@ mod tests {
         assert_eq!((inbound.inflight(), inbound.next_sequence()), (2, 2));
         inbound.complete(1, ReasonCode::Success);
         assert_eq!(inbound.poll(), None, "the later one waits, too");
-        assert!(inbound.unfinished().any(|dispatched| dispatched.packet_id == id(5)));
+        assert_eq!(inbound.unfinished().count(), 0, "it is a new message when it comes again");
         inbound.complete(sequence, ReasonCode::Success);
         let done = inbound.poll().expect("it has ended");
         assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Ending));
@@ -523,10 +547,29 @@ mod tests {
         assert_eq!((inbound.inflight(), inbound.receive(id(5))), (1, Received::New));
     }
 
+    /// What an earlier connection has dispatched stays known until the session has the identifier.
+    #[test]
+    fn an_ignored_message_is_not_one_that_was_dispatched() {
+        let five = Dispatched { packet_id: id(5), shards: 3, losses: 4 };
+        for earlier in [vec![], vec![five]] {
+            let mut inbound = Inbound::default();
+            inbound.restore_dispatched(earlier.clone());
+            inbound.receive(id(5));
+            let all = Dispatched { packet_id: id(5), shards: u16::MAX, losses: 0 };
+            inbound.wait_and_keep(all, 1, ReasonCode::Success, Keep::Ignored);
+            assert!(inbound.unfinished().eq(earlier.clone()));
+            inbound.complete(0, ReasonCode::Success);
+            assert_eq!(inbound.poll().map(|done| (done.keep, done.shards)), Some((Keep::Ignored, u16::MAX)));
+            assert_eq!((inbound.unfinished().count(), inbound.receive(id(5))), (0, Received::Repeated));
+        }
+    }
+
     #[test]
     fn an_identifier_of_a_previous_connection_is_told_apart_once() {
         let mut inbound = Inbound::default();
         inbound.restore([7]);
+        assert!(!inbound.take_earlier(id(7)), "a node alone knows what it has done");
+        inbound.note_earlier();
         inbound.receive(id(8));
         assert_eq!(inbound.receive(id(7)), Received::Repeated);
         assert!(inbound.take_earlier(id(7)) && !inbound.take_earlier(id(7)) && !inbound.take_earlier(id(8)));

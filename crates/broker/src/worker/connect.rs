@@ -216,8 +216,12 @@ impl Worker {
         let remembered: Vec<_> = dispatched.extract_if(.., remembered).collect();
         let of = |packet_id| Identity::of_publish(session, packet_id, toggles.get(packet_id));
         let remembered: Vec<_> = remembered.iter().map(|it| (of(it.packet_id), it.shards)).collect();
+        let is_in_cluster = self.lanes.is_some();
         let inbound = &mut connection.flow().inbound;
         inbound.restore(received);
+        if is_in_cluster {
+            inbound.note_earlier();
+        }
         inbound.restore_dispatched(dispatched);
         inbound.toggles = toggles;
         for (identity, shards) in remembered {

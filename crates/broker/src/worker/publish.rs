@@ -432,8 +432,8 @@ impl Worker {
         self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);
     }
 
-    /// Refuses a QoS 2 message that any shard of a cluster may have got from an earlier connection of the client.
-    /// Returns false for other messages.
+    /// Refuses or ignores a QoS 2 message that any shard of a cluster may have got from an earlier connection of the
+    /// client. Returns false for other messages.
     fn refuse_repeated(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) -> bool {
         let is_in_cluster = self.has_cluster_shards();
         let Some(connection) = self.connections.occupant(slot) else { return false };
@@ -442,16 +442,26 @@ impl Worker {
         let inbound = &mut connection.flow().inbound;
         let was_dispatched = inbound.dispatched(packet_id).is_some();
         let is_repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || was_dispatched);
-        if !is_in_cluster || !is_repeated || !reason.is_error() {
+        if !is_in_cluster || !is_repeated {
             return false;
         }
+        let token = Token::Publish { connection: id, sequence: inbound.next_sequence() };
+        let (shards, losses) = (ShardSet::full(), 0);
+        if !reason.is_error() {
+            // The client goes on with PUBREL. The exchange ends when all shards have forgotten the message, also if
+            // that comes to another node [MQTT-4.3.3-11].
+            inbound.wait_and_keep(session::Dispatched { packet_id, shards, losses }, 1, reason, Keep::Ignored);
+            let durability = Durability::LocalDisk;
+            let receive = Request::Receive { session, packet_id, durability, token };
+            self.outbox.request(session.shard, receive);
+            return true;
+        }
         inbound.take_dispatched(packet_id);
-        let sequence = inbound.next_sequence();
-        let dispatched = session::Dispatched { packet_id, shards: ShardSet::EMPTY, losses: 0 };
+        let dispatched = session::Dispatched { packet_id, shards: ShardSet::EMPTY, losses };
         inbound.wait_and_keep(dispatched, 1, reason, Keep::Ending);
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
-        let token = Token::Publish { connection: id, sequence };
-        self.end_refused(session, (packet_id, identity), ShardSet::full(), token);
+        self.counters.publish_refused += 1;
+        self.end_refused(session, (packet_id, identity), shards, token);
         true
     }
 
