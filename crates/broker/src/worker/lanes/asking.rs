@@ -69,8 +69,8 @@ struct Lane {
     unanswered: VecDeque<Unanswered>,
     /// Requests up to this number are committed.
     settled: u64,
-    /// Requests up to this number have arrived in this round.
-    received: u64,
+    /// Requests up to this number have arrived at a leader of this round or an earlier one, or will never arrive.
+    arrived: u64,
     /// The next frame asks what has arrived.
     wants_receipt: bool,
     /// Number of the last request that was sent in any round, and in this one.
@@ -82,9 +82,9 @@ struct Lane {
     portions: VecDeque<(Received, usize)>,
     /// Bytes that were sent after the last portion.
     portion: usize,
-    /// The leader has sent something in this round. Whatever was sent in earlier rounds has arrived before it, or
-    /// never will.
-    is_answered: bool,
+    /// Last round in which the leader has sent something. Whatever was sent in earlier rounds has arrived before it,
+    /// or never will.
+    answered_round: u32,
     /// Claims of connections that are closed, with the numbers of their Releases.
     released: Vec<(u64, u64)>,
     /// Number of unanswered Claims.
@@ -125,8 +125,7 @@ struct Unanswered {
     forgets: Option<Exchange>,
     /// The request has an answer of its own, which may come long after it is committed.
     has_answer: bool,
-    /// True when its connection is closed: it is not sent again.
-    is_given_up: bool,
+    /// It is answered, or its connection is closed. It is not sent again.
     is_done: bool,
 }
 
@@ -301,10 +300,11 @@ impl Asking {
             let mut last = None;
             for unanswered in lane.unanswered.iter_mut().filter(|unanswered| !unanswered.is_done) {
                 if is_of(unanswered.token, unanswered.forgets) {
-                    unanswered.is_given_up = true;
                     last = Some(unanswered.number).filter(|number| *number <= lane.sent).or(last);
+                    self.bytes -= unanswered.done();
                 }
             }
+            lane.drop_done();
             let Some(number) = last else { continue };
             // What was sent in an earlier round may still be in the link.
             let is_of_round = number <= lane.sent_in_round;
@@ -437,7 +437,6 @@ impl Asking {
             claim,
             forgets,
             has_answer,
-            is_given_up: false,
             is_done: false,
         };
         lane.unanswered.push_back(unanswered);
@@ -456,7 +455,6 @@ impl Asking {
         }
         lane.leader = Some(leader);
         lane.round = lane.round.wrapping_add(1);
-        (lane.received, lane.is_answered) = (0, false);
         (lane.sent_in_round, lane.flying, lane.portion) = (0, 0, 0);
         lane.portions.clear();
         lane.out.clear();
@@ -464,7 +462,6 @@ impl Asking {
         // The first frame is sent even if it is empty.
         lane.out.push(Vec::new());
         (lane.unreported, lane.reported, lane.attaching) = (Some((0, 0)), 0, 0);
-        self.bytes -= lane.drop_given_up();
         if mutated(Mutation::ForgetUnanswered) {
             lane.sent_in_round = lane.last;
         }
@@ -536,9 +533,9 @@ impl Asking {
     pub fn received(&mut self, shard: ShardId, received: Received) {
         let lane = &mut self.lanes[shard.index()];
         if let Received::Request(number) = received {
-            lane.received = number.max(lane.received);
+            lane.arrived = number.max(lane.arrived);
         }
-        lane.is_answered = true;
+        lane.answered_round = lane.round;
         while let Some((_, bytes)) = lane.portions.pop_front_if(|(last, _)| *last <= received) {
             lane.flying -= bytes;
         }
@@ -676,13 +673,14 @@ impl Lane {
         self.round == round && self.leader.is_some_and(|leader| leader.node == node)
     }
 
-    /// Returns whether what was sent up to a number, in this round or an earlier one, has arrived or never will.
+    /// Returns whether what was sent up to a number, in this round or an earlier one, has arrived or never will. What is
+    /// known of that stays true without a leader.
     fn has_arrived(&self, round: u32, number: u64) -> bool {
-        self.is_answered && (self.round != round || self.received >= number)
+        let is_later = self.answered_round.wrapping_sub(round).cast_signed() > 0;
+        is_later || self.arrived >= number
     }
 
     fn stop(&mut self) {
-        self.is_answered = false;
         self.leader = None;
         self.out.clear();
     }
@@ -746,7 +744,7 @@ impl Lane {
                 break;
             }
             self.sent_in_round = unanswered.number;
-            if unanswered.is_done || unanswered.is_given_up {
+            if unanswered.is_done {
                 continue;
             }
             push(&mut self.out, unanswered.item(now));
@@ -765,14 +763,6 @@ impl Lane {
     fn find(&mut self, number: u64) -> Option<&mut Unanswered> {
         let at = self.unanswered.binary_search_by_key(&number, |unanswered| unanswered.number).ok()?;
         self.unanswered.get_mut(at).filter(|unanswered| !unanswered.is_done)
-    }
-
-    /// Drops requests that are not sent again. Returns the number of bytes of memory that are needed no more.
-    fn drop_given_up(&mut self) -> usize {
-        let given_up = self.unanswered.iter_mut().filter(|it| it.is_given_up && !it.is_done);
-        let freed = given_up.map(Unanswered::done).sum();
-        self.drop_done();
-        freed
     }
 
     fn drop_done(&mut self) {

@@ -29,7 +29,7 @@ use self::route_waits::{Added, Askers, RouteWaits};
 use self::routes::{Learning, Sharing};
 use self::serving::{Serving, ToProducer};
 use super::Worker;
-use crate::batch::{Claimed, WorkerCommand};
+use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{AckKind, Phase};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
@@ -68,6 +68,15 @@ pub(super) struct Lanes {
     /// Completions for connections of this worker that wait until nodes have reached route positions.
     waits: RouteWaits,
     counters: LaneCounters,
+}
+
+/// Requests of one turn that no shard gets.
+#[derive(Default)]
+struct Refused {
+    /// Tokens of requests that are too large for a link.
+    too_large: Vec<Token>,
+    /// Connections whose Claims have no room.
+    claims: Vec<ConnectionId>,
 }
 
 /// Counters and gauges of the requests of one worker.
@@ -166,17 +175,8 @@ impl Worker {
     /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
     /// workers then.
     pub(super) fn pass_requests(&mut self, now: Time) {
+        let refused = self.number_requests(now);
         let Some(lanes) = &mut self.lanes else { return };
-        let mut unsent = Vec::new();
-        let mut busy = Vec::new();
-        for (shard, request) in self.outbox.take_requests() {
-            match request {
-                Request::Claim(claim) if !lanes.asking.has_room_for_claim(shard) => {
-                    busy.push(claim.connection)
-                }
-                request => unsent.extend(lanes.asking.request(now, shard, request)),
-            }
-        }
         lanes.asking.send_held(now);
         for (lane, command) in self.outbox.take_answers() {
             lanes.serving.answer(now, lane, &command);
@@ -197,11 +197,30 @@ impl Worker {
         }
         // Behind the messages that this worker retains.
         self.send_reads();
-        for token in unsent {
+        self.answer_refused(refused);
+    }
+
+    /// Gives the requests of this turn the next numbers of their lanes.
+    fn number_requests(&mut self, now: Time) -> Refused {
+        let mut refused = Refused::default();
+        let Some(lanes) = &mut self.lanes else { return refused };
+        for (shard, request) in self.outbox.take_requests() {
+            match request {
+                Request::Claim(claim) if !lanes.asking.has_room_for_claim(shard) => {
+                    refused.claims.push(claim.connection);
+                }
+                request => refused.too_large.extend(lanes.asking.request(now, shard, request)),
+            }
+        }
+        refused
+    }
+
+    fn answer_refused(&mut self, Refused { too_large, claims }: Refused) {
+        for token in too_large {
             self.answer(token, ReasonCode::ImplementationSpecificError);
         }
         // Others of this node wait for the shard already.
-        busy.into_iter().for_each(|connection| self.claim_refused(connection, ReasonCode::ServerBusy));
+        claims.into_iter().for_each(|connection| self.claim_refused(connection, ReasonCode::ServerBusy));
     }
 
     fn send_answers(&mut self, ToProducer { producer, bytes }: ToProducer) {
@@ -618,11 +637,14 @@ impl Worker {
             .map(|(slot, ..)| slot)
             .collect();
         claimed.into_iter().for_each(|slot| self.close(slot, ReasonCode::ServerBusy));
+        // What was asked before in this turn belongs to the connections that are closed now.
+        let refused = self.number_requests(self.clock.now());
         let Some(lanes) = &mut self.lanes else { return };
         lanes.retained.restart();
         for token in lanes.asking.restart(incarnation) {
             self.answer(token, ReasonCode::UnspecifiedError);
         }
+        self.answer_refused(refused);
     }
 
     /// Handles a leader's report that the incarnation of this node is over.
@@ -638,3 +660,6 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -180,6 +180,45 @@ fn a_session_is_released_at_once_without_messages_on_the_way() {
     assert!(numbers(&mut asking).is_empty(), "and nobody gets it any more");
 }
 
+/// Its client may close connections for as long as a shard has no leader.
+#[test]
+fn messages_of_a_closed_connection_keep_no_memory() {
+    let mut asking = asking();
+    asking.request(NOW, SHARD, append(0));
+    asking.begin(HOME, leader(3, 7));
+    asking.request(NOW, HOME, release());
+    sent(&mut asking);
+    asking.settled(HOME, 1);
+    assert_eq!((asking.bytes(), asking.lanes[SHARD.index()].unanswered.len()), (0, 0), "it was never sent");
+    asking.begin(SHARD, leader(2, 7));
+    asking.request(NOW, SHARD, append(0));
+    sent(&mut asking);
+    asking.link_lost(2);
+    let before = asking.bytes();
+    asking.request(NOW, HOME, release());
+    assert!(before > 0 && asking.bytes() == 0, "it is not sent again: {before} bytes");
+}
+
+/// The shard may have no leader for long, and has got what the Release waits for.
+#[test]
+fn a_session_is_released_without_a_leader_when_its_messages_have_arrived_before() {
+    for answers_before in [Received::Request(1), Received::Connections(0)] {
+        let mut asking = asking();
+        asking.begin(HOME, leader(3, 7));
+        asking.begin(SHARD, leader(2, 7));
+        asking.request(NOW, SHARD, append(0));
+        sent(&mut asking);
+        if answers_before == Received::Connections(0) {
+            // The next round answers before the message is sent again.
+            asking.begin(SHARD, leader(2, 8));
+        }
+        asking.received(SHARD, answers_before);
+        asking.link_lost(2);
+        asking.request(NOW, HOME, release());
+        assert_eq!(asked(&mut asking), [HOME], "{answers_before:?}");
+    }
+}
+
 /// No link takes it: it would come back for ever, and with it each later request.
 #[test]
 fn a_request_that_is_too_large_for_a_link_is_not_kept() {
