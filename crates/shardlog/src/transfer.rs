@@ -13,12 +13,17 @@ use link::{NodeId, Time};
 
 /// Time for which a replica leads, and the preferred one answers, before the leadership is transferred.
 const STEADY: Duration = Duration::from_secs(10);
-/// Time between two looks at the preferred replica.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Time between two looks at the preferred replica: that of a heartbeat.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum time in microseconds since the last answer of the preferred replica: two heartbeats and a round trip.
 const SILENCE_MAX: u64 = 1_500_000;
-/// Number of entries that the preferred replica may lack. It leads when it has them.
+/// Number of entries that the preferred replica may lack, whatever their age. It leads when it has them.
 const BEHIND_MAX: u64 = 100;
+/// Maximum age of the entries that a busy replica may lack, if they are more: with a long round trip it never has the
+/// last ones. The shard stops for about as long.
+const BEHIND_TIME_MAX: Duration = Duration::from_secs(1);
+/// Maximum number of these entries.
+const BEHIND_BUSY_MAX: u64 = 50_000;
 /// Time between two transfers of the same shard by the same replica. It doubles with each transfer, because the other
 /// replica may fail each time, or may know another preferred one.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
@@ -66,6 +71,8 @@ pub(crate) struct LeadershipTransfer {
     /// Time of the last transfer, and the time that must pass before the next one.
     last: Option<Time>,
     pause: Duration,
+    /// Last entry of this replica at the last look.
+    looked: Option<(Time, u64)>,
     /// Time of the next look.
     due: Time,
 }
@@ -79,6 +86,7 @@ impl LeadershipTransfer {
             request: None,
             last: None,
             pause: PAUSE_MIN,
+            looked: None,
             due: Time::NEVER,
         }
     }
@@ -96,6 +104,7 @@ impl LeadershipTransfer {
     pub fn leads(&mut self, now: Time, leads: bool) {
         self.leads_since = leads.then_some(now);
         self.answers_since = None;
+        self.looked = None;
         self.due = now;
     }
 
@@ -139,8 +148,13 @@ impl LeadershipTransfer {
             .into_iter()
             .flatten()
             .all(|since| since.after(STEADY) <= now);
-        let has_most =
-            progress.and_then(|progress| progress.last).unwrap_or(0) + BEHIND_MAX >= status.last.unwrap_or(0);
+        let (last, its_last) = (status.last.unwrap_or(0), progress.and_then(|it| it.last).unwrap_or(0));
+        let looked = self.looked.replace((now, last));
+        let behind = last.saturating_sub(its_last);
+        let has_recent = looked.is_some_and(|(at, then)| {
+            now.since(at) <= BEHIND_TIME_MAX.as_micros() as u64 && its_last >= then
+        });
+        let has_most = behind <= BEHIND_MAX || behind <= BEHIND_BUSY_MAX && has_recent;
         let may_repeat = self.last.is_none_or(|last| last.after(self.pause) <= now);
         let may_begin = is_steady && has_most && !status.is_changing && may_repeat;
         if !may_begin {
@@ -271,6 +285,41 @@ mod tests {
         assert_eq!(begins(&mut own, &permit, 2..13, &good), [12]);
         own.prefer(Time(13 * SECOND), None);
         assert_eq!(own.due(), Time::NEVER);
+    }
+
+    /// A busy shard with a long round trip: the preferred replica always lacks what was written since it last answered.
+    #[test]
+    fn leadership_goes_to_a_replica_that_lacks_only_what_was_written_last() {
+        // Entries for each second; those that the replica has not confirmed are as old as this many milliseconds.
+        let begins = |rate: u64, lag_ms: u64| {
+            let permit = TransferPermit::default();
+            let mut transfer = leading(12);
+            (0..60).find(|second| {
+                let now = Time(second * SECOND);
+                let written = 5_000 + rate * second;
+                let last = written.saturating_sub(rate * lag_ms / 1_000);
+                let status = Status { last: Some(written), ..status(Some(0), last) };
+                transfer.next(now, OWN, &status, &permit).is_some()
+            })
+        };
+        assert_eq!(begins(2_000, 300), Some(10), "600 entries");
+        assert_eq!(begins(2_000, 1_200), None, "it is too late");
+        assert_eq!(begins(200_000, 400), None, "too many entries");
+        assert_eq!(begins(50, 1_900), Some(10), "few entries, however old");
+    }
+
+    /// Without a look before, nobody knows how old the entries are that the replica lacks.
+    #[test]
+    fn the_age_of_entries_is_known_after_the_second_look() {
+        let permit = TransferPermit::default();
+        let mut transfer = leading(12);
+        begins(&mut transfer, &permit, 0..9, &status(Some(0), 4_000));
+        let lags = Status { last: Some(5_300), ..status(Some(0), 5_000) };
+        // The last look is too old.
+        assert_eq!(begins(&mut transfer, &permit, 20..21, &lags), NEVER);
+        assert_eq!(begins(&mut transfer, &permit, 21..22, &lags), NEVER, "it has got nothing since the last look");
+        let goes_on = Status { last: Some(5_600), ..status(Some(0), 5_300) };
+        assert_eq!(begins(&mut transfer, &permit, 22..23, &goes_on), [22]);
     }
 
     /// The preferred replica may fail each time, or its node may know another preferred one.
