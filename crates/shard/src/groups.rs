@@ -1,6 +1,7 @@
 //! Sessions with shared subscriptions, by the text of the subscription.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Slots of the sessions that have each shared subscription, `$share/{ShareName}/{filter}`, with QoS 1 or 2.
 #[derive(Debug, Default)]
@@ -36,6 +37,13 @@ impl Groups {
         later.chain(earlier).copied()
     }
 
+    /// Iterates over the groups that follow one in the order of their texts, or over all of them, each with the number
+    /// of its sessions.
+    pub fn following(&self, text: Option<&str>) -> impl Iterator<Item = (&str, usize)> {
+        let from = text.map_or(Bound::Unbounded, Bound::Excluded);
+        self.0.range::<str, _>((from, Bound::Unbounded)).map(|(text, slots)| (&**text, slots.len()))
+    }
+
     /// Iterates over the groups and the slots of their sessions.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &BTreeSet<u32>)> {
         self.0.iter().map(|(text, slots)| (&**text, slots))
@@ -68,5 +76,18 @@ mod tests {
         assert_eq!(after(4), [7, 2, 4]);
         assert_eq!(after(u32::MAX), [2, 4, 7]);
         assert_eq!(groups.after("$share/h/t", 0).count(), 0);
+    }
+
+    #[test]
+    fn groups_follow_each_other_in_their_order() {
+        let mut groups = Groups::default();
+        for (text, slot) in [("$share/b/t", 1), ("$share/a/t", 1), ("$share/b/t", 2)] {
+            groups.insert(text, slot);
+        }
+        let following = |text| groups.following(text).collect::<Vec<_>>();
+        assert_eq!(following(None), [("$share/a/t", 1), ("$share/b/t", 2)]);
+        assert_eq!(following(Some("$share/a/t")), [("$share/b/t", 2)]);
+        assert_eq!(following(Some("$share/az")), [("$share/b/t", 2)], "the group has ended meanwhile");
+        assert_eq!(following(Some("$share/b/t")), []);
     }
 }

@@ -27,7 +27,7 @@ pub use figures::{
     AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, TURN_BUCKETS, WorkerFigures,
 };
 pub use request::AdminCommand;
-pub(crate) use request::{AdminRequest, ClientLocation, ReceiverSearch};
+pub(crate) use request::{AdminRequest, ClientLocation, GroupWalk, ReceiverSearch};
 pub use slow::SlowDelivery;
 pub(crate) use slow::SlowTable;
 pub(crate) use top::Sampler;
@@ -476,6 +476,7 @@ impl Admin {
             AdminRequest::FindReceivers(Box::new(ReceiverSearch {
                 topic: topic.into(),
                 limit,
+                walk: None,
                 matches,
                 reply,
             })),

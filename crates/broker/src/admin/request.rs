@@ -162,8 +162,18 @@ pub(crate) enum AdminRequest {
 pub(crate) struct ReceiverSearch {
     pub topic: Box<str>,
     pub limit: usize,
+    /// Progress of the walk over the shared groups of one worker's shards.
+    pub walk: Option<GroupWalk>,
     pub matches: Matches,
     pub reply: Reply<Matches>,
+}
+
+/// Progress of a walk over the shared groups of shards, in the order of the shards.
+#[derive(Debug)]
+pub(crate) struct GroupWalk {
+    pub shard: ShardId,
+    /// Text of the last group; `None` at the beginning of the shard.
+    pub after: Option<Box<str>>,
 }
 
 /// Connection and session of a client, as its shard knows them.

@@ -6,17 +6,19 @@ use super::Worker;
 use super::lanes::Reader;
 use crate::admin::{
     AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
-    ConnectionDetail, Cursor, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
+    ConnectionDetail, Cursor, GroupWalk, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
     RemoteConnection, Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
 };
 use crate::connection::{Connection, Phase};
 use crate::groups::Member;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::route::RouteKind;
-use crate::store::{SUBSCRIPTIONS_AT_ONCE, ShardHost};
+use crate::store::{SHARDS, SUBSCRIPTIONS_AT_ONCE, ShardHost};
 
 /// Maximum number of connections that one step of a listing examines.
 const CONNECTIONS_AT_ONCE: u32 = 512;
+/// Maximum number of shared groups that one step of a search examines. A turn has several steps.
+const GROUPS_AT_ONCE: usize = 256;
 
 impl Worker {
     pub(super) fn admin_request(&mut self, request: AdminRequest) {
@@ -438,23 +440,54 @@ impl Worker {
     }
 
     /// Adds the receivers of this worker: its connections, and the sessions and groups that it hosts. Then it passes
-    /// the search to the next worker.
+    /// the search to the next worker. There may be very many groups of sessions, so this takes several steps.
     fn find_receivers(&mut self, mut search: Box<ReceiverSearch>) {
-        let ReceiverSearch { topic, limit, matches, .. } = &mut *search;
+        let ReceiverSearch { topic, limit, walk, matches, .. } = &mut *search;
         if let Ok(name) = TopicName::parse(topic) {
-            self.find_connections(name, *limit, matches);
-            for shard in self.shards.iter_mut() {
-                shard.find_receivers(name, *limit, matches);
+            let from = walk.take();
+            if from.is_none() {
+                self.find_connections(name, *limit, matches);
+                for shard in self.shards.iter_mut() {
+                    shard.find_receivers(name, *limit, matches);
+                }
+                for groups in self.shards.groups_mut() {
+                    groups.find_receivers(name, *limit, matches);
+                }
             }
-            for groups in self.shards.groups_mut() {
-                groups.find_receivers(name, *limit, matches);
-            }
+            *walk = self.find_members(name, *limit, from, matches);
+        }
+        if search.walk.is_some() {
+            return self.outbox.post(self.id, AdminRequest::FindReceivers(search).into());
         }
         let next = self.id.0 + 1;
         if next < self.node.workers {
             return self.outbox.post(WorkerId(next), AdminRequest::FindReceivers(search).into());
         }
         self.name_members(search);
+    }
+
+    /// Adds the durable sessions in shared groups, from [`GROUPS_AT_ONCE`] groups. Returns where to continue.
+    fn find_members(
+        &self,
+        topic: TopicName<'_>,
+        limit: usize,
+        from: Option<GroupWalk>,
+        matches: &mut Matches,
+    ) -> Option<GroupWalk> {
+        let mut left = GROUPS_AT_ONCE;
+        let (first, mut after) = from.map_or((ShardId(0), None), |from| (from.shard, from.after));
+        for shard in (first.0..SHARDS).map(ShardId) {
+            let after = after.take();
+            let Some(host) = self.shards.get(shard) else { continue };
+            if left == 0 {
+                return Some(GroupWalk { shard, after: None });
+            }
+            let last = host.find_members(topic, limit, (after.as_deref(), &mut left), matches);
+            if last.is_some() {
+                return Some(GroupWalk { shard, after: last });
+            }
+        }
+        None
     }
 
     fn find_connections(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {

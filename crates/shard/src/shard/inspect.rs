@@ -172,6 +172,12 @@ impl Shard {
         self.groups.iter().map(|(text, _)| text)
     }
 
+    /// Iterates over the shared subscriptions that follow one in their order, or over all of them, each with the number
+    /// of its sessions.
+    pub fn groups_after(&self, text: Option<&str>) -> impl Iterator<Item = (&str, usize)> {
+        self.groups.following(text)
+    }
+
     /// Returns the topic's retained message as an encoded [`MessageView`](crate::MessageView), expired or not.
     pub fn retained(&self, topic: &str) -> Option<&Arc<[u8]>> {
         self.retained.get(topic)

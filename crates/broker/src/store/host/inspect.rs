@@ -196,7 +196,7 @@ impl ShardHost {
         true
     }
 
-    /// Adds the sessions and members of shared groups that receive a topic's messages.
+    /// Adds the sessions that receive a topic's messages by subscriptions that are not shared.
     pub(crate) fn find_receivers(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let room = limit.saturating_sub(matches.receivers.len());
         let (total, sessions) = self.replica.state().matching(topic, room);
@@ -206,22 +206,31 @@ impl ShardHost {
                 matches.receivers.push(receiver(session, self.live.contains_key(&uid), topic));
             }
         }
-        self.find_members(topic, limit, matches);
     }
 
-    /// Adds the durable sessions in shared groups that match a topic.
-    fn find_members(&self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+    /// Adds the durable sessions in shared groups that match a topic. Looks at the groups after one, as many as are
+    /// `left`, and subtracts them. Returns the last group if there are more.
+    pub(crate) fn find_members(
+        &self,
+        topic: TopicName<'_>,
+        limit: usize,
+        (after, left): (Option<&str>, &mut usize),
+        matches: &mut Matches,
+    ) -> Option<Box<str>> {
         let state = self.replica.state();
-        for text in state.groups() {
+        let mut last = None;
+        for (text, members) in state.groups_after(after) {
+            if *left == 0 {
+                return last.map(Into::into);
+            }
+            (*left, last) = (*left - 1, Some(text));
             let Some(GroupName { share, filter }) = GroupName::parse(text) else { continue };
             if !TopicFilter::parse(&filter).is_ok_and(|filter| filter.matches(topic)) {
                 continue;
             }
-            for session in state.group_members(text, None) {
-                matches.total += 1;
-                if matches.receivers.len() >= limit {
-                    continue;
-                }
+            matches.total += members;
+            let room = limit.saturating_sub(matches.receivers.len());
+            for session in state.group_members(text, None).take(room) {
                 let options = session.subscription(text).map_or(0, |(options, _)| options);
                 matches.receivers.push(Receiver {
                     client_id: session.client_id().into(),
@@ -234,6 +243,7 @@ impl ShardHost {
                 });
             }
         }
+        None
     }
 
     fn info(&self, uid: SessionUid, session: SessionView<'_>) -> ClientInfo {
