@@ -24,6 +24,8 @@ METRICS = {
     "meridian_retained_bytes": (GAUGE, {}),
     "meridian_queued_messages": (GAUGE, {}),
     "meridian_queued_bytes": (GAUGE, {"for": {"connected", "offline"}}),
+    "meridian_shard_request_bytes": (GAUGE, {}),
+    "meridian_group_offer_bytes": (GAUGE, {}),
     "meridian_session_queued_messages": (GAUGE, {}),
     "meridian_session_queued_bytes": (GAUGE, {}),
     "meridian_queue_oldest_age_seconds": (GAUGE, {}),

@@ -295,6 +295,10 @@ pub struct Published {
     pub queued_bytes: AtomicU64,
     /// Part of `queued_bytes` for durable sessions that are absent.
     pub offline_bytes: AtomicU64,
+    /// Bytes of requests to shards of a cluster that are not answered.
+    pub request_bytes: AtomicU64,
+    /// Bytes of messages that wait for the answers of members of shared groups.
+    pub offer_bytes: AtomicU64,
     /// Number of messages that wait for connected clients.
     pub waiting_messages: AtomicU64,
     /// Number of connected clients for which messages wait, or waited a moment ago.

@@ -677,7 +677,7 @@ impl Node {
         if !self.overloaded.load(Relaxed) {
             return false;
         }
-        let (queued, absent) = self.queued_bytes();
+        let Waiting { all: queued, absent, .. } = self.waiting();
         let counts =
             if self.load.absent_give_way.load(Relaxed) { queued.saturating_sub(absent) } else { queued };
         counts > self.settings.load().limits.memory_queued_max.bytes()
@@ -705,14 +705,14 @@ impl Node {
                 flag.store(value, Relaxed);
             }
         };
-        let (queued, absent) = self.queued_bytes();
+        let Waiting { all: queued, absent, requests } = self.waiting();
         let settings = self.settings.load();
         let maximum = settings.limits.memory_queued_max.bytes();
         self.load.queued.store(queued, Relaxed);
         set(&self.overloaded, queued > maximum);
         set(&self.nearly_full, queued > maximum / 4 * 3);
         let half_since = self.half_since.load(Relaxed);
-        if queued.saturating_sub(absent) <= maximum / 2 {
+        if queued.saturating_sub(absent + requests) <= maximum / 2 {
             if half_since != 0 {
                 self.half_since.store(0, Relaxed);
                 set(&self.load.hoarders_give_way, false);
@@ -723,9 +723,11 @@ impl Node {
             set(&self.load.hoarders_give_way, true);
         }
         let since = self.overloaded_since.load(Relaxed);
-        if since == 0 && queued > maximum {
+        // Absent clients do not give way to requests: these wait for shards, and publishers wait with them.
+        let for_clients = queued.saturating_sub(requests);
+        if since == 0 && for_clients > maximum {
             self.overloaded_since.store(now.0.max(1), Relaxed);
-        } else if since != 0 && queued <= maximum / 4 * 3 {
+        } else if since != 0 && for_clients <= maximum / 4 * 3 {
             // Not as soon as the load is below the maximum, or the next message would make all publishers wait again.
             self.overloaded_since.store(0, Relaxed);
             set(&self.load.absent_give_way, false);
@@ -736,22 +738,37 @@ impl Node {
 
     /// Bytes that wait for connected clients.
     pub(crate) fn waiting_bytes(&self) -> u64 {
-        let (queued, absent) = self.queued_bytes();
-        queued.saturating_sub(absent)
+        let Waiting { all, absent, requests } = self.waiting();
+        all.saturating_sub(absent + requests)
     }
 
-    /// Bytes that wait on all workers, and the part for absent clients.
-    fn queued_bytes(&self) -> (u64, u64) {
-        let sum = |figure: fn(&Published) -> &AtomicU64| {
-            self.published.iter().map(|worker| Published::get(figure(worker))).sum()
-        };
-        (sum(|worker| &worker.queued_bytes), sum(|worker| &worker.offline_bytes))
+    /// Bytes that wait on all workers.
+    fn waiting(&self) -> Waiting {
+        let mut sum = Waiting::default();
+        for worker in &self.published {
+            let offers = if self.own.is_some() { Published::get(&worker.offer_bytes) } else { 0 };
+            let requests = Published::get(&worker.request_bytes) + offers;
+            sum.all += Published::get(&worker.queued_bytes) + requests;
+            sum.absent += Published::get(&worker.offline_bytes);
+            sum.requests += requests;
+        }
+        sum
     }
 
     /// Session Expiry Interval that is granted for the requested one, both in seconds.
     pub(crate) fn granted_expiry(&self, asked: u32) -> u32 {
         asked.min(u32::try_from(self.settings.load().session.expiry_max.as_secs()).unwrap_or(u32::MAX))
     }
+}
+
+/// Bytes that wait on a node.
+#[derive(Default)]
+struct Waiting {
+    all: u64,
+    /// Part of `all` for absent clients.
+    absent: u64,
+    /// Part of `all` in requests to shards of a cluster and to members of its shared groups.
+    requests: u64,
 }
 
 /// Delivers the batches between workers until none is left.

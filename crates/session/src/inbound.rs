@@ -26,6 +26,8 @@ pub struct Inbound<S> {
     unacknowledged: u32,
     /// Number of entries of `waiting` that are released.
     early: u32,
+    /// Sum of the bytes of `waiting`.
+    bytes: u64,
     /// Elements of `received` that a previous connection received, in a cluster: what another node has done about their
     /// messages is unknown.
     earlier: Vec<u16>,
@@ -50,6 +52,8 @@ struct Waiting<S> {
     losses: u32,
     /// PUBREL has arrived already.
     is_released: bool,
+    /// Value of [`Inbound::charge_last`].
+    bytes: u32,
 }
 
 impl<S> Waiting<S> {
@@ -296,6 +300,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
             may_be_partial,
             losses,
             is_released,
+            bytes: 0,
         });
     }
 
@@ -316,6 +321,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
             may_be_partial: false,
             losses,
             is_released,
+            bytes: 0,
         });
         self.first
     }
@@ -325,6 +331,20 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         if let Some(waiting) = self.waiting.back_mut() {
             waiting.may_be_partial = true;
         }
+    }
+
+    /// Charges the last PUBLISH with the bytes that are kept for it until it is acknowledged.
+    pub fn charge_last(&mut self, bytes: u32) {
+        if let Some(waiting) = self.waiting.back_mut() {
+            let before = waiting.bytes;
+            waiting.bytes = before.saturating_add(bytes);
+            self.bytes += u64::from(waiting.bytes - before);
+        }
+    }
+
+    /// Bytes that are kept for publishes that are not acknowledged, as far as [`Self::charge_last`] was called.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn push(&mut self, waiting: Waiting<S>) {
@@ -369,14 +389,17 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         let waiting = self.waiting.pop_front_if(is_success)?;
         self.first = self.first.wrapping_add(1);
         self.unacknowledged -= 1;
+        self.bytes -= u64::from(waiting.bytes);
         Some(waiting.packet_id)
     }
 
     /// The next acknowledgement that may be sent.
     pub fn poll(&mut self) -> Option<Completion<S>> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
+        let waiting = self.waiting.pop_front()?;
+        self.bytes -= u64::from(waiting.bytes);
         let Waiting { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released, .. } =
-            self.waiting.pop_front()?;
+            waiting;
         self.early -= u32::from(is_released);
         self.first = self.first.wrapping_add(1);
         match qos {
@@ -445,6 +468,27 @@ mod tests {
         assert_eq!(inbound.complete(first, ReasonCode::Success), None);
         assert_eq!(polled(&mut inbound), [7, 3, 9]);
         assert!(inbound.is_empty());
+    }
+
+    #[test]
+    fn a_publish_is_charged_until_it_is_acknowledged() {
+        let mut inbound = Inbound::default();
+        for (value, qos) in [(1, QoS::AtLeastOnce), (2, QoS::ExactlyOnce), (3, QoS::ExactlyOnce)] {
+            inbound.receive(id(value));
+            inbound.wait(id(value), qos, 1, ReasonCode::Success);
+            inbound.charge_last(10 * u32::from(value));
+        }
+        assert_eq!(inbound.bytes(), 60);
+        inbound.complete(0, ReasonCode::Success);
+        inbound.complete(1, ReasonCode::QuotaExceeded);
+        assert_eq!((inbound.poll_pub_ack(), inbound.bytes()), (Some(id(1)), 50));
+        let refused = inbound.poll().expect("it is complete");
+        let sequence = inbound.end_refused(&refused);
+        assert_eq!(inbound.bytes(), 30);
+        inbound.complete(sequence, ReasonCode::Success);
+        inbound.complete(2, ReasonCode::Success);
+        assert_eq!(polled(&mut inbound), [2, 3]);
+        assert_eq!(inbound.bytes(), 0);
     }
 
     /// [MQTT-4.3.3-10]
@@ -547,7 +591,7 @@ mod tests {
         assert_eq!((inbound.inflight(), inbound.receive(id(5))), (1, Received::New));
     }
 
-    /// What an earlier connection has dispatched stays known until the session has the identifier.
+    /// A message that an earlier connection has dispatched stays known until the session has the identifier.
     #[test]
     fn an_ignored_message_is_not_one_that_was_dispatched() {
         let five = Dispatched { packet_id: id(5), shards: 3, losses: 4 };

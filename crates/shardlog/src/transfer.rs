@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(begins(50, 1_900), Some(10), "few entries, however old");
     }
 
-    /// Without a look before, nobody knows how old the entries are that the replica lacks.
+    /// The age of entries that the replica lacks shows in the difference of two looks.
     #[test]
     fn the_age_of_entries_is_known_after_the_second_look() {
         let permit = TransferPermit::default();
@@ -317,7 +317,11 @@ mod tests {
         let lags = Status { last: Some(5_300), ..status(Some(0), 5_000) };
         // The last look is too old.
         assert_eq!(begins(&mut transfer, &permit, 20..21, &lags), NEVER);
-        assert_eq!(begins(&mut transfer, &permit, 21..22, &lags), NEVER, "it has got nothing since the last look");
+        assert_eq!(
+            begins(&mut transfer, &permit, 21..22, &lags),
+            NEVER,
+            "it has got nothing since the last look"
+        );
         let goes_on = Status { last: Some(5_600), ..status(Some(0), 5_300) };
         assert_eq!(begins(&mut transfer, &permit, 22..23, &goes_on), [22]);
     }

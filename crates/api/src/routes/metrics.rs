@@ -101,6 +101,10 @@ fn gauges(text: &mut Text, figures: &Figures) {
     let mut family = text.family("meridian_queued_bytes", Kind::Gauge, help);
     family.sample(&[("for", "connected")], (all - absent).max(0.0));
     family.sample(&[("for", "offline")], absent);
+    let help = "Bytes of requests to shards of the cluster that are not answered.";
+    text.one("meridian_shard_request_bytes", Kind::Gauge, help, total(|worker| worker.request_bytes));
+    let help = "Bytes of messages that wait for the answers of members of shared groups.";
+    text.one("meridian_group_offer_bytes", Kind::Gauge, help, total(|worker| worker.offer_bytes));
     let help = "Trace events that were dropped because there were too many.";
     text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
 }

@@ -223,6 +223,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_retained_bytes", &[]),
     ("meridian_queued_messages", &[]),
     ("meridian_queued_bytes", &["for"]),
+    ("meridian_shard_request_bytes", &[]),
+    ("meridian_group_offer_bytes", &[]),
     ("meridian_queue_oldest_age_seconds", &[]),
     ("meridian_network_connections", &["listener"]),
     ("meridian_network_connections_opened_total", &[]),

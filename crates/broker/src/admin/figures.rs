@@ -40,6 +40,10 @@ pub struct WorkerFigures {
     pub queued_bytes: u64,
     /// Part of `queued_bytes` that waits for disconnected clients.
     pub offline_bytes: u64,
+    /// Bytes of requests to shards of a cluster that are not answered.
+    pub request_bytes: u64,
+    /// Bytes of messages that wait for the answers of members of shared groups.
+    pub offer_bytes: u64,
     /// Number of messages that wait for connected clients.
     pub waiting_messages: u64,
     /// Time that the oldest of `waiting_messages` has waited.
@@ -190,6 +194,8 @@ impl WorkerFigures {
             retained_bytes: published.retained_bytes.load(Relaxed),
             queued_bytes: published.queued_bytes.load(Relaxed),
             offline_bytes: published.offline_bytes.load(Relaxed),
+            request_bytes: published.request_bytes.load(Relaxed),
+            offer_bytes: published.offer_bytes.load(Relaxed),
             waiting_messages: published.waiting_messages.load(Relaxed),
             oldest: Duration::from_millis(published.oldest_ms.load(Relaxed)),
             slow: published.slow.load(Relaxed),

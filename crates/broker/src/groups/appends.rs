@@ -36,6 +36,8 @@ pub(super) struct Appends {
     ordered: HashMap<(u64, u64), VecDeque<Ordered>>,
     /// Identities of all messages in `ordered`.
     identities: HashSet<Identity>,
+    /// Bytes of all messages in `ordered`.
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -93,7 +95,13 @@ impl Appends {
         if is_late { line.rfind(is_it) } else { line.find(is_it) }
     }
 
+    /// Bytes of the messages with identities.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn push(&mut self, ordered: Ordered) {
+        self.bytes += ordered.message.size();
         self.identities.insert(ordered.identity);
         self.ordered.entry(ordered.identity.line()).or_default().push_back(ordered);
     }
@@ -108,6 +116,7 @@ impl Appends {
         while let Some(result) = queue.front().and_then(|ordered| ordered.result) {
             let Some(ordered) = queue.pop_front() else { break };
             self.identities.remove(&ordered.identity);
+            self.bytes -= ordered.message.size();
             ready.push((ordered, result));
         }
         if queue.is_empty() {
@@ -117,8 +126,8 @@ impl Appends {
     }
 
     pub fn check_empty(&self) {
-        let lengths = (self.waiting.len(), self.ordered.len(), self.identities.len());
-        assert_eq!(lengths, (0, 0, 0), "messages that wait for groups");
+        let lengths = (self.waiting.len(), self.ordered.len(), self.identities.len(), self.bytes);
+        assert_eq!(lengths, (0, 0, 0, 0), "messages that wait for groups");
     }
 }
 

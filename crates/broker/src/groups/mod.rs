@@ -53,6 +53,8 @@ pub(crate) struct GroupHost {
     matches: Vec<Route>,
     /// Messages on their way to members that answer.
     offered: slab::Slab<Offered>,
+    /// Bytes of these messages.
+    offered_bytes: usize,
     appends: Appends,
     /// State of the choice among members.
     random: u64,
@@ -103,6 +105,7 @@ impl GroupHost {
             cache: MatchCache::new(random),
             matches: Vec::new(),
             offered: slab::Slab::new(),
+            offered_bytes: 0,
             appends: Appends::default(),
             random: random | 1,
             counters: StoreCounters::default(),
@@ -111,6 +114,12 @@ impl GroupHost {
 
     pub fn id(&self) -> ShardId {
         self.id
+    }
+
+    /// Bytes of messages that wait for the answers of members, and of those that wait for their turn. A message may be
+    /// counted twice.
+    pub fn bytes(&self) -> usize {
+        self.offered_bytes + self.appends.bytes()
     }
 
     pub fn set_settings(&mut self, settings: Arc<Settings>) {

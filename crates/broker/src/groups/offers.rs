@@ -228,6 +228,7 @@ impl GroupHost {
     fn offer(&mut self, group: GroupId, message: &Message, to: Receiver, delivery: Delivery) -> Token {
         let Delivery { refusal, only_here, refused, declined, offers, identity, token } = delivery;
         let message = message.clone();
+        self.offered_bytes += message.size();
         let offered =
             Offered { group, message, identity, token, to, refused, declined, offers, refusal, only_here };
         Token::Offered { shard: self.id, key: self.offered.insert(offered) as u32 }
@@ -236,6 +237,7 @@ impl GroupHost {
     /// Handles the answer to an offer: a member has the message, or there is none and another member gets it.
     pub(super) fn offer_answered(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
         let Some(offered) = self.offered.try_remove(key as usize) else { return };
+        self.offered_bytes -= offered.message.size();
         let Offered { group, message, identity, token, to, mut refused, mut declined, mut offers, .. } =
             offered;
         let Offered { refusal, only_here, .. } = offered;

@@ -530,9 +530,21 @@ impl Worker {
             (connected + held.for_connected, absent + held.for_absent)
         });
         let is = (published.queued_bytes.load(Relaxed), published.offline_bytes.load(Relaxed));
-        if is != (connected + absent, absent) {
+        let mut has_changed = is != (connected + absent, absent);
+        if has_changed {
             published.queued_bytes.store(connected + absent, Relaxed);
             published.offline_bytes.store(absent, Relaxed);
+        }
+        if self.has_cluster_shards() {
+            let (requests, offers) = (self.request_bytes(), self.offer_bytes());
+            let is = (published.request_bytes.load(Relaxed), published.offer_bytes.load(Relaxed));
+            if is != (requests, offers) {
+                published.request_bytes.store(requests, Relaxed);
+                published.offer_bytes.store(offers, Relaxed);
+                has_changed = true;
+            }
+        }
+        if has_changed {
             self.node.weigh(self.clock.now());
         }
     }
@@ -616,6 +628,11 @@ impl Worker {
         self.close(timer.slot, ReasonCode::KeepAliveTimeout);
     }
 
+    /// Bytes of messages that wait for the answers of members of shared groups.
+    fn offer_bytes(&self) -> u64 {
+        self.shards.groups().iter().map(GroupHost::bytes).sum::<usize>() as u64
+    }
+
     fn publish_figures(&mut self) {
         let mut store =
             StoreCounters { refused_by_log: self.dispatcher.refused_by_log, ..StoreCounters::default() };
@@ -638,6 +655,7 @@ impl Worker {
         published.waiting_messages.store(waiting.messages, Relaxed);
         let of_shards = self.shards.sum(ShardHost::waiting_clients);
         published.waiting_clients.store(self.queues.waiting_clients() as u64 + of_shards, Relaxed);
+        published.offer_bytes.store(self.offer_bytes(), Relaxed);
         published.oldest_ms.store(waiting.oldest.as_millis() as u64, Relaxed);
         published.refresh(&self.counters, &store, &self.monitor.packets);
         if self.lanes.is_some() {

@@ -15,7 +15,7 @@ use session::{AckOutcome, Received};
 
 use super::Worker;
 use super::deliver::{DeliveryParams, EncodeOnce, Enqueuing, FITS_ALWAYS, OUT_FULL, SHARED_MIN, WhenFull};
-use super::publish::reason_of;
+use super::publish::{has_its_share, reason_of};
 use super::queues::Waits;
 use crate::access::Action;
 use crate::batch::{Target, Token};
@@ -94,7 +94,10 @@ impl Worker {
             let may_wait = self.node.is_nearly_full() || self.node.is_overloaded() || self.node.is_stale(now);
             let is_durable = connection.session.is_some();
             let inbound = &mut connection.flow().inbound;
-            if may_wait || !inbound.has_room(receive_max) {
+            if may_wait
+                || !inbound.has_room(receive_max)
+                || has_its_share(inbound, &self.node, &self.settings)
+            {
                 return false;
             }
             if publish.qos == QoS::ExactlyOnce {

@@ -7,18 +7,20 @@ use session::{DueIdentifier, Inbound, Keep, Received};
 use shard::{Mutation, mutated};
 
 use super::Worker;
-use super::dispatch::{Dispatched, Origin, Publishing};
+use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
 use super::permission::Rules;
 use super::receive::Step;
 use crate::access::Rates;
 use crate::batch::Token;
 use crate::connection::{Connection, Flow, RetainRoom};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
+use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time};
 use crate::message::MessageView;
 use crate::mount::mounted;
+use crate::node::Node;
 use crate::retained;
-use crate::settings::PublishDenied;
+use crate::route::{Route, RouteKind};
+use crate::settings::{PublishDenied, Settings};
 use crate::store::{Identity, Request};
 
 /// Time in milliseconds after which a publisher is retried if the node lacks memory or cannot reach other nodes.
@@ -31,6 +33,11 @@ impl Worker {
             return Step::Blocked;
         }
         if publish.retain && self.awaits_room(slot, publish, size) {
+            return Step::Blocked;
+        }
+        if self.awaits_shards(slot, publish) {
+            self.counters.publishers_blocked += 1;
+            self.try_again_at(Time(self.clock.now().0 + OVERLOAD_RETRY_MS), slot);
             return Step::Blocked;
         }
         if let Some(retry) = self.must_wait(slot, publish, size) {
@@ -80,6 +87,14 @@ impl Worker {
         if publish.qos > QoS::AtMostOnce && connection.flow.as_deref().is_some_and(has_unanswered) {
             return Some(Time::NEVER);
         }
+        // One publisher holds no more than its share, as one reader does.
+        if publish.qos > QoS::AtMostOnce
+            && let Some(Flow { inbound, .. }) = connection.flow.as_deref()
+            && has_its_share(inbound, &self.node, &self.settings)
+            && !known(inbound)
+        {
+            return Some(Time::NEVER);
+        }
         if publish.qos > QoS::AtMostOnce
             && (self.node.is_overloaded() || self.node.is_stale(self.clock.now()))
         {
@@ -115,11 +130,7 @@ impl Worker {
             RetainRoom::Requested => return true,
             RetainRoom::Known(_) => return false,
         }
-        let alias = publish.properties.topic_alias().filter(|_| publish.topic.is_empty());
-        let aliased =
-            alias.and_then(|alias| flow.aliases_in.resolve(alias, self.settings.mqtt.topic_alias_max).ok());
-        let topic = aliased.as_deref().unwrap_or(publish.topic);
-        let topic = format!("{}{topic}", connection.mountpoint());
+        let topic = connection.full_topic(publish, self.settings.mqtt.topic_alias_max);
         let shard = retained::shard_of(&topic);
         if TopicName::parse(&topic).is_err() || shard == retained::OWN_TOPICS {
             return false;
@@ -132,6 +143,34 @@ impl Worker {
         let (connection, topic) = (connection.id, topic.into());
         self.outbox.request(shard, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
         true
+    }
+
+    /// Returns whether a message has to wait because one of its shards has its share of unanswered requests.
+    fn awaits_shards(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
+        let full = self.full_shards();
+        let is_for_shards = publish.qos > QoS::AtMostOnce || publish.retain;
+        if full.is_empty() || !is_for_shards {
+            return false;
+        }
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        if publish.qos == QoS::ExactlyOnce
+            && publish.packet_id.is_some_and(|id| connection.flow().inbound.has_received(id))
+        {
+            return false;
+        }
+        let topic = connection.full_topic(publish, self.settings.mqtt.topic_alias_max);
+        let Ok(name) = TopicName::parse(&topic) else { return false };
+        if publish.retain && full.contains(retained::shard_of(&topic)) {
+            return true;
+        }
+        let mut routes = std::mem::take(&mut self.scratch.routes);
+        routes.clear();
+        let Dispatcher { reader, cache, .. } = &mut self.dispatcher;
+        let is_full = |route: &Route| route.kind == RouteKind::Shard && full.contains(ShardId(route.index));
+        let waits =
+            publish.qos > QoS::AtMostOnce && cache.routes(reader, name, &mut routes).iter().any(is_full);
+        self.scratch.routes = routes;
+        waits
     }
 
     pub(super) fn room_to_retain(&mut self, id: ConnectionId, is_there: bool) {
@@ -274,7 +313,8 @@ impl Worker {
         let sequence = connection.flow().inbound.next_sequence();
         let token = Token::Publish { connection: id, sequence };
         if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
-            return self.publish_and_keep(slot, name, view, (session, packet_id, publish.dup), token);
+            let identity = (session, packet_id, publish.dup);
+            return self.publish_and_keep(slot, name, view, identity, (token, kept_bytes(publish, 1)));
         }
         let publishing = Publishing {
             token: Some(token),
@@ -301,7 +341,7 @@ impl Worker {
         name: TopicName<'_>,
         view: MessageView<'_>,
         (session, packet_id, dup): (SessionId, PacketId, bool),
-        token: Token,
+        (token, bytes): (Token, u32),
     ) {
         let durability = view.durability;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -346,6 +386,9 @@ impl Worker {
             };
             let dispatched = session::Dispatched { packet_id, shards, losses };
             inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
+            if is_in_cluster {
+                inbound.charge_last(bytes.saturating_mul(outstanding));
+            }
             if may_be_partial {
                 inbound.mark_last_partial();
             }
@@ -379,7 +422,10 @@ impl Worker {
         }
         inbound.wait(packet_id, publish.qos, outstanding, reason);
         if outstanding == 0 {
-            self.poll_inbound(slot);
+            return self.poll_inbound(slot);
+        }
+        if self.lanes.is_some() {
+            inbound.charge_last(kept_bytes(publish, outstanding));
         }
     }
 
@@ -450,7 +496,12 @@ impl Worker {
         if !reason.is_error() {
             // The client goes on with PUBREL. The exchange ends when all shards have forgotten the message, also if
             // that comes to another node [MQTT-4.3.3-11].
-            inbound.wait_and_keep(session::Dispatched { packet_id, shards, losses }, 1, reason, Keep::Ignored);
+            inbound.wait_and_keep(
+                session::Dispatched { packet_id, shards, losses },
+                1,
+                reason,
+                Keep::Ignored,
+            );
             let durability = Durability::LocalDisk;
             let receive = Request::Receive { session, packet_id, durability, token };
             self.outbox.request(session.shard, receive);
@@ -586,7 +637,28 @@ impl Worker {
     }
 }
 
+/// Returns whether the publishes of a client that are not acknowledged take so much memory that the next one waits: as
+/// much as is free, so that each new publisher gets as much as the others have. One message may be of any size.
+pub(super) fn has_its_share(inbound: &Inbound<ShardSet>, node: &Node, settings: &Settings) -> bool {
+    inbound.bytes() > 0 && inbound.bytes() >= node.load.queue_share(settings)
+}
+
+/// Approximate number of bytes that are kept for a message until its completions have come. Each of those that give
+/// one may have its own copy.
+fn kept_bytes(publish: &Publish<'_>, outstanding: u32) -> u32 {
+    let bytes = publish.topic.len() + publish.payload.len() + publish.properties.as_bytes().len();
+    u32::try_from(bytes).unwrap_or(u32::MAX).saturating_mul(outstanding)
+}
+
 impl Connection {
+    /// Topic of a PUBLISH with the client's mountpoint; empty if its Topic Alias is unknown.
+    fn full_topic(&mut self, publish: &Publish<'_>, alias_max: u16) -> String {
+        let alias = publish.properties.topic_alias().filter(|_| publish.topic.is_empty());
+        let aliased = alias.and_then(|alias| self.flow().aliases_in.resolve(alias, alias_max).ok());
+        let topic = aliased.as_deref().unwrap_or(publish.topic);
+        format!("{}{topic}", self.mountpoint())
+    }
+
     /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: a client that exceeds the server's Receive Maximum is disconnected.
     pub(super) fn check_receive_maximum(
         &self,

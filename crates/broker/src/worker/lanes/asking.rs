@@ -27,8 +27,6 @@ pub(super) struct Asking {
     /// Maximum number of unanswered Claims to one shard. It remembers the results of the last ones of all workers of
     /// this node.
     claims_max: usize,
-    /// Bytes of the requests that are not answered.
-    bytes: usize,
     /// Shards with frames to send.
     changed: ShardSet,
     /// Shards that have got messages of a connection, while it is open.
@@ -67,6 +65,8 @@ struct Lane {
     last: u64,
     /// Requests that are not answered, in the order of their numbers.
     unanswered: VecDeque<Unanswered>,
+    /// Bytes of these requests.
+    bytes: usize,
     /// Requests up to this number are committed.
     settled: u64,
     /// Requests up to this number have arrived at a leader of this round or an earlier one, or will never arrive.
@@ -125,7 +125,7 @@ struct Unanswered {
     forgets: Option<Exchange>,
     /// The request has an answer of its own, which may come long after it is committed.
     has_answer: bool,
-    /// It is answered, or its connection is closed. It is not sent again.
+    /// True when it is answered, or its connection is closed. It is not sent again.
     is_done: bool,
 }
 
@@ -216,7 +216,6 @@ impl Asking {
             worker,
             lanes,
             claims_max: (shard::CLAIMS_MAX / usize::from(workers.max(1))).max(1),
-            bytes: 0,
             changed: ShardSet::EMPTY,
             published: BTreeMap::new(),
             closing: Vec::new(),
@@ -230,7 +229,13 @@ impl Asking {
 
     /// Bytes of the requests that are not answered.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.lanes.iter().map(|lane| lane.bytes).sum()
+    }
+
+    /// Shards with more than `max` bytes of requests that are not answered.
+    pub fn full(&self, max: u64) -> ShardSet {
+        let lanes = self.lanes.iter().zip(0..);
+        lanes.filter(|(lane, _)| lane.bytes as u64 > max).map(|(_, shard)| ShardId(shard)).collect()
     }
 
     /// Node that this worker asks: the leader of the shard, unless it is unknown or its link is down.
@@ -301,7 +306,7 @@ impl Asking {
             for unanswered in lane.unanswered.iter_mut().filter(|unanswered| !unanswered.is_done) {
                 if is_of(unanswered.token, unanswered.forgets) {
                     last = Some(unanswered.number).filter(|number| *number <= lane.sent).or(last);
-                    self.bytes -= unanswered.done();
+                    lane.bytes -= unanswered.done();
                 }
             }
             lane.drop_done();
@@ -418,7 +423,7 @@ impl Asking {
                 lane.awaited.insert(Awaited::RoomToRetain(slot, generation), number);
                 has_answer = true;
             }
-            Request::Release(release) => self.bytes -= lane.detach(release.connection, number),
+            Request::Release(release) => lane.detach(release.connection, number),
             _ => {}
         }
         if let Some(exchange) = forgets {
@@ -426,7 +431,7 @@ impl Asking {
             *self.forgetting.entry(exchange).or_default() += 1;
         }
         let bytes: Box<[u8]> = self.scratch.as_slice().into();
-        self.bytes += bytes.len() + REQUEST;
+        lane.bytes += bytes.len() + REQUEST;
         let unanswered = Unanswered {
             number,
             epoch,
@@ -471,7 +476,7 @@ impl Asking {
     /// Goes on in another incarnation of this node, whose connections are closed. Rounds begin again when the leaders
     /// are announced again. Returns the tokens of requests whose result stays unknown.
     pub fn restart(&mut self, incarnation: u64) -> Vec<Token> {
-        let Self { own, lanes, bytes, published, closing, forgetting, held, ready, .. } = self;
+        let Self { own, lanes, published, closing, forgetting, held, ready, .. } = self;
         own.incarnation = incarnation;
         published.clear();
         closing.clear();
@@ -493,7 +498,7 @@ impl Asking {
                 if unanswered.if_restarted == IfRestarted::Once {
                     unknown.extend(unanswered.token.take());
                 }
-                *bytes -= unanswered.done();
+                lane.bytes -= unanswered.done();
             }
             lane.drop_done();
             lane.claims = 0;
@@ -552,9 +557,9 @@ impl Asking {
     /// Takes the token of a request that is answered.
     pub fn answered(&mut self, shard: ShardId, number: u64) -> Option<Token> {
         let lane = &mut self.lanes[shard.index()];
-        let unanswered = lane.find(number)?;
+        let unanswered = find(&mut lane.unanswered, number)?;
         let token = unanswered.token.take();
-        self.bytes -= unanswered.done();
+        lane.bytes -= unanswered.done();
         lane.drop_done();
         token
     }
@@ -570,7 +575,7 @@ impl Asking {
             }
             if !unanswered.has_answer && !unanswered.is_done {
                 tokens.extend(unanswered.token.take());
-                self.bytes -= unanswered.done();
+                lane.bytes -= unanswered.done();
             }
         }
         while let Some((_, exchange)) = lane.forgets.pop_front_if(|(forget, _)| *forget <= number) {
@@ -585,8 +590,8 @@ impl Asking {
         // A Claim is sent again with its Release, so that no session is left with a connection that is closed.
         for (claim, _) in lane.released.extract_if(.., |(_, release)| *release <= number).collect::<Vec<_>>()
         {
-            if let Some(unanswered) = lane.find(claim) {
-                self.bytes -= unanswered.done();
+            if let Some(unanswered) = find(&mut lane.unanswered, claim) {
+                lane.bytes -= unanswered.done();
             }
         }
         lane.drop_done();
@@ -673,8 +678,8 @@ impl Lane {
         self.round == round && self.leader.is_some_and(|leader| leader.node == node)
     }
 
-    /// Returns whether what was sent up to a number, in this round or an earlier one, has arrived or never will. What is
-    /// known of that stays true without a leader.
+    /// Returns whether what was sent up to a number, in this round or an earlier one, has arrived or never will. What
+    /// is known of that stays true without a leader.
     fn has_arrived(&self, round: u32, number: u64) -> bool {
         let is_later = self.answered_round.wrapping_sub(round).cast_signed() > 0;
         is_later || self.arrived >= number
@@ -761,8 +766,7 @@ impl Lane {
     }
 
     fn find(&mut self, number: u64) -> Option<&mut Unanswered> {
-        let at = self.unanswered.binary_search_by_key(&number, |unanswered| unanswered.number).ok()?;
-        self.unanswered.get_mut(at).filter(|unanswered| !unanswered.is_done)
+        find(&mut self.unanswered, number)
     }
 
     fn drop_done(&mut self) {
@@ -776,9 +780,8 @@ impl Lane {
         self.compacted = self.compacted.min(len);
     }
 
-    /// Forgets a connection that is closed. Nobody waits for the answers to its requests. Returns the number of bytes
-    /// of memory that are needed no more.
-    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) -> usize {
+    /// Forgets a connection that is closed. Nobody waits for the answers to its requests.
+    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) {
         if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
             let session = (session.slot, session.generation);
             if self.epochs.get(&session) == Some(&epoch) {
@@ -794,11 +797,12 @@ impl Lane {
         }
         let settled = self.settled;
         let page = self.awaited.remove(&Awaited::RoomForPage(slot, generation));
-        let Some(unanswered) = page.and_then(|number| self.find(number)) else { return 0 };
+        let Some(unanswered) = page.and_then(|number| find(&mut self.unanswered, number)) else { return };
         unanswered.has_answer = false;
-        let freed = if unanswered.number <= settled { unanswered.done() } else { 0 };
+        if unanswered.number <= settled {
+            self.bytes -= unanswered.done();
+        }
         self.drop_done();
-        freed
     }
 }
 
@@ -826,6 +830,11 @@ fn push(frames: &mut Vec<Vec<u8>>, item: Item<'_>) {
             frames.push(frame);
         }
     }
+}
+
+fn find(unanswered: &mut VecDeque<Unanswered>, number: u64) -> Option<&mut Unanswered> {
+    let at = unanswered.binary_search_by_key(&number, |unanswered| unanswered.number).ok()?;
+    unanswered.get_mut(at).filter(|unanswered| !unanswered.is_done)
 }
 
 fn publish_id(delivery: &SessionDelivery) -> Option<PacketId> {

@@ -31,7 +31,7 @@ use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{AckKind, Phase};
-use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
+use crate::ids::{ConnectionId, ShardId, ShardSet, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
 use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
@@ -39,6 +39,9 @@ use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
 /// Reason String for a connection whose SUBACK would have to wait for longer than `cluster.suback_timeout`.
 const UNKNOWN_HERE: &str =
     "Server busy: this node has not learned of the subscription in time; subscribe again";
+
+/// Part of `limits.memory_queued_max` that unanswered requests to one shard may take: one of so many.
+const SHARD_SHARE: u64 = 4;
 
 /// Decodes bytes as a frame between a worker and a shard, for the fuzz target.
 pub fn decode_frame_form(bytes: &[u8]) {
@@ -67,6 +70,9 @@ pub(super) struct Lanes {
     askers: Askers,
     /// Completions for connections of this worker that wait until nodes have reached route positions.
     waits: RouteWaits,
+    /// Shards with more than their share of requests that are not answered, as of the last turn. Publishers of messages
+    /// for them wait.
+    full: ShardSet,
     counters: LaneCounters,
 }
 
@@ -123,6 +129,7 @@ impl Lanes {
             reached: [0; SHARDS as usize],
             askers: Askers::default(),
             waits: RouteWaits::default(),
+            full: ShardSet::EMPTY,
             counters: LaneCounters::default(),
         }
     }
@@ -197,7 +204,27 @@ impl Worker {
         }
         // Behind the messages that this worker retains.
         self.send_reads();
+        self.note_full_shards();
         self.answer_refused(refused);
+    }
+
+    /// Notes the shards with more than their share of the memory for messages: one without a leader must not stop the
+    /// publishers of the others.
+    fn note_full_shards(&mut self) {
+        let max = self.settings.limits.memory_queued_max.bytes() / SHARD_SHARE / u64::from(self.node.workers);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.full = lanes.asking.full(max);
+        }
+    }
+
+    /// Shards for which publishers wait.
+    pub(super) fn full_shards(&self) -> ShardSet {
+        self.lanes.as_deref().map_or(ShardSet::EMPTY, |lanes| lanes.full)
+    }
+
+    /// Bytes of requests to shards that are not answered.
+    pub(super) fn request_bytes(&self) -> u64 {
+        self.lanes.as_deref().map_or(0, |lanes| lanes.asking.bytes() as u64)
     }
 
     /// Gives the requests of this turn the next numbers of their lanes.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, ReasonCode, Version};
 use testkit::Endpoint;
-use testkit::packets::{Sent, connack, durable, message, pubrec};
+use testkit::packets::{Sent, connack, durable, message, puback, pubrec, v5};
 
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
 use crate::batch::Resume;
 use crate::ids::{SessionId, ShardSet};
+use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
 use crate::store::{Identity, Incarnation, Store};
 
@@ -70,7 +71,7 @@ fn sent(worker: &mut Worker) -> Vec<u64> {
     frames.iter().flat_map(numbers).collect()
 }
 
-/// Its shards would take them for requests of the connections that have ended.
+/// The shards would take them for requests of later connections.
 #[test]
 fn requests_of_the_turn_in_which_an_incarnation_ends_belong_to_it() {
     let mut worker = worker(Settings::default());
@@ -192,4 +193,107 @@ fn an_ignored_or_refused_message_was_not_dispatched() {
         let refused = u64::from(setting == PublishDenied::Reason);
         assert_eq!(client.worker.counters().publish_refused, refused);
     }
+}
+
+const PAYLOAD: usize = 60_000;
+const MEMORY: usize = 1 << 20;
+
+/// A client and shards that have subscriptions to topics `3`, `4` and so on, all without a leader.
+fn with_little_memory() -> Client {
+    let mut settings = Settings::default();
+    settings.limits.memory_queued_max = ::settings::ByteSize::mib(1);
+    let client = Client::connect(settings);
+    for shard in 3..13 {
+        let filter = shard.to_string();
+        let filter = mqtt::TopicFilter::parse(&filter).expect("a Topic Filter");
+        let (slot, generation, subscription_id, options) = (0, 0, 0, Default::default());
+        let route =
+            Route { slot, generation, subscription_id, index: shard, options, kind: RouteKind::Shard };
+        client.worker.node.routes.insert(filter, route).expect("there is room");
+    }
+    client
+}
+
+impl Client {
+    /// Goes on as another client on the same worker.
+    fn become_another(&mut self, client_id: &str) {
+        self.id = self.worker.open(NOW, None);
+        self.endpoint = Endpoint::new(Version::V5);
+        self.send(v5(client_id));
+        self.worker.outbox.take_requests();
+        self.worker.completion(Completion::Claimed(Claimed {
+            connection: self.id,
+            session_present: false,
+            session: None,
+            epoch: 0,
+            resume: None,
+        }));
+        assert_eq!(self.received(), [connack(false)]);
+    }
+
+    /// Publishes messages until the client has to wait, in turns of one message. Returns their number.
+    fn publish_until_it_waits(&mut self, topics: &[u16]) -> usize {
+        for (count, topic) in topics.iter().cycle().take(100).enumerate() {
+            self.send(message(&topic.to_string(), "x".repeat(PAYLOAD)).qos1(count as u16 + 1));
+            self.end_turn();
+            if self.waits() {
+                return count;
+            }
+        }
+        100
+    }
+
+    fn waits(&mut self) -> bool {
+        let connection = self.worker.connections.occupant(self.id.slot).expect("it is connected");
+        connection.flow().blocked.is_some()
+    }
+
+    fn end_turn(&mut self) {
+        self.worker.pass_requests(NOW);
+        self.worker.end_turn();
+    }
+
+    /// Answers the requests of a shard up to a number.
+    fn answer(&mut self, shard: ShardId, numbers: std::ops::RangeInclusive<u64>) {
+        for number in numbers {
+            let lanes = self.worker.lanes.as_mut().expect("it is in a cluster");
+            let token = lanes.asking.answered(shard, number).expect("a publisher waits");
+            self.worker.answer(token, ReasonCode::Success);
+        }
+        self.end_turn();
+    }
+}
+
+#[test]
+fn a_shard_without_a_leader_holds_no_more_than_its_share_of_memory() {
+    let mut client = with_little_memory();
+    let count = client.publish_until_it_waits(&[3]);
+    assert_eq!(count, MEMORY / 4 / PAYLOAD + 1);
+    let bytes = client.worker.lane_counters().unanswered_bytes;
+    assert!((count * PAYLOAD..count * (PAYLOAD + 500)).contains(&(bytes as usize)), "{bytes}");
+    let published = client.worker.published().request_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((published, client.worker.counters().publishers_blocked), (bytes, 1));
+    client.become_another("d");
+    assert_eq!(client.publish_until_it_waits(&[3]), 0, "other clients wait, too");
+    client.become_another("e");
+    assert!(client.publish_until_it_waits(&[4]) > 0, "the publishers of other shards go on");
+    client.answer(SHARD, 1..=2);
+    client.become_another("f");
+    assert!(client.publish_until_it_waits(&[3]) > 0);
+}
+
+/// Another one gets a share of what is left.
+#[test]
+fn a_publisher_holds_no_more_than_its_share_of_memory() {
+    let mut client = with_little_memory();
+    let topics: Vec<u16> = (3..13).collect();
+    let count = client.publish_until_it_waits(&topics);
+    let half = MEMORY / 2 / PAYLOAD;
+    assert!((half..=half + 1).contains(&count), "{count} messages");
+    assert!(!client.worker.node.is_overloaded(), "others go on");
+    client.answer(SHARD, 1..=1);
+    assert_eq!(client.received(), [puback(1)]);
+    assert!(!client.waits());
+    client.become_another("d");
+    assert!(client.publish_until_it_waits(&topics) > 1);
 }

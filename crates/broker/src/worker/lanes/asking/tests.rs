@@ -180,7 +180,7 @@ fn a_session_is_released_at_once_without_messages_on_the_way() {
     assert!(numbers(&mut asking).is_empty(), "and nobody gets it any more");
 }
 
-/// Its client may close connections for as long as a shard has no leader.
+/// A client may close connections for as long as a shard has no leader.
 #[test]
 fn messages_of_a_closed_connection_keep_no_memory() {
     let mut asking = asking();
