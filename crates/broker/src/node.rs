@@ -610,9 +610,11 @@ impl Node {
     }
 
     /// Reason why the log accepts no message now. It is checked once for each message, before the message is
-    /// dispatched: when one shard has accepted it, no other may refuse it.
+    /// dispatched: when one shard has accepted it, no other may refuse it. In a cluster whose shards have replicas it
+    /// does not depend on this node: another one leads then.
     pub(crate) fn refusal(&self) -> Option<ReasonCode> {
-        self.log.as_ref().and_then(|log| match log.condition() {
+        let log = self.log.as_ref().filter(|_| self.own.is_none());
+        log.and_then(|log| match log.condition() {
             Condition::Good => None,
             Condition::Full => Some(ReasonCode::QuotaExceeded),
             Condition::Failed => Some(ReasonCode::ImplementationSpecificError),

@@ -396,6 +396,14 @@ impl RaftLog {
         self.hard.vote.as_ref() == Some(leader) && self.terms.get(last.index) == Some(last)
     }
 
+    /// Returns whether this is the last leader that the replica knows, and the log has its entries up to this one
+    /// durably.
+    pub fn has_durably(&self, leader: &Vote, last: Option<LogId>) -> bool {
+        let durable = self.durable.max(self.checkpoint.durable);
+        let is_durable = last.is_none_or(|last| log_index(last.index) <= durable);
+        self.hard.vote.as_ref() == Some(leader) && self.last() >= last && is_durable
+    }
+
     /// Index of the first entry.
     fn first(&self) -> u64 {
         self.purged.map_or(0, |purged| purged.index + 1)
@@ -858,7 +866,8 @@ impl RaftLogStorage<Types> for Store {
         receiver.await.map_err(|_| self.failure())
     }
 
-    /// Writes without waiting: the entry stays committed even if this write is lost.
+    /// Writes without waiting: the entry stays committed even if this write is lost. A full disk has room for votes
+    /// alone.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         if mutated(Mutation::ForgetCommitted) {
             return Ok(());
@@ -866,7 +875,9 @@ impl RaftLogStorage<Types> for Store {
         let mut raft_log = self.lock();
         if raft_log.hard.committed < committed {
             raft_log.hard.committed = committed;
-            raft_log.write_hard_state();
+            if !raft_log.log.is_full() {
+                raft_log.write_hard_state();
+            }
         }
         Ok(())
     }

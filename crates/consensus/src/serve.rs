@@ -120,6 +120,8 @@ impl Server {
                 })
             }
             Body::Transfer { vote, to, last } => {
+                // After a start, `openraft` knows which entries are durable only when others are appended.
+                let last = last.filter(|last| !self.store.lock().has_durably(&vote, Some(*last)));
                 let request = TransferLeaderRequest::new(vote, to, last);
                 let done = raft.handle_transfer_leader(request).await.ok()?.is_ok();
                 Some(Body::Transferred { done })

@@ -126,14 +126,18 @@ impl Lone {
     }
 
     fn on(config: Config) -> Self {
+        Self::on_disk(&FaultDisk::new(1), config)
+    }
+
+    fn on_disk(disk: &FaultDisk, config: Config) -> Self {
         let recorder = EventRecorder::default();
         let options = Options { segment_bytes: 64 << 10, entropy: Some([1; 48]), ..Options::default() };
-        let disk = Arc::new(FaultDisk::new(1));
-        let opened = storage::open(disk, options, recorder.listener(), &mut |_| ()).expect("a new log");
-        let log = opened.log.clone();
-        let group = Group::start(Time(0), config, opened.log, STORAGE_GROUPS, &[], Counting::default());
+        let disk = Arc::new(disk.clone());
+        let opened = storage::open(disk, options, recorder.listener(), &mut |_| ()).expect("a log");
+        let (log, found) = (opened.log.clone(), opened.recovery.groups);
+        let group = Group::start(Time(0), config, opened.log, STORAGE_GROUPS, &found, Counting::default());
         Self {
-            group: group.expect("nothing is there yet"),
+            group: group.expect("nothing is damaged"),
             writer: opened.writer,
             recorder,
             log,
@@ -296,6 +300,31 @@ fn a_leader_whose_log_has_failed_stops_leading() {
     (0..6).for_each(|_| lone.passes());
     let event = std::iter::from_fn(|| lone.group.poll_event()).find(|event| event.request == asked);
     assert!(event.is_some_and(|event| event.outcome.is_err()));
+}
+
+/// A transfer needs no entry that is appended after the start.
+#[test]
+fn a_replica_that_was_restarted_takes_over_from_the_same_leader() {
+    let disk = FaultDisk::new(1);
+    let config = || Config::new(GROUP, OWN, member(OWN), 1);
+    let mut lone = Lone::on_disk(&disk, config());
+    follows(&mut lone, 10, 10, Some(9));
+    drop(lone);
+    let mut lone = Lone::on_disk(&disk.kill(), config());
+    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
+    let mut transfers = |last| {
+        lone.receives(Body::Transfer { vote, to: OWN, last: Some(wire::log_id(1, last)) });
+        (0..3).for_each(|_| lone.passes());
+        lone.answers()
+    };
+    let is_candidate =
+        |bodies: &[Body]| bodies.iter().any(|body| matches!(body, Body::Vote { is_transfer: true, .. }));
+    let answers = transfers(10);
+    assert!(answers.contains(&Body::Transferred { done: false }), "it lacks an entry: {answers:?}");
+    assert!(!is_candidate(&answers));
+    let answers = transfers(9);
+    assert!(answers.contains(&Body::Transferred { done: true }), "{answers:?}");
+    assert!(is_candidate(&answers));
 }
 
 /// A follower with a small cache, whose leader is the test. It has these entries, and the leader has committed all of

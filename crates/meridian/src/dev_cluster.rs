@@ -26,9 +26,6 @@ pub struct Size {
 const NODES_MAX: u8 = 20;
 /// Port for links minus port for clients: as 7883 is to 1883.
 const CLUSTER_PORT: u16 = 6000;
-/// Number of cores that have each durable session, when there are as many, and the setting for that.
-const REPLICAS: u8 = 3;
-const REPLICAS_SETTING: &str = "cluster.replicas";
 /// Maximum time until all nodes reach each other.
 const START: Duration = Duration::from_secs(60);
 /// Maximum time until a node that is asked to stop has ended.
@@ -161,9 +158,6 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
         if let Some(workers) = &args.workers {
             add("--workers", workers.clone());
         }
-        if size.cores >= REPLICAS && !sets_replicas(args) {
-            add("--set", format!("{REPLICAS_SETTING}={REPLICAS}"));
-        }
         for setting in &args.set {
             add("--set", setting.clone());
         }
@@ -171,13 +165,6 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
         nodes.push(Node { name, role, mqtt: at(mqtt), http: at(http), log, arguments, process: None });
     }
     Ok(nodes)
-}
-
-/// Returns whether the operator has chosen on how many cores durable sessions are.
-fn sets_replicas(args: &ConfigArgs) -> bool {
-    let is_it =
-        |setting: &String| setting.split('=').next().is_some_and(|key| key.trim() == REPLICAS_SETTING);
-    args.set.iter().any(is_it) || std::env::var_os("MERIDIAN__CLUSTER__REPLICAS").is_some()
 }
 
 /// Writes the secret once and keeps it, so that nodes that are started alone find the others.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use broker::{
-    Agreement, AgreementEvent, CommittedBatch, Frame, PeerFrame, ReplicaProgress, ShardId, Step, StoreEvent,
-    Time,
+    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, PeerFrame, ReplicaProgress, ShardId, Step,
+    StoreEvent, Time,
 };
 use consensus::{
     Answer, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult, Outcome,
@@ -21,7 +21,7 @@ use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
 use crate::frame::ShardFrame;
 use crate::log::{RecordForm, group_of, votes_of};
 use crate::members::{Next, TargetMembers};
-use crate::transfer::{LeadershipTransfer, TransferPermit};
+use crate::transfer::{LeadershipTransfer, NO_ROOM_AGAIN, TransferPermit};
 
 /// An event for the agreement of a shard.
 #[derive(Debug)]
@@ -95,6 +95,8 @@ pub struct ShardAgreement {
     role: Role,
     members: MemberChanges,
     transfer: LeadershipTransfer,
+    /// Time of the next [`ShardFrame::NoRoom`], while the log is full.
+    no_room_due: link::Time,
     /// Batches that wait until the replica takes them.
     proposals: VecDeque<Arc<Vec<u8>>>,
     /// Sizes of own batches that are not committed, and their sum.
@@ -273,6 +275,7 @@ impl ShardAgreement {
             role: Role::Follows,
             members: MemberChanges { target: None, change: None, due: link::Time::NEVER },
             transfer: LeadershipTransfer::new(),
+            no_room_due: link::Time::NEVER,
             proposals: VecDeque::new(),
             uncommitted: (VecDeque::new(), 0),
             earlier: 0,
@@ -324,6 +327,7 @@ impl ShardAgreement {
                     self.schedule(Requested::Bodies(read));
                 }
             }
+            Some(ShardFrame::NoRoom) => self.transfer.has_no_room(self.now, from),
             Some(ShardFrame::Bodies(piece)) => {
                 let bodies = self.exchange.received(self.now, from, piece);
                 self.steps.extend(bodies.map(Step::Bodies));
@@ -457,9 +461,26 @@ impl ShardAgreement {
         self.replica.turn(self.now);
     }
 
+    /// Says to the leader that this replica should not lead, because its log is full.
+    fn report_no_room(&mut self) {
+        if !self.transfer.is_full() || self.no_room_due > self.now {
+            return;
+        }
+        self.no_room_due = self.now.after(NO_ROOM_AGAIN);
+        if let Some(to) = self.leader().filter(|_| matches!(self.role, Role::Follows)) {
+            self.frames.push_back(Frame { to: to.0, bytes: ShardFrame::NoRoom.encode() });
+        }
+    }
+
     fn transfer_ended(&self, outcome: &Result<Outcome, Undecided>) {
         let shard = self.shard.0;
         match outcome {
+            Ok(_) if self.transfer.is_full() => {
+                tracing::warn!(
+                    shard,
+                    "the leadership of a shard was transferred: the disk of this core is full"
+                );
+            }
             Ok(_) => tracing::info!(shard, "the leadership of a shard was transferred: leaders are spread"),
             Err(why) => {
                 tracing::warn!(shard, %why, "transfer of the leadership of a shard given up; it is tried again")
@@ -623,12 +644,21 @@ impl Agreement for ShardAgreement {
         self.replica.lost(NodeId(node));
     }
 
+    fn set_condition(&mut self, condition: Condition) {
+        let is_full = condition == Condition::Full;
+        if is_full != self.transfer.is_full() {
+            self.transfer.set_full(self.now, is_full);
+            self.no_room_due = if is_full { self.now } else { link::Time::NEVER };
+        }
+    }
+
     fn turn(&mut self, now: Time) {
         self.now = self.now.max(link_time(now));
         self.replica.turn(self.now);
         self.follow_role();
         self.change_members();
         self.transfer_leadership();
+        self.report_no_room();
         if !self.proposals.is_empty() {
             self.send_proposals();
             self.replica.turn(self.now);
@@ -653,7 +683,8 @@ impl Agreement for ShardAgreement {
             .min(reading)
             .min(self.exchange.due())
             .min(self.members.next_look())
-            .min(self.next_transfer());
+            .min(self.next_transfer())
+            .min(self.no_room_due);
         // Rounded up: a turn in the same millisecond would come too early.
         if due == link::Time::NEVER { Time::NEVER } else { Time(due.0.div_ceil(1000)) }
     }

@@ -4,6 +4,7 @@
 //! 0 replica   a frame of the group
 //! 1 fetch     number u64, key u64 of each message
 //! 2 bodies    number u64 of the request, offset u64, total u64, bytes
+//! 3 no room   nothing
 //! ```
 //!
 //! The bytes of 2 at the offset 0 up to the total are records: index u64, length u64, messages in the form of
@@ -24,6 +25,8 @@ pub enum ShardFrame<'a> {
         keys: Vec<MessageKey>,
     },
     Bodies(Piece<'a>),
+    /// The log of the sender is full: it should not lead. Repeated while that is so.
+    NoRoom,
 }
 
 /// A piece of the answer to a request for messages.
@@ -56,6 +59,7 @@ impl<'a> ShardFrame<'a> {
                 [number, offset, total].into_iter().for_each(|field| out.extend(field.to_le_bytes()));
                 out.extend_from_slice(bytes);
             }
+            Self::NoRoom => out.push(3),
         }
         out
     }
@@ -81,6 +85,7 @@ impl<'a> ShardFrame<'a> {
                 let end = offset.checked_add(rest.len() as u64)?;
                 (end <= total).then_some(Self::Bodies(Piece { number, offset, total, bytes: rest }))
             }
+            3 => rest.is_empty().then_some(Self::NoRoom),
             _ => None,
         }
     }
@@ -122,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn frames() -> [(ShardFrame<'static>, &'static [u8]); 3] {
+    fn frames() -> [(ShardFrame<'static>, &'static [u8]); 4] {
         let keys = vec![MessageKey::new(1, 16), MessageKey::new(2, 0)];
         let piece = Piece { number: 7, offset: 2, total: 5, bytes: b"xyz" };
         [
@@ -132,6 +137,7 @@ mod tests {
                 b"\x01\x07\0\0\0\0\0\0\0\x02\0\x02\0\0\0\0\0\0\0\x04\0\0\0\0\0",
             ),
             (ShardFrame::Bodies(piece), b"\x02\x07\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0xyz"),
+            (ShardFrame::NoRoom, b"\x03"),
         ]
     }
 
@@ -158,7 +164,7 @@ mod tests {
         for frame in [unsorted, beyond, overflow] {
             assert_eq!(ShardFrame::decode(&frame.encode()), None, "{frame:?}");
         }
-        assert_eq!(ShardFrame::decode(&[3]), None);
+        assert_eq!(ShardFrame::decode(&[4]), None);
     }
 
     /// Changed and random bytes are refused, or are exactly one frame.
@@ -167,7 +173,7 @@ mod tests {
         let mut random = Random::new(1);
         let (mut accepted, mut refused) = (0, 0);
         for _ in 0..100_000 {
-            let mut bytes = frames()[random.below(3)].1.to_vec();
+            let mut bytes = frames()[random.below(4)].1.to_vec();
             for _ in 0..random.below(4) {
                 let at = random.below(bytes.len());
                 bytes[at] = random.byte();

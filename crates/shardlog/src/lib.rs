@@ -23,7 +23,7 @@ pub use agreement::{
 };
 pub use frame::ShardFrame;
 pub use log::{
-    EventForwarder, LogNotifier, META, MetaListener, ReadRequest, RecordForm, ShardLog, group_of,
+    EventForwarder, LogNotifier, META, MetaListener, ReadRequest, RecordForm, ShardLog, URGENT, group_of,
     is_of_agreement,
 };
 pub use members::TargetMembers;

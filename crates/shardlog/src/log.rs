@@ -15,13 +15,26 @@ use crate::agreement::AgreementInput;
 /// Groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
 
+/// Groups that a core can write although its disk is full, for as long as its reserve lasts: the meta group, for which
+/// other cores wait, and the votes for shards, without which no other core could lead them.
+pub const URGENT: [GroupId; 2 + SHARDS as usize] = {
+    let mut groups = [META[0]; 2 + SHARDS as usize];
+    groups[1] = META[1];
+    let mut shard = 0;
+    while shard < SHARDS {
+        groups[2 + shard as usize] = votes_of(ShardId(shard));
+        shard += 1;
+    }
+    groups
+};
+
 /// Returns the group of a shard's batches.
 pub fn group_of(shard: ShardId) -> GroupId {
     GroupId(shard.0 + 1)
 }
 
 /// Returns the group of the votes of a shard's replica.
-pub fn votes_of(shard: ShardId) -> GroupId {
+pub const fn votes_of(shard: ShardId) -> GroupId {
     GroupId(u16::MAX - 1 - shard.0)
 }
 

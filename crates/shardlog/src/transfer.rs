@@ -3,12 +3,16 @@
 //! A transfer stops the shard for the time of an election without a time-out, so it is made rarely: to a replica that
 //! has answered for some time and has nearly all entries, by a leader that has led for some time, for one shard of a
 //! core at a time.
+//!
+//! A leader whose log is full cannot store what it proposes. It transfers its leadership at once, to any replica that
+//! has room. Without room, a replica says so to the leader, and is not chosen.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use consensus::{ReplicaId, RequestId, Status};
+use consensus::{Progress, ReplicaId, RequestId, Status};
 use link::{NodeId, Time};
 
 /// Time for which a replica leads, and the preferred one answers, before the leadership is transferred.
@@ -30,6 +34,9 @@ const PAUSE_MIN: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// Time between two transfers of a core: requests that waited are sent again first.
 const NEXT_SHARD_AFTER: Duration = Duration::from_millis(250);
+/// Time after which a replica without room says so again, and time for which a leader remembers it.
+pub(crate) const NO_ROOM_AGAIN: Duration = Duration::from_secs(4);
+const NO_ROOM_KEPT: Duration = Duration::from_secs(10);
 /// Time after which the permit of a transfer ends by itself, if its replica has ended. A transfer is given up earlier.
 const PERMIT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -63,6 +70,10 @@ impl TransferPermit {
 #[derive(Debug)]
 pub(crate) struct LeadershipTransfer {
     preferred: Option<NodeId>,
+    /// The log of this replica is full.
+    is_full: bool,
+    /// Nodes whose log is full, and the times until which that is known.
+    without_room: BTreeMap<NodeId, Time>,
     /// Time since which this replica leads; `None` while it does not.
     leads_since: Option<Time>,
     /// Time since which the preferred replica answers.
@@ -81,6 +92,8 @@ impl LeadershipTransfer {
     pub fn new() -> Self {
         Self {
             preferred: None,
+            is_full: false,
+            without_room: BTreeMap::new(),
             leads_since: None,
             answers_since: None,
             request: None,
@@ -100,6 +113,26 @@ impl LeadershipTransfer {
         }
     }
 
+    /// Notes whether the log of this replica is full.
+    pub fn set_full(&mut self, now: Time, is_full: bool) {
+        self.is_full = is_full;
+        self.due = now;
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Notes that the log of another replica is full.
+    pub fn has_no_room(&mut self, now: Time, node: NodeId) {
+        self.without_room.retain(|_, until| *until > now);
+        self.without_room.insert(node, now.after(NO_ROOM_KEPT));
+    }
+
+    fn may_lead(&self, now: Time, node: NodeId) -> bool {
+        self.without_room.get(&node).is_none_or(|until| *until <= now)
+    }
+
     /// Notes that this replica leads and serves, or does so no more.
     pub fn leads(&mut self, now: Time, leads: bool) {
         self.leads_since = leads.then_some(now);
@@ -110,7 +143,8 @@ impl LeadershipTransfer {
 
     /// Time of the next call of [`Self::next`].
     pub fn due(&self) -> Time {
-        let looks = self.leads_since.is_some() && self.preferred.is_some() && self.request.is_none();
+        let has_reason = self.preferred.is_some() || self.is_full;
+        let looks = self.leads_since.is_some() && has_reason && self.request.is_none();
         if looks { self.due } else { Time::NEVER }
     }
 
@@ -126,7 +160,15 @@ impl LeadershipTransfer {
             return None;
         }
         self.due = now.after(LOOK_AGAIN);
-        let preferred = self.preferred?;
+        if self.is_full {
+            let to = self.with_room(now, own, status)?;
+            if !permit.take(now) {
+                self.due = now.after(NEXT_SHARD_AFTER);
+                return None;
+            }
+            return Some(to);
+        }
+        let preferred = self.preferred.filter(|preferred| self.may_lead(now, *preferred))?;
         let mut members = status.members.iter().filter(|(id, _)| status.voters.contains(id));
         let Some((to, _)) = members.find(|(_, member)| member.node == preferred) else {
             // The placement and the group differ for a moment.
@@ -171,6 +213,21 @@ impl LeadershipTransfer {
         Some(*to)
     }
 
+    /// Returns the other voter that answers and has most entries, of those whose log is not full.
+    fn with_room(&self, now: Time, own: ReplicaId, status: &Status) -> Option<ReplicaId> {
+        if status.is_changing {
+            return None;
+        }
+        let answers = |progress: &&Progress| {
+            let node = status.members.iter().find(|(id, _)| *id == progress.replica);
+            progress.replica != own
+                && status.voters.contains(&progress.replica)
+                && progress.silence.is_some_and(|silence| silence <= SILENCE_MAX)
+                && node.is_some_and(|(_, member)| self.may_lead(now, member.node))
+        };
+        status.progress.iter().filter(answers).max_by_key(|progress| progress.last).map(|it| it.replica)
+    }
+
     pub fn begun(&mut self, request: RequestId) {
         self.request = Some(request);
     }
@@ -190,7 +247,7 @@ impl LeadershipTransfer {
 mod tests {
     use std::collections::BTreeSet;
 
-    use consensus::{Member, Progress, Role};
+    use consensus::{Member, Role};
 
     use super::*;
 
@@ -324,6 +381,34 @@ mod tests {
         );
         let goes_on = Status { last: Some(5_600), ..status(Some(0), 5_300) };
         assert_eq!(begins(&mut transfer, &permit, 22..23, &goes_on), [22]);
+    }
+
+    /// A full log is no reason to wait: the leader cannot store what it proposes.
+    #[test]
+    fn a_leader_without_room_transfers_at_once_to_a_replica_with_room() {
+        let mut both = status(Some(0), 4_000);
+        both.progress.push(Progress { replica: ReplicaId(3), last: Some(3_999), silence: Some(0) });
+        for preferred in [None, Some(NodeId(11)), Some(NodeId(13))] {
+            let permit = TransferPermit::default();
+            let mut transfer = LeadershipTransfer::new();
+            transfer.prefer(Time(0), preferred);
+            transfer.set_full(Time(0), true);
+            assert_eq!(transfer.due(), Time::NEVER, "it does not lead");
+            transfer.leads(Time(0), true);
+            assert_eq!(begins(&mut transfer, &permit, 0..1, &both), [0], "to the one with most entries");
+            transfer.has_no_room(Time(SECOND), NodeId(12));
+            assert_eq!(transfer.next(Time(SECOND), OWN, &both, &permit), Some(ReplicaId(3)));
+            permit.give_back(Time(SECOND), true);
+            transfer.has_no_room(Time(2 * SECOND), NodeId(13));
+            assert_eq!(begins(&mut transfer, &permit, 2..10, &both), NEVER, "none has room");
+            transfer.set_full(Time(11 * SECOND), false);
+            assert_eq!(begins(&mut transfer, &permit, 11..12, &both), NEVER);
+        }
+        // Nor does a preferred replica get a shard that it has no room for.
+        let (permit, good) = (TransferPermit::default(), status(Some(0), 5_000));
+        let mut transfer = leading(12);
+        transfer.has_no_room(Time(9 * SECOND), NodeId(12));
+        assert_eq!(begins(&mut transfer, &permit, 0..40, &good), [29]);
     }
 
     /// The preferred replica may fail each time, or its node may know another preferred one.

@@ -174,7 +174,7 @@ impl State {
             if let Some(shortage) = full.filter(|_| self.reported.is_none()) {
                 self.reported = full;
                 tracing::error!(
-                    "{shortage}: messages for durable sessions are refused until there is room (other work continues)"
+                    "{shortage}: this node stores no messages for durable sessions until there is room (other work continues)"
                 );
             }
             self.notices.push_back(full.map_or(Notice::Room, Notice::Full));

@@ -4,8 +4,8 @@
 
 mod all_cores;
 mod disks;
+mod each;
 mod full;
-mod shared;
 mod storm;
 mod test_cluster;
 mod views;
@@ -37,17 +37,18 @@ enum Fault {
     Fill(TargetRole),
     /// SIGKILL of all of many replicants at once, and a restart of all at once.
     JoinStorm,
-    /// SIGKILL of each core in turn. Sessions have replicas on all of them.
-    KillShared,
+    /// SIGKILL of each core in turn, of the first one with the loss of its disk.
+    KillEach,
 }
 
 impl Fault {
     fn setup(self) -> ClusterSetup {
         match self {
-            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores => ClusterSetup::Five,
+            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores | Self::KillEach => {
+                ClusterSetup::Five
+            }
             Self::Fill(_) => ClusterSetup::SmallDisks,
             Self::JoinStorm => ClusterSetup::Twenty,
-            Self::KillShared => ClusterSetup::Shared,
         }
     }
 }
@@ -59,28 +60,23 @@ enum ClusterSetup {
     /// The usual cluster, where each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
-    /// Cores that have replicas of all shards.
-    Shared,
 }
 
-const CLUSTER_SETUPS: [ClusterSetup; 4] =
-    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty, ClusterSetup::Shared];
+const CLUSTER_SETUPS: [ClusterSetup; 3] =
+    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
 
 impl ClusterSetup {
     fn plan(self) -> Plan {
-        // Each node has sessions of its own.
-        let own = &["cluster.replicas=0"];
-        let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: own };
+        let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: &[] };
         match self {
             Self::Five => five,
             Self::SmallDisks => Plan {
                 name: "disks",
                 disk_mib: Some(full::DISK_MIB),
-                settings: &["cluster.replicas=0", "storage.segment_size=1MiB", "storage.reserve=2MiB"],
+                settings: &["storage.segment_size=1MiB", "storage.reserve=2MiB"],
                 ..five
             },
             Self::Twenty => Plan { name: "twenty", replicants: 17, ..five },
-            Self::Shared => Plan { name: "shared", settings: &["cluster.replicas=3"], ..five },
         }
     }
 }
@@ -106,11 +102,11 @@ const FAULTS: [(&str, Fault); 13] = [
     ("fill-core", Fault::Fill(TargetRole::OtherCore)),
     ("fill-leader", Fault::Fill(TargetRole::Leader)),
     ("join-storm", Fault::JoinStorm),
-    (SHORT_SHARED, Fault::KillShared),
+    (SHORT_EACH, Fault::KillEach),
 ];
 /// Faults of `--short`.
 const SHORT: &str = "kill-leader";
-const SHORT_SHARED: &str = "kill-shared";
+const SHORT_EACH: &str = "kill-each";
 
 pub fn fault_names() -> [&'static str; FAULTS.len()] {
     FAULTS.map(|(name, _)| name)
@@ -173,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
     let begun = Instant::now();
     let mut results = CheckResults::default();
     let is_wanted = |name: &str| match &args.fault[..] {
-        [] => !args.short || name == SHORT || name == SHORT_SHARED,
+        [] => !args.short || name == SHORT || name == SHORT_EACH,
         some => some.iter().any(|wanted| wanted == name),
     };
     for setup in CLUSTER_SETUPS {
@@ -218,7 +214,7 @@ fn run_faults(
     for fault in faults {
         let suffered = match fault.1 {
             Fault::JoinStorm => storm::apply_fault(&mut test_cluster, results),
-            Fault::KillShared => shared::apply_fault(args, (program, directory), &mut test_cluster, results),
+            Fault::KillEach => each::apply_fault(args, (program, directory), &mut test_cluster, results),
             _ => apply_fault(args, (program, directory), &mut test_cluster, *fault, results),
         };
         if let Err(error) = suffered {
@@ -240,7 +236,7 @@ fn apply_fault(
     results: &mut CheckResults,
 ) -> Result<()> {
     let victim = match fault {
-        Fault::Roll | Fault::KillCores | Fault::JoinStorm | Fault::KillShared => None,
+        Fault::Roll | Fault::KillCores | Fault::JoinStorm | Fault::KillEach => None,
         Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
             Some(pick(test_cluster, target_role)?)
         }
@@ -250,7 +246,10 @@ fn apply_fault(
     let mut clients = Vec::new();
     for (name, expiry) in [("lasting", 3600), ("ephemeral", 0)] {
         let mut command = Command::new(program);
-        command.args(["bench", "ha", "--json", "--stay", "-q", "mixed", "-h", &hosts.join(",")]);
+        command.args(["bench", "ha", "--json", "-q", "mixed", "-h", &hosts.join(",")]);
+        if expiry == 0 {
+            command.arg("--stay");
+        }
         command.args(["--prefix", &format!("chaos-{name}"), "--expiry", &expiry.to_string()]);
         let numbers = [("--publishers", CLIENTS as u32), ("--subscribers", CLIENTS as u32)];
         let rate = [("-R", args.rate / 2), ("-s", args.size), ("--window", args.window)];
@@ -294,8 +293,7 @@ fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
         Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
-        // The sessions are on the other cores, too.
-        Fault::KillShared => Vec::new(),
+        Fault::KillEach => Vec::new(),
     }
 }
 
@@ -323,7 +321,7 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
         Fault::KillCores => "SIGKILL of all cores at once".to_owned(),
         Fault::Fill(it) => format!("no room on the disk of {}, {name}", target_role(it)),
         Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
-        Fault::KillShared => "SIGKILL of each core in turn, with sessions on all of them".to_owned(),
+        Fault::KillEach => "SIGKILL of each core in turn".to_owned(),
     }
 }
 
@@ -467,9 +465,8 @@ fn judge(
     let (mut promised, mut other) = (0, 0);
     for loss in &losses {
         let count = loss["lost"].as_u64().unwrap_or(0);
-        // Subscribers on the unreachable node may lack messages. Durable sessions may lack those that others had
-        // acknowledged while it was cut off; ephemeral ones may lack all of that time.
-        if away.contains(&place(loss, "subscriber")) {
+        // Ephemeral sessions on the unreachable node may lack messages of that time.
+        if expiry == 0 && away.contains(&place(loss, "subscriber")) {
             other += count;
         } else {
             promised += count;
@@ -514,6 +511,10 @@ fn judge(
         format!("{fault:?}, {name}: {} messages out of order", number("out_of_order"))
     });
     let lost = sessions_lost(verdict);
+    let twice = number("duplicated_qos2");
+    results.check(expiry == 0 || twice == 0, || {
+        format!("{fault:?}, {name}: {twice} messages of QoS 2 arrived twice")
+    });
     results.check(expiry == 0 || lost == 0, || format!("{fault:?}, {name}: {lost} sessions were lost"));
 }
 
@@ -527,25 +528,26 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn failures(fault: Fault, away: &[usize], subscriber: u64) -> usize {
+    fn failures(fault: Fault, expiry: u32, away: &[usize], subscriber: u64) -> usize {
         let verdict = json!({
             "acknowledged": 5, "clients": 1, "up_at_end": 1, "losses": [{ "lost": 2, "publisher": 0, "subscriber": subscriber, "qos": 1 }],
         });
         let mut results = CheckResults::default();
-        judge(fault, ("lasting", 3600), away, &verdict, &mut results);
+        judge(fault, ("of a test", expiry), away, &verdict, &mut results);
         results.failed.len()
     }
 
     #[test]
-    fn only_subscribers_on_an_unreachable_node_may_miss_messages() {
-        assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 2), 0);
-        assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 1), 1);
-        assert_eq!(failures(Fault::KillCores, &[0, 1, 2], 3), 1, "the replicant was reachable");
+    fn only_ephemeral_sessions_on_an_unreachable_node_may_miss_messages() {
+        assert_eq!(failures(Fault::Kill(TargetRole::Leader), 0, &[2], 2), 0);
+        assert_eq!(failures(Fault::Kill(TargetRole::Leader), 0, &[2], 1), 1);
+        assert_eq!(failures(Fault::Kill(TargetRole::Leader), 3600, &[2], 2), 1, "others have the session");
+        assert_eq!(failures(Fault::KillCores, 0, &[0, 1, 2], 3), 1, "the replicant was reachable");
         assert_eq!(
-            failures(Fault::Fill(TargetRole::Leader), &[], 2),
+            failures(Fault::Fill(TargetRole::Leader), 0, &[], 2),
             1,
             "a node with a full disk is not declared dead"
         );
-        assert_eq!(failures(Fault::Roll, &[0, 1, 2, 3, 4], 4), 0);
+        assert_eq!(failures(Fault::Roll, 0, &[0, 1, 2, 3, 4], 4), 0);
     }
 }

@@ -138,6 +138,8 @@ pub trait Agreement: Send {
     fn receive(&mut self, frame: PeerFrame);
     /// Handles the loss of the link to a node.
     fn link_lost(&mut self, node: u64);
+    /// Sets the condition of the node's log. A leader whose log is full transfers its leadership.
+    fn set_condition(&mut self, condition: Condition);
     /// Runs everything that is due.
     fn turn(&mut self, now: Time);
     /// Time of the next call of [`Self::turn`], at the latest.

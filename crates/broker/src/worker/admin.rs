@@ -6,8 +6,9 @@ use super::Worker;
 use super::lanes::Reader;
 use crate::admin::{
     AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
-    ConnectionDetail, Cursor, GroupWalk, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
-    RemoteConnection, Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
+    ConnectionDetail, Cursor, GroupWalk, Kicked, Matches, QueuePage, QueueState, Queued, Receiver,
+    ReceiverSearch, RemoteConnection, Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing,
+    queued,
 };
 use crate::connection::{Connection, Phase};
 use crate::groups::Member;

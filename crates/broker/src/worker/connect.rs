@@ -366,6 +366,14 @@ impl Worker {
         self.close_silently(slot);
     }
 
+    /// Refuses a client whose Client Identifier the shard has not given to it in time.
+    pub(super) fn claim_unanswered(&mut self, slot: u32) {
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        let (version, reason) = (connection.version, ReasonCode::ServerUnavailable);
+        self.report_refusal(slot, "client refused: the shard of its session does not answer", None, reason);
+        self.refuse_connect_silently(slot, version, reason, Some(refusals::NO_ANSWER));
+    }
+
     pub(super) fn claim_refused(&mut self, id: ConnectionId, reason: ReasonCode) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         if connection.phase == Phase::Claiming {

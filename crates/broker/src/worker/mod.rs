@@ -584,7 +584,10 @@ impl Worker {
                         return self.wheel.arm(again, slot, timer.generation, TimerKind::Connect);
                     }
                     self.counters.connect_timeouts += 1;
-                    self.close_silently(slot);
+                    match connection.phase {
+                        Phase::Claiming => self.claim_unanswered(slot),
+                        _ => self.close_silently(slot),
+                    }
                 } else if !std::mem::replace(&mut connection.marks.keep_alive_timed, true) {
                     self.check_keep_alive(timer);
                 }

@@ -77,6 +77,9 @@ pub fn connect(reason: ReasonCode) -> Option<&'static str> {
     }
 }
 
+/// Reason String for a client whose session cannot be reached.
+pub const NO_ANSWER: &str =
+    "the nodes that store the sessions do not answer: try again later, or another node";
 /// Reason String for a client whose Will is denied.
 pub const WILL_DENIED: &str = "access control does not allow this client to publish its Will Message";
 pub const WILL_TOO_LARGE: &str = "the Will Message is larger than this node accepts";

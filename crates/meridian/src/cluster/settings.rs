@@ -65,10 +65,10 @@ section! {
         /// Time that the API and `ctl` wait for the answer of another node. Nodes that do not answer in time are
         /// named in the response.
         pub request_timeout: Duration = "3s" in "100ms..=1m", at start;
-        /// Number of cores that have each durable session with its queue, and each retained message. With 0 each node
-        /// keeps those of its own clients, in one copy. All nodes have the same number, and it stays when the cluster
-        /// is founded.
-        pub replicas: u8 = "0" in "0..=7", at start;
+        /// Number of cores that have each durable session with its queue, and each retained message; all cores, while
+        /// there are fewer. The cluster keeps the number with which it is founded. With 0 on all nodes, each node keeps
+        /// those of its own clients, in one copy.
+        pub replicas: u8 = "3" in "0..=7", at start;
         /// Cores that should lead the shards of `replicas`: `spread` gives each core as many as the others.
         /// `region:NAME` does so with the cores of a region, such as that of most clients. A core without a replica
         /// leads none. All cores have the same value.

@@ -160,8 +160,7 @@ impl Store {
         let options = storage::Options {
             segment_bytes: settings.segment_size.bytes() / 512 * 512,
             reserve_bytes: settings.reserve.bytes(),
-            // Other cores wait for the commits of the meta group.
-            urgent: if log_use.is_core { &shardlog::META } else { &[] },
+            urgent: if log_use.is_core { &shardlog::URGENT } else { &[] },
             now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
             ..storage::Options::default()
         };

@@ -164,7 +164,7 @@ impl AgreedShards {
             Host {
                 machine: Machine::new(random.draw()),
                 setup: Setup {
-                    urgent: &[],
+                    urgent: &shardlog::URGENT,
                     settings: settings.clone(),
                     rules: Arc::default(),
                     workers: 1 + random.below(3) as u16,

@@ -220,7 +220,7 @@ impl Plan {
         }
         faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();
-        setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::META);
+        setups[..cores].iter_mut().for_each(|setup| setup.urgent = &shardlog::URGENT);
         // These draws are separate, too.
         let mut of_shards = Random::new(seed ^ 0x5A_D5);
         let places_shards = of_shards.percent(30);

@@ -1,4 +1,5 @@
 //! All cores are killed at once. Replicants continue with everything that needs no agreement, and report their state.
+//! They take no new clients, because nobody can tell whether another node has a client of the same name.
 //! After the restart of the cores the cluster recovers.
 
 use super::test_cluster::TestCluster;
@@ -19,11 +20,14 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
     let (cores, replicants): (Vec<usize>, Vec<usize>) =
         (0..test_cluster.nodes.len()).partition(|at| test_cluster.nodes[*at].is_core);
     test_cluster.ctl(replicants[0], &["ban", "add", "client-id", BANNED])?;
-    let mut receivers = Vec::new();
+    let (mut receivers, mut senders) = (Vec::new(), Vec::new());
     for at in &replicants {
-        let mut client = Client::connect(test_cluster.nodes[*at].mqtt, &format!("chaos-apart-to-{at}"))?;
+        let address = test_cluster.nodes[*at].mqtt;
+        let mut client = Client::connect(address, &format!("chaos-apart-to-{at}"))?;
         client.subscribe("chaos-apart/+", 1, "cluster")?;
         receivers.push(client);
+        let sender = |qos: u8| Client::connect(address, &format!("chaos-apart-{qos}-from-{at}"));
+        senders.push([sender(0)?, sender(1)?]);
     }
     test_cluster.kill_at_once(&cores)?;
     let begun = Instant::now();
@@ -36,18 +40,20 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
     };
     timed("the replicants report that no majority lets them acknowledge", begun, know, results)?;
     let since = Instant::now();
-    for at in &replicants {
+    for (at, [at_qos_0, at_qos_1]) in replicants.iter().zip(&mut senders) {
         let said = test_cluster.ctl(*at, &["cluster", "status"])?;
         let name = &test_cluster.nodes[*at].name;
         results.check(said.contains("! "), || {
             format!("ctl cluster status at {name} reports no problem: {said}")
         });
-        results
-            .check(!acknowledges(test_cluster, *at)?, || format!("{name} acknowledges and reaches no core"));
+        results.check(!acknowledges(at_qos_1), || format!("{name} acknowledges and reaches no core"));
         let refused = test_cluster.ctl(*at, &["ban", "add", "client-id", "chaos-nobody"]);
         results.check(refused.is_err(), || format!("a change at {name} is applied, and no core has agreed"));
-        serve(test_cluster, (*at, &replicants), &mut receivers, results)?;
+        serve(test_cluster, (*at, &replicants), (at_qos_0, &mut receivers), results)?;
     }
+    let new = Client::connect(test_cluster.nodes[replicants[0]].mqtt, "chaos-new");
+    let refused = new.map_or_else(|why| format!("{why:#}"), |_| "it is accepted".to_owned());
+    results.check(refused.contains("88"), || format!("a new client is not refused with 0x88: {refused}"));
     child::until(WITHOUT.saturating_sub(since.elapsed()), || None::<()>);
     let begun = Instant::now();
     for at in &cores {
@@ -69,12 +75,12 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
 fn serve(
     test_cluster: &TestCluster,
     (at, replicants): (usize, &[usize]),
-    receivers: &mut [Client],
+    (sender, receivers): (&mut Client, &mut [Client]),
     results: &mut CheckResults,
 ) -> Result<()> {
     let from = &test_cluster.nodes[at];
     let topic = format!("chaos-apart/{}", from.name);
-    Client::connect(from.mqtt, "chaos-apart-from")?.publish(&topic, &from.name, 0, false)?;
+    sender.publish(&topic, &from.name, 0, false)?;
     for (to, receiver) in replicants.iter().zip(receivers) {
         let came = receiver.receive(ARRIVAL)?;
         let is_so = came.is_some_and(|message| message.payload == from.name);
@@ -87,8 +93,7 @@ fn serve(
 }
 
 /// Returns whether a message of QoS 1 without subscribers is acknowledged there.
-fn acknowledges(test_cluster: &TestCluster, at: usize) -> Result<bool> {
-    let mut client = Client::connect(test_cluster.nodes[at].mqtt, "chaos-whether")?;
+fn acknowledges(client: &mut Client) -> bool {
     client.be_patient(HELD);
-    Ok(client.publish("chaos-nobody", "whether", 1, false).is_ok())
+    client.publish("chaos-nobody", "whether", 1, false).is_ok()
 }

@@ -1,5 +1,5 @@
-//! A core whose disk is full. It reports that, stores nothing new, and disturbs no other node. When space is free, it
-//! catches up.
+//! A core whose disk is full. It reports that and stores nothing new. The other cores lead its shards, and no client
+//! notices. When space is free, it catches up.
 
 use super::test_cluster::TestCluster;
 use super::{CheckResults, disks, exchange, timed};
@@ -142,13 +142,11 @@ fn change(test_cluster: &TestCluster, at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks operations that a full disk must not stop, and those that it must.
+/// Checks operations that a full disk must not stop. Two other cores store what this one cannot.
 fn goes_on(test_cluster: &TestCluster, victim: usize, results: &mut CheckResults) -> Result<()> {
-    let refused = keeps(test_cluster, victim, "not kept")
-        .map_or_else(|why| format!("{why:#}"), |()| "it is stored".to_owned());
-    results.check(refused.contains("0x97"), || {
-        format!("a message that must be stored on a full disk is not refused with 0x97: {refused}")
-    });
+    let begun = Instant::now();
+    let others_keep = || keeps(test_cluster, victim, "kept by others").ok();
+    timed("a message that two others store is acknowledged there", begun, others_keep, results)?;
     exchange(test_cluster, results)?;
     for at in 0..test_cluster.nodes.len() {
         let name = &test_cluster.nodes[at].name;

@@ -322,10 +322,14 @@ impl Node {
     }
 }
 
-/// Returns whether a process runs. An ended one is a zombie until its parent has waited for it.
+/// Returns whether a process runs. An ended one is a zombie until its parent has waited for it. While other threads of a
+/// zombie are left, its ports and files are in use.
 fn is_running(id: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    // Fields of proc(5) from the third one on: the state, and the number of threads.
+    let threads = rest.split(' ').nth(17).and_then(|count| count.parse().ok()).unwrap_or(0);
+    !rest.starts_with(['Z', 'X']) || threads > 1
 }
 
 fn lines(process: &mut Guarded) -> Result<Receiver<String>> {

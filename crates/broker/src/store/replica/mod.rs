@@ -140,13 +140,17 @@ impl Replica {
     pub fn new(
         state: Shard,
         log: Option<Arc<dyn StoreLog>>,
-        agreement: Option<Box<dyn Agreement>>,
+        mut agreement: Option<Box<dyn Agreement>>,
         hash_key: [u8; 16],
     ) -> Self {
+        let condition = log.as_ref().map_or(Condition::Good, |log| log.condition());
+        if let Some(agreement) = &mut agreement {
+            agreement.set_condition(condition);
+        }
         Self {
             id: ShardId(state.id()),
             ahead_bytes: log.as_ref().map_or(u64::MAX, |log| log.ahead_bytes()),
-            condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
+            condition,
             proposals: Proposals::starting_at(state.now()),
             appended: Appended::starting_after(state.applied()),
             applying: Applying::new(hash_key),
@@ -250,7 +254,10 @@ impl Replica {
             StoreEvent::Vacate(vacate) => self.vacate(vacate),
             StoreEvent::Kept { records, failed } => self.kept(records, failed),
             StoreEvent::KeptDurable(records) => self.kept_durable(records),
-            StoreEvent::Condition(condition) => self.condition = condition,
+            StoreEvent::Condition(condition) => {
+                self.condition = condition;
+                self.with_agreement(|agreement| agreement.set_condition(condition));
+            }
             StoreEvent::Agreement(event) => {
                 self.with_agreement(|agreement| agreement.handle(event));
                 self.read_held();
