@@ -187,7 +187,7 @@ def grows(_):
 
 
 def wills(_):
-    """cluster: the Will of a durable session whose node was killed is published once that node is back"""
+    """cluster: the Will of a durable session whose node was killed is published by the others"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -206,8 +206,6 @@ def wills(_):
         last.process.wait(20)
         mortal.wait(20)
         until(lambda: states(first)["n3"] == "dead", "its node is dead", 60)
-        start(nodes, ports, secret, "n3")
-        last.ctl("health", "--wait", "30s")
         assert select.select([subscriber.stdout], [], [], 30)[0], "no message arrives"
         assert subscriber.stdout.readline().split() == ["will/mortal", b"gone".hex()]
     finally:
@@ -605,7 +603,7 @@ def restored(_):
 
 
 def full(_):
-    """cluster: a core with a full disk reports it, stores nothing, still votes, affects no other node, and catches up when there is space"""
+    """cluster: a core with a full disk reports it, stores nothing, still votes, no client notices, and it catches up when there is space"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -658,8 +656,7 @@ def full(_):
         assert said(last, "ERROR", "disk is full"), (last.directory / "node.log").read_text()[-2000:]
         figures = last.text("metrics", "meridian_storage_condition")
         assert 'meridian_storage_condition{condition="full"} 1\n' in figures, figures
-        refused = publish()
-        assert "Quota exceeded" in refused, refused
+        until(lambda: publish() == "", "two other cores store what this one cannot", 20)
         # Use up the reserve too.
         for number in range(30):
             filters = [f"{number}/{part}/{'x' * 60_000}" for part in range(8)]

@@ -43,7 +43,7 @@ impl Record {
     }
 }
 
-/// What a log is after it has dropped groups that have no owner.
+/// State of a log after it has dropped groups that have no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDrop {
     /// The same log. The owner has noted that the groups may be gone.

@@ -322,8 +322,8 @@ impl Node {
     }
 }
 
-/// Returns whether a process runs. An ended one is a zombie until its parent has waited for it. While other threads of a
-/// zombie are left, its ports and files are in use.
+/// Returns whether a process runs. An ended one is a zombie until its parent has waited for it. While other threads of
+/// a zombie are left, its ports and files are in use.
 fn is_running(id: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
