@@ -354,7 +354,8 @@ def leaves_once(_):
     first, second, last = nodes.values()
     secret = first.directory / "cluster.secret"
     secret.write_text("a secret that is long enough")
-    long = ["cluster.lease=10s", "cluster.silence_max=10s", "node.shutdown_timeout=20s"]
+    # With replicas, a core that leaves waits for their copies, here for ten minutes.
+    long = ["cluster.lease=10s", "cluster.silence_max=10s", "node.shutdown_timeout=20s", "cluster.replicas=0"]
     leave = lambda node, **more: node.ctl("--yes", "cluster", "leave", **more)
     try:
         for name in nodes:
@@ -549,7 +550,7 @@ def damaged(_):
         last.run("storage", "repair", str(data))
         (data / "storage").rename(data / "damaged")
         (data / "storage.repaired").rename(data / "storage")
-        refused("must come back as another", "start the node with an empty one")
+        refused("without the file `replicas`", "with an empty data directory")
         data.rename(last.directory / "moved")
         start(nodes, ports, secret, "n3")
         last.ctl("health", "--wait", "30s")
@@ -562,7 +563,7 @@ def damaged(_):
 
 
 def restored(_):
-    """cluster: a core that is started from a backup lacks its later votes and joins as another replica"""
+    """cluster: a core is not started from a backup, which lacks its later votes; with an empty directory it joins as another replica"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, last = nodes["n1"], nodes["n3"]
@@ -591,6 +592,10 @@ def restored(_):
         last.stop()
         storage.rename(last.directory / "lost")
         last.run("storage", "restore", str(last.directory / "backup"), str(last.directory / "data"))
+        start(nodes, ports, secret, "n3")
+        assert last.process.wait(30) == 1
+        assert said(last, "ERROR", "with an empty data directory"), (last.directory / "node.log").read_text()[-2000:]
+        (last.directory / "data").rename(last.directory / "restored")
         start(nodes, ports, secret, "n3")
         last.ctl("health", "--wait", "30s")
         until(lambda: health(last)[0] == 200, "it takes part again", 30)

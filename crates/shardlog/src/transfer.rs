@@ -408,7 +408,7 @@ mod tests {
         let (permit, good) = (TransferPermit::default(), status(Some(0), 5_000));
         let mut transfer = leading(12);
         transfer.has_no_room(Time(9 * SECOND), NodeId(12));
-        assert_eq!(begins(&mut transfer, &permit, 0..40, &good), [29]);
+        assert_eq!(begins(&mut transfer, &permit, 0..39, &good), [29]);
     }
 
     /// The preferred replica may fail each time, or its node may know another preferred one.
