@@ -412,6 +412,8 @@ report! {
     agreed_announced,
     /// Clients that were refused because a node did not know the routes of their sessions in time.
     agreed_busy,
+    /// Clients that were refused because their shard did not answer in time.
+    agreed_unanswered,
     /// Connections whose own node did not know them in time.
     agreed_overdue,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.

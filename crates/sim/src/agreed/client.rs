@@ -226,6 +226,11 @@ impl Client {
                     cx.report.agreed_busy += 1;
                     return;
                 }
+                if reason == ReasonCode::ServerUnavailable {
+                    // Its shard has not answered within the time for CONNECT.
+                    cx.report.agreed_unanswered += 1;
+                    return;
+                }
                 assert_eq!(reason, ReasonCode::Success, "{}: nobody refuses it", self.name);
                 assert!(session_present || !self.has_session, "{}: the session is lost", self.name);
                 cx.report.agreed_resumed += u64::from(session_present);
