@@ -748,11 +748,15 @@ impl Node {
     fn waiting(&self) -> Waiting {
         let mut sum = Waiting::default();
         for worker in &self.published {
-            let offers = if self.own.is_some() { Published::get(&worker.offer_bytes) } else { 0 };
-            let requests = Published::get(&worker.request_bytes) + offers;
-            sum.all += Published::get(&worker.queued_bytes) + requests;
+            sum.all += Published::get(&worker.queued_bytes);
             sum.absent += Published::get(&worker.offline_bytes);
-            sum.requests += requests;
+        }
+        if self.own.is_some() {
+            let requests = |worker: &Published| {
+                Published::get(&worker.request_bytes) + Published::get(&worker.offer_bytes)
+            };
+            sum.requests = self.published.iter().map(requests).sum();
+            sum.all += sum.requests;
         }
         sum
     }

@@ -95,7 +95,7 @@ pub fn run(
         options.rounds
     );
     println!(
-        "asks no other node: ownership of clients across nodes does not exist yet. SUBACK `local` waits for no other node: its"
+        "asks the leader of the shard of its Client Identifier, which asks other replicas. SUBACK `local` waits for no other node: its"
     );
     println!("time is this machine's share of the other rows.");
     if !options.losses.is_empty() {

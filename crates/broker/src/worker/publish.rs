@@ -147,9 +147,12 @@ impl Worker {
 
     /// Returns whether a message has to wait because one of its shards has its share of unanswered requests.
     fn awaits_shards(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
-        let full = self.full_shards();
         let is_for_shards = publish.qos > QoS::AtMostOnce || publish.retain;
-        if full.is_empty() || !is_for_shards {
+        if !is_for_shards || !self.has_cluster_shards() {
+            return false;
+        }
+        let full = self.full_shards();
+        if full.is_empty() {
             return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
