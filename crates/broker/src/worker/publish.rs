@@ -35,7 +35,7 @@ impl Worker {
         if publish.retain && self.awaits_room(slot, publish, size) {
             return Step::Blocked;
         }
-        if self.awaits_shards(slot, publish) {
+        if self.has_cluster_shards() && self.awaits_shards(slot, publish) {
             self.counters.publishers_blocked += 1;
             self.try_again_at(Time(self.clock.now().0 + OVERLOAD_RETRY_MS), slot);
             return Step::Blocked;
@@ -145,14 +145,13 @@ impl Worker {
         true
     }
 
-    /// Returns whether a message has to wait because one of its shards has its share of unanswered requests.
+    /// Returns whether a message has to wait because one of its shards has its share of unanswered requests. Apart from
+    /// the path of a node alone.
+    #[inline(never)]
     fn awaits_shards(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
         let is_for_shards = publish.qos > QoS::AtMostOnce || publish.retain;
-        if !is_for_shards || !self.has_cluster_shards() {
-            return false;
-        }
         let full = self.full_shards();
-        if full.is_empty() {
+        if full.is_empty() || !is_for_shards {
             return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };

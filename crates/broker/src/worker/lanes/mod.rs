@@ -182,6 +182,9 @@ impl Worker {
     /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
     /// workers then.
     pub(super) fn pass_requests(&mut self, now: Time) {
+        if self.lanes.is_none() {
+            return;
+        }
         let refused = self.number_requests(now);
         let Some(lanes) = &mut self.lanes else { return };
         lanes.asking.send_held(now);
