@@ -104,8 +104,7 @@ impl Log {
 
     /// Notes that groups have no owner: none reports or vacates anything for them. The log keeps them, also over a
     /// start, until it has to free segments. Then it drops them in this order, and reports that like
-    /// [`Self::drop_group`].
-    /// Holds until one of the two drops the group, or the log is closed.
+    /// [`Self::drop_group`]. Holds until one of the two drops the group, or the log is closed.
     pub fn abandon(&self, groups: &[GroupId], after: AfterDrop) {
         let abandoned = &mut self.shared.queue().abandoned;
         for group in groups {

@@ -18,7 +18,7 @@ use broker::settings::Durability;
 use settings::{ByteSize, section};
 use shard::Shard;
 use shardlog::{EventForwarder, GroupsOfCore, LogNotifier, Moment, OwnState, ShardLog, StoredReplicas};
-use storage::{LogThreads, RealDisk, RecoveredGroup};
+use storage::{AfterDrop, LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
 
@@ -188,6 +188,10 @@ impl Store {
         let (groups, stored) = (std::mem::take(&mut opened.recovery.groups), file.read()?);
         let found = find_shards(&opened.log, &directory, log_use, (stored, hash_key), groups)?;
         let FoundShards { own: shards, of_cluster } = found;
+        if !log_use.is_core && !meta.is_empty() {
+            // The node was a core. It becomes another one when it is a core again without them.
+            opened.log.abandon(&shardlog::META, AfterDrop::AnotherCopy);
+        }
         let sessions: u64 = shards.iter().map(|shard| shard.counts().sessions).sum();
         tracing::info!(
             directory = %directory.display(), segments = report.segments, bytes = report.bytes, sessions,
