@@ -10,6 +10,8 @@ use serde::Serialize;
 #[cfg(feature = "document")]
 use utoipa::ToSchema;
 
+use crate::routes::clients::Owner;
+
 /// Kind of a problem. Clients distinguish problems by the slug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -19,6 +21,8 @@ pub enum Kind {
     NotFound,
     MethodNotAllowed,
     Conflict,
+    /// Another node has the answer.
+    Misdirected,
     TooLarge,
     UnsupportedMediaType,
     Invalid,
@@ -42,6 +46,9 @@ impl Kind {
                 (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed")
             }
             Self::Conflict => (StatusCode::CONFLICT, "conflict", "Conflict with the present state"),
+            Self::Misdirected => {
+                (StatusCode::MISDIRECTED_REQUEST, "misdirected", "Another node has the answer")
+            }
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large"),
             Self::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "JSON is needed")
@@ -77,6 +84,7 @@ struct Facts {
     detail: String,
     errors: Vec<FieldProblem>,
     header: Option<(HeaderName, HeaderValue)>,
+    owner: Option<Owner>,
 }
 
 /// Fault of one field of the request.
@@ -102,6 +110,10 @@ pub struct ProblemDocument {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "document", schema(required = false))]
     pub errors: Vec<FieldProblem>,
+    /// Connection of the client on another node, which has the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "document", schema(required = false))]
+    pub owner: Option<Owner>,
 }
 
 /// Detail that a response carries for the audit log.
@@ -117,7 +129,7 @@ impl Problem {
             }
             _ => None,
         };
-        Self(Box::new(Facts { kind, detail: detail.into(), errors: Vec::new(), header }))
+        Self(Box::new(Facts { kind, detail: detail.into(), errors: Vec::new(), header, owner: None }))
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Self {
@@ -138,6 +150,14 @@ impl Problem {
 
     pub fn conflict(detail: impl Into<String>) -> Self {
         Self::new(Kind::Conflict, detail)
+    }
+
+    /// Returns the problem that another node has the answer: that of the client's connection, if it is known, and
+    /// otherwise the leader of the client's shard.
+    pub fn misdirected(detail: impl Into<String>, owner: Option<Owner>) -> Self {
+        let mut problem = Self::new(Kind::Misdirected, detail);
+        problem.0.owner = owner;
+        problem
     }
 
     pub fn too_large(detail: impl Into<String>) -> Self {
@@ -202,7 +222,7 @@ impl Problem {
 
     /// Returns the document, for responses that contain it, such as one result of a batch.
     pub fn document(self) -> ProblemDocument {
-        let Facts { kind, detail, errors, header: _ } = *self.0;
+        let Facts { kind, detail, errors, header: _, owner } = *self.0;
         let (status, slug, title) = kind.facts();
         ProblemDocument {
             type_: format!("urn:meridian:problem:{slug}"),
@@ -210,6 +230,7 @@ impl Problem {
             status: status.as_u16(),
             detail,
             errors,
+            owner,
         }
     }
 }

@@ -34,7 +34,7 @@ pub struct GatherRequest {
     node: Option<String>,
     /// Query without `node`.
     pub query: Vec<(String, String)>,
-    /// Client that the path names.
+    /// Client that the path names, or the query of a list.
     client_id: Option<String>,
 }
 
@@ -64,6 +64,8 @@ impl GatherRequest {
             return Err(Problem::bad_request("node: name one node, or leave it out for all"));
         }
         drop(named);
+        let of_list = || query.iter().find(|(name, _)| name == "client_id").map(|(_, value)| value.clone());
+        let client_id = client_id.or_else(of_list);
         Ok(Self { state, parts, body, next, node, query, client_id })
     }
 
@@ -74,10 +76,9 @@ impl GatherRequest {
             let answer = self.ask(node, &self.query).await.answer?;
             return Ok(response(answer.status, answer.body));
         }
-        if matches!(fanout, Fanout::BestMatch | Fanout::All)
-            && let Some(leader) = self.leader_of_client()
-        {
-            return merge::leader_and_owner(&self, leader?).await;
+        let is_about_client = matches!(fanout, Fanout::BestMatch | Fanout::All | Fanout::Pages);
+        if is_about_client && self.leader_of_client().is_some() {
+            return merge::leader_and_owner(&self, fanout).await;
         }
         match fanout {
             Fanout::Local => Ok(self.ask_local(&self.query).await),
@@ -90,8 +91,9 @@ impl GatherRequest {
         }
     }
 
-    /// Returns the node that leads the shard of the client in the path; `None` if each node has shards of its own.
-    fn leader_of_client(&self) -> Option<Result<String, Problem>> {
+    /// Returns the node that leads the shard of the client that the request names. `None` if it names no client, or
+    /// each node has shards of its own.
+    pub fn leader_of_client(&self) -> Option<Result<String, Problem>> {
         let shards = self.state.cluster.as_ref()?.view()?.shards?;
         let id = broker::shard_of_client(self.client_id.as_ref()?);
         let shard = shards.items.into_iter().find(|shard| shard.shard == id.0)?;
@@ -113,6 +115,18 @@ impl GatherRequest {
         nodes.sort();
         nodes.dedup();
         nodes
+    }
+
+    /// Names of the nodes that may have connections: those that the cores have not declared dead.
+    pub fn live_nodes(&self) -> Vec<String> {
+        let view = self.state.cluster.as_ref().and_then(|cluster| cluster.view());
+        let links = view.into_iter().flat_map(|view| view.links).filter(|link| link.state != "dead");
+        links.map(|link| link.node).chain([self.own().to_owned()]).collect()
+    }
+
+    /// Returns whether the request changes nothing, so that it may be sent again.
+    pub fn is_read(&self) -> bool {
+        self.parts.method.is_safe()
     }
 
     pub fn own(&self) -> &str {

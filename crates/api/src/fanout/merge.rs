@@ -5,13 +5,22 @@ use std::time::Duration;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::Fanout;
 use super::forwarded::ForwardedResponse;
 use super::gather::{GatherRequest, NodeResponse, document, response};
 use crate::alarms::{Alarm, Severity};
 use crate::history::HistoryView;
 use crate::paging;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
+use crate::routes::clients::ANY_CONNECTION;
+
+/// Maximum time for which a leader of a client's shard is searched: an election takes up to three seconds, a transfer
+/// less. `ctl` waits for ten seconds, and the last attempt may take `cluster.request_timeout`.
+const LEADER_PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two attempts.
+const LEADER_AGAIN: Duration = Duration::from_millis(200);
 
 /// A position in a list of all nodes: the node, and the position on that node. All nodes sort nodes in the same order,
 /// so a list that began on one node can continue on another.
@@ -21,11 +30,14 @@ struct PageMark {
     node: String,
     #[serde(rename = "c")]
     cursor: Option<String>,
+    /// Connection on that node whose list it is.
+    #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
+    connection: Option<String>,
 }
 
 /// Returns the cursor of a list of all nodes.
 fn mark(node: &str, cursor: Option<String>) -> Option<String> {
-    Some(paging::encode(&PageMark { node: node.to_owned(), cursor }))
+    Some(paging::encode(&PageMark { node: node.to_owned(), cursor, connection: None }))
 }
 
 /// Items collected for a page of all nodes.
@@ -165,36 +177,162 @@ pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
 
 /// Returns the next page of a list that one node has begun, if the request has a cursor.
 async fn next_page(gather: &GatherRequest) -> Option<Result<Response, Problem>> {
-    let PageMark { node, cursor } = match paging::decode(gather.query_value("cursor")) {
+    let PageMark { node, cursor, connection } = match paging::decode(gather.query_value("cursor")) {
         Ok(mark) => mark?,
         Err(problem) => return Some(Err(problem)),
     };
-    let answer = gather.ask(&node, &gather.query_with(&[("cursor", cursor)])).await.answer;
-    Some(answer.map(|answer| of_node(&node, answer)))
+    let query = gather.query_with(&[("cursor", cursor), ("connection", connection.clone())]);
+    let answer = gather.ask(&node, &query).await.answer;
+    Some(answer.map(|answer| match connection {
+        Some(connection) => of_connection((&node, &connection), answer),
+        None => of_node(&node, answer),
+    }))
 }
 
 /// Returns the answer of the leader of the client's shard, and asks the node of the connection if that is another one.
-pub async fn leader_and_owner(gather: &GatherRequest, leader: String) -> Result<Response, Problem> {
+/// A leader that is not known, or not a leader any more, is looked up again for a while.
+pub async fn leader_and_owner(gather: &GatherRequest, fanout: Fanout) -> Result<Response, Problem> {
     if let Some(next) = next_page(gather).await {
         return next;
     }
-    let answer = gather.ask(&leader, &gather.query).await.answer?;
+    let until = Instant::now() + LEADER_PATIENCE;
+    loop {
+        match ask_leader(gather, fanout).await? {
+            Attempt::Done(response) => return Ok(response),
+            Attempt::Again(problem) if Instant::now() >= until => return Err(problem),
+            Attempt::Again(_) => tokio::time::sleep(LEADER_AGAIN).await,
+        }
+    }
+}
+
+/// Result of one attempt to ask the leader of a client's shard.
+enum Attempt {
+    Done(Response),
+    /// Nothing was changed, and a later attempt may succeed. Otherwise this is the answer.
+    Again(Problem),
+}
+
+async fn ask_leader(gather: &GatherRequest, fanout: Fanout) -> Result<Attempt, Problem> {
+    let leader = match gather.leader_of_client() {
+        Some(Ok(leader)) => leader,
+        Some(Err(problem)) => return Ok(Attempt::Again(problem)),
+        None => return Err(Problem::unavailable("the shards of the cluster are not known; try again")),
+    };
+    let answer = match gather.ask(&leader, &gather.query).await.answer {
+        Ok(answer) => answer,
+        // It may have ended a moment ago.
+        Err(problem) if gather.is_read() => return Ok(Attempt::Again(unanswered(problem))),
+        Err(problem) => return Err(unanswered(problem)),
+    };
     let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let is_misdirected = answer.status == Kind::Misdirected.status().as_u16();
+    let is_empty = || fanout == Fanout::Pages && document["items"].as_array().is_some_and(Vec::is_empty);
+    if answer.status == Kind::NotFound.status().as_u16() || is_empty() {
+        return Ok(Attempt::Done(search(gather, (&leader, answer), fanout).await?));
+    }
+    if !answer.is_success() && !is_misdirected {
+        return Ok(Attempt::Done(of_node(&leader, answer)));
+    }
     let (node, connection) = (document["owner"]["node"].as_str(), document["owner"]["connection"].as_str());
-    let (Some(node), Some(connection), true) = (node, connection, answer.is_success()) else {
-        return Ok(of_node(&leader, answer));
-    };
+    if let Some(owner) = node.zip(connection) {
+        let owner = (owner.0.to_owned(), owner.1.to_owned());
+        return ask_owner(gather, (answer.status, document), (&owner.0, &owner.1)).await;
+    }
+    Ok(if is_misdirected {
+        let detail = document["detail"].as_str().unwrap_or_default();
+        Attempt::Again(Problem::unavailable(format!(
+            "no node could answer for this client; the last one was `{leader}`: {detail}. `meridian ctl cluster shards` \
+             shows the leaders of shards; try again"
+        )))
+    } else {
+        Attempt::Done(of_node(&leader, answer))
+    })
+}
+
+/// Asks the node of a connection, which the leader of the client's shard has named in its answer.
+async fn ask_owner(
+    gather: &GatherRequest,
+    (status, document): (u16, Value),
+    (node, connection): (&str, &str),
+) -> Result<Attempt, Problem> {
+    let is_misdirected = status == Kind::Misdirected.status().as_u16();
+    let is_kick = document["connection_closed"].is_boolean();
     let query = gather.query_with(&[("connection", Some(connection.to_owned()))]);
-    let owner = gather.ask(node, &query).await;
-    let of_owner = owner.answer.ok().filter(ForwardedResponse::is_success);
-    let of_owner = of_owner.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
-    let merged = match of_owner {
-        Some(of_owner) if of_owner["connection_closed"].is_boolean() => both(document, &of_owner),
-        Some(of_owner) => with_connection(document, of_owner),
-        // The connection has ended, or its node does not answer.
-        None => document,
+    let answer = gather.ask(node, &query).await.answer;
+    if !is_misdirected && !is_kick {
+        // The leader has answered. Its answer remains when the connection has ended, or its node is silent.
+        let of_owner = answer.ok().filter(ForwardedResponse::is_success);
+        let of_owner = of_owner.and_then(|answer| serde_json::from_slice(&answer.body).ok());
+        let merged = match of_owner {
+            Some(of_owner) => with_connection(document, of_owner),
+            None => document,
+        };
+        return Ok(Attempt::Done(self::document(status, &merged)));
+    }
+    let answer = match answer {
+        Ok(answer) => answer,
+        // The leader learns of its end after some seconds, and may then have the answer.
+        Err(problem) if gather.is_read() => return Ok(Attempt::Again(unanswered(problem))),
+        Err(problem) => return Err(unanswered(problem)),
     };
-    Ok(self::document(answer.status, &merged))
+    if [Kind::NotFound, Kind::Misdirected].iter().any(|kind| answer.status == kind.status().as_u16()) {
+        return Ok(Attempt::Again(Problem::unavailable(format!(
+            "the connection of this client to node `{node}` ended during the request; nothing was changed, try again"
+        ))));
+    }
+    if is_kick && answer.is_success() {
+        let of_owner = serde_json::from_slice(&answer.body).unwrap_or_default();
+        return Ok(Attempt::Done(self::document(status, &both(document, &of_owner))));
+    }
+    Ok(Attempt::Done(of_connection((node, connection), answer)))
+}
+
+/// Asks all nodes for connections of a client that the leader of its shard does not know: a new leader does not know
+/// those of ephemeral sessions. Returns the answer of the leader if there are none.
+async fn search(
+    gather: &GatherRequest,
+    (leader, answer): (&str, ForwardedResponse),
+    fanout: Fanout,
+) -> Result<Response, Problem> {
+    let query = gather.query_with(&[("connection", Some(ANY_CONNECTION.to_owned()))]);
+    let (mut done, mut refused, mut missing) = (Vec::new(), None, Vec::new());
+    for NodeResponse { node, answer } in gather.ask_all(&gather.live_nodes(), &query).await {
+        match answer {
+            Ok(answer) if answer.is_success() => done.push((node, answer)),
+            Ok(answer) if [404, 421].contains(&answer.status) => {}
+            Ok(answer) if is_client_error(&answer) => refused = refused.or(Some(answer)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    match fanout {
+        Fanout::Pages => {
+            let is_some = |answer: &ForwardedResponse| {
+                let page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                page["items"].as_array().is_some_and(|items| !items.is_empty())
+            };
+            done.retain(|(_, answer)| is_some(answer));
+        }
+        Fanout::All if !done.is_empty() => {
+            let all = done.iter().map(|(_, answer)| serde_json::from_slice(&answer.body).unwrap_or_default());
+            let all = all.reduce(|all: Value, one| both(all, &one)).unwrap_or_default();
+            return Ok(document(200, &all));
+        }
+        _ => {}
+    }
+    match (done.into_iter().next(), refused) {
+        (Some((node, answer)), _) => Ok(of_connection((&node, ANY_CONNECTION), answer)),
+        (None, Some(answer)) => Ok(response(answer.status, answer.body)),
+        (None, None) if missing.is_empty() => Ok(of_node(leader, answer)),
+        (None, None) => Err(not_found_but(&missing)),
+    }
+}
+
+/// Changes the problem that there is no such node: a client exists although its node has just been removed.
+fn unanswered(problem: Problem) -> Problem {
+    match problem.kind() {
+        Kind::NotFound => Problem::unavailable(format!("{}; try again", problem.detail())),
+        _ => problem,
+    }
 }
 
 /// Adds the details of a connection to a client as the leader of its shard knows it.
@@ -238,11 +376,23 @@ fn rank(answer: &ForwardedResponse) -> Rank {
 
 /// Returns one node's answer. A cursor in it becomes a position on that node.
 fn of_node(node: &str, answer: ForwardedResponse) -> Response {
+    with_mark(answer, |cursor| mark(node, Some(cursor)))
+}
+
+/// Returns one node's answer about a connection. A cursor in it becomes a position in the list of this connection.
+fn of_connection((node, connection): (&str, &str), answer: ForwardedResponse) -> Response {
+    let connection = Some(connection.to_owned());
+    with_mark(answer, |cursor| {
+        Some(paging::encode(&PageMark { node: node.to_owned(), cursor: Some(cursor), connection }))
+    })
+}
+
+fn with_mark(answer: ForwardedResponse, mark: impl FnOnce(String) -> Option<String>) -> Response {
     if answer.is_success()
         && let Ok(mut body) = serde_json::from_slice::<Value>(&answer.body)
         && let Some(next) = body["next"].as_str()
     {
-        body["next"] = mark(node, Some(next.to_owned())).into();
+        body["next"] = mark(next.to_owned()).into();
         return document(answer.status, &body);
     }
     response(answer.status, answer.body)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use auth::Net;
 use axum::Json;
 use base64ct::{Base64, Encoding as _};
-use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState, RemoteConnection};
+use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState, RemoteConnection, Whereabouts};
 use broker::{ConnectionId, ShardId, WorkerId};
 use mqtt::Version;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ pub struct Client {
 }
 
 /// Location of a client's connection in a cluster whose nodes share sessions (`cluster.replicas`).
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Owner {
     pub node: String,
@@ -264,7 +264,7 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct ClientQuery {
-    /// Connection of this node to return, as in `owner`, for requests between nodes.
+    /// Connection of this node to return, as in `owner`, or `any` for one of this client. For requests between nodes.
     connection: Option<String>,
 }
 
@@ -290,14 +290,14 @@ async fn get(
     Path(client_id): Path<String>,
     Query(query): Query<ClientQuery>,
 ) -> Result<Json<Client>, Problem> {
-    let detail = match query.connection.as_deref().map(connection_id).transpose()? {
+    let detail = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
         Some(id) => ask(|reply| state.admin.client_connection(id, reply)).await?,
         None => ask(|reply| state.admin.client(&client_id, reply)).await?,
     };
-    // The slot of a connection that another node has named may have been used again.
-    let detail = detail.filter(|detail| *detail.info.client_id == *client_id);
-    let detail = detail.ok_or_else(|| unknown(&client_id))?;
-    Ok(Json(Client::new(&state, *detail)))
+    match detail {
+        Some(detail) => Ok(Json(Client::new(&state, *detail))),
+        None => Err(absent(&state, &client_id).await),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -308,7 +308,8 @@ struct KickQuery {
     /// True to end the session too, with its subscriptions and waiting messages.
     #[serde(default)]
     session: bool,
-    /// Connection of this node to close, as in `owner` of a client, for requests between nodes.
+    /// Connection of this node to close, as in `owner` of a client, or `any` for one of this client. For requests
+    /// between nodes.
     connection: Option<String>,
 }
 
@@ -343,11 +344,14 @@ async fn kick(
     Query(query): Query<KickQuery>,
 ) -> Result<Json<Kicked>, Problem> {
     let admin = &state.admin;
-    let kicked = match query.connection.as_deref().map(connection_id).transpose()? {
+    let kicked = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
         Some(id) => ask(|reply| admin.kick_connection(&client_id, id, query.session, reply)).await?,
         None => ask(|reply| admin.kick(&client_id, query.session, reply)).await?,
     };
-    let kicked = kicked.ok_or_else(|| unknown(&client_id))?;
+    let kicked = match kicked {
+        Some(kicked) => kicked,
+        None => return Err(absent(&state, &client_id).await),
+    };
     Ok(Json(Kicked {
         connection_closed: kicked.connection_closed,
         session_ended: kicked.session_ended,
@@ -367,6 +371,9 @@ struct QueueQuery {
     /// True to show the beginnings of payloads. Needs the role operator.
     #[serde(default)]
     payload: bool,
+    /// Connection of this node whose queue to return, as in `owner` of a client, or `any` for one of this client. For
+    /// requests between nodes.
+    connection: Option<String>,
 }
 
 /// Messages that wait for a client or for its acknowledgement, oldest first.
@@ -415,8 +422,14 @@ async fn queue(
     let limit = paging::limit(query.limit)?;
     let payload = if query.payload { PAYLOAD_SHOWN } else { 0 };
     let _turn = listing::turn().await?;
-    let page = ask(|reply| state.admin.queue(&client_id, limit, payload, reply)).await?;
-    let page = page.ok_or_else(|| unknown(&client_id))?;
+    let page = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
+        Some(id) => ask(|reply| state.admin.connection_queue(id, limit, payload, reply)).await?,
+        None => ask(|reply| state.admin.queue(&client_id, limit, payload, reply)).await?,
+    };
+    let page = match page {
+        Some(page) => page,
+        None => return Err(absent(&state, &client_id).await),
+    };
     let items = page.items.into_iter().map(|queued| QueueItem {
         state: match queued.state {
             QueueState::Inflight => "inflight",
@@ -436,6 +449,66 @@ async fn queue(
 
 /// Maximum number of bytes of each payload shown in a queue.
 const PAYLOAD_SHOWN: usize = 4096;
+
+/// Value of the parameter `connection` for the connection of a client that a node finds by a search. New leaders of a
+/// shard do not know connections of ephemeral sessions.
+pub(crate) const ANY_CONNECTION: &str = "any";
+
+/// Returns the connection of this node that a request names.
+///
+/// # Errors
+/// It is no connection of this client.
+pub(super) async fn own_connection(
+    state: &State,
+    client_id: &str,
+    connection: Option<&str>,
+) -> Result<Option<ConnectionId>, Problem> {
+    let id = match connection {
+        None => return Ok(None),
+        Some(ANY_CONNECTION) => ask(|reply| state.admin.find_connection(client_id, reply)).await?,
+        Some(text) => {
+            let id = connection_id(text)?;
+            // The slot of a connection that another node has named may have been used again.
+            let detail = ask(|reply| state.admin.client_connection(id, reply)).await?;
+            detail.filter(|detail| *detail.info.client_id == *client_id).map(|_| id)
+        }
+    };
+    id.map(Some).ok_or_else(|| unknown(client_id))
+}
+
+/// Returns why this node has no answer about a client: it does not exist, or another node has the answer.
+pub(super) async fn absent(state: &State, client_id: &str) -> Problem {
+    let whereabouts = match ask(|reply| state.admin.locate(client_id, reply)).await {
+        Ok(whereabouts) => whereabouts,
+        Err(problem) => return problem,
+    };
+    let (detail, owner) = match whereabouts {
+        Whereabouts::Unknown => return unknown(client_id),
+        Whereabouts::Here if !has_shared_shards(state) => return unknown(client_id),
+        Whereabouts::Here => {
+            let detail = format!("the client `{client_id}` has connected or disconnected during the request");
+            return Problem::misdirected(format!("{detail}; try again"), None);
+        }
+        Whereabouts::NotLed => (format!("this node does not lead the shard of client `{client_id}`"), None),
+        Whereabouts::Unreported => (
+            format!(
+                "the session of client `{client_id}` may have a connection to a node that has not reported its \
+                 connections to the leader of its shard yet"
+            ),
+            None,
+        ),
+        Whereabouts::Elsewhere(connection) => {
+            let owner = Owner::new(state, connection);
+            (format!("the client `{client_id}` is connected to node `{}`", owner.node), Some(owner))
+        }
+    };
+    Problem::misdirected(format!("{detail}; try again without `node`"), owner)
+}
+
+fn has_shared_shards(state: &State) -> bool {
+    let view = state.cluster.as_ref().and_then(|cluster| cluster.view());
+    view.is_some_and(|view| view.shards.is_some())
+}
 
 pub(super) fn unknown(client_id: &str) -> Problem {
     Problem::not_found(format!(

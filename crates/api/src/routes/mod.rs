@@ -56,7 +56,7 @@ macro_rules! merged {
 mod alarms;
 mod audit;
 mod bans;
-mod clients;
+pub(crate) mod clients;
 mod cluster;
 mod config;
 mod decisions;

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
 
-use super::clients::unknown;
+use super::clients::{absent, own_connection};
 use super::listing::{self, Budget};
 use crate::ask::ask;
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, ListingCursor, Page};
-use crate::problem::{FieldProblem, Problem};
+use crate::problem::{FieldProblem, Kind, Problem};
 use crate::role::Caller;
 use crate::state::State;
 
@@ -71,6 +71,9 @@ struct SubscriptionsQuery {
     share: Option<String>,
     /// Subscriptions of this client only.
     client_id: Option<String>,
+    /// Connection of this node whose subscriptions to list, as in `owner` of a client, or `any` for one of the client
+    /// `client_id`. For requests between nodes.
+    connection: Option<String>,
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
     /// `next` of the previous page.
@@ -105,7 +108,8 @@ async fn list(
     let limit = paging::limit(query.limit)?;
     let filter = query.filter()?;
     if let Some(client_id) = &query.client_id {
-        return list_one(&state, client_id, &filter, limit, query.cursor.as_deref()).await;
+        let of = (&**client_id, query.connection.as_deref());
+        return list_one(&state, of, &filter, limit, query.cursor.as_deref()).await;
     }
     let (admin, filter) = (&state.admin, Arc::new(filter));
     let begin = listing::position::<ListingCursor>(admin, LISTING, query.cursor.as_deref())?;
@@ -136,19 +140,30 @@ async fn list(
 /// Lists one client's matching subscriptions; none when the client does not exist.
 async fn list_one(
     state: &State,
-    client_id: &str,
+    (client_id, connection): (&str, Option<&str>),
     filter: &SubscriptionFilter,
     limit: usize,
     cursor: Option<&str>,
 ) -> Result<Json<Page<SubscriptionItem>>, Problem> {
     let admin = &state.admin;
     let begin = listing::position::<usize>(admin, LISTING_OF_CLIENT, cursor)?;
+    let nothing = |problem: Problem| match problem.kind() {
+        Kind::NotFound => Ok(Json(Page::whole(Vec::new()))),
+        _ => Err(problem),
+    };
+    let connection = match own_connection(state, client_id, connection).await {
+        Ok(connection) => connection,
+        Err(problem) => return nothing(problem),
+    };
     let _turn = listing::turn().await?;
     let (mut items, mut budget) = (Vec::new(), Budget::begin());
     let mut next = Some(begin.unwrap_or_default());
     while let Some(from) = next {
-        let step = ask(|reply| admin.client_subscriptions(client_id, from, STEP, reply)).await?;
-        let Some((found, behind)) = step else { return Ok(Json(Page::whole(Vec::new()))) };
+        let step = match connection {
+            Some(id) => ask(|reply| admin.connection_subscriptions(id, from, STEP, reply)).await?,
+            None => ask(|reply| admin.client_subscriptions(client_id, from, STEP, reply)).await?,
+        };
+        let Some((found, behind)) = step else { return nothing(absent(state, client_id).await) };
         let found = (from..).zip(found).filter(|(_, info)| wants(filter, &info.filter));
         next = behind;
         for (at, info) in found {
@@ -187,6 +202,9 @@ fn wants(filter: &SubscriptionFilter, text: &str) -> bool {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct PageQuery {
+    /// Connection of this node whose subscriptions to list, as in `owner` of a client, or `any` for one of this client.
+    /// For requests between nodes.
+    connection: Option<String>,
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
     /// `next` of the previous page.
@@ -209,8 +227,14 @@ async fn list_of_client(
     let admin = &state.admin;
     let from =
         listing::position::<usize>(admin, LISTING_OF_CLIENT, query.cursor.as_deref())?.unwrap_or_default();
-    let step = ask(|reply| admin.client_subscriptions(&client_id, from, limit, reply)).await?;
-    let (found, behind) = step.ok_or_else(|| unknown(&client_id))?;
+    let step = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
+        Some(id) => ask(|reply| admin.connection_subscriptions(id, from, limit, reply)).await?,
+        None => ask(|reply| admin.client_subscriptions(&client_id, from, limit, reply)).await?,
+    };
+    let (found, behind) = match step {
+        Some(step) => step,
+        None => return Err(absent(&state, &client_id).await),
+    };
     let next = behind.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
     Ok(Json(Page::new(found.into_iter().map(Into::into).collect(), next)))
 }
@@ -305,11 +329,21 @@ struct SubscribeResult {
     reason: String,
 }
 
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
+struct SubscribeQuery {
+    /// Connection of this node to subscribe, as in `owner` of a client, or `any` for one of this client. For requests
+    /// between nodes.
+    connection: Option<String>,
+}
+
 /// Subscribes a connected client, as if it had sent SUBSCRIBE. Access rules do not apply to operators.
 #[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "subscribe_client",
     security(("token" = ["operator"])),
-    params(("client_id" = String, Path)),
+    params(("client_id" = String, Path), SubscribeQuery),
     request_body = SubscribeBody,
     responses((status = 201, body = SubscribeResult)),
 ))]
@@ -317,13 +351,17 @@ async fn subscribe(
     state: State,
     caller: Caller,
     Path(client_id): Path<String>,
+    Query(query): Query<SubscribeQuery>,
     Body(requested): Body<SubscribeBody>,
 ) -> Result<(StatusCode, Json<SubscribeResult>), Problem> {
     let new = requested.check()?;
     let filter = new.filter.clone();
     caller.note(|| format!("filter {filter}"));
-    let done = ask(|reply| state.admin.subscribe(&client_id, new, reply)).await?;
-    Ok((StatusCode::CREATED, Json(outcome(&client_id, filter, done, Done::Subscribed)?)))
+    let done = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
+        Some(id) => ask(|reply| state.admin.subscribe_connection(id, new, reply)).await?,
+        None => ask(|reply| state.admin.subscribe(&client_id, new, reply)).await?,
+    };
+    Ok((StatusCode::CREATED, Json(outcome(&state, &client_id, filter, done, Done::Subscribed).await?)))
 }
 
 #[derive(Debug, Deserialize)]
@@ -333,6 +371,9 @@ async fn subscribe(
 struct UnsubscribeQuery {
     /// The Topic Filter as it was subscribed, with `$share/NAME/` where it is shared.
     filter: String,
+    /// Connection of this node to unsubscribe, as in `owner` of a client, or `any` for one of this client. For requests
+    /// between nodes.
+    connection: Option<String>,
 }
 
 /// Removes a subscription of a connected client, as if it had sent UNSUBSCRIBE.
@@ -350,8 +391,11 @@ async fn unsubscribe(
 ) -> Result<Json<SubscribeResult>, Problem> {
     let filter = query.filter;
     caller.note(|| format!("filter {filter}"));
-    let done = ask(|reply| state.admin.unsubscribe(&client_id, &filter, reply)).await?;
-    Ok(Json(outcome(&client_id, filter, done, Done::Unsubscribed)?))
+    let done = match own_connection(&state, &client_id, query.connection.as_deref()).await? {
+        Some(id) => ask(|reply| state.admin.unsubscribe_connection(id, &filter, reply)).await?,
+        None => ask(|reply| state.admin.unsubscribe(&client_id, &filter, reply)).await?,
+    };
+    Ok(Json(outcome(&state, &client_id, filter, done, Done::Unsubscribed).await?))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -360,7 +404,8 @@ enum Done {
     Unsubscribed,
 }
 
-fn outcome(
+async fn outcome(
+    state: &State,
     client_id: &str,
     filter: String,
     done: Result<ReasonCode, ClientActionError>,
@@ -368,17 +413,13 @@ fn outcome(
 ) -> Result<SubscribeResult, Problem> {
     let code = match done {
         Ok(code) => code,
-        Err(ClientActionError::Unknown) => return Err(unknown(client_id)),
+        Err(ClientActionError::Unknown | ClientActionError::Elsewhere) => {
+            return Err(absent(state, client_id).await);
+        }
         Err(ClientActionError::NotConnected) => {
             return Err(Problem::conflict(format!(
                 "the client `{client_id}` is not connected; subscriptions of a session can change only while \
                  its client is connected"
-            )));
-        }
-        Err(ClientActionError::Elsewhere) => {
-            return Err(Problem::conflict(format!(
-                "the client `{client_id}` is connected to another node than the leader of its shard; its \
-                 subscriptions cannot be changed here"
             )));
         }
         Err(ClientActionError::Gone) => {

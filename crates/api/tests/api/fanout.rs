@@ -1,6 +1,6 @@
 //! Requests about the whole cluster, to one of its nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +21,10 @@ struct Together {
     up: AtomicBool,
     /// Leader of all shards; `None` while each node has its own.
     leader: Mutex<Option<Option<&'static str>>>,
+    /// Answers of nodes instead of their own: the status and the document, in their order.
+    answers: Mutex<BTreeMap<&'static str, VecDeque<(u16, Value)>>>,
+    /// Targets of the requests that got these answers.
+    asked: Mutex<Vec<String>>,
 }
 
 struct Member {
@@ -64,6 +68,14 @@ impl api::Cluster for Member {
     fn ask(&self, node: &str, question: Vec<u8>, callback: api::AnswerCallback) {
         if self.together.cut_off.lock().unwrap().iter().any(|cut_off| cut_off == node) {
             return callback(Err("the node is silent".to_owned()));
+        }
+        let prepared = self.together.answers.lock().unwrap().get_mut(node).and_then(VecDeque::pop_front);
+        if let Some((status, document)) = prepared {
+            let question: Value = serde_json::from_slice(&question).unwrap();
+            self.together.asked.lock().unwrap().push(question["target"].as_str().unwrap().to_owned());
+            let mut answer = status.to_le_bytes().to_vec();
+            answer.extend(document.to_string().into_bytes());
+            return callback(Ok(answer));
         }
         let request_handler = self.together.request_handlers.lock().unwrap()[node].clone();
         request_handler.answer(&self.name, &question, Box::new(move |answer| callback(Ok(answer))));
@@ -156,7 +168,7 @@ fn a_client_is_asked_for_at_the_leader_of_its_shard() {
             (&json!("b"), &Value::Null, &Value::Null)
         );
         assert_eq!(node.get("/api/v1/clients/y/subscriptions").is(200)["items"].as_array().unwrap().len(), 1);
-        node.get("/api/v1/clients/x").problem(404, "not-found");
+        node.get("/api/v1/clients/nobody").problem(404, "not-found");
     }
     // The connection that the leader names is found by its id, and only for its client.
     let direct =
@@ -179,6 +191,125 @@ fn a_client_is_asked_for_at_the_leader_of_its_shard() {
     *world.together.leader.lock().unwrap() = Some(None);
     let detail = world.a().get("/api/v1/clients/y").problem(503, "unavailable");
     assert!(detail.contains("has no leader") && detail.contains("a, b, c"), "{detail}");
+}
+
+/// A new leader of a shard knows no connections of ephemeral sessions.
+#[test]
+fn a_client_that_the_leader_of_its_shard_does_not_know_is_searched_on_all_nodes() {
+    let world = World::start();
+    let _client = world.client(2, "z");
+    *world.together.leader.lock().unwrap() = Some(Some("b"));
+    for node in &world.nodes {
+        assert_eq!(node.get("/api/v1/clients/z").is(200)["node"], "c");
+        assert_eq!(node.get("/api/v1/clients/z/queue").is(200)["items"], json!([]));
+        assert_eq!(listed(node, "/api/v1/subscriptions?client_id=z").0, ["z@c"]);
+        assert_eq!(listed(node, "/api/v1/subscriptions?client_id=z&filter=other").0, [""; 0]);
+        assert_eq!(listed(node, "/api/v1/subscriptions?client_id=nobody").0, [""; 0]);
+    }
+    let of_z = "/api/v1/clients/z/subscriptions";
+    world.a().write("POST", of_z, Some(&json!({"filter": "u/#"}))).is(201);
+    for list in [of_z, "/api/v1/subscriptions?client_id=z"] {
+        let limit = if list == of_z { "?limit=1" } else { "&limit=1" };
+        let page = world.a().get(&format!("{list}{limit}")).is(200);
+        let next = page["next"].as_str().expect("there is a second one");
+        let rest = world.nodes[1].get(&format!("{list}{limit}&cursor={next}")).is(200);
+        assert_ne!(rest["items"][0]["filter"], page["items"][0]["filter"], "{rest}");
+        assert_eq!(rest["next"], Value::Null);
+    }
+    world.a().write("DELETE", &format!("{of_z}?filter=u/%23"), None).is(200);
+    let unknown = world.a().write("DELETE", &format!("{of_z}?filter=none"), None).is(200);
+    assert_eq!(unknown["reason_code"], 0x11, "{unknown}");
+    world.a().write("POST", of_z, Some(&json!({"filter": "u/#/x"}))).problem(422, "invalid");
+    // It may be on a node that does not answer.
+    world.cut_off("a");
+    let detail = world.nodes[1].get("/api/v1/clients/nobody").problem(503, "unavailable");
+    assert!(detail.contains("no answer from a"), "{detail}");
+    world.together.cut_off.lock().unwrap().clear();
+    let kicked = world.a().write("DELETE", "/api/v1/clients/z", None).is(200);
+    assert_eq!((&kicked["connection_closed"], &kicked["nodes"]), (&json!(true), &json!(["c"])));
+    world.a().write("DELETE", "/api/v1/clients/z", None).problem(404, "not-found");
+}
+
+/// A leader of a moment ago does not know whether the client exists.
+#[test]
+fn the_leader_of_a_client_is_looked_up_again_when_it_has_changed() {
+    let world = World::start();
+    let _client = world.client(1, "y");
+    let moved = (421, json!({"type": "urn:meridian:problem:misdirected", "status": 421}));
+    let answers = BTreeMap::from([("b", VecDeque::from([moved.clone(), moved.clone()]))]);
+    *world.together.answers.lock().unwrap() = answers;
+    *world.together.leader.lock().unwrap() = Some(Some("b"));
+    assert_eq!(world.a().get("/api/v1/clients/y").is(200)["node"], "b");
+    assert_eq!(world.together.asked.lock().unwrap().len(), 2);
+    // An election.
+    *world.together.leader.lock().unwrap() = Some(None);
+    let together = world.together.clone();
+    let elects = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        *together.leader.lock().unwrap() = Some(Some("b"));
+    });
+    assert_eq!(world.a().get("/api/v1/clients/y/subscriptions").is(200)["items"][0]["filter"], "t/y");
+    elects.join().unwrap();
+    // It goes on and on.
+    world.together.answers.lock().unwrap().insert("b", vec![moved; 100].into());
+    let detail = world.a().get("/api/v1/clients/y").problem(503, "unavailable");
+    assert!(detail.contains("cluster shards"), "{detail}");
+    // A change may have been made if its leader does not answer, so it is not sent again.
+    world.cut_off("b");
+    let detail = world.a().write("DELETE", "/api/v1/clients/y", None).problem(503, "unavailable");
+    assert!(detail.contains("no answer from node `b`"), "{detail}");
+    let together = world.together.clone();
+    let returns = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        together.answers.lock().unwrap().clear();
+        together.cut_off.lock().unwrap().clear();
+    });
+    assert_eq!(world.a().get("/api/v1/clients/y").is(200)["node"], "b");
+    returns.join().unwrap();
+}
+
+#[test]
+fn a_request_about_a_connection_goes_to_its_node() {
+    let world = World::start();
+    let _client = world.client(2, "z");
+    *world.together.leader.lock().unwrap() = Some(Some("b"));
+    let workers = world.a().get("/api/v1/node?node=c").is(200)["workers"].as_u64().unwrap();
+    let ids =
+        (0..workers).flat_map(|worker| (0..4).map(move |generation| format!("{worker}.0.{generation}")));
+    let is_it =
+        |id: &String| world.a().get(&format!("/api/v1/clients/z?node=c&connection={id}")).status == 200;
+    let id = ids.into_iter().find(is_it).expect("its connection");
+    let owner = json!({"node": "c", "connection": id});
+    let prepare = |answers: Vec<(u16, Value)>| {
+        world.together.answers.lock().unwrap().insert("b", answers.into());
+    };
+    let elsewhere = || (421, json!({"status": 421, "owner": owner.clone()}));
+    prepare(vec![elsewhere(); 4]);
+    let wanted = json!({"filter": "u/#"});
+    world.a().write("POST", "/api/v1/clients/z/subscriptions", Some(&wanted)).is(201);
+    let page = world.a().get("/api/v1/clients/z/subscriptions?limit=1").is(200);
+    let next = page["next"].as_str().expect("there is a second one");
+    let rest = world.nodes[1].get(&format!("/api/v1/clients/z/subscriptions?limit=1&cursor={next}")).is(200);
+    assert_ne!(rest["items"][0]["filter"], page["items"][0]["filter"]);
+    world.a().write("DELETE", "/api/v1/clients/z/subscriptions?filter=u/%23", None).is(200);
+    assert_eq!(world.a().get("/api/v1/clients/z/queue").is(200)["items"], json!([]));
+    // It was another connection.
+    let other = (421, json!({"status": 421, "owner": {"node": "c", "connection": "9999.0.0"}}));
+    prepare(vec![other, elsewhere()]);
+    world.a().get("/api/v1/clients/z/queue").is(200);
+    prepare(vec![elsewhere(); 2]);
+    assert_eq!(listed(world.a(), "/api/v1/subscriptions?client_id=z").0, ["z@c"]);
+    let kick = |answers: Vec<(u16, Value)>| {
+        prepare(answers);
+        world.a().write("DELETE", "/api/v1/clients/z", None)
+    };
+    let owned = json!({"connection_closed": false, "session_ended": false, "nodes": ["b"], "owner": owner});
+    world.cut_off("c");
+    let detail = kick(vec![(200, owned.clone())]).problem(503, "unavailable");
+    assert!(detail.contains("no answer from node `c`"), "nothing was closed: {detail}");
+    world.together.cut_off.lock().unwrap().clear();
+    let kicked = kick(vec![(200, owned)]).is(200);
+    assert_eq!((&kicked["connection_closed"], &kicked["nodes"]), (&json!(true), &json!(["b", "c"])));
 }
 
 #[test]

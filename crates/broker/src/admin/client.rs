@@ -239,6 +239,22 @@ pub struct Kicked {
     pub elsewhere: Option<RemoteConnection>,
 }
 
+/// Location of a client as the worker of its shard knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Another node of the cluster leads the shard, or none does.
+    NotLed,
+    /// This node knows neither the client nor a session of it. In a cluster, a new leader of the shard does not know
+    /// connections of ephemeral sessions.
+    Unknown,
+    /// The client has a session. Its connection, if there is one, was not reported to this leader of the shard yet.
+    Unreported,
+    /// The client has a connection of this node, or a session without a connection.
+    Here,
+    /// The client has a connection of another node.
+    Elsewhere(RemoteConnection),
+}
+
 /// Receivers of a message on a topic.
 #[derive(Debug, Default)]
 pub struct Matches {

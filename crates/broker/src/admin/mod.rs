@@ -20,7 +20,7 @@ use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter
 pub use client::{
     ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Kicked, Matches, QueuePage,
     QueueState, Queued, Receiver, RemoteConnection, ResourceUsage, SessionDetail, SubscriptionFilter,
-    SubscriptionInfo, SubscriptionPage, is_within,
+    SubscriptionInfo, SubscriptionPage, Whereabouts, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
 pub use figures::{
@@ -252,6 +252,18 @@ impl Admin {
         );
     }
 
+    /// Finds out where a client is, as far as this node knows.
+    pub fn locate(&self, client_id: &str, reply: Reply<Whereabouts>) {
+        let shard = client_shard(client_hash(client_id));
+        let request = AdminRequest::Locate { shard, client_id: client_id.into(), reply };
+        self.send(self.node.shard_host(shard), request);
+    }
+
+    /// Finds the connection of a client on this node without its shard. That takes a step for each 512 connections.
+    pub fn find_connection(&self, client_id: &str, reply: Reply<Option<ConnectionId>>) {
+        self.send(WorkerId(0), AdminRequest::FindConnection { client_id: client_id.into(), from: 0, reply });
+    }
+
     /// Returns everything that this node knows about the connection of a client; `None` when it has no such connection.
     pub fn client_connection(&self, id: ConnectionId, reply: Reply<Option<Box<ClientDetail>>>) {
         if usize::from(id.worker.0) >= self.workers().count() {
@@ -302,6 +314,37 @@ impl Admin {
         self.send(self.node.shard_host(shard), request);
     }
 
+    /// Returns subscriptions of a connection of this node, like [`Self::client_subscriptions`]. `None` means that there
+    /// is no such connection.
+    pub fn connection_subscriptions(
+        &self,
+        id: ConnectionId,
+        from: usize,
+        limit: usize,
+        reply: Reply<Option<(Vec<SubscriptionInfo>, Option<usize>)>>,
+    ) {
+        if usize::from(id.worker.0) >= self.workers().count() {
+            return reply(None);
+        }
+        let request = AdminRequest::ConnectionSubscriptions { connection: id, from, limit, reply };
+        self.send(id.worker, request);
+    }
+
+    /// Returns the queue of a connection of this node, like [`Self::queue`]. `None` means that there is no such
+    /// connection.
+    pub fn connection_queue(
+        &self,
+        id: ConnectionId,
+        limit: usize,
+        payload: usize,
+        reply: Reply<Option<QueuePage>>,
+    ) {
+        if usize::from(id.worker.0) >= self.workers().count() {
+            return reply(None);
+        }
+        self.send(id.worker, AdminRequest::ConnectionQueue { connection: id, limit, payload, reply });
+    }
+
     /// Closes a client's connection with 0x98, and ends its durable session if `end_session` is true. `None` means that
     /// the client is unknown.
     pub fn kick(&self, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
@@ -339,6 +382,45 @@ impl Admin {
         let shard = client_shard(client_hash(client_id));
         let request = AdminRequest::Subscribe { shard, client_id: client_id.into(), subscription, reply };
         self.send(self.node.shard_host(shard), request);
+        Ok(())
+    }
+
+    /// Subscribes a connection of this node, like [`Self::subscribe`].
+    ///
+    /// # Errors
+    /// Fails if the filter is invalid.
+    pub fn subscribe_connection(
+        &self,
+        id: ConnectionId,
+        subscription: NewSubscription,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
+    ) -> Result<(), Invalid> {
+        mqtt::Subscription::parse(&subscription.filter).map_err(|_| Invalid::Filter)?;
+        if usize::from(id.worker.0) >= self.workers().count() {
+            reply(Err(ClientActionError::Unknown));
+            return Ok(());
+        }
+        self.send(id.worker, AdminRequest::SubscribeConnection { connection: id, subscription, reply });
+        Ok(())
+    }
+
+    /// Removes a subscription of a connection of this node, like [`Self::unsubscribe`].
+    ///
+    /// # Errors
+    /// Fails if the filter is invalid.
+    pub fn unsubscribe_connection(
+        &self,
+        id: ConnectionId,
+        filter: &str,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
+    ) -> Result<(), Invalid> {
+        mqtt::Subscription::parse(filter).map_err(|_| Invalid::Filter)?;
+        if usize::from(id.worker.0) >= self.workers().count() {
+            reply(Err(ClientActionError::Unknown));
+            return Ok(());
+        }
+        let request = AdminRequest::UnsubscribeConnection { connection: id, filter: filter.into(), reply };
+        self.send(id.worker, request);
         Ok(())
     }
 

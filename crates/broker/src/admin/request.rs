@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqtt::ReasonCode;
 
 use super::client::{ClientDetail, ClientFilter, ClientPage, Kicked, Matches, QueuePage};
-use super::client::{SubscriptionFilter, SubscriptionInfo, SubscriptionPage};
+use super::client::{SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Whereabouts};
 use super::trace::Running;
 use super::watch::Watch;
 use super::{
@@ -39,6 +39,17 @@ pub(crate) enum AdminRequest {
         shard: ShardId,
         client_id: Box<str>,
         reply: Reply<Option<Box<ClientDetail>>>,
+    },
+    Locate {
+        shard: ShardId,
+        client_id: Box<str>,
+        reply: Reply<Whereabouts>,
+    },
+    /// Goes from worker to worker until one has the connection. `from` is a slot.
+    FindConnection {
+        client_id: Box<str>,
+        from: u32,
+        reply: Reply<Option<ConnectionId>>,
     },
     /// Sent to the worker of the client's connection, with the details that the shard knows.
     ClientConnection {

@@ -8,7 +8,7 @@ use crate::admin::{
     AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
     ConnectionDetail, Cursor, GroupWalk, Kicked, Matches, QueuePage, QueueState, Queued, Receiver,
     ReceiverSearch, RemoteConnection, Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing,
-    queued,
+    Whereabouts, queued,
 };
 use crate::connection::{Connection, Phase};
 use crate::groups::Member;
@@ -32,6 +32,10 @@ impl Worker {
                 self.fill_in_sessions(page, filter, reply)
             }
             AdminRequest::Client { shard, client_id, reply } => self.client(shard, &client_id, reply),
+            AdminRequest::Locate { shard, client_id, reply } => reply(self.whereabouts(shard, &client_id)),
+            AdminRequest::FindConnection { client_id, from, reply } => {
+                self.find_connection(client_id, from, reply);
+            }
             AdminRequest::ClientConnection { connection, session, reply } => {
                 reply(self.client_connection(connection, session));
             }
@@ -159,6 +163,9 @@ impl Worker {
     fn owner(&self, shard: ShardId, client_id: &str) -> Result<ConnectionId, ClientActionError> {
         match self.locate(shard, client_id) {
             None => Err(ClientActionError::Unknown),
+            Some(ClientLocation { owner: None, .. }) if self.awaits_owner(shard, client_id) => {
+                Err(ClientActionError::Elsewhere)
+            }
             Some(ClientLocation { owner: None, .. }) => Err(ClientActionError::NotConnected),
             Some(ClientLocation { owner: Some(connection), .. }) => {
                 self.on_this_node(connection).map_err(|_| ClientActionError::Elsewhere)
@@ -179,6 +186,42 @@ impl Worker {
         let id = ConnectionId { worker: WorkerId(producer.lane), ..owner };
         let node = producer.owner.node;
         if lanes.own().node == node { Ok(id) } else { Err(Some(RemoteConnection { node, id })) }
+    }
+
+    /// Returns what this worker knows about a client of one of its shards.
+    fn whereabouts(&self, shard: ShardId, client_id: &str) -> Whereabouts {
+        if self.shard(shard).is_none() {
+            return Whereabouts::NotLed;
+        }
+        let Some(ClientLocation { owner, .. }) = self.locate(shard, client_id) else {
+            return Whereabouts::Unknown;
+        };
+        match owner.map(|owner| self.on_this_node(owner)) {
+            Some(Err(Some(connection))) => Whereabouts::Elsewhere(connection),
+            Some(Err(None)) => Whereabouts::Unreported,
+            None if self.awaits_owner(shard, client_id) => Whereabouts::Unreported,
+            None | Some(Ok(_)) => Whereabouts::Here,
+        }
+    }
+
+    fn awaits_owner(&self, shard: ShardId, client_id: &str) -> bool {
+        self.shard(shard).is_some_and(|shard| shard.may_have_unreported_owner(client_id))
+    }
+
+    /// Looks for the connection of a client. There may be very many connections, so this takes several steps.
+    fn find_connection(&mut self, client_id: Box<str>, from: u32, reply: Reply<Option<ConnectionId>>) {
+        let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
+        let open = (from..until).filter_map(|slot| self.connections.occupant_ref(slot));
+        let mut open = open.filter(|connection| connection.phase == Phase::Open);
+        if let Some(connection) = open.find(|connection| *connection.client_id == *client_id) {
+            return reply(Some(connection.id));
+        }
+        let (worker, from) =
+            if until < self.connections.slots() { (self.id, until) } else { (WorkerId(self.id.0 + 1), 0) };
+        if worker.0 >= self.node.workers {
+            return reply(None);
+        }
+        self.outbox.post(worker, AdminRequest::FindConnection { client_id, from, reply }.into());
     }
 
     fn has_client(&self, id: ConnectionId, client_id: &str) -> bool {
@@ -427,11 +470,15 @@ impl Worker {
             let durable = session.is_some();
             let connection = match self.on_this_node(owner) {
                 Ok(connection) => connection,
+                Err(None) => return reply(None),
                 Err(elsewhere) => return reply(Some(Kicked { elsewhere, ..Kicked::default() })),
             };
             let request =
                 AdminRequest::KickConnection { connection, client_id: None, end_session, durable, reply };
             return self.outbox.post(connection.worker, request.into());
+        }
+        if self.awaits_owner(shard, client_id) {
+            return reply(None);
         }
         let session = session.filter(|_| end_session);
         let session_ended =

@@ -289,6 +289,19 @@ impl ShardHost {
         None
     }
 
+    /// Returns whether the session of a client has an owner that has not been reported to this host yet: the client may
+    /// be connected.
+    pub(crate) fn may_have_unreported_owner(&self, client_id: &str) -> bool {
+        let state = self.replica.state();
+        let session = state.session_of(client_id).and_then(|uid| state.session(uid));
+        let owner = session.and_then(|session| Some((session.owner_node()?, session.owner()?)));
+        let is_known = self.clients.get(client_id).is_some_and(|client| client.owner().is_some());
+        !is_known
+            && owner.is_some_and(|(owner, connection)| {
+                self.producers.is_awaited(Producer::of_connection_number(owner, connection))
+            })
+    }
+
     /// Continues with the claims that waited for a producer.
     fn claims_go_on(&mut self, now: Time, producer: Producer, out: &mut ShardOutput) {
         for client_id in self.producers.waiting.remove(&producer).unwrap_or_default() {
@@ -457,6 +470,23 @@ mod tests {
         let completions = apply(&mut host, FIRST, 2, release(FIRST));
         assert!(matches!(&completions[..], [Completion::Claimed(claimed)] if claimed.session_present));
         host.check_invariants();
+    }
+
+    /// Otherwise an operator would read that the client is offline.
+    #[test]
+    fn a_session_may_have_an_owner_until_its_node_has_reported_or_ended() {
+        let (mut host, claimed) = next_leader();
+        assert!(host.may_have_unreported_owner("c") && !host.may_have_unreported_owner("other"));
+        apply(&mut host, FIRST, 0, attach(&claimed));
+        assert!(!host.may_have_unreported_owner("c"), "it is known");
+        let (mut host, _) = next_leader();
+        report(&mut host, SECOND);
+        assert!(host.may_have_unreported_owner("c"));
+        report(&mut host, FIRST);
+        assert!(!host.may_have_unreported_owner("c"));
+        let (mut host, _) = next_leader();
+        set_members(&mut host, &[(1, 7, true), (2, 7, false)]);
+        assert!(!host.may_have_unreported_owner("c"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use testkit::packets::{Sent, connack, durable, message, puback, pubrec, v5};
 
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
+use crate::admin::{AdminRequest, Whereabouts};
 use crate::batch::Resume;
 use crate::ids::{SessionId, ShardSet};
 use crate::route::{Route, RouteKind};
@@ -296,4 +297,29 @@ fn a_publisher_holds_no_more_than_its_share_of_memory() {
     assert!(!client.waits());
     client.become_another("d");
     assert!(client.publish_until_it_waits(&topics) > 1);
+}
+
+/// An operator that asks for a client does not get the answer that there is none.
+#[test]
+fn a_worker_that_does_not_lead_the_shard_of_a_client_says_so() {
+    let mut client = Client::connect(Settings::default());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let reply = Box::new(move |whereabouts| sender.send(whereabouts).expect("the test waits"));
+    let request = AdminRequest::Locate { shard: client.session.shard, client_id: "c".into(), reply };
+    client.worker.admin_request(request);
+    assert_eq!(receiver.recv(), Ok(Whereabouts::NotLed));
+}
+
+/// A new leader of a shard does not know connections of ephemeral sessions.
+#[test]
+fn a_connection_is_found_without_its_shard() {
+    let mut client = Client::connect(Settings::default());
+    let mut find = |client_id: &str| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let reply = Box::new(move |found| sender.send(found).expect("the test waits"));
+        let request = AdminRequest::FindConnection { client_id: client_id.into(), from: 0, reply };
+        client.worker.admin_request(request);
+        receiver.try_recv().expect("there are few connections")
+    };
+    assert!(find("c").is_some() && find("other").is_none());
 }
