@@ -6,6 +6,7 @@ pub mod copies;
 mod disconnect;
 pub mod nodes;
 mod peers;
+mod takeover;
 
 use anyhow::{Result, ensure};
 use std::path::PathBuf;
@@ -57,7 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = repository::root().join("target/cluster-smoke");
     let begun = Instant::now();
     let size = (args.cores, args.replicants);
-    let mut cluster = Nodes::start(&program, &directory, size, args.port)?;
+    let mut cluster = Nodes::start(&program, &directory, size, args.port, &[])?;
     println!("{} nodes reach each other after {:.1} s", cluster.nodes.len(), begun.elapsed().as_secs_f64());
     let mut passed = 0;
     passed += pairs(&cluster)?;

@@ -1,7 +1,7 @@
 //! `cargo xtask durable`: the cost of durable messages, compared with other durable brokers, in one run: messages and
 //! their acknowledgements, the log alone, resumed sessions, a killed broker.
 
-mod client;
+pub mod client;
 mod contender;
 mod disk;
 mod flow;

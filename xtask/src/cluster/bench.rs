@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::copies::{self, Copy, Writers, publish_when_served};
 use super::nodes::Nodes;
-use super::{disconnect, peers};
+use super::{disconnect, peers, takeover};
 use crate::bench::child::{self, interrupted};
 use crate::bench::generator;
 use crate::bench::listener::process::Cpu;
@@ -19,7 +19,7 @@ use crate::repository;
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only measurements whose name begins with this: messages, latency, subscribe, routes, idle, disconnect,
-    /// peers-latency, peers-messages
+    /// takeover, peers-latency, peers-messages, peers-durable
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
@@ -37,7 +37,8 @@ pub struct Args {
     /// Number of clients that disconnect at once
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(600..=110_000))]
     pub(super) disconnecting_clients: u32,
-    /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt (default: those that are installed)
+    /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt, and for durable sessions nats, nats-always,
+    /// rabbitmq (default: those that are installed)
     #[arg(long, value_delimiter = ',')]
     pub(super) brokers: Vec<String>,
     /// Use the existing binaries
@@ -81,19 +82,35 @@ pub fn run(args: &Args) -> Result<()> {
     if is_wanted("disconnect") {
         disconnect::run(args, &programs, &mut page)?;
     }
+    if is_wanted("takeover") {
+        takeover::run(args, &programs, &mut page)?;
+    }
     if is_wanted("peers-latency") {
         peers::latency(args, &programs, &mut page)?;
     }
     if is_wanted("peers-messages") {
         peers::messages(args, &programs, &mut page)?;
     }
+    if is_wanted("peers-durable") {
+        peers::durable(args, &programs, &mut page)?;
+    }
     println!("{page}");
     Ok(())
 }
 
 pub(super) fn start(args: &Args, programs: &Path, nodes: (usize, usize)) -> Result<Nodes> {
+    start_with(args, programs, nodes, &[])
+}
+
+/// Starts nodes with further settings, as of `--set`.
+pub(super) fn start_with(
+    args: &Args,
+    programs: &Path,
+    nodes: (usize, usize),
+    settings: &[&str],
+) -> Result<Nodes> {
     let directory = repository::root().join("target/cluster-bench");
-    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port)
+    Nodes::start(&programs.join("meridian"), &directory, nodes, args.port, settings)
 }
 
 /// Measures throughput of pairs on one node and on two.

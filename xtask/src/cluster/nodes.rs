@@ -16,7 +16,7 @@ const START: Duration = Duration::from_secs(60);
 pub struct Nodes {
     program: PathBuf,
     directory: PathBuf,
-    /// Flags of each node for finding the others.
+    /// Flags of each node: for finding the others, and settings.
     flags: Vec<Vec<String>>,
     pub nodes: Vec<Node>,
 }
@@ -29,7 +29,7 @@ pub struct Node {
 }
 
 impl Nodes {
-    /// Starts `cores` cores and `replicants` replicants of the program, with ports from `port` on.
+    /// Starts `cores` cores and `replicants` replicants of the program, with ports from `port` on and further settings.
     ///
     /// # Errors
     /// A node ends, or does not reach all others in time; its log is named.
@@ -38,6 +38,7 @@ impl Nodes {
         directory: &Path,
         (cores, replicants): (usize, usize),
         port: u16,
+        settings: &[&str],
     ) -> Result<Self> {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory)?;
@@ -56,6 +57,7 @@ impl Nodes {
             if cores > 1 || number > cores {
                 words.extend(["--join".to_owned(), join.join(",")]);
             }
+            words.extend(settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]));
             flags.push(words);
         }
         let mut nodes = Vec::new();

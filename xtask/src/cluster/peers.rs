@@ -51,7 +51,7 @@ pub fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     for qos in 0..3 {
         let window = if qos == 0 { "--max-outstanding 20000" } else { "--inflight 100" };
         let load = format!("-p 50 -s 50 -q {qos} {window} --coalesce-us 500");
-        let clusters = clusters(args, programs)?;
+        let clusters = clusters(args, programs, &others::NAMES)?;
         for (cluster, runs) in clusters.iter().zip(alternate(args, programs, &clusters, &load)?) {
             let figure = |path: &str| [shown(&runs[0], path), shown(&runs[1], path)].join(" | ");
             writeln!(
@@ -85,7 +85,7 @@ pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
         ("1 pair, QoS 2, window 1", "-p 1 -s 1 -q 2 --inflight 1"),
     ];
     for (title, load) in loads {
-        let clusters = clusters(args, programs)?;
+        let clusters = clusters(args, programs, &others::NAMES)?;
         for (cluster, runs) in clusters.iter().zip(alternate(args, programs, &clusters, load)?) {
             let figure = |path: &str| {
                 let (one, two) = (median(&runs[0], path), median(&runs[1], path));
@@ -98,8 +98,77 @@ pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Clusters to measure: Meridian first, then the requested ones, or all that are installed.
-fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
+/// A number of publishers, each with a durable session that subscribes to it.
+struct DurableLoad {
+    qos: u8,
+    publishers: u32,
+    /// Maximum number of messages in flight of a publisher.
+    window: u32,
+}
+
+impl DurableLoad {
+    const ALL: [Self; 8] = [
+        Self::new(1, 1, 1),
+        Self::new(1, 10, 1),
+        Self::new(1, 100, 1),
+        Self::new(1, 1, 100),
+        Self::new(1, 100, 100),
+        Self::new(2, 1, 1),
+        Self::new(2, 100, 1),
+        Self::new(2, 100, 100),
+    ];
+
+    const fn new(qos: u8, publishers: u32, window: u32) -> Self {
+        Self { qos, publishers, window }
+    }
+
+    fn command_line(&self) -> String {
+        let Self { qos, publishers, window } = self;
+        // With many messages in flight the generator can poll rarely; it shares the CPUs.
+        let coalesce = if *window > 1 { " --coalesce-us 500" } else { "" };
+        format!(
+            "-p {publishers} -s {publishers} -q {qos} --clean false --inflight {window} --connect-rate 0 \
+             --setup-timeout 60 --drain 10 -k 600{coalesce}"
+        )
+    }
+}
+
+/// Measures messages to durable sessions with three copies each, of pairs on one node and on two.
+pub fn durable(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
+    writeln!(
+        page,
+        "\nDurable sessions with three copies, one for each publisher, 256 B, {} s x {}; medians\n",
+        args.seconds, args.rounds
+    )?;
+    writeln!(
+        page,
+        "| QoS | publishers | window | cluster | messages/s, one node | two nodes | PUBACK or PUBCOMP p50 us, one node | two nodes | p99 us, one node | two nodes | CPU us a message, one node | two nodes | lost |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
+    for load in DurableLoad::ALL {
+        let clusters = clusters(args, programs, &others::DURABLE)?;
+        for (cluster, runs) in
+            clusters.iter().zip(alternate(args, programs, &clusters, &load.command_line())?)
+        {
+            let figure = |path: &str| [shown(&runs[0], path), shown(&runs[1], path)].join(" | ");
+            let DurableLoad { qos, publishers, window } = load;
+            writeln!(
+                page,
+                "| {qos} | {publishers} | {window} | {} | {} | {} | {} | {} | {} |",
+                cluster.name,
+                figure("/acked_per_s"),
+                figure("/ack_us/p50"),
+                figure("/ack_us/p99"),
+                figure("/cpu/broker_us_per_delivery"),
+                shown(&runs[1], "/lost")
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Clusters to measure: Meridian first, then the requested ones of `names`, or all of these that are installed.
+fn clusters(args: &Args, programs: &Path, names: &[&str]) -> Result<Vec<Cluster>> {
     let nodes = start(args, programs, (3, 0))?;
     let version = if args.debug { "meridian".to_owned() } else { Kind::Meridian.version() };
     let mut clusters = vec![Cluster {
@@ -108,14 +177,14 @@ fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
         pids: nodes.nodes.iter().map(super::nodes::Node::id).collect(),
         _processes: Processes::Ours(nodes),
     }];
-    for name in others::NAMES {
+    for name in names {
         if !args.brokers.is_empty() && !args.brokers.iter().any(|wanted| wanted == name) {
             continue;
         }
         match Others::start(name, args.port + 100).and_then(|others| reached(programs, others)) {
             Ok(cluster) => clusters.push(cluster),
             Err(error) if args.brokers.is_empty() => eprintln!("skipped: {name}: {error:#}"),
-            Err(error) => return Err(error.context(name)),
+            Err(error) => return Err(error.context((*name).to_owned())),
         }
         ensure!(!interrupted(), "interrupted");
     }
