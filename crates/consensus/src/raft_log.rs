@@ -94,6 +94,10 @@ pub(crate) struct RaftLog {
     vacates: Vec<Vacating>,
     /// True if the owner keeps bodies of the entries in these segments.
     keeps_bodies: bool,
+    /// [`Config::save_committed_after`](crate::Config::save_committed_after).
+    save_committed_after: u64,
+    /// Index of the committed entry up to which the log knows that entries are committed.
+    saved_committed: Option<u64>,
     /// Segments that the owner has not been asked for.
     unasked: VecDeque<Vacate>,
     failed: Option<String>,
@@ -209,6 +213,8 @@ impl Store {
             transfers: Transfers::default(),
             vacates: Vec::new(),
             keeps_bodies: false,
+            save_committed_after: 0,
+            saved_committed: None,
             unasked: VecDeque::new(),
             failed: None,
         };
@@ -230,6 +236,11 @@ impl Store {
     /// Sets whether the owner keeps bodies of segments that are to be freed.
     pub fn set_keeps_bodies(&self, keeps_bodies: bool) {
         self.lock().keeps_bodies = keeps_bodies;
+    }
+
+    /// Sets how often the index of the last committed entry is written.
+    pub fn set_save_committed_after(&self, entries: u64) {
+        self.lock().save_committed_after = entries;
     }
 
     pub fn lock(&self) -> MutexGuard<'_, RaftLog> {
@@ -297,6 +308,7 @@ impl RaftLog {
                 "votes of a replica are lost: it must come back as another replica".into(),
             ));
         }
+        self.saved_committed = self.hard.committed.map(|last| last.index);
         self.votes.written = found.last;
         self.votes.durable = found.last;
         Ok(())
@@ -428,6 +440,9 @@ impl RaftLog {
             self.add(entry);
             self.put(record);
         }
+        if self.unsaved_committed() >= self.save_committed_after.max(1) {
+            self.save_committed();
+        }
         self.evict();
         match self.last() {
             Some(last) if !mutated(Mutation::FlushedBeforeDurable) => {
@@ -450,7 +465,22 @@ impl RaftLog {
         }
     }
 
+    /// Number of entries that are committed after those that the log knows to be.
+    fn unsaved_committed(&self) -> u64 {
+        let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+        next(self.hard.committed.map(|last| last.index)).saturating_sub(next(self.saved_committed))
+    }
+
+    /// Writes the index of the last committed entry. It stays committed even if this write is lost. A full disk has
+    /// room for votes alone.
+    fn save_committed(&mut self) {
+        if !self.log.is_full() {
+            self.write_hard_state();
+        }
+    }
+
     fn write_hard_state(&mut self) -> u64 {
+        self.saved_committed = self.hard.committed.map(|last| last.index);
         self.votes.written += 1;
         let (group, index) = (self.storage_groups.votes, self.votes.written);
         let mut hard = self.hard;
@@ -866,8 +896,6 @@ impl RaftLogStorage<Types> for Store {
         receiver.await.map_err(|_| self.failure())
     }
 
-    /// Writes without waiting: the entry stays committed even if this write is lost. A full disk has room for votes
-    /// alone.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         if mutated(Mutation::ForgetCommitted) {
             return Ok(());
@@ -875,8 +903,8 @@ impl RaftLogStorage<Types> for Store {
         let mut raft_log = self.lock();
         if raft_log.hard.committed < committed {
             raft_log.hard.committed = committed;
-            if !raft_log.log.is_full() {
-                raft_log.write_hard_state();
+            if raft_log.save_committed_after == 0 {
+                raft_log.save_committed();
             }
         }
         Ok(())

@@ -184,6 +184,8 @@ const REPORT_AGAIN: Duration = Duration::from_secs(5);
 /// Number of bytes of own batches that are not committed beyond which the replica serves nobody, until a majority
 /// answers.
 const UNCOMMITTED_MAX: usize = 64 << 20;
+/// [`Config::save_committed_after`] of shards. A sync for each commit would double their number.
+const SAVE_COMMITTED_AFTER: u64 = 100;
 /// Time after which a barrier that failed is requested again.
 const BARRIER_AGAIN: Duration = Duration::from_millis(100);
 
@@ -259,7 +261,12 @@ impl ShardAgreement {
         owner: AgreementOwner,
     ) -> Result<(Shard, Self), StartError> {
         let machine = Restoring { shard: Shard::new(shard.0, hash_key), hash_key };
-        let config = Config { group: log_group(shard), keeps_bodies: true, ..config };
+        let config = Config {
+            group: log_group(shard),
+            save_committed_after: SAVE_COMMITTED_AFTER,
+            keeps_bodies: true,
+            ..config
+        };
         let now = link_time(now);
         let group = Group::start(now, config, log, storage_groups(shard), recovered, machine)?;
         let (replica, Restoring { shard: mut state, .. }) = group.into_parts();

@@ -204,6 +204,34 @@ fn entries_that_replace_pending_ones_are_not_reported_durable_with_them() {
     assert_eq!(found, (None, vec![(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)]));
 }
 
+/// A sync for each commit would double the number of syncs.
+#[test]
+fn the_committed_index_is_written_with_later_entries() {
+    let mut bench = Bench::new();
+    bench.store.set_save_committed_after(3);
+    let found = |bench: &Bench| bench.store.lock().hard.committed.map(|last| last.index);
+    for index in 0..6 {
+        let _ = bench.append(1, index..=index);
+        bench.commit_all();
+        assert!(matches!(
+            poll(pin!(bench.store.save_committed(Some(log_id(1, index))))),
+            Poll::Ready(Ok(()))
+        ));
+        assert!(!bench.commit(), "nothing is written for a commit alone");
+        assert_eq!(found(&bench), Some(index));
+    }
+    // Entry 3 was written when 0 to 2 were committed.
+    let bench = bench.after_a_power_cut();
+    assert_eq!(found(&bench), Some(2));
+    assert_eq!(bench.store.lock().saved_committed, Some(2));
+
+    let mut bench = Bench::new();
+    let _ = bench.append(1, 0..=0);
+    assert!(matches!(poll(pin!(bench.store.save_committed(Some(log_id(1, 0))))), Poll::Ready(Ok(()))));
+    bench.commit_all();
+    assert_eq!(found(&bench.after_a_power_cut()), Some(0), "written at once");
+}
+
 /// Entries written before the snapshot would leave a gap, and the log would not open.
 #[test]
 fn entries_after_a_snapshot_are_not_written_before_it() {
