@@ -4,12 +4,57 @@
 //! The agreement gives one [`Step`] at a time and waits until it is done. So a snapshot is of exactly the state that
 //! the agreement knows, although a batch may be applied in portions over several turns.
 
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+
 use shard::{Cursor, Mutation, PartId, REST, RETAINED_FIRST, Shard, mutated};
 
 use super::checkpoint::{LOOKED_AT_AT_ONCE, Needed, take_some};
 use super::{Batch, Replica, ReplicaEvent};
 use crate::ids::Time;
 use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, ReplicaProgress, Step};
+
+/// The agreement, and its next time-out. A worker asks for the time-outs of all its shards at the end of each turn, and
+/// few of them have changed.
+pub(super) struct TimedAgreement {
+    agreement: Box<dyn Agreement>,
+    /// `None` since the agreement was last used.
+    timeout: Cell<Option<Time>>,
+}
+
+impl TimedAgreement {
+    pub fn new(agreement: Box<dyn Agreement>) -> Self {
+        Self { agreement, timeout: Cell::new(None) }
+    }
+
+    /// [`Agreement::timeout`].
+    pub fn timeout(&self) -> Time {
+        let timeout = self.timeout.get().unwrap_or_else(|| self.agreement.timeout());
+        debug_assert_eq!(timeout, self.agreement.timeout(), "the agreement has changed without being used");
+        self.timeout.set(Some(timeout));
+        timeout
+    }
+
+    /// [`Agreement::poll_frame`], which does not change the time-out.
+    pub fn poll_frame(&mut self) -> Option<Frame> {
+        self.agreement.poll_frame()
+    }
+}
+
+impl Deref for TimedAgreement {
+    type Target = dyn Agreement;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.agreement
+    }
+}
+
+impl DerefMut for TimedAgreement {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.timeout.set(None);
+        &mut *self.agreement
+    }
+}
 
 /// Work that the agreement has given.
 pub(super) struct Applying {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use shard::{Effect, Shard};
 
 pub(super) use self::ages::Ages;
-use self::agreed::Applying;
+use self::agreed::{Applying, TimedAgreement};
 use self::appended::Appended;
 use self::checkpoint::Checkpointing;
 use self::proposals::Proposals;
@@ -41,7 +41,7 @@ pub(super) struct Replica {
     /// Log of the shard; `None` when nothing is kept on disk.
     log: Option<Arc<dyn StoreLog>>,
     /// Agreement with the other replicas of the shard. Without it, the log of this node alone decides.
-    agreement: Option<Box<dyn Agreement>>,
+    agreement: Option<TimedAgreement>,
     condition: Condition,
     ahead_bytes: u64,
     proposals: Proposals,
@@ -160,7 +160,7 @@ impl Replica {
             counters: ReplicaCounters::default(),
             state,
             log,
-            agreement,
+            agreement: agreement.map(TimedAgreement::new),
             ages: Ages::default(),
             checkpointing: Checkpointing::default(),
             events: VecDeque::new(),
