@@ -19,7 +19,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, WakeTimes};
 use crate::serve::Server;
 use crate::status::{Role, Status};
 use crate::wire;
@@ -223,6 +223,7 @@ impl<S: StateMachine> Group<S> {
         })?;
         store.set_bytes_in_flight(config.snapshot_bytes_in_flight);
         store.set_keeps_bodies(config.keeps_bodies);
+        store.set_save_committed_after(config.save_committed_after);
         let mut work = || run_jobs(&jobs, &mut machine, &mut effects);
         let parts = ReplicaParts { store, storage_groups, jobs: jobs.clone(), is_stream: S::IS_STREAM };
         let replica = Replica::start(now, config, parts, &mut work)?;
@@ -307,7 +308,9 @@ impl Replica {
         work: &mut dyn FnMut() -> bool,
     ) -> Result<Self, StartError> {
         let ReplicaParts { store, storage_groups, jobs, is_stream } = parts;
-        let mut runtime = Runtime::new(now, config.seed);
+        // A tick is a fifth of a heartbeat: the groups of a node have theirs together, as their heartbeats.
+        let wakes = WakeTimes::of(config.own.node, config.heartbeat / 5);
+        let mut runtime = Runtime::new(now, config.seed, wakes);
         let network = Network::new(&config, store.clone(), is_stream);
         let (machine, state) = Machine::new(jobs.clone(), store.clone());
         let settings = Arc::new(settings(&config)?);

@@ -8,7 +8,7 @@ use link::Time;
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
 
-use super::executor::Runtime;
+use super::executor::{Runtime, Shared, WakeTimes};
 use super::sleep::{Elapsed, Instant, Sleep, Timeout};
 use super::task::{self, JoinError, JoinHandle, Random};
 use super::watch::Watched;
@@ -38,8 +38,9 @@ impl AsyncRuntime for Runtime {
         Sleep::until(<Instant as openraft::Instant>::now() + duration)
     }
 
+    /// Ends at one of the [`WakeTimes`] of the runtime. `openraft` uses it for its ticks.
     fn sleep_until(deadline: Instant) -> Sleep {
-        Sleep::until(deadline)
+        Sleep::until(Instant(Shared::current().wakes().from(deadline.0)))
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {
@@ -60,7 +61,7 @@ impl AsyncRuntime for Runtime {
 
     /// Makes a runtime for the tests of `openraft` that every runtime has to pass.
     fn new(_: usize) -> Self {
-        Self::new(Time::default(), 1)
+        Self::new(Time::default(), 1, WakeTimes::ANY)
     }
 
     /// Runs the future. Time advances by itself whenever all tasks wait.

@@ -7,8 +7,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use link::Time;
+use link::{NodeId, Time};
 use slab::Slab;
 
 use super::sleep::Timers;
@@ -37,9 +38,39 @@ type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct Shared {
     now: AtomicU64,
     random: AtomicU64,
+    wakes: WakeTimes,
     ready: Mutex<VecDeque<usize>>,
     spawned: Mutex<Vec<Boxed>>,
     timers: Mutex<Timers>,
+}
+
+/// Times at which tasks wake that wait until a time: one of every `interval`, so that those of several runtimes of one
+/// thread wake together.
+#[derive(Clone, Copy, Debug)]
+pub struct WakeTimes {
+    /// In microseconds, at least 1.
+    interval: u64,
+    /// Time of the first one. Different nodes have different ones: their election time-outs are to end at different
+    /// times.
+    first: Time,
+}
+
+impl WakeTimes {
+    /// All times.
+    pub const ANY: Self = Self { interval: 1, first: Time(0) };
+
+    /// Times of a node. They are the same for equal intervals.
+    pub fn of(node: NodeId, interval: Duration) -> Self {
+        let interval = (interval.as_micros() as u64).max(1);
+        Self { interval, first: Time(random::mix(node.0) % interval) }
+    }
+
+    /// The first of them that is not before `time`.
+    pub(super) fn from(self, time: Time) -> Time {
+        let Self { interval, first } = self;
+        let passed = time.since(first).div_ceil(interval);
+        Time(first.0.saturating_add(passed.saturating_mul(interval)))
+    }
 }
 
 struct TaskWaker {
@@ -82,6 +113,10 @@ impl Shared {
         Time(self.now.load(Ordering::Relaxed))
     }
 
+    pub fn wakes(&self) -> WakeTimes {
+        self.wakes
+    }
+
     pub fn timers(&self) -> MutexGuard<'_, Timers> {
         sync::lock(&self.timers)
     }
@@ -112,10 +147,11 @@ impl Drop for Entered {
 }
 
 impl Runtime {
-    pub fn new(now: Time, seed: u64) -> Self {
+    pub fn new(now: Time, seed: u64, wakes: WakeTimes) -> Self {
         let shared = Shared {
             now: AtomicU64::new(now.0),
             random: AtomicU64::new(seed),
+            wakes,
             ready: Mutex::default(),
             spawned: Mutex::default(),
             timers: Mutex::default(),
@@ -231,5 +267,24 @@ impl Drop for Runtime {
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_of_a_node_wake_at_the_same_times() {
+        let interval = Duration::from_millis(100);
+        let wakes = WakeTimes::of(NodeId(7), interval);
+        for micros in [0, 1, 99_999, 100_000, 31_536_000_000_000_000] {
+            let (time, wake) = (Time(micros), wakes.from(Time(micros)));
+            assert!(wake >= time && wake.since(time) < 100_000, "{time:?} {wake:?}");
+            assert_eq!(wakes.from(wake), wake);
+            assert_eq!((wake.0 - wakes.first.0) % 100_000, 0);
+        }
+        assert_ne!(wakes.first, WakeTimes::of(NodeId(8), interval).first);
+        assert_eq!(WakeTimes::ANY.from(Time(17)), Time(17));
     }
 }
