@@ -42,6 +42,10 @@ pub const SHARDS: u64 = 1024;
 /// begin. A core offers this with [`SHARDS`].
 pub const EMPTY_SHARDS: u64 = 2048;
 
+/// The node has such sessions or messages. A core offers this with [`SHARDS`], and not with [`EMPTY_SHARDS`]. Two nodes
+/// know the features that both have, so two nodes with sessions of their own recognize each other by this.
+pub const OWN_STATE: u64 = 4096;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 

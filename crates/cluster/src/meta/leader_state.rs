@@ -50,6 +50,8 @@ pub struct LeaderState {
     unapplied: Option<Unapplied>,
     /// Dead members, and the time since which this leader knows that.
     pub(super) dead_since: BTreeMap<NodeId, (Incarnation, Time)>,
+    /// Time since which this leader has been able to place the shards for the first time.
+    pub(super) may_place_since: Option<Time>,
     /// Shards that are changing.
     pub(super) changing_shards: BTreeMap<ShardId, ChangingShard>,
     /// Last report, its time, and the leader that it was sent to.
@@ -93,6 +95,7 @@ impl LeaderState {
             is_settled: false,
             unapplied: None,
             dead_since: BTreeMap::new(),
+            may_place_since: None,
             changing_shards: BTreeMap::new(),
             last_report: None,
         }

@@ -49,6 +49,7 @@ use core_replica::{CoreReplica, RequestOrigin};
 use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
 use leader_state::{LeaderState, Submission};
+use placing::OTHER_STATE;
 use proposals::{Proposals, Reply};
 use record_sync::RecordSync;
 use relays::Relays;
@@ -340,6 +341,9 @@ impl Meta {
 
     /// Describes why this node does not take part yet, for operators.
     pub fn waits_for(&self) -> Option<String> {
+        if self.has_other_state() {
+            return Some(OTHER_STATE.to_owned());
+        }
         if self.is_member() {
             return None;
         }
@@ -347,8 +351,6 @@ impl Meta {
             why.to_owned()
         } else if self.roster.founded == 0 {
             self.founding.waits_for()
-        } else if self.has_other_state() {
-            "its durable sessions and retained messages cannot be merged with those of the cluster".to_owned()
         } else {
             "the cores have not let this node in yet: a majority of them must be running".to_owned()
         })
@@ -580,7 +582,9 @@ impl Meta {
         let is_told = self.roster.members.get(&self.id).is_some_and(|known| {
             (&known.info, known.incarnation, known.replica) == (&self.own, self.incarnation, self.replica())
         });
-        if !is_told && !self.is_over() && !self.proposals.has_own() && !self.has_other_state() {
+        // With another state it gets no shards. The cores may need its vote to agree on anything.
+        let may_join = !self.has_other_state() || self.has_vote(now);
+        if !is_told && !self.is_over() && !self.proposals.has_own() && may_join {
             let (info, incarnation) = (self.own.clone(), self.incarnation);
             let join = Command::Join { info, incarnation, replica: self.replica() };
             self.proposals.push(now.after(LIMIT), Reply::Own, join.encode());
@@ -658,7 +662,12 @@ impl Meta {
         if last.as_ref().is_some_and(|(at, logged)| *logged == what && at.after(LOG_INTERVAL) > now) {
             return;
         }
-        tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}");
+        match self.has_other_state() {
+            true => {
+                tracing::error!(node = %self.own.name, "this node takes no part in the shards of the cluster: {what}")
+            }
+            false => tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}"),
+        }
         self.logged_waiting = Some((now, what));
     }
 
@@ -689,6 +698,12 @@ impl Meta {
     /// its leader.
     pub fn has_quorum(&self, now: Time) -> bool {
         self.core.as_ref().is_some_and(|core| core.has_quorum(now))
+    }
+
+    /// Returns whether this core votes in the meta group.
+    pub fn has_vote(&self, now: Time) -> bool {
+        let status = self.status(now).zip(self.replica());
+        status.is_some_and(|(status, replica)| status.voters.contains(&replica))
     }
 
     /// Returns whether this core's replica leads.

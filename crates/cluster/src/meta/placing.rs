@@ -14,11 +14,15 @@ use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
 use super::{Command, LIMIT, Member, Meta, State};
 use crate::config::LeaderPolicy;
-use crate::features::{EMPTY_SHARDS, SHARDS};
+use crate::features::{EMPTY_SHARDS, OWN_STATE, SHARDS};
 
 /// Time for which a leader waits for a core that may have durable sessions of its own, before it places the shards
 /// without them.
 const OWN_STATE_WAIT: Duration = Duration::from_secs(30);
+
+/// Reason why a core takes no part in the shards, with advice.
+pub(super) const OTHER_STATE: &str = "its durable sessions and retained messages cannot be merged with those of the \
+     cluster, and no client is served: start the node with an empty data directory, or without cluster.replicas";
 
 impl Meta {
     /// Returns the committed placement of shards, as far as this node knows it. `None` before there is one.
@@ -104,19 +108,44 @@ impl Meta {
             && replica.is_some_and(|replica| first.is_founded_in(CoreLog { node: from, replica }))
     }
 
+    /// Returns whether another core says that it has durable sessions of its own, or may have some as one of an earlier
+    /// version. `None` if that is not known: the core is not reached.
+    fn announces_own_state(&self, now: Time, core: NodeId) -> Option<bool> {
+        let linked = self.features.get(&core).copied();
+        let features = linked.or_else(|| self.relays.features(now, core))?;
+        match features {
+            _ if features & EMPTY_SHARDS != 0 => Some(false),
+            _ if features & OWN_STATE != 0 => Some(true),
+            // The other one lacks the feature of the two that this one has. Otherwise the relay may lack it.
+            _ => linked.map(|_| self.config.features & EMPTY_SHARDS != 0),
+        }
+    }
+
+    /// Returns whether a core may have durable sessions that are not those of the shards; `None` if that is not known.
+    /// It has none if it votes in a shard already, like the core that has founded the shards.
+    fn may_have_other_state(&self, now: Time, core: CoreLog) -> Option<bool> {
+        if core.node == self.id {
+            return Some(self.has_other_state());
+        }
+        let votes = self.placement.as_ref().is_some_and(|placement| {
+            placement.shards().any(|(_, shard)| shard.voters.iter().any(|voter| voter.log() == core))
+        });
+        if votes { Some(false) } else { self.announces_own_state(now, core.node) }
+    }
+
     /// Returns whether a core may have durable sessions with which the shards should begin, and may still say so.
-    fn awaits_own_state(&self, now: Time) -> bool {
-        let is_empty = |id: NodeId| {
-            let features = self.features.get(&id).copied().or_else(|| self.relays.features(now, id));
-            features.is_some_and(|features| features & EMPTY_SHARDS != 0)
-        };
-        let mut others = self.roster.cores().filter(|(id, core)| *id != self.id && core.state != State::Dead);
-        self.leader_state.cores_known_since().after(OWN_STATE_WAIT) > now
-            && others.any(|(id, _)| !is_empty(id))
+    fn awaits_own_state(&mut self, now: Time) -> bool {
+        // Such a core can only say so from the time when the cores can place shards.
+        let since = *self.leader_state.may_place_since.get_or_insert(now);
+        let since = since.max(self.leader_state.cores_known_since());
+        // A core that has died may be the one that was to found the shards, and comes back in time.
+        let mut others = self.roster.cores().filter(|(id, core)| *id != self.id && !core.leaves);
+        since.after(OWN_STATE_WAIT) > now
+            && others.any(|(id, _)| self.announces_own_state(now, id) != Some(false))
     }
 
     /// Returns whether this core has durable sessions of its own, and the shards of the cluster have other ones.
-    pub(super) fn has_other_state(&self) -> bool {
+    pub fn has_other_state(&self) -> bool {
         let placed = self.placement.as_deref().zip(self.config.own_state);
         placed.is_some_and(|(placement, owner_key)| !self.is_founded_here(placement, owner_key))
     }
@@ -140,11 +169,14 @@ impl Meta {
         if !is_adopted || !self.knows_cores(now) || !self.has_quorum(now) {
             return None;
         }
+        let is_placed = self.core.as_ref()?.group().state().placement.is_some();
+        if !is_placed && self.config.own_state.is_none() && self.awaits_own_state(now) {
+            return None;
+        }
         let cores = self.cores_of_shards(now);
         let (replicas, owner_key) = (self.config.replicas, self.config.owner_key);
         let command = match &self.core.as_ref()?.group().state().placement {
             None if self.config.own_state.is_some() => self.found_with_own_state()?,
-            None if self.awaits_own_state(now) => return None,
             None => {
                 let first = planner::found(&cores, SHARD_COUNT, replicas, owner_key)?;
                 PlacementCommand::Found(first.into())
@@ -166,25 +198,35 @@ impl Meta {
             let member = roster.members.get(id);
             member.is_some_and(|it| it.state == State::Dead && it.incarnation == *incarnation)
         });
-        let replace_after = self.config.replace_after;
-        let mut standing = |id: NodeId, member: &Member| {
-            Some(match member.state {
-                // It counts as no member, as it wanted.
-                State::Dead if member.leaves => return None,
-                State::Dead => {
-                    let (_, since) = *dead_since.entry(id).or_insert((member.incarnation, now));
-                    if since.after(replace_after) <= now { Standing::Lost } else { Standing::Away }
-                }
-                State::Alive if member.leaves => Standing::Leaves,
-                State::Alive => Standing::Serves,
-                State::Suspect(_) => Standing::Away,
-            })
-        };
+        for (id, member) in roster.cores().filter(|(_, core)| core.state == State::Dead) {
+            dead_since.entry(id).or_insert((member.incarnation, now));
+        }
         let core = |(id, member): (NodeId, &Member)| {
             let log = CoreLog { node: id, replica: member.replica? };
-            Some(Core { log, region: member.info.region.clone(), standing: standing(id, member)? })
+            let standing = self.standing(now, log, member)?;
+            Some(Core { log, region: member.info.region.clone(), standing })
         };
         roster.cores().filter_map(core).collect()
+    }
+
+    /// Returns the state of a core, for the planner. `None` for one that counts as no member.
+    fn standing(&self, now: Time, log: CoreLog, member: &Member) -> Option<Standing> {
+        Some(match member.state {
+            // As it wanted.
+            State::Dead if member.leaves => return None,
+            State::Dead => {
+                let since = self.leader_state.dead_since.get(&log.node).map_or(now, |(_, since)| *since);
+                if since.after(self.config.replace_after) <= now { Standing::Lost } else { Standing::Away }
+            }
+            State::Alive if member.leaves => Standing::Leaves,
+            State::Alive => match self.may_have_other_state(now, log) {
+                Some(false) => Standing::Serves,
+                // It gets no replicas, and loses one that an earlier leader has planned.
+                Some(true) => Standing::Leaves,
+                None => Standing::Away,
+            },
+            State::Suspect(_) => Standing::Away,
+        })
     }
 }
 

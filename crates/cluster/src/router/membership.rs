@@ -214,6 +214,16 @@ impl ClusterRouter {
         self.membership.meta.placement()
     }
 
+    /// Returns whether this node has durable sessions of its own, and the shards of the cluster have other ones.
+    pub fn has_other_state(&self) -> bool {
+        self.membership.meta.has_other_state()
+    }
+
+    /// Returns whether this core votes in the meta group.
+    pub fn has_vote(&self, now: Time) -> bool {
+        self.membership.meta.has_vote(now)
+    }
+
     /// Returns the versions of the placement and of the roster. [`Self::preferred_leaders`] changes with them only.
     pub fn placement_versions(&self) -> (u64, u64) {
         let meta = &self.membership.meta;

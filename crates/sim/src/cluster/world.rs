@@ -89,7 +89,7 @@ impl SimCluster {
         // A node without this feature never gets the retained messages that it missed while its log was full.
         let of_copies = if plan.may_lack_room() { cluster::COPIES } else { 0 };
         let always = |number: usize| match plan.places_shards {
-            true if plan.own_states.contains(&number) => of_copies | cluster::SHARDS,
+            true if plan.own_states.contains(&number) => of_copies | cluster::SHARDS | cluster::OWN_STATE,
             true => of_copies | cluster::SHARDS | cluster::EMPTY_SHARDS,
             false => of_copies,
         };

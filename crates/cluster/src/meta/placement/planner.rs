@@ -42,7 +42,7 @@ pub enum Standing {
     Serves,
     /// The core may be unreachable, or has been dead for a short time. It keeps its replicas and gets none.
     Away,
-    /// The core leaves the cluster: it still answers, and its replicas go.
+    /// The core leaves the cluster, or cannot take part in the shards: it still answers, and its replicas go.
     Leaves,
     /// The core has been dead for so long that its replicas are replaced. It is still a member.
     Lost,

@@ -65,6 +65,17 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Asserts that a core votes, and says that its sessions are not those of the shards.
+    #[cfg(test)]
+    fn assert_refused(&self, core: usize) {
+        let process = self.cluster.members[core].process.as_ref().expect("the node runs");
+        let meta = process.router.meta();
+        assert!(meta.has_vote(process.time(&self.cluster.cx)) && meta.has_other_state());
+        assert!(meta.waits_for().is_some_and(|why| why.contains("cannot be merged")));
+    }
+}
+
 /// Number of replicas of each node.
 fn loads(placement: &Placement) -> BTreeMap<NodeId, usize> {
     let mut loads = BTreeMap::new();
@@ -131,14 +142,119 @@ fn shards_begin_on_the_core_that_has_sessions() {
     }
 }
 
-/// Two cores have durable sessions. The shards begin with those of one of them.
+/// Starts three cores that cannot place shards, one of them with durable sessions. They all can in the end, and the
+/// last one of them has not told the others yet.
+#[cfg(test)]
+fn before_shards_are_placed(own: usize) -> Scenario {
+    let mut plan = plan(Duration::from_millis(5));
+    plan.own_states = vec![own];
+    let mut scenario = Scenario::of_first(SEED, plan, |_| None, 0);
+    for node in [own, (own + 1) % 3, (own + 2) % 3] {
+        // Longer than a leader waits for the sessions.
+        scenario.run_for(40 * SECOND);
+        let state = if node == own { cluster::OWN_STATE } else { cluster::EMPTY_SHARDS };
+        scenario.cluster.members[node].always |= cluster::SHARDS | state;
+        scenario.restart(node);
+    }
+    scenario
+}
+
+/// The cores have run without shards for long when the last one of them allows it.
+#[test]
+fn shards_begin_with_the_sessions_of_a_core_when_an_old_cluster_places_them() {
+    let mut led_by_another = 0;
+    for own in 0..3 {
+        let mut scenario = before_shards_are_placed(own);
+        let other = (own + 1) % 3;
+        let leader = scenario.leaders(other..other + 1)[0];
+        scenario.run_for(20 * SECOND);
+        led_by_another +=
+            u32::from(leader == Some(id(other)) && scenario.leaders(other..other + 1)[0] == leader);
+        assert_eq!(scenario.placement(other).owner_key, own_key(own));
+    }
+    assert!(led_by_another > 0, "another core that can place shards never leads");
+}
+
+/// A core with durable sessions dies when the cores can place shards, before it knows that. Another one leads.
+#[cfg(test)]
+fn without_the_core_that_has_sessions() -> (Scenario, usize) {
+    for own in 0..3 {
+        let mut scenario = before_shards_are_placed(own);
+        let can_place = |scenario: &Scenario, node: usize| {
+            scenario.meta(node).and_then(Meta::adopted).is_some_and(|adopted| adopted & cluster::SHARDS != 0)
+        };
+        let mut steps = 0;
+        while (0..3).all(|node| !can_place(&scenario, node)) {
+            scenario.run_for(MILLI / 4);
+            steps += 1;
+            assert!(steps < 240_000, "not in a minute");
+        }
+        if scenario.leader() != own {
+            scenario.shuts_down(own);
+            let other = (own + 1) % 3;
+            scenario.until("it is dead", |scenario| scenario.state(other, own) == Some(State::Dead));
+            return (scenario, own);
+        }
+    }
+    panic!("a core with sessions always leads")
+}
+
+#[test]
+fn shards_wait_for_a_core_with_sessions_that_has_died() {
+    let (mut scenario, own) = without_the_core_that_has_sessions();
+    let other = (own + 1) % 3;
+    let is_placed = |scenario: &Scenario| scenario.meta(other).is_some_and(|meta| meta.placement().is_some());
+    scenario.run_for(3 * SECOND);
+    assert!(!is_placed(&scenario), "others have begun");
+    scenario.cluster.members[own].is_switched_off = false;
+    scenario.cluster.start(own);
+    scenario.until("shards are placed", is_placed);
+    assert_eq!(scenario.placement(other).owner_key, own_key(own));
+}
+
+/// It returns too late, and has a vote and no shards.
+#[test]
+fn shards_begin_without_a_core_with_sessions_that_stays_dead() {
+    let (mut scenario, own) = without_the_core_that_has_sessions();
+    let others = [(own + 1) % 3, (own + 2) % 3];
+    scenario.until("shards are placed", |scenario| {
+        scenario.meta(others[0]).is_some_and(|meta| meta.placement().is_some())
+    });
+    scenario.cluster.members[own].is_switched_off = false;
+    scenario.cluster.start(own);
+    scenario.run_for(60 * SECOND);
+    assert_eq!(loads(scenario.placement(others[0])), others.map(|other| (id(other), SHARDS)).into());
+    scenario.assert_refused(own);
+    assert!(scenario.meta(own).is_some_and(Meta::is_member));
+}
+
+/// Two cores have durable sessions. The shards begin with those of one of them. The other one gets no replicas,
+/// whichever core leads, and its vote still counts.
 #[test]
 fn the_sessions_of_two_cores_are_not_mixed() {
-    let scenario = placed(0, |plan| plan.own_states = vec![0, 2]);
-    let first = scenario.placement(0);
-    let founder = if first.owner_key == own_key(0) { 0 } else { 2 };
-    assert_eq!(first.owner_key, own_key(founder));
-    assert!(first.shards().all(|(_, shard)| shard.voters[0].node == id(founder)));
+    for (one, two) in [(0, 1), (1, 2)] {
+        let mut scenario = placed(0, |plan| plan.own_states = vec![one, two]);
+        let first = scenario.placement(one);
+        let (founder, refused) = if first.owner_key == own_key(one) { (one, two) } else { (two, one) };
+        assert_eq!(first.owner_key, own_key(founder));
+        assert!(first.shards().all(|(_, shard)| shard.voters[0].node == id(founder)));
+        let other = 3 - one - two;
+        for leader in [founder, refused, other] {
+            let lead = RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(leader)));
+            scenario.orders(leader, lead);
+            scenario.until("it leads", |scenario| scenario.leaders(0..3) == [Some(id(leader)); 3]);
+            scenario.run_for(60 * SECOND);
+            let placement = scenario.placement(founder);
+            assert!(placement.shards().all(|(_, shard)| shard.is_settled()), "{placement:?}");
+            assert_eq!(loads(placement), [(id(founder), SHARDS), (id(other), SHARDS)].into(), "n{leader}");
+            scenario.assert_refused(refused);
+            scenario.restart(refused);
+            // Before the others have answered.
+            scenario.run_for(1);
+            scenario.assert_refused(refused);
+            scenario.until("it is back", |scenario| scenario.meta(refused).is_some_and(Meta::is_member));
+        }
+    }
 }
 
 /// A core is dead, and has no replicas any more. When a second one dies, the first is not chosen, although it has the
