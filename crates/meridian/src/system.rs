@@ -50,6 +50,22 @@ pub fn prepare_data_dir(directory: &Path) -> Result<(), String> {
     }
 }
 
+/// Number of bytes that this user can still write to the file system of a directory.
+///
+/// # Errors
+/// Errors of the system.
+pub fn free_bytes(directory: &Path) -> io::Result<u64> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a NUL, and both pointers outlive the call.
+    if unsafe { libc::statvfs(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so it has filled the structure.
+    let found = unsafe { found.assume_init() };
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 /// Describes why the data directory cannot be used, with advice. `path` is the path that failed.
 pub fn data_dir_trouble(directory: &Path, path: &Path, error: &io::Error) -> String {
     let (directory, path) = (directory.display(), path.display());
@@ -106,6 +122,12 @@ mod tests {
         let second = raise_descriptor_limit().unwrap();
         assert_eq!((second.before, second.now), (first.now, first.now));
         assert!(first.before <= first.now);
+    }
+
+    #[test]
+    fn a_directory_has_a_number_of_free_bytes() {
+        assert!(free_bytes(&std::env::temp_dir()).unwrap() > 0);
+        assert!(free_bytes(Path::new("/there/is/none")).is_err());
     }
 
     #[test]

@@ -46,11 +46,12 @@ impl Drop for Machine {
 const PORTS: u16 = 3;
 
 impl Machine {
-    fn new() -> Self {
-        let directory = std::env::temp_dir().join(format!("meridian-grow-{}", std::process::id()));
+    /// `number` tells the tests of this file apart.
+    fn new(number: u16) -> Self {
+        let directory = std::env::temp_dir().join(format!("meridian-grow-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(directory.join("secret"), "0123456789abcdef0123456789abcdef\n").unwrap();
-        Self { directory, port: 22_000 + (std::process::id() % 150) as u16 * 12 }
+        Self { directory, port: 22_000 + (std::process::id() % 150) as u16 * 24 + number * 12 }
     }
 
     fn at(&self, node: u16, offset: u16) -> String {
@@ -84,11 +85,14 @@ impl Machine {
 
     /// Starts a node as a core that looks for the first three.
     fn start_core(&self, node: u16) -> Node {
+        self.start_core_with(node, "cluster.replicas=3")
+    }
+
+    fn start_core_with(&self, node: u16, replicas: &str) -> Node {
         let join: Vec<String> = (0..3).map(|node| self.at(node, 2)).collect();
         let secret = self.directory.join("secret");
         let listen = self.at(node, 2);
-        let of_cluster =
-            ["--cluster-listen", &listen, "--join", &join.join(","), "--set", "cluster.replicas=3"];
+        let of_cluster = ["--cluster-listen", &listen, "--join", &join.join(","), "--set", replicas];
         let with_secret = ["--cluster-secret-file", secret.to_str().unwrap()];
         self.start(node, &[&of_cluster[..], &with_secret[..]].concat())
     }
@@ -131,26 +135,35 @@ impl Machine {
         }
     }
 
-    /// Returns whether all shards have three replicas, as a node knows it, and one of these leaders.
-    fn is_whole(&self, node: u16, leaders: &[&str]) -> bool {
+    /// Returns what a node knows of its cluster. Null if it does not answer.
+    fn cluster(&self, node: u16) -> serde_json::Value {
         let answer = self.get(node, "/api/v1/cluster");
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        let Ok(view) = serde_json::from_str::<serde_json::Value>(body) else { return false };
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    /// Returns whether all shards have three replicas, as a node knows it, and one of these leaders.
+    fn is_whole(&self, node: u16, leaders: &[&str]) -> bool {
+        self.has_replicas(node, 3, leaders)
+    }
+
+    fn has_replicas(&self, node: u16, count: usize, leaders: &[&str]) -> bool {
+        let view = self.cluster(node);
         let Some(shards) = view["shards"]["items"].as_array() else { return false };
-        let is_whole = |shard: &serde_json::Value| {
+        let has_all = |shard: &serde_json::Value| {
             let replicas = shard["replicas"].as_array().map_or(0, Vec::len);
             let changes = !shard["joining"].is_null() || !shard["leaving"].is_null();
             let leader = shard["leader"].as_str();
-            replicas == 3 && !changes && leader.is_some_and(|leader| leaders.contains(&leader))
+            replicas == count && !changes && leader.is_some_and(|leader| leaders.contains(&leader))
         };
-        shards.len() == 16 && shards.iter().all(is_whole)
+        shards.len() == 16 && shards.iter().all(has_all)
     }
 }
 
 /// The node is killed when it is alone, and for good when the others have everything. [MQTT-4.1.0-1]
 #[test]
 fn nothing_is_lost_or_doubled_when_one_node_grows_to_three_and_ends() {
-    let machine = Machine::new();
+    let machine = Machine::new(0);
     let sessions: Vec<String> = (0..6).map(|number| format!("reader{number}")).collect();
     let first = machine.start_alone(0);
     for session in &sessions {
@@ -212,4 +225,56 @@ fn nothing_is_lost_or_doubled_when_one_node_grows_to_three_and_ends() {
     // The node that was refused still has its session.
     let _other = machine.start_alone(3);
     assert_eq!(machine.does(3, "sub", "-i other -c -t o -q 1 -v -C 1 -W 60"), "o own\n");
+}
+
+/// Two of three cores have sessions of their own. The shards begin with those of one of them. The other one votes, has
+/// no shards and serves nobody, until it starts with an empty data directory.
+#[test]
+fn a_core_whose_sessions_are_refused_votes_until_it_is_replaced() {
+    let machine = Machine::new(1);
+    let cores: Vec<Node> = (0..3).map(|node| machine.start_core_with(node, "cluster.replicas=0")).collect();
+    for (node, core) in (0..3).zip(&cores) {
+        machine.until(core, "all cores vote", || {
+            machine.cluster(node)["membership"]["replica"]["voters"] == 3
+                && machine.get(node, "/health/ready").starts_with("HTTP/1.1 200 ")
+        });
+    }
+    for node in 0..2 {
+        machine.does(node, "sub", &format!("-i reader{node} -c -t q/{node} -q 1 -E"));
+        machine.does(node, "pub", &format!("-t q/{node} -m message{node} -q 1"));
+    }
+    drop(cores);
+
+    let mut cores: Vec<Node> = (0..3).map(|node| machine.start_core(node)).collect();
+    let only_votes = |core: &Node| core.log.lock().unwrap().contains("this core only votes");
+    machine.until(&cores[2], "one core is refused", || cores.iter().any(only_votes));
+    let refused = cores.iter().position(only_votes).unwrap();
+    let (founder, name) = (1 - refused, ["n0", "n1"][refused]);
+    let others: Vec<&str> = ["n0", "n1", "n2"].into_iter().filter(|other| *other != name).collect();
+    machine.until(&cores[2], "the others have the shards", || machine.has_replicas(2, 2, &others));
+    let readiness = machine.get(refused as u16, "/health/ready");
+    assert!(readiness.starts_with("HTTP/1.1 503 ") && readiness.contains("cannot be merged"), "{readiness}");
+    assert!(cores[refused].process.try_wait().unwrap().is_none(), "it goes on");
+    assert!(cores.iter().filter(|core| only_votes(core)).count() == 1);
+
+    // It restarts with its data, and then without it.
+    for is_emptied in [false, true] {
+        cores[refused].process.kill().unwrap();
+        cores[refused].process.wait().unwrap();
+        if is_emptied {
+            std::fs::remove_dir_all(machine.directory.join(name)).unwrap();
+        }
+        cores[refused] = machine.start_core(refused as u16);
+        let what = if is_emptied { "it has replicas" } else { "it is refused again" };
+        machine.until(&cores[refused], what, || match is_emptied {
+            true => machine.is_whole(2, &["n0", "n1", "n2"]),
+            false => only_votes(&cores[refused]),
+        });
+    }
+    let received = machine.does(
+        refused as u16,
+        "sub",
+        &format!("-i reader{founder} -c -t q/{founder} -q 1 -v -C 1 -W 60"),
+    );
+    assert_eq!(received, format!("q/{founder} message{founder}\n"));
 }

@@ -75,7 +75,7 @@ impl Node {
         let mut node = Self { process, log, mqtt: String::new(), http: String::new(), token: None };
         let address =
             |line: String| line.rsplit("address=").next().unwrap().trim().trim_matches('"').to_owned();
-        node.mqtt = address(node.wait_for("listening"));
+        node.mqtt = address(node.wait_for("listening name="));
         node.http = address(node.wait_for("HTTP address="));
         node.wait_for("the node serves");
         node
@@ -532,6 +532,32 @@ fn a_backup_that_is_made_under_load_is_restored() {
     reader.wait().unwrap();
     assert!(found.len() >= 1500, "{}", found.len());
     assert!(found.iter().copied().eq(0..found.len() as u32), "a gap, a repetition, or another order");
+}
+
+/// No core can start with a backup of such a core.
+#[test]
+fn a_core_that_is_the_only_one_with_its_sessions_makes_no_backup() {
+    let directory = Directory::new("only-copy");
+    let backups = directory.path("backups");
+    std::fs::create_dir(&backups).unwrap();
+    let secret = directory.write("secret", "0123456789abcdef0123456789abcdef\n");
+    let (named, listen) = (
+        format!("storage.backup_dir={backups}"),
+        format!("127.0.0.1:{}", 19_000 + std::process::id() % 2_000),
+    );
+    let of_cluster = ["--cluster-listen", &listen, "--cluster-secret-file", &secret];
+    let node = Node::start(&directory, &[&of_cluster[..], &["--set", &named]].concat());
+    let port = node.mqtt.rsplit(':').next().unwrap();
+    let subscribed = run(&["sub", "-p", port, "-i", "reader", "-c", "-q", "1", "-t", "a", "-E"]);
+    assert!(subscribed.status.success(), "{}", stderr(&subscribed));
+    let (status, problem) = node.request("POST", "/api/v1/storage/backups", Some(json!({"name": "x"})));
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    assert_eq!(
+        (status, detail.contains("is the only one with some of the sessions")),
+        (409, true),
+        "{problem}"
+    );
+    assert_eq!(std::fs::read_dir(&backups).unwrap().count(), 0);
 }
 
 /// Backups need a configured directory; the error explains how to set one.

@@ -317,11 +317,7 @@ impl Cluster {
         let packs = if cluster_config.packs { cluster::PACKS } else { 0 };
         let shares_shards = shares_shards(config);
         let own_state = shards_log.as_ref().and_then(ShardsLog::unaccepted_state);
-        let of_shards = match own_state {
-            _ if !shares_shards => 0,
-            Some(_) => cluster::SHARDS,
-            None => cluster::SHARDS | cluster::EMPTY_SHARDS,
-        };
+        let of_shards = settings::features_of_shards(settings, own_state.is_some());
         let features = cluster::FEATURES & !cluster::PACKS | packs | of_shards;
         let (id, descriptor) = (cluster_id(&settings.id), Default::default());
         let identity = Identity { name: name.into(), cluster: id, features, descriptor };
@@ -658,7 +654,7 @@ impl Handler for RouterThread {
         self.router.turn(now);
         self.queue_log_reads();
         if let Some(shards) = &mut self.shards {
-            shards.poll(&self.router, &self.shared);
+            shards.poll(now, &self.router, &self.shared);
         }
         self.shared.peer_requests.poll(&mut self.router, self.shared.sender.get());
         self.shared.proposals.poll(&mut self.router);

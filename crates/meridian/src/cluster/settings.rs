@@ -288,6 +288,16 @@ fn text(address: Option<&HostPort>) -> Box<str> {
     address.map(|address| address.as_str().into()).unwrap_or_default()
 }
 
+/// Features of a node that takes part in the shards of its cluster. `has_own_state` says that it has sessions of its
+/// own for them.
+pub fn features_of_shards(cluster: &ClusterSettings, has_own_state: bool) -> u64 {
+    match has_own_state {
+        _ if cluster.replicas == 0 => 0,
+        true => cluster::SHARDS | cluster::OWN_STATE,
+        false => cluster::SHARDS | cluster::EMPTY_SHARDS,
+    }
+}
+
 /// Configuration of the node's meta group. The settings have been checked.
 ///
 /// `own_state` is the key for owners of sessions, if the node has sessions of its own for the shards of the cluster.
@@ -312,7 +322,7 @@ pub fn meta_config(
         owner_key: owner_key.to_le_bytes(),
         own_state,
         replace_after: REPLACE_AFTER,
-        features: cluster::FEATURES | if cluster.replicas > 0 { cluster::SHARDS } else { 0 },
+        features: cluster::FEATURES | features_of_shards(cluster, own_state.is_some()),
     }
 }
 

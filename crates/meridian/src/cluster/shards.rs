@@ -1,12 +1,13 @@
 //! Shards of the cluster on this node: the key of their owners, and the thread that begins and ends their replicas.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::Node;
-use cluster::meta::{CoreLog, Placement, PreferredLeaders};
+use cluster::meta::{CoreLog, Placement, PreferredLeaders, ShardReplica};
 use cluster::{ClusterRouter, LeaderPolicy, RouterCommand};
 use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
@@ -32,22 +33,28 @@ pub struct ShardPlacements {
 struct KnownPlacement {
     placement: Arc<Placement>,
     leaders: PreferredLeaders,
+    /// This core votes in the meta group.
+    has_vote: bool,
 }
 
 impl ShardPlacements {
     /// Passes on the placement when it has changed. Called after each turn of the cluster router.
-    pub fn poll(&mut self, router: &ClusterRouter, shared: &Shared) {
+    pub fn poll(&mut self, now: link::Time, router: &ClusterRouter, shared: &Shared) {
         let versions = router.placement_versions();
         let Some(placement) = router.placement().filter(|_| versions != self.versions) else { return };
         if versions.0 != self.versions.0 {
             self.node.set_owner_hash(placement.owner_key);
-            shared.placement_known.known();
+            // A core that cannot take part with its sessions serves nobody.
+            if !router.has_other_state() {
+                shared.placement_known.known();
+            }
         }
         self.versions = versions;
         if let Some(replicas) = &self.replicas {
             let leaders = router.preferred_leaders(&self.leaders).unwrap_or_default();
             // The thread ends with the process only.
-            let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders });
+            let has_vote = router.has_vote(now);
+            let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders, has_vote });
         }
     }
 }
@@ -74,7 +81,7 @@ impl PreparedShards {
         let Self { log, leaders, seed } = self;
         let of_node = |replicas| ShardPlacements { node: node.clone(), versions: (0, 0), leaders, replicas };
         let Some((own, log)) = log else { return Ok((of_node(None), None)) };
-        let ShardsLog { log, notifier, recovered, stored, own: own_state, file, reads } = log;
+        let ShardsLog { log, notifier, recovered, stored, own: own_state, is_only_copy, file, reads } = log;
         let owner = {
             let (notifier, reads, shared) = (notifier.clone(), reads, shared.clone());
             move || AgreementOwner {
@@ -104,7 +111,13 @@ impl PreparedShards {
         let (sender, placements) = channel();
         let began = node.began();
         let now = move || broker::Time(began.0 + clock.elapsed().as_millis() as u64);
-        let thread = critical::spawn("shards", move || follow(replicas, &placements, &now));
+        // Before the placement is followed: the log begins to have the form of a core then.
+        let note = move |placement: &Placement| {
+            let is_only = |replicas: &[ShardReplica]| replicas.iter().all(|replica| replica.log() == own);
+            let any = placement.shards().any(|(_, shard)| is_only(&shard.voters));
+            is_only_copy.store(any, Ordering::Release);
+        };
+        let thread = critical::spawn("shards", move || follow(replicas, &placements, &now, &note));
         let thread = thread.map_err(|error| format!("no thread for the replicas of shards: {error}"))?;
         Ok((of_node(Some(sender)), Some(thread)))
     }
@@ -122,6 +135,7 @@ fn follow(
     mut replicas: PlacedReplicas,
     placements: &Receiver<KnownPlacement>,
     now: &dyn Fn() -> broker::Time,
+    note: &dyn Fn(&Placement),
 ) {
     let (mut placement, mut again, mut last_error): (Option<KnownPlacement>, _, Option<String>) =
         (None, None, None);
@@ -135,11 +149,18 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let Some(KnownPlacement { placement, leaders }) = &placement else { continue };
+        let Some(KnownPlacement { placement, leaders, has_vote }) = &placement else { continue };
+        note(placement);
         let error = replicas.follow(now(), placement).err();
         replicas.prefer(leaders);
         if replicas.is_refused() {
-            tracing::error!("{}; the node stops", error.unwrap_or_default());
+            let error = error.unwrap_or_default();
+            if *has_vote {
+                // Without the votes of such cores, the others may have no majority.
+                tracing::error!("{error}. Until then this core only votes, and serves no client");
+                return;
+            }
+            tracing::error!("{error}; the node stops");
             // Without it, the node goes on without shards.
             let _ = signals::stop_this_process();
             return;

@@ -8,6 +8,7 @@ mod restoring;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,6 +22,7 @@ use shardlog::{EventForwarder, GroupsOfCore, LogNotifier, Moment, OwnState, Shar
 use storage::{AfterDrop, LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
+use crate::system::free_bytes;
 
 use self::clock::ClockFile;
 use self::operator::Operator;
@@ -97,6 +99,8 @@ pub struct ShardsLog {
     pub stored: StoredReplicas,
     /// State of the node alone, with which shards of the cluster begin.
     pub own: Option<OwnState>,
+    /// True while a backup of this core would be the only copy of some sessions.
+    pub is_only_copy: Arc<AtomicBool>,
     pub file: ReplicasFile,
     pub reads: ReadQueue,
 }
@@ -187,7 +191,12 @@ impl Store {
         let file = ReplicasFile::of(&directory);
         let (groups, stored) = (std::mem::take(&mut opened.recovery.groups), file.read()?);
         let found = find_shards(&opened.log, &directory, log_use, (stored, hash_key), groups)?;
-        let FoundShards { own: shards, of_cluster } = found;
+        let FoundShards { own: mut shards, of_cluster } = found;
+        let is_new = of_cluster.as_ref().is_some_and(|(stored, _)| *stored == StoredReplicas::default());
+        if is_new && !shards.is_empty() {
+            // Before the cluster begins with these shards: then there is no way back.
+            check_room(&directory, settings, &opened.log.stats(), &mut shards)?;
+        }
         if !log_use.is_core && !meta.is_empty() {
             // The node was a core. It becomes another one when it is a core again without them.
             opened.log.abandon(&shardlog::META, AfterDrop::AnotherCopy);
@@ -222,7 +231,12 @@ impl Store {
             true => (Vec::new(), Some(own_state(shards, hash_key, noted))),
             false => (shards, None),
         };
+        // A core that has replicas waits for the placement.
+        let has_replicas =
+            of_cluster.as_ref().is_some_and(|(stored, _)| *stored != StoredReplicas::default());
+        let is_only_copy = Arc::new(AtomicBool::new(has_replicas));
         let of_cluster = of_cluster.map(|(stored, recovered)| ShardsLog {
+            is_only_copy: is_only_copy.clone(),
             log: log.clone(),
             notifier: notifier.clone(),
             recovered,
@@ -237,7 +251,7 @@ impl Store {
         let clock = if log_use.shares_shards { None } else { Some(note_time(clock, node)) };
         let clock = clock.transpose().map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
-        let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
+        let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir, is_only_copy);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
         let broker = broker::Store {
             log: Some(log),
@@ -293,6 +307,49 @@ pub fn cluster_incarnation() -> Result<broker::Incarnation, String> {
             .to_owned());
     }
     Ok(broker::Incarnation { began: broker::Time(wall), number: wall })
+}
+
+/// Checks that there is room for a second copy of the shards of a node alone, with which replicas begin.
+///
+/// # Errors
+/// There is not, with advice.
+fn check_room(
+    directory: &Path,
+    settings: &StorageSettings,
+    stats: &storage::Stats,
+    shards: &mut [Shard],
+) -> Result<(), String> {
+    // Parts of the last checkpoint, and those that have changed since.
+    let mut needed: u64 = stats.groups.iter().map(|group| group.part_bytes).sum();
+    for shard in shards.iter_mut() {
+        shard.begin_checkpoint();
+        while !shard.write_parts(1 << 20, &mut |_, bytes| needed += bytes.len() as u64) {}
+    }
+    let segment = settings.segment_size.bytes();
+    let spares = stats.spares as u64;
+    let allowed = match settings.disk_max.bytes() {
+        0 => u64::MAX,
+        bytes_max => bytes_max.saturating_sub(stats.bytes + spares * segment),
+    };
+    // A disk whose room is not known is not full for sure, and the log says so when it is. One spare is for the votes
+    // of a core.
+    let usable = spares.saturating_sub(1) * segment;
+    let free = free_bytes(directory).unwrap_or(u64::MAX).min(allowed).saturating_add(usable);
+    is_room(directory, needed, free)
+}
+
+fn is_room(directory: &Path, needed: u64, free: u64) -> Result<(), String> {
+    if needed <= free {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: not enough room to begin a cluster with the sessions of this node: they are written once more, which \
+         takes {}, and {} are free. Free more on the disk (or set a higher storage.disk_max), or start the node \
+         without cluster.replicas. Its data has not changed",
+        directory.display(),
+        ByteSize::kib(needed.div_ceil(1024)),
+        ByteSize::kib(free / 1024)
+    ))
 }
 
 fn has_no_list(directory: &Path) -> String {
@@ -386,4 +443,23 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
         let _ = file.write(&clock::now(began + started.elapsed()));
     };
     Ok((end, critical::spawn("clock", run)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_does_not_begin_without_room_for_its_sessions() {
+        let directory = Path::new("/data/store");
+        assert_eq!(is_room(directory, 4 << 20, 4 << 20), Ok(()));
+        let error = is_room(directory, (4 << 20) + 1, 4 << 20).unwrap_err();
+        assert!(error.contains("/data/store") && error.contains("storage.disk_max"), "{error}");
+        assert!(error.contains("takes 4097KiB") && error.contains("4MiB are free"), "{error}");
+        // A disk has room for a small state.
+        let mut shards = vec![Shard::new(0, [1; 16])];
+        let settings = StorageSettings::default();
+        let found = check_room(&std::env::temp_dir(), &settings, &storage::Stats::default(), &mut shards);
+        assert_eq!(found, Ok(()));
+    }
 }

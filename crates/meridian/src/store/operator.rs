@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct Operator {
     recovery: RecoveryView,
     backup_dir: Option<PathBuf>,
     backup: Arc<Mutex<Option<Backup>>>,
+    /// True while a backup of this core would be the only copy of some sessions: no node can start with it.
+    is_only_copy: Arc<AtomicBool>,
 }
 
 impl Operator {
@@ -32,8 +35,10 @@ impl Operator {
         reserve_bytes: u64,
         recovery: RecoveryView,
         backup_dir: Option<PathBuf>,
+        is_only_copy: Arc<AtomicBool>,
     ) -> Arc<Self> {
-        Arc::new(Self { log, directory, reserve_bytes, recovery, backup_dir, backup: Arc::default() })
+        let backup = Arc::default();
+        Arc::new(Self { log, directory, reserve_bytes, recovery, backup_dir, backup, is_only_copy })
     }
 
     fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
@@ -89,6 +94,11 @@ impl Storage for Operator {
             let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
             return Err(BackupRefused::Conflict(why.to_owned()));
         };
+        if self.is_only_copy.load(Ordering::Acquire) {
+            let why = "this core is the only one with some of the sessions, and no core can start with a backup of \
+                 them: wait until meridian ctl cluster shards shows other replicas of each shard";
+            return Err(BackupRefused::Conflict(why.to_owned()));
+        }
         let mut last = self.backup();
         if last.as_ref().is_some_and(|backup| backup.ended_at.is_none()) {
             return Err(BackupRefused::Conflict("a backup is being made: wait until it is done".to_owned()));

@@ -143,7 +143,7 @@ fn shards_begin_on_the_core_that_has_sessions() {
 }
 
 /// Starts three cores that cannot place shards, one of them with durable sessions. They all can in the end, and the
-/// last one of them has not told the others yet.
+/// last one of them has not reported that to the others yet.
 #[cfg(test)]
 fn before_shards_are_placed(own: usize) -> Scenario {
     let mut plan = plan(Duration::from_millis(5));
@@ -212,7 +212,7 @@ fn shards_wait_for_a_core_with_sessions_that_has_died() {
     assert_eq!(scenario.placement(other).owner_key, own_key(own));
 }
 
-/// It returns too late, and has a vote and no shards.
+/// A core that returns too late has a vote and no shards.
 #[test]
 fn shards_begin_without_a_core_with_sessions_that_stays_dead() {
     let (mut scenario, own) = without_the_core_that_has_sessions();
