@@ -19,7 +19,7 @@ use crate::repository;
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only measurements whose name begins with this: messages, latency, subscribe, routes, idle, disconnect,
-    /// takeover, peers-latency, peers-messages, peers-durable
+    /// takeover, durable, peers-latency, peers-messages
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
@@ -37,7 +37,7 @@ pub struct Args {
     /// Number of clients that disconnect at once
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(600..=110_000))]
     pub(super) disconnecting_clients: u32,
-    /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt, and for durable sessions nats, nats-always,
+    /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt, and for `durable` of nats, nats-always,
     /// rabbitmq (default: those that are installed)
     #[arg(long, value_delimiter = ',')]
     pub(super) brokers: Vec<String>,
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
     if is_wanted("peers-messages") {
         peers::messages(args, &programs, &mut page)?;
     }
-    if is_wanted("peers-durable") {
+    if is_wanted("durable") {
         peers::durable(args, &programs, &mut page)?;
     }
     println!("{page}");

@@ -16,9 +16,9 @@ use crate::paging;
 use crate::problem::{Kind, Problem};
 use crate::routes::clients::ANY_CONNECTION;
 
-/// Maximum time for which a leader of a client's shard is searched: an election takes up to three seconds, a transfer
-/// less. `ctl` waits for ten seconds, and the last attempt may take `cluster.request_timeout`.
-const LEADER_PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for which a leader of a client's shard is searched: an election takes up to four seconds, a transfer
+/// less. `ctl` waits for ten seconds, and the last attempt may take twice `cluster.request_timeout`.
+const LEADER_PATIENCE: Duration = Duration::from_secs(4);
 /// Time between two attempts.
 const LEADER_AGAIN: Duration = Duration::from_millis(200);
 
@@ -183,9 +183,12 @@ async fn next_page(gather: &GatherRequest) -> Option<Result<Response, Problem>> 
     };
     let query = gather.query_with(&[("cursor", cursor), ("connection", connection.clone())]);
     let answer = gather.ask(&node, &query).await.answer;
-    Some(answer.map(|answer| match connection {
-        Some(connection) => of_connection((&node, &connection), answer),
-        None => of_node(&node, answer),
+    Some(answer.and_then(|answer| match connection {
+        _ if answer.status == Kind::Misdirected.status().as_u16() => Err(Problem::conflict(
+            "another node leads the shard of this client now: begin the list again, without `cursor`",
+        )),
+        Some(connection) => Ok(of_connection((&node, &connection), answer)),
+        None => Ok(of_node(&node, answer)),
     }))
 }
 
@@ -226,7 +229,10 @@ async fn ask_leader(gather: &GatherRequest, fanout: Fanout) -> Result<Attempt, P
     };
     let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let is_misdirected = answer.status == Kind::Misdirected.status().as_u16();
-    let is_empty = || fanout == Fanout::Pages && document["items"].as_array().is_some_and(Vec::is_empty);
+    let is_empty = || {
+        let has_none = document["items"].as_array().is_some_and(Vec::is_empty);
+        fanout == Fanout::Pages && has_none && document["next"].is_null()
+    };
     if answer.status == Kind::NotFound.status().as_u16() || is_empty() {
         return Ok(Attempt::Done(search(gather, (&leader, answer), fanout).await?));
     }
@@ -299,7 +305,8 @@ async fn search(
     for NodeResponse { node, answer } in gather.ask_all(&gather.live_nodes(), &query).await {
         match answer {
             Ok(answer) if answer.is_success() => done.push((node, answer)),
-            Ok(answer) if [404, 421].contains(&answer.status) => {}
+            // The leader has found no fault in the request: a node of an earlier version does not know the parameter.
+            Ok(answer) if [400, 404, 421].contains(&answer.status) => {}
             Ok(answer) if is_client_error(&answer) => refused = refused.or(Some(answer)),
             Ok(_) | Err(_) => missing.push(node),
         }
@@ -322,7 +329,8 @@ async fn search(
     match (done.into_iter().next(), refused) {
         (Some((node, answer)), _) => Ok(of_connection((&node, ANY_CONNECTION), answer)),
         (None, Some(answer)) => Ok(response(answer.status, answer.body)),
-        (None, None) if missing.is_empty() => Ok(of_node(leader, answer)),
+        // The leader may know the client, without items.
+        (None, None) if missing.is_empty() || answer.is_success() => Ok(of_node(leader, answer)),
         (None, None) => Err(not_found_but(&missing)),
     }
 }

@@ -22,7 +22,8 @@ const OWN_STATE_WAIT: Duration = Duration::from_secs(30);
 
 /// Reason why a core takes no part in the shards, with advice.
 pub(super) const OTHER_STATE: &str = "its durable sessions and retained messages cannot be merged with those of the \
-     cluster, and no client is served: start the node with an empty data directory, or without cluster.replicas";
+     cluster, and no client is served: start such nodes with empty data directories, one after the other. A node \
+     without any settings of a cluster can use the data";
 
 impl Meta {
     /// Returns the committed placement of shards, as far as this node knows it. `None` before there is one.

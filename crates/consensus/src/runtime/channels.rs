@@ -13,6 +13,9 @@ use super::sleep::{Elapsed, Instant, Sleep, Timeout};
 use super::task::{self, JoinError, JoinHandle, Random};
 use super::watch::Watched;
 
+/// Time in microseconds to which a tick is always longer.
+const SHORTEST_TICK: u64 = 1000;
+
 impl AsyncRuntime for Runtime {
     type JoinError = JoinError;
     type JoinHandle<T: OptionalSend + 'static> = JoinHandle<T>;
@@ -38,9 +41,12 @@ impl AsyncRuntime for Runtime {
         Sleep::until(<Instant as openraft::Instant>::now() + duration)
     }
 
-    /// Ends at one of the [`WakeTimes`] of the runtime. `openraft` uses it for its ticks.
+    /// `openraft` uses it for its ticks, which end at one of the [`WakeTimes`] of the runtime, and for pauses of a
+    /// microsecond between reports of durable entries, which end at once.
     fn sleep_until(deadline: Instant) -> Sleep {
-        Sleep::until(Instant(Shared::current().wakes().from(deadline.0)))
+        let shared = Shared::current();
+        let is_pause = deadline.0.since(shared.now()) < SHORTEST_TICK;
+        Sleep::until(if is_pause { deadline } else { Instant(shared.wakes().from(deadline.0)) })
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {

@@ -272,6 +272,7 @@ impl fmt::Debug for Runtime {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sleep::Instant;
     use super::*;
 
     #[test]
@@ -286,5 +287,21 @@ mod tests {
         }
         assert_ne!(wakes.first, WakeTimes::of(NodeId(8), interval).first);
         assert_eq!(WakeTimes::ANY.from(Time(17)), Time(17));
+    }
+
+    /// `openraft` reports durable entries after pauses of a microsecond.
+    #[test]
+    fn ticks_wait_for_a_wake_time_and_short_pauses_do_not() {
+        let wakes = WakeTimes::of(NodeId(7), Duration::from_millis(100));
+        let due = |micros: u64| {
+            let mut runtime = Runtime::new(Time(1_000_000), 1, wakes);
+            runtime
+                .spawn(<Runtime as openraft::AsyncRuntime>::sleep_until(Instant(Time(1_000_000 + micros))));
+            runtime.run(Time(1_000_000));
+            runtime.due()
+        };
+        assert_eq!(due(1), Time(1_000_001));
+        assert_eq!(due(101_000), wakes.from(Time(1_101_000)));
+        assert_ne!(due(101_000), Time(1_101_000));
     }
 }

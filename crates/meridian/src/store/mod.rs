@@ -194,8 +194,13 @@ impl Store {
         let FoundShards { own: mut shards, of_cluster } = found;
         let is_new = of_cluster.as_ref().is_some_and(|(stored, _)| *stored == StoredReplicas::default());
         if is_new && !shards.is_empty() {
-            // Before the cluster begins with these shards: then there is no way back.
-            check_room(&directory, settings, &opened.log.stats(), &mut shards)?;
+            // Before the cluster begins with these shards: then there is no way back. A core that has a vote already
+            // is needed, with room or without, and may be one whose sessions are refused.
+            match check_room(&directory, settings, &opened.log.stats(), &mut shards) {
+                Err(error) if meta.is_empty() => return Err(error),
+                Err(error) => tracing::warn!("{error:#}"),
+                Ok(()) => {}
+            }
         }
         if !log_use.is_core && !meta.is_empty() {
             // The node was a core. It becomes another one when it is a core again without them.
