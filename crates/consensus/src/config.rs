@@ -58,9 +58,9 @@ pub struct Config {
     /// refused, and further requests are not answered. Also the maximum number of commands of
     /// [`Replica::write`](crate::Replica::write) that wait, which are counted apart.
     pub waiting_max: usize,
-    /// Number of committed entries after which the index of the last one is written, together with the next entries. With
-    /// 0 it is written at once, which costs a sync for each commit. A replica that restarts applies what is known to be
-    /// committed, and the rest when it hears of a leader.
+    /// Number of committed entries after which the index of the last one is written, together with the next entries.
+    /// With 0 it is written at once, which costs a sync for each commit. A replica that restarts applies what is known
+    /// to be committed, and the rest when a leader reports it.
     pub save_committed_after: u64,
     /// True if the owner keeps what its state needs of the entries in a segment of the log that is to be freed. See
     /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).

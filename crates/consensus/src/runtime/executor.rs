@@ -48,7 +48,7 @@ pub(super) struct Shared {
 /// thread wake together.
 #[derive(Clone, Copy, Debug)]
 pub struct WakeTimes {
-    /// In microseconds, at least 1.
+    /// Time between two of them in microseconds, at least 1.
     interval: u64,
     /// Time of the first one. Different nodes have different ones: their election time-outs are to end at different
     /// times.

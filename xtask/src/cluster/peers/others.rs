@@ -16,8 +16,8 @@ use crate::bench::recipe;
 pub const NAMES: [&str; 3] = ["mosquitto", "nats", "rmqtt"];
 /// Names of those that keep three copies of a durable session.
 pub const DURABLE: [&str; 3] = ["nats", "nats-always", "rabbitmq"];
-/// Maximum time until messages are exchanged.
-const START: Duration = Duration::from_secs(60);
+/// Maximum time until messages are exchanged: nodes of RabbitMQ need a minute while others start.
+const START: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Nodes of a cluster, each with the same port on its own address.
