@@ -476,6 +476,11 @@ impl Replica {
         });
     }
 
+    /// Returns whether the log knows all entries that are committed. A process that starts again applies at least these.
+    pub fn has_saved_committed(&self) -> bool {
+        self.store.lock().has_saved_committed()
+    }
+
     /// Runs the replica up to the point at which it waits for frames, the log, the owner or [`Self::timeout`].
     pub fn turn(&mut self, now: Time) {
         if self.jobs.take_dropped() && self.store.lock().failed().is_none() {
@@ -483,7 +488,11 @@ impl Replica {
             self.fail(DROPPED);
         }
         let applied = sync::lock(&self.state).applied.map_or(0, |applied| log_index(applied.index));
-        self.store.lock().expire_checkpoint(now, applied);
+        {
+            let mut raft_log = self.store.lock();
+            raft_log.expire_checkpoint(now, applied);
+            raft_log.save_delayed_committed();
+        }
         self.free_segments();
         self.resume_snapshot(now);
         self.purge(now);

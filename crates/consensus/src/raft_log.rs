@@ -465,6 +465,19 @@ impl RaftLog {
         }
     }
 
+    /// Returns whether the log knows all entries that are committed. On a full disk, and with
+    /// [`Config::save_committed_after`](crate::Config::save_committed_after), it may lack the last ones.
+    pub fn has_saved_committed(&self) -> bool {
+        self.unsaved_committed() == 0
+    }
+
+    /// Writes the index of the last committed entry that had no room on a full disk.
+    pub fn save_delayed_committed(&mut self) {
+        if self.save_committed_after == 0 && !self.has_saved_committed() && self.failed.is_none() {
+            self.save_committed();
+        }
+    }
+
     /// Number of entries that are committed after those that the log knows to be.
     fn unsaved_committed(&self) -> u64 {
         let next = |index: Option<u64>| index.map_or(0, |index| index + 1);

@@ -295,8 +295,8 @@ mod tests {
         let wakes = WakeTimes::of(NodeId(7), Duration::from_millis(100));
         let due = |micros: u64| {
             let mut runtime = Runtime::new(Time(1_000_000), 1, wakes);
-            runtime
-                .spawn(<Runtime as openraft::AsyncRuntime>::sleep_until(Instant(Time(1_000_000 + micros))));
+            let until = Instant(Time(1_000_000 + micros));
+            runtime.spawn(async move { <Runtime as openraft::AsyncRuntime>::sleep_until(until).await });
             runtime.run(Time(1_000_000));
             runtime.due()
         };

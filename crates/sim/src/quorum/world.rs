@@ -586,8 +586,8 @@ impl Quorum {
     pub(super) fn kill(&mut self, host: usize, after: Micros) {
         let at = &mut self.hosts[host];
         let Some(replica) = at.replica.take() else { return };
-        let is_idle = replica.log.queue_records() == 0;
-        at.had_applied = replica.group.state().last().filter(|_| is_idle && !replica.has_failed);
+        let is_saved = replica.log.queue_records() == 0 && replica.group.has_saved_committed();
+        at.had_applied = replica.group.state().last().filter(|_| is_saved && !replica.has_failed);
         if at.sync_fails {
             at.had_applied = None;
         }
