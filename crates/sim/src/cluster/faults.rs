@@ -205,6 +205,7 @@ impl SimCluster {
         let cut_off =
             process.cut_off.take().filter(|_| !process.router.may_acknowledge(process.time(&self.cx)));
         let report = &mut self.cx.report;
+        report.cluster_retained_requests += process.router.counters().copies_requested;
         self.oracle.node_dies(incarnation, |other, since| {
             if let Some(CutOff { since: cut, linked }) = &cut_off
                 && since >= *cut
