@@ -476,7 +476,8 @@ impl Replica {
         });
     }
 
-    /// Returns whether the log knows all entries that are committed. A process that starts again applies at least these.
+    /// Returns whether the log knows all entries that are committed. A process that starts again applies at least
+    /// these.
     pub fn has_saved_committed(&self) -> bool {
         self.store.lock().has_saved_committed()
     }

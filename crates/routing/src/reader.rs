@@ -32,8 +32,8 @@ impl<D: Destination> Reader<D> {
     ///
     /// A destination of two matching filters is appended twice, once with the fields from each filter. Never waits
     /// for a writer. A filter whose `insert` returned before the call is found. One that is added or removed during
-    /// the call may or may not be found. A destination that is removed and inserted again during the call may be appended
-    /// twice. A parked reader is unparked for the call.
+    /// the call may or may not be found. A destination that is removed and inserted again during the call may be
+    /// appended twice. A parked reader is unparked for the call.
     pub fn matches(&self, topic: TopicName<'_>, out: &mut Vec<D>) -> usize {
         let inside = self.enter();
         self.index.collect_matches(topic, out, &mut self.scratch.borrow_mut(), &inside.guard)
