@@ -55,11 +55,11 @@ fn churn(index: &Index<Subscriber>, mut random: Random, writer: u64, changes: us
         index.insert(filter(text), numbered(text, *id)).expect("within the limits");
         if held.len() > 400 {
             let (text, id) = held.swap_remove(random.below_u64(held.len() as u64) as usize);
-            assert_eq!(index.remove(filter(&text), id), Removed::Removed);
+            assert_ne!(index.remove(filter(&text), id), Removed::NotFound);
         }
     }
     held.iter().for_each(|(text, id)| {
-        assert_eq!(index.remove(filter(text), *id), Removed::Removed);
+        assert_ne!(index.remove(filter(text), *id), Removed::NotFound);
     });
 }
 
