@@ -3,7 +3,8 @@
 A driver is a small program in the client library's own language (`paho_driver.py`, `mqttjs_driver.js`). It reads one
 JSON command a line and writes one JSON event a line, so that a scenario is written once and runs with every library.
 
-commands  {"do": "connect", "client": NAME, "id": ..., "version": 3|4|5, "clean": ..., "expiry": S|null, "will": {...}|null}
+commands  {"do": "connect", "client": NAME, "host": ..., "id": ..., "version": 3|4|5, "clean": ..., "expiry": S|null,
+           "will": {...}|null}
           {"do": "subscribe", "client": NAME, "filter": ..., "qos": ..., "no_local": ..., "identifier": N|null}
           {"do": "publish", "client": NAME, "topic": ..., "payloads": [...], "qos": ..., "retain": ..., "properties": {...}|null}
           {"do": "disconnect" | "abort", "client": NAME}
@@ -74,6 +75,7 @@ class DrivenClient:
 
     def __init__(self, driver, name, identifier):
         self.driver, self.name, self.identifier = driver, name, identifier
+        self.host = driver.host
         self.mailbox = Mailbox(name)
 
     def _ask(self, do, answer, **arguments):
@@ -83,7 +85,14 @@ class DrivenClient:
     def connect(self, clean=True, expiry=None, will=None):
         """Whether the broker had a session for this client."""
         connected = self._ask(
-            "connect", "connected", id=self.identifier, version=self.driver.version, clean=clean, expiry=expiry, will=will
+            "connect",
+            "connected",
+            host=self.host,
+            id=self.identifier,
+            version=self.driver.version,
+            clean=clean,
+            expiry=expiry,
+            will=will,
         )
         return connected["session_present"]
 
@@ -99,6 +108,12 @@ class DrivenClient:
 
     def receive(self, count):
         return self.mailbox.receive(count)
+
+    def settle(self, topic_filter, qos):
+        """Returns when the broker has the acknowledgements of all received messages: Paho hands over a message before it
+        acknowledges it. The client subscribes again, because SUBACK follows them.
+        """
+        self.subscribe(topic_filter, qos)
 
     def disconnect(self):
         self._ask("disconnect", "closed")
@@ -117,14 +132,12 @@ class Driver:
 
     disconnects_with_will = False
     """Whether a client with a Will ends with DISCONNECT 0x04, which publishes it [MQTT-3.14.4-3]."""
-    sees_reasons = True
-    """Whether the library tells the Reason Code of the broker's DISCONNECT."""
 
     def __init__(self, command, host, port, version):
-        self.version = version
+        self.host, self.version = host, version
         self.clients = {}
         self.process = subprocess.Popen(
-            [*command, host, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [*command, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
         threading.Thread(target=self._read, daemon=True).start()
 

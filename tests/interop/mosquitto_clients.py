@@ -18,6 +18,7 @@ MESSAGE = "message "
 class MosquittoClient:
     def __init__(self, driver, name, identifier):
         self.driver, self.name, self.identifier = driver, name, identifier
+        self.host = driver.host
         self.mailbox = Mailbox(name)
         self.process = None
         self.subscription = None
@@ -25,7 +26,7 @@ class MosquittoClient:
 
     def _common(self):
         d = self.driver
-        return ["-h", d.host, "-p", str(d.port), "-V", VERSIONS[d.version], "-i", self.identifier]
+        return ["-h", self.host, "-p", str(d.port), "-V", VERSIONS[d.version], "-i", self.identifier]
 
     def connect(self, clean=True, expiry=None, will=None):
         """None: the programs do not print Session Present. Connecting itself happens with the first subscription."""
@@ -59,7 +60,7 @@ class MosquittoClient:
         return self.mailbox.wait("subscribed")["reasons"]
 
     def _read(self, process):
-        connects = 0
+        connects, is_closed = 0, False
         for line in process.stdout:
             if line.startswith(MESSAGE):
                 self.mailbox.put(self._message(line[len(MESSAGE) :]))
@@ -71,12 +72,15 @@ class MosquittoClient:
             elif "sending CONNECT" in line:
                 connects += 1
                 # mosquitto_sub does not report a lost connection; a second connect shows that it was closed.
-                if connects == 2:
+                if connects == 2 and not is_closed:
                     self.mailbox.put({"event": "closed", "reason": None})
+            elif by_broker := re.search(r"Received DISCONNECT \((\d+)\)", line):
+                is_closed = True
+                self.mailbox.put({"event": "closed", "reason": int(by_broker[1])})
             elif line.startswith(("Error", "Connection error")):
                 self.mailbox.put({"event": "error", "text": line.strip()})
         process.wait()
-        if connects < 2:
+        if connects < 2 and not is_closed:
             self.mailbox.put({"event": "closed", "reason": None})
 
     @staticmethod
@@ -118,6 +122,9 @@ class MosquittoClient:
     def receive(self, count):
         return self.mailbox.receive(count)
 
+    def settle(self, topic_filter, qos):
+        """Nothing to wait for: libmosquitto acknowledges a message before mosquitto_sub prints it."""
+
     def disconnect(self):
         self._end(signal.SIGTERM)
 
@@ -130,7 +137,10 @@ class MosquittoClient:
             self.mailbox.wait("closed")
 
     def wait_closed(self):
-        return self.mailbox.wait("closed")["reason"]
+        reason = self.mailbox.wait("closed")["reason"]
+        # It connects again by itself, and would take its session back.
+        self.process.kill()
+        return reason
 
 
 def _publish_properties(said):
@@ -147,8 +157,6 @@ def _publish_properties(said):
 
 
 class MosquittoDriver:
-    sees_reasons = False
-
     def __init__(self, host, port, version):
         # mosquitto_sub with a Will ends so in MQTT 5.0.
         self.disconnects_with_will = version == 5

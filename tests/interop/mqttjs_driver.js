@@ -4,7 +4,7 @@
 const readline = require('node:readline');
 const mqtt = require('mqtt');
 
-const [host, port] = [process.argv[2], Number(process.argv[3])];
+const port = Number(process.argv[2]);
 const clients = new Map();
 
 function emit(event, client, fields = {}) {
@@ -23,7 +23,7 @@ function userPairs(properties) {
 function connect(name, command) {
   const v5 = command.version === 5;
   const client = mqtt.connect({
-    host,
+    host: command.host,
     port,
     clientId: command.id,
     protocolVersion: command.version,

@@ -10,7 +10,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-HOST, PORT = sys.argv[1], int(sys.argv[2])
+PORT = int(sys.argv[1])
 clients = {}
 output = threading.Lock()
 
@@ -47,7 +47,7 @@ class Client:
             if command["expiry"] is not None:
                 arguments["properties"] = Properties(PacketTypes.CONNECT)
                 arguments["properties"].SessionExpiryInterval = command["expiry"]
-        self.paho.connect(HOST, PORT, **arguments)
+        self.paho.connect(command["host"], PORT, **arguments)
         self.paho.loop_start()
 
     def on_connect(self, _client, _data, flags, reason, _properties):

@@ -51,6 +51,7 @@ tests/interop/run.py                            # everything; writes this page
 tests/interop/run.py --only paho --cell "will"  # one cell
 tests/interop/run.py --only transport           # TLS and WebSocket alone
 tests/interop/run.py --only bridge              # mosquitto as a bridge alone
+tests/interop/run.py --only nodes               # clients that change nodes alone
 tests/interop/run.py --broker mosquitto         # the same scenarios against another broker
 cargo test -p interop                           # the rumqttc rows alone, against a node inside the test process
 ```

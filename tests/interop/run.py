@@ -8,6 +8,7 @@
     tests/interop/run.py --only paho --cell "QoS 1"       one client, one cell; nothing is written
     tests/interop/run.py --only transport                 TLS and WebSocket alone; nothing is written
     tests/interop/run.py --only bridge                    mosquitto as a bridge alone; nothing is written
+    tests/interop/run.py --only nodes                     clients that change nodes alone; nothing is written
 
 The Python and Node packages and the rumqttc program are fetched and built below target/. Results go to stdout as JSON
 lines {client, version, cell, result, detail}; the last line is 'N passed, M failed'.
@@ -30,6 +31,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resol
 WORK = TARGET / "interop"
 
 import bridges
+import other_nodes
 import report
 import scenarios
 import transports
@@ -130,10 +132,10 @@ class Broker:
         return alive
 
 
-def open_driver(client, version, commands, broker):
+def open_driver(client, version, commands, host, port):
     if client in commands:
-        return Driver(commands[client], broker.host, broker.port, version)
-    return MosquittoDriver(broker.host, broker.port, version)
+        return Driver(commands[client], host, port, version)
+    return MosquittoDriver(host, port, version)
 
 
 def run_pair(client, version, cells, commands, broker):
@@ -146,7 +148,7 @@ def run_pair(client, version, cells, commands, broker):
         if cell in scenarios.ONLY_V5 and version != 5:
             result["result"] = "-"
             continue
-        driver = open_driver(client, version, commands, broker)
+        driver = open_driver(client, version, commands, broker.host, broker.port)
         try:
             scenarios.CELLS[cell](scenarios.Scenario(driver, label, cell))
         except NotImplementedError:
@@ -162,7 +164,7 @@ def run_pair(client, version, cells, commands, broker):
 
 def run_everyone(pairs, commands, broker):
     """The one scenario of all libraries and versions together: a cell is green if its row received the messages of every other."""
-    drivers = {pair: open_driver(*pair, commands, broker) for pair in pairs}
+    drivers = {pair: open_driver(*pair, commands, broker.host, broker.port) for pair in pairs}
     labels = {pair: f"{pair[0][:2].lower()}{pair[1]}" for pair in pairs}
     results = []
     try:
@@ -252,8 +254,17 @@ def main():
     bridged = []
     if is_meridian and arguments.only in ("", "bridge") and not arguments.cell:
         bridged = bridges.run_all(arguments.broker)
+    moved = []
+    if is_meridian and arguments.only in ("", "nodes") and not arguments.cell:
+        commands = commands or {"Paho Python": prepare_paho(), "MQTT.js": prepare_mqttjs()}
+        drivers = {**commands, "rumqttc": [*(rumqttc or prepare_rumqttc()), "driver"]}
+
+        def open_on(client, version, host, port):
+            return open_driver(client, version, drivers, host, port)
+
+        moved = other_nodes.run_all(arguments.broker, open_on)
     table = [*results]
-    results += over + bridged
+    results += moved + over + bridged
     for result in results:
         print(json.dumps(result))
     path = arguments.write
@@ -261,7 +272,7 @@ def main():
     if path is None and complete and is_meridian:
         path = ROOT / "docs/interop.md"
     if path:
-        more = transports.table(over) + bridges.table(bridged)
+        more = other_nodes.table(moved) + transports.table(over) + bridges.table(bridged)
         path.write_text(report.table(table, [*scenarios.CELLS, scenarios.EVERYONE], PAHO, MQTTJS, ROOT, more))
     failed = sum(result["result"] == "FAIL" for result in results) + (not survived)
     passed = sum(result["result"] == "pass" for result in results) + survived

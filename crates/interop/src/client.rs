@@ -77,14 +77,51 @@ pub(crate) enum Requests {
     V5(rumqttc::v5::AsyncClient),
 }
 
+impl Requests {
+    pub(crate) async fn subscribe(&self, filter: &str, qos: QoS) -> Result<()> {
+        match self {
+            Self::V4(client) => client.subscribe(filter, qos).await?,
+            Self::V5(client) => client.subscribe(filter, v5::qos(qos)).await?,
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn publish(&self, topic: &str, payload: &str, qos: QoS, retain: bool) -> Result<()> {
+        let bytes = payload.as_bytes().to_vec();
+        match self {
+            Self::V4(client) => client.publish(topic, qos, retain, bytes).await?,
+            Self::V5(client) => client.publish(topic, v5::qos(qos), retain, bytes).await?,
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn disconnect(&self) -> Result<()> {
+        match self {
+            Self::V4(client) => client.disconnect().await?,
+            Self::V5(client) => client.disconnect().await?,
+        }
+        Ok(())
+    }
+}
+
+/// Begins to connect. The task is the client's event loop; it ends with the connection.
+pub(crate) fn start(
+    broker: &Broker,
+    version: ClientVersion,
+    options: &ConnectOptions,
+) -> (Requests, mpsc::Receiver<Event>, JoinHandle<Ended>) {
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let (requests, connection) = match version {
+        ClientVersion::V4 => v4::start(broker, options, sender),
+        ClientVersion::V5 => v5::start(broker, options, sender),
+    };
+    (requests, events, connection)
+}
+
 impl Client {
     /// Connects, and returns after CONNACK.
     pub async fn connect(broker: &Broker, version: ClientVersion, options: ConnectOptions) -> Result<Self> {
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let (requests, connection) = match version {
-            ClientVersion::V4 => v4::start(broker, &options, sender),
-            ClientVersion::V5 => v5::start(broker, &options, sender),
-        };
+        let (requests, events, connection) = start(broker, version, &options);
         let mut client =
             Self { requests, events, messages: Default::default(), connection, session_present: false };
         match client.next("CONNACK").await? {
@@ -96,10 +133,7 @@ impl Client {
 
     /// Subscribes, and returns the granted QoS of the SUBACK.
     pub async fn subscribe(&mut self, filter: &str, qos: QoS) -> Result<QoS> {
-        match &self.requests {
-            Requests::V4(client) => client.subscribe(filter, qos).await?,
-            Requests::V5(client) => client.subscribe(filter, v5::qos(qos)).await?,
-        }
+        self.requests.subscribe(filter, qos).await?;
         self.granted().await
     }
 
@@ -132,12 +166,7 @@ impl Client {
     /// Publishes in order. Returns when all messages are acknowledged (QoS 0: written).
     pub async fn publish(&mut self, topic: &str, payloads: &[String], qos: QoS, retain: bool) -> Result<()> {
         for payload in payloads {
-            match &self.requests {
-                Requests::V4(client) => client.publish(topic, qos, retain, payload.as_bytes()).await?,
-                Requests::V5(client) => {
-                    client.publish(topic, v5::qos(qos), retain, payload.clone().into_bytes()).await?;
-                }
-            }
+            self.requests.publish(topic, payload, qos, retain).await?;
         }
         self.acknowledged(payloads.len()).await
     }
@@ -203,10 +232,7 @@ impl Client {
 
     /// Sends DISCONNECT, and returns when the connection is closed.
     pub async fn disconnect(self) -> Result<()> {
-        match &self.requests {
-            Requests::V4(client) => client.disconnect().await?,
-            Requests::V5(client) => client.disconnect().await?,
-        }
+        self.requests.disconnect().await?;
         self.closed().await.map(drop)
     }
 

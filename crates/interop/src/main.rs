@@ -1,5 +1,7 @@
 //! `rumqttc-interop HOST:PORT`: runs every cell with both versions and prints one JSON line for each.
 //! `tests/interop/run.py` reads the lines.
+//!
+//! `rumqttc-interop driver PORT`: a driver, as `tests/interop/client.py` describes it.
 
 use std::io::Write;
 
@@ -9,7 +11,11 @@ use serde_json::json;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let address = std::env::args().nth(1).context("usage: rumqttc-interop HOST:PORT")?;
+    const USAGE: &str = "usage: rumqttc-interop HOST:PORT | driver PORT";
+    let address = std::env::args().nth(1).context(USAGE)?;
+    if address == "driver" {
+        return interop::drive(std::env::args().nth(2).context(USAGE)?.parse()?).await;
+    }
     let (host, port) = address.rsplit_once(':').context("the address has no port")?;
     let broker = Broker { host: host.to_owned(), port: port.parse()? };
     let mut output = std::io::stdout().lock();
