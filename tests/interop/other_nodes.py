@@ -32,8 +32,8 @@ SESSION_TAKEN_OVER = 0x8E
 EXPLANATION = """
 One row has two durable sessions, with a subscription of QoS 1 and one of QoS 2. They begin on the first of three cores,
 and their clients leave. Clients of the same library publish at QoS 1 and 2 on other nodes, cores and replicants, before
-and after `kill -9` of the first core. Session Present is 1 each time, and the client has each message once, in the order
-of its QoS. mosquitto_sub does not print Session Present.
+and after `kill -9` of the first core. Session Present is 1 each time, and the client has each message once, in the
+order of its QoS. mosquitto_sub does not print Session Present.
 """
 
 

@@ -29,10 +29,10 @@ pub async fn drive(port: u16) -> Result<()> {
             "connect" => {
                 connect(port, &name, &command).map(|client| drop(clients.insert(name.clone(), client)))
             }
-            _ => match clients.get(&name) {
-                // The client has ended: its `closed` event is the answer.
-                Some(client) => client.send(command).await.or(Ok(())),
-                None => Err(anyhow::anyhow!("no client of this name")),
+            _ => match clients.get(&name).context("no client of this name") {
+                // If the client has ended, its `closed` event is the answer.
+                Ok(client) => client.send(command).await.or(Ok(())),
+                Err(error) => Err(error),
             },
         };
         if let Err(error) = done {

@@ -2,9 +2,9 @@
 //! `v5`).
 //!
 //! The scenarios are those of `tests/interop`, which drives clients in other languages. The program of this crate
-//! prints its results as JSON lines for that runner. It is also a driver, for scenarios of several nodes that the runner
-//! has for all libraries. The tests run the scenarios against a node inside the test
-//! process. Start with [`Cell`]. The scenarios know nothing of the broker but its address.
+//! prints its results as JSON lines for that runner. It is also a driver, for scenarios of several nodes that the
+//! runner has for all libraries. The tests run the scenarios against a node inside the test process. Start with
+//! [`Cell`]. The scenarios know nothing of the broker but its address.
 
 #![forbid(unsafe_code)]
 
