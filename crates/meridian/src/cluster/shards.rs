@@ -18,12 +18,17 @@ use crate::store::ShardsLog;
 
 /// Time after which a replica that cannot begin is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// Time for which a core whose sessions are refused waits for a vote. The leader gives it one in two steps, each of 5 s
+/// at most, and may lose its leadership between them.
+const VOTE_WAIT: Duration = Duration::from_secs(20);
 
 /// The last placement that the thread of the cluster router has passed on.
 pub struct ShardPlacements {
     node: Arc<Node>,
     /// Versions of the placement and of the roster that were passed on; 0 before the first.
     versions: (u64, u64),
+    /// Last [`KnownPlacement::refused_votes`] that was passed on.
+    refused_votes: bool,
     leaders: LeaderPolicy,
     /// Thread of the replicas, on a core. It ends when this is dropped.
     replicas: Option<Sender<KnownPlacement>>,
@@ -33,15 +38,18 @@ pub struct ShardPlacements {
 struct KnownPlacement {
     placement: Arc<Placement>,
     leaders: PreferredLeaders,
-    /// This core votes in the meta group.
-    has_vote: bool,
+    /// This core votes in the meta group, although its sessions are refused.
+    refused_votes: bool,
 }
 
 impl ShardPlacements {
     /// Passes on the placement when it has changed. Called after each turn of the cluster router.
     pub fn poll(&mut self, now: link::Time, router: &ClusterRouter, shared: &Shared) {
         let versions = router.placement_versions();
-        let Some(placement) = router.placement().filter(|_| versions != self.versions) else { return };
+        // The status of the group is looked up on such a core only: this is called often.
+        let refused_votes = router.has_other_state() && router.has_vote(now);
+        let is_new = (versions, refused_votes) != (self.versions, self.refused_votes);
+        let Some(placement) = router.placement().filter(|_| is_new) else { return };
         if versions.0 != self.versions.0 {
             self.node.set_owner_hash(placement.owner_key);
             // A core that cannot take part with its sessions serves nobody.
@@ -49,12 +57,11 @@ impl ShardPlacements {
                 shared.placement_known.known();
             }
         }
-        self.versions = versions;
+        (self.versions, self.refused_votes) = (versions, refused_votes);
         if let Some(replicas) = &self.replicas {
             let leaders = router.preferred_leaders(&self.leaders).unwrap_or_default();
             // The thread ends with the process only.
-            let has_vote = router.has_vote(now);
-            let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders, has_vote });
+            let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders, refused_votes });
         }
     }
 }
@@ -79,7 +86,13 @@ impl PreparedShards {
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
         let Self { log, leaders, seed } = self;
-        let of_node = |replicas| ShardPlacements { node: node.clone(), versions: (0, 0), leaders, replicas };
+        let of_node = |replicas| ShardPlacements {
+            node: node.clone(),
+            versions: (0, 0),
+            refused_votes: false,
+            leaders,
+            replicas,
+        };
         let Some((own, log)) = log else { return Ok((of_node(None), None)) };
         let ShardsLog { log, notifier, recovered, stored, own: own_state, is_only_copy, file, reads } = log;
         let owner = {
@@ -149,20 +162,25 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let Some(KnownPlacement { placement, leaders, has_vote }) = &placement else { continue };
+        let Some(KnownPlacement { placement, leaders, refused_votes }) = &placement else { continue };
         note(placement);
         let error = replicas.follow(now(), placement).err();
         replicas.prefer(leaders);
         if replicas.is_refused() {
             let error = error.unwrap_or_default();
-            if *has_vote {
+            let next = |after| placements.recv_timeout(after).map(|known| known.refused_votes);
+            match await_vote(*refused_votes, &next, &error, VOTE_WAIT) {
                 // Without the votes of such cores, the others may have no majority.
-                tracing::error!("{error}. Until then this core only votes, and serves no client");
-                return;
+                Vote::Given => {
+                    tracing::error!("{error}. Until then this core only votes, and serves no client")
+                }
+                Vote::Refused => {
+                    tracing::error!("{error}; the node stops");
+                    // Without it, the node goes on without shards.
+                    let _ = signals::stop_this_process();
+                }
+                Vote::Ended => {}
             }
-            tracing::error!("{error}; the node stops");
-            // Without it, the node goes on without shards.
-            let _ = signals::stop_this_process();
             return;
         }
         again = match error.is_some() {
@@ -174,5 +192,75 @@ fn follow(
             tracing::error!("{error}");
         }
         last_error = error;
+    }
+}
+
+/// Result of waiting for a vote of a core whose sessions are refused.
+#[derive(Debug, PartialEq, Eq)]
+enum Vote {
+    Given,
+    Refused,
+    /// The node stops already.
+    Ended,
+}
+
+/// Waits until a core whose sessions are refused has a vote. The leader may be about to give it one: it counts in the
+/// majority then, and must not stop at that moment. `next` returns whether it has one at the next change.
+fn await_vote(
+    has_vote: bool,
+    next: &dyn Fn(Duration) -> Result<bool, RecvTimeoutError>,
+    error: &str,
+    wait_max: Duration,
+) -> Vote {
+    if has_vote {
+        return Vote::Given;
+    }
+    let seconds = wait_max.as_secs();
+    tracing::error!("{error}. The node serves no client, and stops in {seconds} s unless it gets a vote");
+    let until = Instant::now() + wait_max;
+    loop {
+        match next(until.saturating_duration_since(Instant::now())) {
+            Ok(true) => return Vote::Given,
+            Ok(false) => {}
+            Err(RecvTimeoutError::Timeout) => return Vote::Refused,
+            Err(RecvTimeoutError::Disconnected) => return Vote::Ended,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn wait(votes: &Receiver<bool>, wait_max: Duration) -> Vote {
+        await_vote(false, &|after| votes.recv_timeout(after), "refused", wait_max)
+    }
+
+    #[test]
+    fn a_core_whose_sessions_are_refused_waits_for_its_vote() {
+        assert_eq!(await_vote(true, &|_| panic!("it has a vote"), "refused", VOTE_WAIT), Vote::Given);
+        // The placement changes before the vote is given, and that takes a moment.
+        let (sender, votes) = channel();
+        sender.send(false).unwrap();
+        let late = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            sender.send(true).unwrap();
+            sender
+        });
+        assert_eq!(wait(&votes, VOTE_WAIT), Vote::Given);
+        drop(late.join().unwrap());
+        assert_eq!(wait(&votes, VOTE_WAIT), Vote::Ended, "the node stops meanwhile");
+    }
+
+    #[test]
+    fn a_core_whose_sessions_are_refused_and_that_gets_no_vote_stops() {
+        let (sender, votes) = channel();
+        sender.send(false).unwrap();
+        let (began, wait_max) = (Instant::now(), Duration::from_millis(200));
+        assert_eq!(wait(&votes, wait_max), Vote::Refused);
+        assert!(began.elapsed() >= wait_max, "other changes do not end the time");
+        drop(sender);
     }
 }
