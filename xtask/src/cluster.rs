@@ -4,8 +4,10 @@ pub mod bench;
 pub mod client;
 pub mod copies;
 mod disconnect;
+mod memory;
 pub mod nodes;
 mod peers;
+mod replace;
 mod takeover;
 
 use anyhow::{Result, ensure};

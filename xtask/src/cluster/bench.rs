@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::copies::{self, Copy, Writers, publish_when_served};
 use super::nodes::Nodes;
-use super::{disconnect, peers, takeover};
+use super::{disconnect, memory, peers, replace, takeover};
 use crate::bench::child::{self, interrupted};
 use crate::bench::generator;
 use crate::bench::listener::process::Cpu;
@@ -19,7 +19,7 @@ use crate::repository;
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only measurements whose name begins with this: messages, latency, subscribe, routes, idle, disconnect,
-    /// takeover, durable, peers-latency, peers-messages
+    /// takeover, durable, peers-latency, peers-messages, replace, memory-sessions, memory-messages
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
@@ -37,6 +37,9 @@ pub struct Args {
     /// Number of clients that disconnect at once
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(600..=110_000))]
     pub(super) disconnecting_clients: u32,
+    /// Queued messages of the cluster whose core is replaced, in GiB of payload
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) gib: u32,
     /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt, and for `durable` of nats, nats-always,
     /// rabbitmq (default: those that are installed)
     #[arg(long, value_delimiter = ',')]
@@ -93,6 +96,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if is_wanted("durable") {
         peers::durable(args, &programs, &mut page)?;
+    }
+    if is_wanted("replace") {
+        replace::run(args, &programs, &mut page)?;
+    }
+    if is_wanted("memory-sessions") {
+        memory::sessions(args, &programs, &mut page)?;
+    }
+    if is_wanted("memory-messages") {
+        memory::messages(args, &programs, &mut page)?;
     }
     println!("{page}");
     Ok(())
@@ -260,7 +272,7 @@ fn figures(cluster: &Nodes) -> Result<Vec<NodeFigures>> {
     cluster.nodes.iter().map(of).collect()
 }
 
-fn pause(time: Duration) -> Result<()> {
+pub(super) fn pause(time: Duration) -> Result<()> {
     let _ = child::until(time, || None::<()>);
     ensure!(!interrupted(), "interrupted");
     Ok(())
@@ -415,7 +427,7 @@ fn links(cluster: &Nodes) -> Result<Vec<Value>> {
 }
 
 /// Anonymous resident memory of a process in bytes.
-fn anonymous(pid: u32) -> Result<u64> {
+pub(super) fn anonymous(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
     let kib: u64 = line.trim().trim_end_matches(" kB").trim().parse()?;

@@ -78,6 +78,11 @@ impl Nodes {
         Ok(())
     }
 
+    /// Removes the data of a node that does not run.
+    pub fn remove_disk(&self, at: usize) -> Result<()> {
+        Ok(fs::remove_dir_all(self.directory.join(&self.nodes[at].name))?)
+    }
+
     /// Restarts a node with the same data, and waits until it reaches all others.
     pub fn restart(&mut self, at: usize) -> Result<()> {
         self.start_again(at)?;
