@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
@@ -107,7 +108,7 @@ fn a_backup_of_a_running_log_starts_like_a_crashed_one() {
     }
     opened.log.append([entry(1, 11, b"not durable yet")]);
     let backup = FaultDisk::new(5);
-    let report = opened.log.backup(&backup, &mut |_, _| {}).expect("copied");
+    let report = opened.log.backup(&backup, &mut |_, _| {}, &|| Ok(())).expect("copied");
     assert!(report.segments > 1);
     // The log continues, and the copy does not change.
     settle(&mut opened);
@@ -115,8 +116,29 @@ fn a_backup_of_a_running_log_starts_like_a_crashed_one() {
     restore(&backup, &to, &mut |_, _| {}).expect("restored");
     let (restored, _) = open_on(&to);
     assert_eq!(entries(&restored, 1), (1..=10).map(|i| (i, vec![i as u8; 700])).collect::<Vec<_>>());
-    let Err(error) = opened.log.backup(&to, &mut |_, _| {}) else { panic!("there is a log already") };
+    let Err(error) = opened.log.backup(&to, &mut |_, _| {}, &|| Ok(())) else {
+        panic!("there is a log already")
+    };
     assert!(error.to_string().contains("is there already"), "{error}");
+}
+
+/// What a backup is good for may change while it is made.
+#[test]
+fn a_backup_that_must_not_be_used_in_the_end_is_no_log() {
+    let disk = FaultDisk::new(4);
+    let (mut opened, _) = open_on(&disk);
+    opened.log.append([entry(1, 1, b"a")]);
+    settle(&mut opened);
+    let (backup, copied) = (FaultDisk::new(5), Cell::new(0));
+    let refuse = || {
+        assert!(copied.get() > 0, "it is asked before the segments are copied");
+        Err("the only copy".to_owned())
+    };
+    let found = opened.log.backup(&backup, &mut |done, _| copied.set(done), &refuse);
+    let Err(error) = found else { panic!("copied") };
+    assert!(error.to_string().contains("the only copy"), "{error}");
+    let to = FaultDisk::new(6);
+    assert!(copy(&backup, &to, &mut |_, _| {}).is_err(), "it has no identity");
 }
 
 #[test]
@@ -147,7 +169,7 @@ fn a_dropped_group_is_in_no_copy_and_not_in_a_repaired_log() {
     opened.log.append([entry(2, 1, b"later")]);
     settle(&mut opened);
     let backup = FaultDisk::new(10);
-    opened.log.backup(&backup, &mut |_, _| {}).expect("copied");
+    opened.log.backup(&backup, &mut |_, _| {}, &|| Ok(())).expect("copied");
     drop(opened);
     let copied = FaultDisk::new(11);
     copy(&disk.kill(), &copied, &mut |_, _| {}).expect("copied");

@@ -94,11 +94,7 @@ impl Storage for Operator {
             let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
             return Err(BackupRefused::Conflict(why.to_owned()));
         };
-        if self.is_only_copy.load(Ordering::Acquire) {
-            let why = "this core is the only one with some of the sessions, and no core can start with a backup of \
-                 them: wait until meridian ctl cluster shards shows other replicas of each shard";
-            return Err(BackupRefused::Conflict(why.to_owned()));
-        }
+        check_other_copies(&self.is_only_copy).map_err(BackupRefused::Conflict)?;
         let mut last = self.backup();
         if last.as_ref().is_some_and(|backup| backup.ended_at.is_none()) {
             return Err(BackupRefused::Conflict("a backup is being made: wait until it is done".to_owned()));
@@ -116,9 +112,10 @@ impl Storage for Operator {
             ended_at: None,
             error: None,
         };
-        let (log, progress) = (self.log.clone(), self.backup.clone());
+        let (log, progress, is_only_copy) =
+            (self.log.clone(), self.backup.clone(), self.is_only_copy.clone());
         let run = move || {
-            let copied = copy(&log, &path, &progress);
+            let copied = copy(&log, &path, &progress, &|| check_other_copies(&is_only_copy));
             if copied.is_err()
                 && let Err(error) = fs::remove_dir_all(&path)
             {
@@ -149,13 +146,30 @@ fn make_directory(path: &Path) -> Result<(), BackupRefused> {
     })
 }
 
-fn copy(log: &ShardLog, path: &Path, progress: &Mutex<Option<Backup>>) -> Result<CopyReport, storage::Error> {
+/// Returns an error for operators if other cores lack some of the sessions of this one. That may change while a backup
+/// is made: when the cluster begins with these sessions.
+fn check_other_copies(is_only_copy: &AtomicBool) -> Result<(), String> {
+    if !is_only_copy.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    Err("this core is the only one with some of the sessions, and no core can start with a backup of them: wait until \
+         meridian ctl cluster shards shows other replicas of each shard"
+        .to_owned())
+}
+
+fn copy(
+    log: &ShardLog,
+    path: &Path,
+    progress: &Mutex<Option<Backup>>,
+    check: &dyn Fn() -> Result<(), String>,
+) -> Result<CopyReport, storage::Error> {
     let to = RealDisk::open(path)?;
-    log.log().backup(&to, &mut |done, all| {
+    let mut report = |done, all| {
         if let Some(backup) = &mut *sync::lock(progress) {
             (backup.segments_done, backup.segments) = (done as u64, all as u64);
         }
-    })
+    };
+    log.log().backup(&to, &mut report, check)
 }
 
 fn ended(progress: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {

@@ -24,19 +24,24 @@ impl Log {
     /// Copies the log to an empty disk while the log is in use. The copy holds what is durable now, as a crash at
     /// this moment would leave it. Copied segments are not freed during the copy. Blocks until the copy is
     /// complete, so reactors must not call it. `progress` receives the numbers of copied and of all segments after
-    /// each segment.
+    /// each segment. `check` is called when all segments are copied: its error says why the copy must not be used.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is a log at the destination; [`Error::Io`]. The destination has no identity
-    /// then, so it is not a log.
-    pub fn backup(&self, to: &dyn Disk, progress: &mut dyn FnMut(usize, usize)) -> Result<CopyReport, Error> {
+    /// [`Error::Invalid`] when there is a log at the destination, or with the error of `check`; [`Error::Io`]. The
+    /// destination has no identity then, so it is not a log.
+    pub fn backup(
+        &self,
+        to: &dyn Disk,
+        progress: &mut dyn FnMut(usize, usize),
+        check: &dyn Fn() -> Result<(), String>,
+    ) -> Result<CopyReport, Error> {
         let segments: Vec<(Pin, u64)> = {
             let state = self.shared.state();
             let last = state.open_segment().map(|segment| segment.id);
             let end = |s: &crate::segment::Segment| if Some(s.id) == last { s.end() } else { s.bytes };
             state.segments.values().map(|segment| (segment.pin(), end(segment))).collect()
         };
-        copy_segments(&segments, to, &self.shared.identity, progress)
+        copy_segments(&segments, to, &self.shared.identity, progress, check)
     }
 }
 
@@ -58,7 +63,7 @@ pub fn copy(
     };
     let segments: Vec<(Pin, u64)> =
         found.state.segments.values().map(|segment| (segment.pin(), segment.bytes)).collect();
-    copy_segments(&segments, to, &identity, progress)
+    copy_segments(&segments, to, &identity, progress, &|| Ok(()))
 }
 
 /// Verifies every record of a backup and copies it to an empty disk, from which a node can start.
@@ -95,6 +100,7 @@ fn copy_segments(
     to: &dyn Disk,
     identity: &Identity,
     progress: &mut dyn FnMut(usize, usize),
+    check: &dyn Fn() -> Result<(), String>,
 ) -> Result<CopyReport, Error> {
     refuse_log(to)?;
     let mut report = CopyReport::default();
@@ -109,6 +115,7 @@ fn copy_segments(
         progress(report.segments, segments.len());
     }
     to.sync_dir().map_err(Error::io(&to.path(""), "sync"))?;
+    check().map_err(Error::Invalid)?;
     // Written last: an incomplete copy has no identity and is not taken for a log.
     identity.copied()?.write(to)?;
     Ok(report)
