@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use mqtt::QoS;
 use shard::{
-    Acknowledgement, BatchBuilder, Claim, Command, Effect, Filter, Limits, MessageView, NEVER, SessionUid,
-    Shard, WillFate, packet_id,
+    Acknowledgement, BatchBuilder, Claim, Command, Effect, Filter, Limits, MessageView, NEVER,
+    NodeIncarnation, SessionUid, Shard, WillFate, packet_id,
 };
 
 /// Allocator that counts the requested bytes, without the rounding of the system allocator.
@@ -81,6 +81,7 @@ impl Bench {
             expiry_s: 86_400,
             window: 1024,
             will: None,
+            keeps_ephemeral: false,
         };
         self.push(&Command::Claim(claim));
         self.flush();
@@ -114,6 +115,7 @@ fn main() {
     let sessions: usize = arguments.next().unwrap_or(100_000);
     let messages: usize = arguments.next().unwrap_or(1_000_000);
     offline_sessions(sessions);
+    ephemeral_sessions(sessions);
     queued_messages(messages);
     one_session_in_step(messages);
     checkpoint(sessions.min(100_000));
@@ -158,6 +160,29 @@ fn offline_sessions(count: usize) {
     println!("  claim, subscribe, release: {each} ns");
 }
 
+fn ephemeral_sessions(count: usize) {
+    let mut bench = Bench::new();
+    let clients: Vec<_> = client_ids().take(count).collect();
+    let owner = Some(NodeIncarnation { node: 1, incarnation: 1 });
+    let before = held();
+    for (_, client_id) in &clients {
+        bench.push(&Command::Claim(Claim {
+            client_id,
+            user: 1,
+            owner,
+            connection: 2,
+            clean_start: true,
+            expiry_s: 0,
+            window: 1024,
+            will: None,
+            keeps_ephemeral: true,
+        }));
+    }
+    bench.flush();
+    let each = (held() - before) / count;
+    println!("ephemeral session of a node of a cluster, 16-byte identifier: {each} bytes");
+}
+
 fn queued_messages(count: usize) {
     let mut bench = Bench::new();
     let session = bench.session("reader", "t");
@@ -181,6 +206,7 @@ fn queued_messages(count: usize) {
         expiry_s: 86_400,
         window: 1024,
         will: None,
+        keeps_ephemeral: false,
     };
     // The time is too short for the kernel's CPU accounting.
     let start = Instant::now();

@@ -72,6 +72,7 @@ fn check_part_with(part: PartId, bytes: &[u8], with_others: bool) {
             expiry_s: 9,
             window: 1,
             will: None,
+            keeps_ephemeral: false,
         };
         for command in [
             Command::Sweep { count: u32::MAX },
@@ -148,6 +149,7 @@ fn write_lively() -> Checkpoint {
             expiry_s: 9,
             window: 2,
             will,
+            keeps_ephemeral: false,
         };
         let Some(session) = apply(&Command::Claim(claim)) else { continue };
         let filters = vec![Filter { text: "t/#", options: 2, id: 1 }];
@@ -179,7 +181,10 @@ fn write_lively() -> Checkpoint {
         expiry_s: 9,
         window: 2,
         will: None,
+        keeps_ephemeral: false,
     };
+    let ephemeral = Claim { client_id: "brief", expiry_s: 0, keeps_ephemeral: true, ..claim.clone() };
+    request(&Command::Claim(ephemeral), Some(RequestNumber::Claim { number: 6 }));
     let claimed = request(&Command::Claim(claim), Some(RequestNumber::Claim { number: 5 }));
     let packet_id = PacketId::new(1).expect("not 0");
     if let Some(session) = claimed {

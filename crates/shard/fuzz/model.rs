@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, Subscription, TopicFilter, TopicName};
-use shard::{Acknowledgement, Limits, NEVER, NodeIncarnation, Phase, QueueFull, ShardSet};
+use shard::{Acknowledgement, Limits, NEVER, NodeIncarnation, Phase, QueueFull, RequestNumber, ShardSet};
 
 #[derive(Default)]
 pub struct Model {
     pub now: u64,
     pub limits: Limits,
     pub sessions: BTreeMap<String, Session>,
+    pub ephemerals: BTreeMap<String, Ephemeral>,
     /// Last incarnation of each node, and whether it is over. Node 0 has the shard alone.
     pub nodes: BTreeMap<u64, (u64, bool)>,
     pub identities: BTreeSet<(u64, u64)>,
+    /// Numbers below which identities are not accepted any more, by origin.
+    pub floors: BTreeMap<u64, u64>,
     /// Payload and expiry by topic.
     pub retained: BTreeMap<String, (Vec<u8>, u64)>,
     /// Payloads of Wills that are due.
@@ -39,6 +42,14 @@ pub struct Session {
     pub last_number: u64,
     pub received: Vec<u16>,
     pub toggles: BTreeSet<u16>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Ephemeral {
+    pub owner: Option<NodeIncarnation>,
+    pub will: Option<Vec<u8>>,
+    /// Number of the Claim.
+    pub number: Option<RequestNumber>,
 }
 
 #[derive(Clone, Debug)]
@@ -79,6 +90,23 @@ fn after(now: u64, seconds: u32) -> u64 {
 }
 
 impl Model {
+    /// Records an identity. Returns false when its message was accepted before.
+    pub fn accept(&mut self, (origin, number): (u64, u64)) -> bool {
+        let is_below = self.floors.get(&origin).is_some_and(|floor| number < *floor);
+        !is_below && self.identities.insert((origin, number))
+    }
+
+    pub fn knows(&self, (origin, number): (u64, u64)) -> bool {
+        self.floors.get(&origin).is_some_and(|floor| number < *floor)
+            || self.identities.contains(&(origin, number))
+    }
+
+    pub fn forget_below(&mut self, origin: u64, number: u64) {
+        self.identities.retain(|(of, known)| *of != origin || *known >= number);
+        let floor = self.floors.entry(origin).or_default();
+        *floor = number.max(*floor);
+    }
+
     /// Applies the whole effect of a sequence of Ticks, however many it takes.
     pub fn tick(&mut self) {
         for client in self.sessions.keys().cloned().collect::<Vec<_>>() {
@@ -99,6 +127,15 @@ impl Model {
         for client in owned.map(|(client, _)| client.clone()).collect::<Vec<_>>() {
             self.release(&client, None, true);
         }
+        let owned = self.ephemerals.iter().filter(|(_, session)| is_gone(session.owner));
+        for client in owned.map(|(client, _)| client.clone()).collect::<Vec<_>>() {
+            self.end_ephemeral(&client, true);
+        }
+    }
+
+    pub fn end_ephemeral(&mut self, client: &str, arm: bool) {
+        let session = self.ephemerals.remove(client);
+        self.wills.extend(session.and_then(|session| session.will).filter(|_| arm));
     }
 
     pub fn start_alone(&mut self) {
@@ -146,6 +183,7 @@ impl Model {
         (clean, expiry_s, window): (bool, u32, u16),
         will: Option<Will>,
     ) -> (bool, Option<u32>) {
+        self.end_ephemeral(client, true);
         if self.sessions.get(client).is_some_and(|session| session.owned) {
             self.release(client, None, true);
         }

@@ -1,16 +1,20 @@
 //! Turns bytes into commands. Compares the shard with the model after each, and with a replica that began with a
 //! checkpoint. After a change of leader, requests come again; the model does not see them twice.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use mqtt::{PacketId, QoS, ReasonCode};
 use shard::{
-    Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, Effect, Enqueue, Filter, Identity,
-    LANES_MAX, Limits, MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull, RequestNumber, Rewrite,
-    SessionUid, Shard, ShardId, ShardSet, Subscribed, WalkStep, Will, WillFate, fnv64,
+    Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, EPHEMERAL_EPOCH, Effect, Enqueue, Filter,
+    Identity, LANES_MAX, Limits, MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull,
+    RequestNumber, Rewrite, SessionUid, Shard, ShardId, ShardSet, Subscribed, WalkStep, Will, WillFate,
+    fnv64,
 };
 
 use crate::model::{self, Message, Model};
+
+#[path = "check.rs"]
+mod check;
 
 /// Plays a program to its end. Panics when the shard differs from the model.
 pub fn run(program: &[u8]) {
@@ -43,6 +47,8 @@ struct Run<'a> {
     log: Vec<Vec<u8>>,
     /// Present and past sessions of each client, the present one last.
     uids: BTreeMap<String, Vec<SessionUid>>,
+    /// The same for ephemeral sessions.
+    ephemerals: BTreeMap<String, Vec<SessionUid>>,
     /// State that the effects imply: phase, and whether beyond the limits, by session and delivery.
     mirror: BTreeMap<SessionUid, BTreeMap<u64, (Phase, bool)>>,
     /// The parts of the last complete checkpoint, as a log holds them.
@@ -105,6 +111,7 @@ impl<'a> Run<'a> {
             now: 0,
             log: Vec::new(),
             uids: BTreeMap::new(),
+            ephemerals: BTreeMap::new(),
             mirror: BTreeMap::new(),
             stored: BTreeMap::new(),
             writing: None,
@@ -295,7 +302,12 @@ impl<'a> Run<'a> {
                 let session = self.model.sessions.get(claim.client_id);
                 let uid = self.uids.get(claim.client_id).and_then(|uids| uids.last()).copied();
                 let is_its_own = match first {
-                    Answer::Claimed { session: None, .. } => session.is_none(),
+                    Answer::Claimed { session: None, .. } => {
+                        let ephemeral = self.model.ephemerals.get(claim.client_id);
+                        let is_of_claim = ephemeral.is_some_and(|it| it.number == Some(number));
+                        let is_free = session.is_none() && ephemeral.is_none();
+                        if claim.keeps_ephemeral { is_of_claim } else { is_free }
+                    }
                     Answer::Claimed { session: own, epoch, .. } => {
                         session.is_some_and(|session| session.owned && session.epoch == *epoch) && uid == *own
                     }
@@ -304,11 +316,11 @@ impl<'a> Run<'a> {
                 if is_its_own { first.clone() } else { Answer::Stale }
             }
             (_, RequestNumber::Lane { owner, .. }) if self.model.is_over(owner) => Answer::Stale,
-            (Command::Forget(_), _) => Answer::Done,
+            (Command::Forget(_) | Command::ForgetBelow(_), _) => Answer::Done,
             (Command::Enqueue(enqueue), _) => {
-                let known = enqueue.identity.is_some_and(|identity| {
-                    self.model.identities.contains(&(identity.origin, identity.number))
-                });
+                let known = enqueue
+                    .identity
+                    .is_some_and(|identity| self.model.knows((identity.origin, identity.number)));
                 let is_there = self.client_of(enqueue.session).is_some();
                 if known || is_there { Answer::Repeated } else { Answer::Gone }
             }
@@ -484,7 +496,7 @@ impl<'a> Run<'a> {
             return assert_eq!(answer, Answer::Stale);
         }
         if let Some(Identity { origin, number }) = identity {
-            if !self.model.identities.insert((origin, number)) {
+            if !self.model.accept((origin, number)) {
                 return assert_eq!(answer, Answer::Repeated);
             }
             self.model.identities.remove(&(origin, number ^ 1));
@@ -510,7 +522,7 @@ impl<'a> Run<'a> {
             return assert_eq!(answer, Answer::Stale);
         }
         let identity = identity.map(|identity| (identity.origin, identity.number));
-        if identity.is_some_and(|identity| self.model.identities.contains(&identity)) {
+        if identity.is_some_and(|identity| self.model.knows(identity)) {
             return assert_eq!(answer, Answer::Repeated);
         }
         if !self.is_there(client, session) {
@@ -561,7 +573,18 @@ impl<'a> Run<'a> {
         let window = self.bytes.of(&[1, 2, 5, 0, 5]);
         let (connection, user) = (u64::from(choice), 0);
         let owner = self.node();
-        let claim = Claim { client_id: client, user, owner, connection, clean_start, expiry_s, window, will };
+        let keeps_ephemeral = choice & 16 == 0;
+        let claim = Claim {
+            client_id: client,
+            user,
+            owner,
+            connection,
+            clean_start,
+            expiry_s,
+            window,
+            will,
+            keeps_ephemeral,
+        };
         let number = owner.filter(|_| choice & 8 == 0).map(|_| {
             self.last_number += 1;
             RequestNumber::Claim { number: u64::MAX - self.last_number }
@@ -570,11 +593,18 @@ impl<'a> Run<'a> {
         if !self.model.enter(owner) {
             return assert_eq!(answer, Answer::Stale);
         }
-        let payload = payload.clone();
-        let will = will.map(|_| model::Will { payload, delay_s, due: NEVER });
+        let will_payload = will.map(|_| payload.clone());
+        let will = will_payload.clone().map(|payload| model::Will { payload, delay_s, due: NEVER });
         let (present, epoch) = self.model.claim(client, owner, (clean_start, expiry_s, window), will);
         let Answer::Claimed { session, epoch: said, present: was } = answer else { panic!("{answer:?}") };
         assert_eq!((was, session.map(|_| said)), (present, epoch));
+        if session.is_none() && keeps_ephemeral {
+            let will = will_payload;
+            self.model.ephemerals.insert(client.to_owned(), model::Ephemeral { owner, will, number });
+            let view = self.shard.ephemeral_of(client).expect("it has begun");
+            assert_eq!((view.connection(), view.client_id()), (connection, client));
+            self.ephemerals.entry(client.to_owned()).or_default().push(view.uid());
+        }
         if let Some(uid) = session {
             let uids = self.uids.entry(client.to_owned()).or_default();
             assert_eq!(uids.last() == Some(&uid), present, "the same session or another");
@@ -586,6 +616,9 @@ impl<'a> Run<'a> {
 
     fn release(&mut self) {
         let client = self.client();
+        if self.bytes.flag() {
+            return self.release_ephemeral(client);
+        }
         let (session, epoch, fine) = self.owner(client);
         let expiry_s = self.bytes.of(&[None, None, Some(0), Some(30), Some(u32::MAX)]);
         let will = self.bytes.of(&[WillFate::Arm, WillFate::Discard, WillFate::Arm]);
@@ -596,6 +629,21 @@ impl<'a> Run<'a> {
             self.model.release(client, expiry_s, will == WillFate::Arm);
         }
         assert_eq!(answer == Answer::Done, fine, "{answer:?}");
+    }
+
+    /// Releases the last ephemeral session of a client, or the one before it.
+    fn release_ephemeral(&mut self, client: &str) {
+        let is_last = !self.bytes.next().is_multiple_of(4);
+        let uids = self.ephemerals.get(client).map_or(&[][..], |uids| uids);
+        let uid = if is_last { uids.last() } else { uids.len().checked_sub(2).map(|at| &uids[at]) };
+        let Some(session) = uid.copied() else { return };
+        let will = self.bytes.of(&[WillFate::Arm, WillFate::Discard]);
+        let answer = self.apply(&Command::Release { session, epoch: EPHEMERAL_EPOCH, expiry_s: None, will });
+        let is_there = is_last && self.model.ephemerals.contains_key(client);
+        assert_eq!(answer == Answer::Done, is_there, "{answer:?}");
+        if is_there {
+            self.model.end_ephemeral(client, will == WillFate::Arm);
+        }
     }
 
     fn walk(&mut self) {
@@ -879,11 +927,20 @@ impl<'a> Run<'a> {
             2 => {
                 let identity = Identity { origin: 1, number: u64::from(self.bytes.next() % 8) };
                 let number = self.of_lane();
-                let answer = self.request(&Command::Forget(identity), number);
+                // Low numbers only: those below are not accepted any more.
+                let below = self.bytes.next() % 16;
+                let command = match below {
+                    0..3 => Command::ForgetBelow(Identity { number: u64::from(below), ..identity }),
+                    _ => Command::Forget(identity),
+                };
+                let answer = self.request(&command, number);
                 if !self.may_send(number) {
                     return assert_eq!(answer, Answer::Stale);
                 }
-                self.model.identities.remove(&(identity.origin, identity.number));
+                match command {
+                    Command::ForgetBelow(below) => self.model.forget_below(below.origin, below.number),
+                    _ => drop(self.model.identities.remove(&(identity.origin, identity.number))),
+                }
             }
             _ => {
                 let client = self.client();
@@ -936,78 +993,5 @@ impl<'a> Run<'a> {
     fn body(&self, key: shard::MessageKey) -> Vec<u8> {
         let record = &self.log[key.index() as usize - 1];
         shard::message_at(record, key).expect("a message is stored there").payload.to_vec()
-    }
-
-    fn check(&self) {
-        self.shard.check_invariants();
-        if let Some(replica) = &self.replica {
-            assert_eq!(replica.digest(), self.shard.digest());
-        }
-        for client in CLIENTS {
-            let uid = self.shard.session_of(client);
-            assert_eq!(uid.is_some(), self.model.sessions.contains_key(client), "{client}");
-            if let (Some(uid), Some(session)) = (uid, self.model.sessions.get(client)) {
-                self.check_session(uid, session);
-            }
-        }
-        let mut wills: Vec<_> = self.shard.due_wills().map(|(_, message)| message.clone()).collect();
-        let payload = |message: &[u8]| MessageView::decode(message).expect("ours").payload.to_vec();
-        let wills: BTreeSet<_> = wills.drain(..).map(|message| payload(&message)).collect();
-        assert_eq!(wills, self.model.wills.iter().cloned().collect());
-        let orphans: BTreeSet<_> = self.shard.orphans().map(|(_, orphan)| self.body(orphan.key)).collect();
-        assert_eq!(orphans, self.model.orphans.iter().cloned().collect());
-        assert_eq!(self.shard.identities(), self.model.identities.len());
-        assert_eq!(self.shard.retained_counts().0, self.model.retained.len() as u64);
-        for (topic, (expected, _)) in &self.model.retained {
-            assert_eq!(self.shard.retained(topic).map(|message| payload(message)).as_ref(), Some(expected));
-        }
-    }
-
-    fn check_session(&self, uid: SessionUid, session: &model::Session) {
-        let view = self.shard.session(uid).expect("is there");
-        if let Some(replica) = &self.replica {
-            let same = replica.session(uid).expect("is there");
-            assert!(
-                same.entries(0).eq(view.entries(0)),
-                "deliveries to a client do not depend on checkpoints"
-            );
-        }
-        assert_eq!((view.owner().is_some(), view.epoch()), (session.owned, session.epoch));
-        assert_eq!(view.last_number(), session.last_number);
-        assert_eq!(view.owner_node(), session.owner.filter(|_| session.owned));
-        assert_eq!(
-            (view.window(), view.expiry_s(), view.ends()),
-            (session.window, session.expiry_s, session.ends)
-        );
-        assert_eq!(view.will_due(), session.will.as_ref().map_or(NEVER, |will| will.due));
-        let subscriptions =
-            session.subscriptions.iter().map(|(text, (options, id))| (&**text, *options, *id));
-        assert!(view.subscriptions().eq(subscriptions));
-        let walks = session.walks.iter().map(|(filter, (done, after))| (&**filter, *done, *after));
-        assert!(view.walks().eq(walks));
-        let received = session.received.iter().map(|id| (*id, session.toggles.contains(id)));
-        assert!(view.received().map(|(id, toggle)| (id.get(), toggle)).eq(received));
-        let entries: Vec<_> = view
-            .entries(0)
-            .filter(|(_, entry)| entry.phase != Phase::Finished)
-            .map(|(n, entry)| (n, entry.phase, n >= view.within(), entry))
-            .collect();
-        assert_eq!(entries.len(), session.entries.len(), "{:?}", session.entries);
-        let mirror = self.mirror.get(&uid);
-        for ((n, phase, over, entry), expected) in entries.iter().zip(&session.entries) {
-            assert_eq!((*n, *phase, *over), (expected.n, expected.phase, expected.over));
-            assert_eq!(
-                mirror.and_then(|mirror| mirror.get(n)),
-                Some(&(*phase, *over)),
-                "the effects are complete"
-            );
-            assert_eq!((entry.qos, entry.retain, entry.size), (expected.qos, expected.retain, expected.size));
-            if *phase != Phase::Received {
-                assert_eq!((entry.ids, entry.expires), (&*expected.ids, expected.expires));
-                assert_eq!(entry.group.is_some(), expected.grouped);
-                assert_eq!(self.body(entry.key), expected.payload);
-            }
-        }
-        assert_eq!(mirror.map_or(0, BTreeMap::len), entries.len(), "the effects are complete");
     }
 }

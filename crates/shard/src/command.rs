@@ -72,6 +72,9 @@ pub enum Command<'a> {
         identity: Option<Identity>,
     },
     Forget(Identity),
+    /// Forgets the identities of the same origin with a lower number. No message with such an identity is accepted any
+    /// more. Earlier versions do not know this command.
+    ForgetBelow(Identity),
     ForgetOrigin {
         origin: u64,
     },
@@ -156,13 +159,16 @@ pub struct Claim<'a> {
     /// Connection that claims the session; meaningful to its node only.
     pub connection: u64,
     pub clean_start: bool,
-    /// Session Expiry Interval in seconds; `u32::MAX` is never. With 0 no session begins, and a resumed one ends
-    /// with its Release.
+    /// Session Expiry Interval in seconds; `u32::MAX` is never. With 0 no durable session begins, and a resumed one
+    /// ends with its Release.
     pub expiry_s: u32,
     /// Receive Maximum of the client. At most [`PINNED_MAX`](crate::PINNED_MAX) deliveries are pinned, whatever its
     /// value.
     pub window: u16,
     pub will: Option<Will<'a>>,
+    /// If no session is to outlive the connection, an ephemeral session begins. Otherwise nothing of the Claim is kept
+    /// then. Earlier versions do not know this field, and refuse it.
+    pub keeps_ephemeral: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,8 @@ pub struct Counts {
     pub sessions: u64,
     /// Number of sessions with a connection. Those whose owner is gone count until they are released.
     pub owned: u64,
+    /// Number of ephemeral sessions, which all have a connection. Those whose owner is gone count until they end.
+    pub ephemeral: u64,
     /// Number of subscriptions of all sessions, shared ones included.
     pub subscriptions: u64,
     /// Number of waiting messages, those beyond limits included.

@@ -103,6 +103,12 @@ impl Eras {
         self.nodes.get(&node)?.requests.claim(number)
     }
 
+    /// Returns whether a Claim of an incarnation has got a session, as far as it is remembered.
+    pub fn has_claimed(&self, owner: NodeIncarnation, number: u64) -> bool {
+        let latest = self.nodes.get(&owner.node).filter(|latest| latest.incarnation == owner.incarnation);
+        latest.is_some_and(|latest| latest.requests.claim(number).flatten().is_some())
+    }
+
     /// Remembers a Claim of an owner that has entered.
     pub fn note_claim(&mut self, node: u64, number: u64, result: ClaimResult) {
         if let Some(latest) = self.nodes.get_mut(&node) {
@@ -240,9 +246,8 @@ impl Eras {
         self.nodes.values().any(|latest| !latest.requests.is_empty())
     }
 
-    /// Encodes the incarnations of all nodes, and their requests if any has some.
-    pub fn encode_nodes(&self, sweep: u32, out: &mut impl Writer) {
-        let has_requests = self.has_requests();
+    /// Encodes the incarnations of all nodes, and their requests if `with_requests`.
+    pub fn encode_nodes(&self, sweep: u32, with_requests: bool, out: &mut impl Writer) {
         out.u32(self.last);
         out.u32(sweep);
         out.u32(self.nodes.len() as u32);
@@ -251,7 +256,7 @@ impl Eras {
             out.u64(*incarnation);
             out.bool(era.is_some());
             out.u32(era.unwrap_or_default());
-            if has_requests {
+            if with_requests {
                 requests.encode(out);
             }
         }

@@ -16,9 +16,11 @@ mod counts;
 mod deadline;
 mod effect;
 mod entry;
+mod ephemeral;
 mod eras;
 mod error;
 mod groups;
+mod identities;
 mod ids;
 mod inbound;
 mod kept;
@@ -45,6 +47,7 @@ pub use command::{
 pub use counts::Counts;
 pub use effect::{Answer, DropReason, Effect, EndReason, Subscribed};
 pub use entry::Phase;
+pub use ephemeral::EPHEMERAL_EPOCH;
 pub use eras::NodeIncarnation;
 pub use error::{ApplyError, Malformed, RestoreError};
 pub use ids::{
@@ -63,7 +66,7 @@ pub use requests::CLAIMS_MAX;
 pub use retained::RetainedPage;
 pub use route::BEHIND_MOUNTPOINT;
 pub use shard::{
-    CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, Found, Orphan, SessionView, Shard, TICK_MAX,
-    packet_id,
+    CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, EphemeralView, Found, Orphan, SessionView, Shard,
+    TICK_MAX, packet_id,
 };
 pub use shard_set::ShardSet;

@@ -24,6 +24,8 @@ mutation::mutations! {
     ForgetUnanswered,
     /// The next leader of a shard does not learn of the connections that it has to serve.
     ForgetConnections,
+    /// The leader of a shard does not look who owns an ephemeral session.
+    ForgetOwners,
     /// A QoS 2 exchange ends although shards may still know its message.
     ReleaseKnown,
     /// Workers go on in an incarnation of their node that is over for the others.

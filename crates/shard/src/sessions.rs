@@ -1,4 +1,4 @@
-//! Storage of the sessions of a shard, and their index.
+//! Storage of the sessions of a shard, and their index by Client Identifier.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -7,14 +7,22 @@ use std::hash::BuildHasher;
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 
-use crate::ids::{SESSIONS_MAX, SessionUid};
+use crate::ephemeral::Ephemeral;
+use crate::ids::{SESSIONS_MAX, SessionUid, client_bucket};
 use crate::queue::Queue;
 use crate::session::Session;
 
-/// Sessions by slot. A new session takes the lowest free slot, which depends only on the slots in use.
+/// A kind of session.
+pub(crate) trait Slotted {
+    fn client_id(&self) -> &str;
+    fn uid(&self) -> SessionUid;
+    fn bucket(&self) -> u16;
+}
+
+/// Sessions of one kind by slot. A new session takes the lowest free slot, which depends only on the slots in use.
 #[derive(Debug)]
-pub(crate) struct Sessions {
-    slots: Vec<Option<Box<Session>>>,
+pub(crate) struct Sessions<T> {
+    slots: Vec<Option<Box<T>>>,
     /// Number of the last request of the present epoch, by slot; 0 when there was none. Empty on a node that holds the
     /// shard alone, so that its sessions are no larger for it.
     last_numbers: Vec<u64>,
@@ -26,7 +34,45 @@ pub(crate) struct Sessions {
     hasher: FixedState,
 }
 
-impl Sessions {
+impl Slotted for Session {
+    fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    fn uid(&self) -> SessionUid {
+        self.uid
+    }
+
+    fn bucket(&self) -> u16 {
+        self.bucket
+    }
+}
+
+impl Slotted for Ephemeral {
+    fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
+    fn uid(&self) -> SessionUid {
+        self.uid
+    }
+
+    fn bucket(&self) -> u16 {
+        client_bucket(&self.client_id)
+    }
+}
+
+impl Sessions<Session> {
+    pub fn queue(&self, slot: u32) -> Option<&Queue> {
+        self.at(slot)?.queue.as_deref()
+    }
+
+    pub fn queue_mut(&mut self, slot: u32) -> Option<&mut Queue> {
+        self.at_mut(slot)?.queue.as_deref_mut()
+    }
+}
+
+impl<T: Slotted> Sessions<T> {
     pub fn new(hasher: FixedState) -> Self {
         Self {
             slots: Vec::new(),
@@ -42,20 +88,12 @@ impl Sessions {
         self.by_client.len()
     }
 
-    pub fn at(&self, slot: u32) -> Option<&Session> {
+    pub fn at(&self, slot: u32) -> Option<&T> {
         self.slots.get(slot as usize)?.as_deref()
     }
 
-    pub fn at_mut(&mut self, slot: u32) -> Option<&mut Session> {
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.slots.get_mut(slot as usize)?.as_deref_mut()
-    }
-
-    pub fn queue(&self, slot: u32) -> Option<&Queue> {
-        self.at(slot)?.queue.as_deref()
-    }
-
-    pub fn queue_mut(&mut self, slot: u32) -> Option<&mut Queue> {
-        self.at_mut(slot)?.queue.as_deref_mut()
     }
 
     /// Number of the last request of a session's present epoch; 0 when there was none.
@@ -78,13 +116,13 @@ impl Sessions {
         self.last_numbers[at] = number;
     }
 
-    pub fn get(&self, uid: SessionUid) -> Option<&Session> {
-        self.at(uid.slot()).filter(|session| session.uid == uid)
+    pub fn get(&self, uid: SessionUid) -> Option<&T> {
+        self.at(uid.slot()).filter(|session| session.uid() == uid)
     }
 
     pub fn slot_of(&self, client_id: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(client_id);
-        let same = |slot: &u32| self.at(*slot).is_some_and(|session| *session.client_id == *client_id);
+        let same = |slot: &u32| self.at(*slot).is_some_and(|session| session.client_id() == client_id);
         self.by_client.find(hash, same).copied()
     }
 
@@ -95,8 +133,8 @@ impl Sessions {
     }
 
     /// Stores a session in its slot, which is [`Self::next_slot`] except while a checkpoint is read.
-    pub fn insert(&mut self, session: Session) {
-        let slot = session.uid.slot();
+    pub fn insert(&mut self, session: T) {
+        let slot = session.uid().slot();
         if self.free.peek() == Some(&Reverse(slot)) {
             self.free.pop();
         }
@@ -108,8 +146,8 @@ impl Sessions {
             }
             self.slots.resize_with(slot as usize + 1, || None);
         }
-        let hash = self.hasher.hash_one(&*session.client_id);
-        let of_bucket = self.by_bucket.entry(session.bucket).or_default();
+        let hash = self.hasher.hash_one(session.client_id());
+        let of_bucket = self.by_bucket.entry(session.bucket()).or_default();
         if of_bucket.len() == of_bucket.capacity() {
             of_bucket.reserve_exact(1 + of_bucket.len() / 8);
         }
@@ -118,23 +156,24 @@ impl Sessions {
         self.slots[slot as usize] = Some(Box::new(session));
         let (slots, hasher) = (&self.slots, &self.hasher);
         let rehash = |slot: &u32| {
-            slots[*slot as usize].as_ref().map_or(0, |session| hasher.hash_one(&*session.client_id))
+            slots[*slot as usize].as_ref().map_or(0, |session| hasher.hash_one(session.client_id()))
         };
         self.by_client.insert_unique(hash, slot, rehash);
     }
 
-    pub fn remove(&mut self, slot: u32) -> Option<Box<Session>> {
-        let hash = self.hasher.hash_one(&*self.at(slot)?.client_id);
+    pub fn remove(&mut self, slot: u32) -> Option<Box<T>> {
+        let hash = self.hasher.hash_one(self.at(slot)?.client_id());
         if let Ok(found) = self.by_client.find_entry(hash, |known| *known == slot) {
             found.remove();
         }
         let session = self.slots[slot as usize].take()?;
         self.set_last_number(slot, 0);
         self.free.push(Reverse(slot));
-        if let Some(slots) = self.by_bucket.get_mut(&session.bucket) {
+        let bucket = session.bucket();
+        if let Some(slots) = self.by_bucket.get_mut(&bucket) {
             slots.retain(|known| *known != slot);
             if slots.is_empty() {
-                self.by_bucket.remove(&session.bucket);
+                self.by_bucket.remove(&bucket);
             }
         }
         Some(session)
@@ -147,7 +186,7 @@ impl Sessions {
     }
 
     /// Returns the sessions from a slot on, in the order of their slots.
-    pub fn from(&self, slot: u32) -> impl Iterator<Item = &Session> {
+    pub fn from(&self, slot: u32) -> impl Iterator<Item = &T> {
         let from = (slot as usize).min(self.slots.len());
         self.slots[from..].iter().filter_map(Option::as_deref)
     }
@@ -157,6 +196,10 @@ impl Sessions {
         let mut slots = self.by_bucket.get(&bucket).cloned().unwrap_or_default();
         slots.sort_unstable();
         slots
+    }
+
+    pub fn has_bucket(&self, bucket: u16) -> bool {
+        self.by_bucket.contains_key(&bucket)
     }
 
     pub fn buckets(&self) -> impl Iterator<Item = u16> {
@@ -170,10 +213,10 @@ impl Sessions {
             assert!(session.is_some() || self.last_number(slot) == 0);
             let Some(session) = session else { continue };
             count += 1;
-            assert_eq!(session.uid.slot(), slot);
-            assert_eq!(session.bucket, crate::ids::client_bucket(&session.client_id));
-            assert_eq!(self.slot_of(&session.client_id), Some(slot), "a Client Identifier has one session");
-            assert!(self.by_bucket[&session.bucket].contains(&slot));
+            assert_eq!(session.uid().slot(), slot);
+            assert_eq!(session.bucket(), client_bucket(session.client_id()));
+            assert_eq!(self.slot_of(session.client_id()), Some(slot), "a Client Identifier has one session");
+            assert!(self.by_bucket[&session.bucket()].contains(&slot));
         }
         assert_eq!(count, self.len());
         assert_eq!(count, self.by_bucket.values().map(Vec::len).sum::<usize>());

@@ -4,6 +4,7 @@ mod checkpoint;
 mod deliver;
 mod encode;
 mod enqueue;
+mod ephemeral;
 mod inspect;
 mod invariants;
 mod ownership;
@@ -28,10 +29,12 @@ use crate::counts::Counts;
 use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect};
 use crate::entry::Entry;
+use crate::ephemeral::Ephemeral;
 use crate::eras::Eras;
 use crate::error::ApplyError;
 use crate::groups::Groups;
-use crate::ids::{INDEX_MAX, Identity, MessageKey, REST, SessionUid};
+use crate::identities::Identities;
+use crate::ids::{INDEX_MAX, MessageKey, REST, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
 use crate::mutation::{Mutation, mutated};
@@ -41,6 +44,7 @@ use crate::route::Route;
 use crate::session::Session;
 use crate::sessions::Sessions;
 
+pub use ephemeral::EphemeralView;
 pub use inspect::{EntryView, Orphan, SessionView, packet_id};
 pub use rewrite::{Cursor, Found};
 pub use time::{CLOCK_STEP_MAX_MS, ELAPSED_MAX_MS, TICK_MAX};
@@ -56,12 +60,13 @@ pub struct Shard {
     /// The state's clock in ms.
     now: u64,
     limits: Limits,
-    sessions: Sessions,
-    /// Number of sessions ever created.
+    sessions: Sessions<Session>,
+    ephemerals: Sessions<Ephemeral>,
+    /// Number of sessions of both kinds ever created.
     sessions_created: u64,
     bodies: Bodies,
     retained: Retained,
-    identities: BTreeSet<Identity>,
+    identities: Identities,
     /// Wills to be published.
     wills: BTreeMap<u64, Arc<[u8]>>,
     wills_created: u64,
@@ -72,7 +77,7 @@ pub struct Shard {
     deadlines: BTreeSet<Deadline>,
     /// Incarnations of nodes that own sessions.
     eras: Eras,
-    /// Slot at which the sweep continues.
+    /// Slot at which the sweep continues; that of an ephemeral session plus [`SESSIONS_MAX`](crate::SESSIONS_MAX).
     sweep: u32,
     /// Sessions with shared subscriptions, which are not in `routes`.
     groups: Groups,
@@ -127,10 +132,11 @@ impl Shard {
             now: 0,
             limits: Limits::default(),
             sessions: Sessions::new(hasher.clone()),
+            ephemerals: Sessions::new(hasher.clone()),
             sessions_created: 0,
             bodies: Bodies::new(hasher),
             retained: Retained::default(),
-            identities: BTreeSet::new(),
+            identities: Identities::default(),
             wills: BTreeMap::new(),
             wills_created: 0,
             orphans: BTreeMap::new(),
@@ -284,11 +290,15 @@ impl Shard {
                 }
             }
             Command::Forget(identity) => {
-                self.identities.remove(identity);
+                self.identities.remove(*identity);
+                Answer::Done
+            }
+            Command::ForgetBelow(identity) => {
+                self.identities.forget_below(*identity);
                 Answer::Done
             }
             Command::ForgetOrigin { origin } => {
-                self.forget_origin(*origin);
+                self.identities.forget_origin(*origin);
                 Answer::Done
             }
             Command::Enqueue(enqueue) => {
@@ -327,14 +337,6 @@ impl Shard {
             self.retained.set(message)
         };
         Answer::Retained { replaced }
-    }
-
-    fn forget_origin(&mut self, origin: u64) {
-        let of = |number| Identity { origin, number };
-        let known: Vec<_> = self.identities.range(of(0)..=of(u64::MAX)).copied().collect();
-        for identity in known {
-            self.identities.remove(&identity);
-        }
     }
 
     /// Returns whether a session has a connection. It has none any more if the era of its owner has ended.

@@ -80,7 +80,12 @@ impl<'a> Body<'a> {
         let reader = &mut self.reader;
         match kind {
             kind::CLAIM => Ok(RequestNumber::Claim { number: reader.u64()? }),
-            kind::PUBLISH | kind::RETAIN | kind::ENQUEUE | kind::FORGET | kind::FORGET_ORIGIN => {
+            kind::PUBLISH
+            | kind::RETAIN
+            | kind::ENQUEUE
+            | kind::FORGET
+            | kind::FORGET_BELOW
+            | kind::FORGET_ORIGIN => {
                 let owner = node_incarnation(reader)?;
                 let number = reader.u64()?;
                 Ok(RequestNumber::Lane { owner, lane: reader.u16()?, number })
@@ -113,6 +118,9 @@ impl<'a> Body<'a> {
                 Command::Publish { message: self.message()?, wait, identity }
             }
             kind::FORGET => Command::Forget(Identity { origin: reader.u64()?, number: reader.u64()? }),
+            kind::FORGET_BELOW => {
+                Command::ForgetBelow(Identity { origin: reader.u64()?, number: reader.u64()? })
+            }
             kind::FORGET_ORIGIN => Command::ForgetOrigin { origin: reader.u64()? },
             kind::ENQUEUE => return self.enqueue(),
             kind::ACKNOWLEDGE => {
@@ -145,14 +153,28 @@ impl<'a> Body<'a> {
     fn claim(&mut self, owner: Option<NodeIncarnation>) -> Result<Command<'a>, Malformed> {
         let reader = &mut self.reader;
         let (connection, user, expiry_s) = (reader.u64()?, reader.u32()?, reader.u32()?);
-        let (window, clean_start, has_will) = (reader.u16()?, reader.bool()?, reader.bool()?);
+        let (window, flags, has_will) = (reader.u16()?, reader.u8()?, reader.bool()?);
+        if flags > 3 {
+            return malformed("flags of a Claim");
+        }
+        let (clean_start, keeps_ephemeral) = (flags & 1 != 0, flags & 2 != 0);
         let delay_s = reader.u32()?;
         if !has_will && delay_s != 0 {
             return malformed("delay without a Will");
         }
         let will = if has_will { Some(Will { message: self.message()?, delay_s }) } else { None };
         let client_id = self.reader.text()?;
-        Ok(Command::Claim(Claim { client_id, user, owner, connection, clean_start, expiry_s, window, will }))
+        Ok(Command::Claim(Claim {
+            client_id,
+            user,
+            owner,
+            connection,
+            clean_start,
+            expiry_s,
+            window,
+            will,
+            keeps_ephemeral,
+        }))
     }
 
     fn release(&mut self) -> Result<Command<'a>, Malformed> {

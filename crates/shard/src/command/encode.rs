@@ -37,6 +37,7 @@ pub(super) mod kind {
     pub const ORPHAN_DONE: u8 = 22;
     pub const WALK: u8 = 23;
     pub const NODE_ENDED: u8 = 24;
+    pub const FORGET_BELOW: u8 = 25;
 }
 
 /// Version of every command except the following.
@@ -83,6 +84,7 @@ fn kind_of(command: &Command<'_>) -> u8 {
         Command::Unsubscribe { .. } => kind::UNSUBSCRIBE,
         Command::Publish { .. } => kind::PUBLISH,
         Command::Forget(_) => kind::FORGET,
+        Command::ForgetBelow(_) => kind::FORGET_BELOW,
         Command::ForgetOrigin { .. } => kind::FORGET_ORIGIN,
         Command::Enqueue(_) => kind::ENQUEUE,
         Command::Acknowledge { .. } => kind::ACKNOWLEDGE,
@@ -167,7 +169,7 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
             out.bool(*wait);
             return Some(put_message(message, out));
         }
-        Command::Forget(Identity { origin, number }) => {
+        Command::Forget(Identity { origin, number }) | Command::ForgetBelow(Identity { origin, number }) => {
             out.u64(*origin);
             out.u64(*number);
         }
@@ -214,7 +216,7 @@ fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
     out.u32(claim.user);
     out.u32(claim.expiry_s);
     out.u16(claim.window);
-    out.bool(claim.clean_start);
+    out.u8(u8::from(claim.clean_start) | u8::from(claim.keeps_ephemeral) << 1);
     out.bool(claim.will.is_some());
     out.u32(claim.will.map_or(0, |will| will.delay_s));
     let message = claim.will.map(|will| put_message(&will.message, out));

@@ -49,10 +49,18 @@ impl Shard {
         self.bodies.live() + self.parts.stored_bytes()
     }
 
+    /// Parts that are not empty.
+    pub(super) fn buckets(&self) -> Vec<u16> {
+        let mut buckets: Vec<u16> = self.sessions.buckets().chain(self.retained.buckets()).collect();
+        let has_sessions = |bucket: &u16| self.sessions.has_bucket(*bucket);
+        buckets.extend(self.ephemerals.buckets().filter(|bucket| !has_sessions(bucket)));
+        buckets.push(REST);
+        buckets
+    }
+
     /// Returns a digest that is equal on replicas as long as their states are the same.
     pub fn digest(&self) -> u64 {
-        let mut buckets: Vec<u16> = self.sessions.buckets().chain(self.retained.buckets()).collect();
-        buckets.push(REST);
+        let buckets = self.buckets();
         let mut sums = Vec::with_capacity(buckets.len() * 8);
         for bucket in buckets {
             sums.extend_from_slice(&bucket.to_le_bytes());

@@ -2,6 +2,7 @@
 
 use crate::bodies::Bodies;
 use crate::entry::Entry;
+use crate::ephemeral::Ephemeral;
 use crate::ids::{REST, RETAINED_FIRST};
 use crate::session::Session;
 use crate::shard::Shard;
@@ -13,10 +14,14 @@ pub(super) const VERSION: u8 = 1;
 pub(super) const WITH_WALKS: u8 = 2;
 /// Version of a bucket of sessions where some had numbered requests: each has its walks, and its last number.
 pub(super) const WITH_NUMBERS: u8 = 3;
+/// Version of a bucket with ephemeral sessions, which follow the others. Those are as [`WITH_NUMBERS`].
+pub(super) const WITH_EPHEMERALS: u8 = 4;
 /// Version of the part [`REST`] of a shard whose sessions belong to nodes of a cluster.
 pub(super) const WITH_NODES: u8 = 2;
 /// Version of the part [`REST`] of such a shard when requests of nodes may come again.
 pub(super) const WITH_REQUESTS: u8 = 3;
+/// Version of that part when identities below some numbers are forgotten for good. Requests are in it, too.
+pub(super) const WITH_FLOORS: u8 = 4;
 
 impl Shard {
     pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
@@ -29,14 +34,16 @@ impl Shard {
 
     fn encode_clients(&self, bucket: u16) -> Vec<u8> {
         let mut out = Vec::new();
-        let slots = self.sessions.of_bucket(bucket);
-        if slots.is_empty() {
+        let (slots, ephemerals) = (self.sessions.of_bucket(bucket), self.ephemerals.of_bucket(bucket));
+        if slots.is_empty() && ephemerals.is_empty() {
             return out;
         }
+        let has_ephemerals = !ephemerals.is_empty();
         let sessions = || slots.iter().filter_map(|slot| self.sessions.at(*slot));
-        let with_numbers = slots.iter().any(|slot| self.sessions.last_number(*slot) > 0);
+        let with_numbers = has_ephemerals || slots.iter().any(|slot| self.sessions.last_number(*slot) > 0);
         let with_walks = with_numbers || sessions().any(|session| session.walks().next().is_some());
         out.u8(match (with_walks, with_numbers) {
+            _ if has_ephemerals => WITH_EPHEMERALS,
             (_, true) => WITH_NUMBERS,
             (true, false) => WITH_WALKS,
             (false, false) => VERSION,
@@ -50,6 +57,11 @@ impl Shard {
             if with_numbers {
                 out.u64(self.sessions.last_number(session.uid.slot()));
             }
+        }
+        if has_ephemerals {
+            out.u32(ephemerals.len() as u32);
+            let ephemerals = ephemerals.iter().filter_map(|slot| self.ephemerals.at(*slot));
+            ephemerals.for_each(|session| encode_ephemeral(session, &mut out));
         }
         out
     }
@@ -68,10 +80,13 @@ impl Shard {
 
     fn encode_rest(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let is_alone = self.eras.is_alone();
+        let has_floors = self.identities.has_floors();
+        let is_alone = self.eras.is_alone() && !has_floors;
+        let has_requests = self.eras.has_requests() || has_floors;
         out.u8(match is_alone {
             true => VERSION,
-            false if self.eras.has_requests() => WITH_REQUESTS,
+            false if has_floors => WITH_FLOORS,
+            false if has_requests => WITH_REQUESTS,
             false => WITH_NODES,
         });
         out.u16(self.id);
@@ -80,7 +95,7 @@ impl Shard {
         if is_alone {
             self.eras.encode_alone(self.sweep, &mut out);
         } else {
-            self.eras.encode_nodes(self.sweep, &mut out);
+            self.eras.encode_nodes(self.sweep, has_requests, &mut out);
         }
         out.u64(self.sessions_created);
         out.u64(self.wills_created);
@@ -95,10 +110,9 @@ impl Shard {
             out.u64(*id);
             encode_entry(entry, &self.bodies, &mut out);
         }
-        out.u32(self.identities.len() as u32);
-        for identity in &self.identities {
-            out.u64(identity.origin);
-            out.u64(identity.number);
+        self.identities.encode(&mut out);
+        if has_floors {
+            self.identities.encode_floors(&mut out);
         }
         out
     }
@@ -138,6 +152,18 @@ fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
         out.u64(*bits);
     }
     encode_queue(session, bodies, out);
+}
+
+fn encode_ephemeral(session: &Ephemeral, out: &mut Vec<u8>) {
+    out.u64(session.uid.as_u64());
+    out.text(&session.client_id);
+    out.u64(session.connection);
+    out.u32(session.user);
+    out.u32(session.era);
+    out.bool(session.will.is_some());
+    if let Some(will) = &session.will {
+        out.blob(&will.0);
+    }
 }
 
 fn encode_walks(session: &Session, out: &mut Vec<u8>) {

@@ -38,7 +38,7 @@ impl Shard {
         enqueue: &Enqueue<'_>,
         effects: &mut Vec<Effect>,
     ) -> Answer {
-        if enqueue.identity.is_some_and(|identity| self.identities.contains(&identity)) {
+        if enqueue.identity.is_some_and(|identity| self.identities.contains(identity)) {
             self.counts.repeated += 1;
             return Answer::Repeated;
         }
@@ -46,7 +46,9 @@ impl Shard {
             Ok(slot) => slot,
             Err(answer) => return answer,
         };
-        self.identities.extend(enqueue.identity);
+        if let Some(identity) = enqueue.identity {
+            self.identities.insert(identity);
+        }
         let view = &enqueue.message;
         let entry = Entry::new(key, message_size(view.encoded_len()), enqueue.qos, enqueue.retain, false);
         let group = enqueue.group.map(|group| self.group_name(slot, group));

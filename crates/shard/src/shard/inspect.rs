@@ -14,6 +14,7 @@ use crate::limits::Limits;
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::queue::{PACKET_IDS, Queue};
+use crate::request_number::RequestNumber;
 use crate::retained::RetainedPage;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -100,6 +101,12 @@ impl Shard {
         self.eras.ended_by(owner)
     }
 
+    /// Returns whether a Claim of an owner with this number has got a session, as far as the shard remembers.
+    pub fn has_claimed(&self, owner: NodeIncarnation, number: RequestNumber) -> bool {
+        let RequestNumber::Claim { number } = number else { return false };
+        self.eras.has_claimed(owner, number)
+    }
+
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -115,12 +122,12 @@ impl Shard {
 
     /// Iterates over the recorded identities.
     pub fn known_identities(&self) -> impl Iterator<Item = Identity> {
-        self.identities.iter().copied()
+        self.identities.iter()
     }
 
     /// Returns whether a message with this identity was accepted.
     pub fn knows(&self, identity: Identity) -> bool {
-        self.identities.contains(&identity) && !mutated(Mutation::ForgetIdentities)
+        self.identities.contains(identity) && !mutated(Mutation::ForgetIdentities)
     }
 
     pub fn session_of(&self, client_id: &str) -> Option<SessionUid> {
@@ -198,6 +205,16 @@ impl Shard {
     /// that of the Claim.
     pub fn due_will(&self, id: u64) -> Option<&Arc<[u8]>> {
         self.wills.get(&id)
+    }
+
+    /// Number of the first Will that is to be published, or of the next one that will be.
+    pub fn first_due_will(&self) -> u64 {
+        self.wills.first_key_value().map_or(self.wills_created + 1, |(id, _)| *id)
+    }
+
+    /// The same for messages whose member is gone.
+    pub fn first_orphan(&self) -> u64 {
+        self.orphans.first_key_value().map_or(self.orphans_created + 1, |(id, _)| *id)
     }
 
     pub fn due_wills(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {

@@ -3,6 +3,7 @@
 use crate::counts::Counts;
 use crate::deadline::Deadline;
 use crate::entry::Phase;
+use crate::ids::SESSIONS_MAX;
 use crate::message::NEVER;
 use crate::route::Options;
 use crate::shard::Shard;
@@ -48,6 +49,7 @@ impl Shard {
             counts.held_bytes += queue.bytes();
             counts.held_absent_bytes += if owned { 0 } else { queue.bytes() };
         }
+        self.check_ephemerals();
         assert_eq!(armed, self.deadlines.len());
         let levels = |counts: &Counts| {
             let Counts { sessions, owned, subscriptions, queued_messages, queued_bytes, .. } = *counts;
@@ -67,6 +69,19 @@ impl Shard {
         let needed = queued.chain(self.orphans.values()).filter(|entry| entry.needs_body());
         self.bodies.check_invariants(needed);
         self.check_routes();
+    }
+
+    fn check_ephemerals(&self) {
+        self.ephemerals.check_invariants();
+        assert_eq!(self.counts.ephemeral, self.ephemerals.len() as u64);
+        for session in self.ephemerals.from(0) {
+            assert!(session.uid.count() <= self.sessions_created && self.sessions.get(session.uid).is_none());
+            assert!(self.sessions.slot_of(&session.client_id).is_none(), "one session of any kind");
+            assert!(self.eras.is_plausible(session.era, true));
+            if !self.eras.is_live(session.era) {
+                assert!(self.sweep <= SESSIONS_MAX + session.uid.slot(), "the sweep will find it");
+            }
+        }
     }
 
     /// Checks that the index holds exactly the subscriptions that are not shared, and the groups the others of QoS 1

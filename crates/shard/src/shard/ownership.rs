@@ -7,6 +7,7 @@ use mqtt::QoS;
 use crate::command::{Claim, WillFate};
 use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
+use crate::ephemeral::EPHEMERAL_EPOCH;
 use crate::ids::{SessionUid, client_bucket};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
@@ -32,6 +33,7 @@ impl Shard {
             Err(answer) => return effects.push(Effect::Answer { ordinal, answer }),
         };
         self.touch(bucket);
+        self.evict_ephemeral(claim.client_id, effects);
         let mut existing = self.sessions.slot_of(claim.client_id);
         if let Some(slot) = existing {
             existing = self.evict_owner(slot, claim.clean_start, effects);
@@ -40,8 +42,7 @@ impl Shard {
         let slot = match existing {
             Some(slot) => slot,
             None if claim.expiry_s == 0 => {
-                self.note_claim(claim, request, None);
-                let answer = Answer::Claimed { session: None, epoch: 0, present };
+                let answer = self.claim_ephemeral(era, claim, request);
                 return effects.push(Effect::Answer { ordinal, answer });
             }
             None => match self.begin_session(claim.client_id, bucket) {
@@ -58,6 +59,20 @@ impl Shard {
         self.report_open(slot, effects);
         self.pump(slot, effects);
         self.rearm(slot);
+    }
+
+    /// Claims a Client Identifier without a session that is to outlive the connection.
+    fn claim_ephemeral(&mut self, era: u32, claim: &Claim<'_>, request: Option<RequestNumber>) -> Answer {
+        let answer = Answer::Claimed { session: None, epoch: 0, present: false };
+        let result = match claim.keeps_ephemeral {
+            false => None,
+            true => match self.begin_ephemeral(era, claim) {
+                Some(uid) => Some((uid, EPHEMERAL_EPOCH, false)),
+                None => return Answer::Full,
+            },
+        };
+        self.note_claim(claim, request, result);
+        answer
     }
 
     /// Remembers the result of a Claim that may come again.
@@ -164,6 +179,11 @@ impl Shard {
         will: WillFate,
         effects: &mut Vec<Effect>,
     ) -> Answer {
+        if epoch == EPHEMERAL_EPOCH
+            && let Some(answer) = self.release_ephemeral(uid, will, effects)
+        {
+            return answer;
+        }
         match self.owned_slot(uid, epoch) {
             Ok(slot) => {
                 self.release_slot(slot, self.now, expiry_s, will, effects);
@@ -221,9 +241,7 @@ impl Shard {
         let session = self.session_at(slot);
         if let Some(will) = session.take_will() {
             let session = session.uid;
-            self.wills_created += 1;
-            self.wills.insert(self.wills_created, will.message);
-            effects.push(Effect::WillDue { id: self.wills_created, session });
+            self.push_will(session, will.message, effects);
         }
     }
 

@@ -65,7 +65,7 @@ impl Shard {
                 return false;
             }
             // The Packet Identifier is in use again, so its last message was released.
-            self.identities.remove(&Identity { number: identity.number ^ 1, ..identity });
+            self.identities.remove(Identity { number: identity.number ^ 1, ..identity });
         }
         // No session keeps messages that are delivered at QoS 0.
         if view.qos > QoS::AtMostOnce

@@ -35,7 +35,7 @@ impl Shard {
     /// # Errors
     /// The answer to a command of an owner that is over, or that the shard has no room to remember.
     pub(super) fn enter(&mut self, owner: Option<NodeIncarnation>) -> Result<u32, Answer> {
-        let (entered, must_sweep) = self.eras.enter(owner, self.now, self.counts.owned > 0);
+        let (entered, must_sweep) = self.eras.enter(owner, self.now, self.has_owned());
         if must_sweep {
             self.sweep = 0;
         }
@@ -69,10 +69,15 @@ impl Shard {
     fn answer_of_claim(&self, claim: &Claim<'_>, result: ClaimResult) -> Answer {
         let Some((uid, epoch, present)) = result else {
             // A session that exists now was begun by a later Claim.
-            let is_taken = self.sessions.slot_of(claim.client_id).is_some();
+            let is_taken = self.sessions.slot_of(claim.client_id).is_some()
+                || self.ephemerals.slot_of(claim.client_id).is_some();
             let first = Answer::Claimed { session: None, epoch: 0, present: false };
             return if is_taken { Answer::Stale } else { first };
         };
+        if let Some(session) = self.ephemerals.get(uid).filter(|session| self.eras.is_live(session.era)) {
+            debug_assert_eq!(*session.client_id, *claim.client_id);
+            return Answer::Claimed { session: None, epoch, present };
+        }
         match self.sessions.get(uid) {
             // Each Claim has an epoch of its own.
             Some(session) if session.epoch == epoch && self.is_owned(session) => {
@@ -98,7 +103,7 @@ impl Shard {
         self.counts.requests_repeated += 1;
         Some(match command {
             Command::Enqueue(enqueue) => self.repeated_enqueue(enqueue),
-            Command::Forget(_) | Command::ForgetOrigin { .. } => Answer::Done,
+            Command::Forget(_) | Command::ForgetBelow(_) | Command::ForgetOrigin { .. } => Answer::Done,
             _ => Answer::Repeated,
         })
     }
@@ -106,7 +111,7 @@ impl Shard {
     /// Answers an Enqueue that comes again. A session that is gone may have been gone before: then the message was
     /// not queued and its sender needs to know.
     fn repeated_enqueue(&self, enqueue: &Enqueue<'_>) -> Answer {
-        let is_known = enqueue.identity.is_some_and(|identity| self.identities.contains(&identity));
+        let is_known = enqueue.identity.is_some_and(|identity| self.identities.contains(identity));
         if is_known || self.sessions.get(enqueue.session).is_some() { Answer::Repeated } else { Answer::Gone }
     }
 

@@ -9,9 +9,11 @@ use routing::Inserted;
 use crate::bodies::{EntryDetails, Ids};
 use crate::deadline::Deadline;
 use crate::entry::{Entry, Phase};
+use crate::ephemeral::{Ephemeral, EphemeralWill};
 use crate::eras::Eras;
 use crate::error::{Malformed, RestoreError, malformed};
-use crate::ids::{Identity, MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
+use crate::identities::Identities;
+use crate::ids::{MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
 use crate::ids::{client_bucket, retained_bucket};
 use crate::inbound::Inbound;
 use crate::limits::Limits;
@@ -22,7 +24,9 @@ use crate::queue::Queue;
 use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
-use crate::shard::encode::{VERSION, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS, WITH_WALKS};
+use crate::shard::encode::{
+    VERSION, WITH_EPHEMERALS, WITH_FLOORS, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS, WITH_WALKS,
+};
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
@@ -91,9 +95,9 @@ impl Shard {
         let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
         let is_known = match bucket {
-            ..RETAINED_FIRST => matches!(version, VERSION | WITH_WALKS | WITH_NUMBERS),
+            ..RETAINED_FIRST => matches!(version, VERSION | WITH_WALKS | WITH_NUMBERS | WITH_EPHEMERALS),
             RETAINED_FIRST..REST => version == VERSION,
-            REST.. => matches!(version, VERSION | WITH_NODES | WITH_REQUESTS),
+            REST.. => matches!(version, VERSION | WITH_NODES | WITH_REQUESTS | WITH_FLOORS),
         };
         if !is_known {
             return malformed("version of a part");
@@ -102,6 +106,10 @@ impl Shard {
             ..RETAINED_FIRST => {
                 for _ in 0..reader.u32()? {
                     self.decode_session(bucket, version, &mut reader)?;
+                }
+                let ephemerals = if version == WITH_EPHEMERALS { reader.u32()? } else { 0 };
+                for _ in 0..ephemerals {
+                    self.decode_ephemeral(bucket, &mut reader)?;
                 }
             }
             RETAINED_FIRST..REST => {
@@ -154,12 +162,31 @@ impl Shard {
             }
         }
         self.sessions.insert(session);
-        if version == WITH_NUMBERS {
+        if matches!(version, WITH_NUMBERS | WITH_EPHEMERALS) {
             let number = reader.u64()?;
             if !mutated(Mutation::ForgetNumbers) {
                 self.sessions.set_last_number(uid.slot(), number);
             }
         }
+        Ok(())
+    }
+
+    fn decode_ephemeral(&mut self, bucket: u16, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let uid = SessionUid::from_u64(reader.u64()?);
+        let client_id = reader.text()?;
+        let is_taken = self.ephemerals.at(uid.slot()).is_some()
+            || self.ephemerals.slot_of(client_id).is_some()
+            || self.sessions.slot_of(client_id).is_some();
+        let is_plausible = uid.slot() < SESSIONS_MAX && uid.count() > u64::from(uid.slot());
+        if is_taken || !is_plausible || client_bucket(client_id) != bucket {
+            return malformed("impossible session id");
+        }
+        let (connection, user, era) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let will = match reader.bool()? {
+            true => Some(Box::new(EphemeralWill(decode_message(reader)?.to_bytes().into()))),
+            false => None,
+        };
+        self.ephemerals.insert(Ephemeral { client_id: client_id.into(), uid, connection, will, user, era });
         Ok(())
     }
 
@@ -240,7 +267,7 @@ impl Shard {
         self.limits = Limits::decode(reader)?;
         (self.eras, self.sweep) = match version {
             VERSION => Eras::decode_alone(reader)?,
-            _ => Eras::decode_nodes(reader, version == WITH_REQUESTS)?,
+            _ => Eras::decode_nodes(reader, version != WITH_NODES)?,
         };
         self.sessions_created = reader.u64()?;
         self.wills_created = reader.u64()?;
@@ -258,9 +285,7 @@ impl Shard {
                 return malformed("orphan");
             }
         }
-        for _ in 0..reader.u32()? {
-            self.identities.insert(Identity { origin: reader.u64()?, number: reader.u64()? });
-        }
+        self.identities = Identities::decode(reader, version == WITH_FLOORS)?;
         Ok(())
     }
 
@@ -283,6 +308,7 @@ impl Shard {
     pub(super) fn complete(&mut self, index: u64) -> Result<(), RestoreError> {
         self.applied = index;
         self.sessions.find_free();
+        self.ephemerals.find_free();
         if [self.sessions_created, self.wills_created, self.orphans_created]
             .iter()
             .any(|count| *count >= COUNT_MAX)
@@ -306,6 +332,12 @@ impl Shard {
             counts.queued_bytes += queue.waiting_bytes();
             counts.held_bytes += queue.bytes();
             counts.held_absent_bytes += if owned { 0 } else { queue.bytes() };
+        }
+        for session in self.ephemerals.from(0) {
+            if session.uid.count() > self.sessions_created || !self.eras.is_plausible(session.era, true) {
+                return Err(RestoreError::Inconsistent { what: "a session newer than the state" });
+            }
+            counts.ephemeral += 1;
         }
         self.counts = counts;
         Ok(())

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::error::{Malformed, RestoreError};
-use crate::ids::REST;
 use crate::message::MessageView;
 use crate::shard::Shard;
 
@@ -28,9 +27,7 @@ impl Shard {
     ) -> Result<Self, RestoreError> {
         assert!(!self.is_midway(), "a state is copied between records");
         let mut copy = Self::new(self.id, hash_key);
-        let mut buckets: Vec<u16> = self.sessions.buckets().chain(self.retained.buckets()).collect();
-        buckets.push(REST);
-        for bucket in buckets {
+        for bucket in self.buckets() {
             let decoded = copy.decode_part(bucket, &self.encode_part(bucket));
             decoded
                 .map_err(|Malformed { what }| RestoreError::Malformed { part: u32::from(bucket), what })?;
@@ -60,6 +57,12 @@ impl Shard {
             }
         }
         self.wills.values_mut().for_each(shift_will);
+        for slot in self.ephemerals.from(0).map(|session| session.uid.slot()).collect::<Vec<_>>() {
+            let session = self.ephemerals.at_mut(slot);
+            if let Some(will) = session.and_then(|session| session.will.as_mut()) {
+                shift_will(&mut will.0);
+            }
+        }
         self.bodies.shift(later);
         self.retained.shift(ms);
         self.eras.shift(later);

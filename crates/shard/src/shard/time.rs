@@ -4,7 +4,7 @@ use crate::command::WillFate;
 use crate::deadline::Deadline;
 use crate::effect::{Answer, Effect, EndReason};
 use crate::eras::NodeIncarnation;
-use crate::ids::retained_bucket;
+use crate::ids::{SESSIONS_MAX, retained_bucket};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::shard::Shard;
@@ -31,27 +31,39 @@ impl Shard {
     pub(super) fn started(&mut self, incarnation: u64, before: u64, elapsed_ms: u64) {
         let latest = before.saturating_add(elapsed_ms.min(ELAPSED_MAX_MS)).min(NEVER - 1);
         self.now = self.now.max(latest);
-        if self.eras.start_alone(incarnation, self.now, self.counts.owned > 0) {
+        if self.eras.start_alone(incarnation, self.now, self.has_owned()) {
             self.sweep = 0;
         }
     }
 
     /// Records that a node is gone. Its sessions are released like those of [`Self::started`].
     pub(super) fn node_ended(&mut self, owner: NodeIncarnation) {
-        if self.eras.end_node(owner, self.now, self.counts.owned > 0) {
+        if self.eras.end_node(owner, self.now, self.has_owned()) {
             self.sweep = 0;
         }
     }
 
     pub(super) fn sweep(&mut self, count: u32, effects: &mut Vec<Effect>) -> Answer {
-        let some: Vec<u32> =
-            self.sessions.from(self.sweep).take(count as usize).map(|session| session.uid.slot()).collect();
-        for slot in some {
-            self.sweep = slot + 1;
-            self.touch_slot(slot);
-            self.settle(slot, effects);
+        let mut left = count as usize;
+        if self.sweep < SESSIONS_MAX {
+            let some: Vec<u32> =
+                self.sessions.from(self.sweep).take(left).map(|session| session.uid.slot()).collect();
+            left -= some.len();
+            for slot in some {
+                self.sweep = slot + 1;
+                self.touch_slot(slot);
+                self.settle(slot, effects);
+            }
+            if self.sessions.from(self.sweep).next().is_none() {
+                self.sweep = SESSIONS_MAX;
+            }
         }
-        let more = self.sweeping() && self.sessions.from(self.sweep).next().is_some();
+        let mut more = self.sweeping();
+        if let Some(slot) = self.sweep.checked_sub(SESSIONS_MAX) {
+            let next = self.sweep_ephemerals(slot, left, effects);
+            self.sweep = SESSIONS_MAX + next.unwrap_or(slot);
+            more &= next.is_some();
+        }
         if !more {
             self.eras.swept();
             self.sweep = 0;

@@ -52,6 +52,7 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
         expiry_s: 3600,
         window: 20,
         will: Some(Will { message: message(), delay_s: 30 }),
+        keeps_ephemeral: false,
     };
     let filters = vec![
         Filter { text: "a/+", options: 0x1D, id: 268_435_455 },
@@ -134,6 +135,16 @@ fn commands_of_nodes() -> Vec<(&'static str, Command<'static>)> {
     vec![("claim-of-a-node", Command::Claim(claim)), ("node-ended", Command::NodeEnded(owner))]
 }
 
+fn ephemeral_claim(owner: NodeIncarnation) -> Command<'static> {
+    Command::Claim(Claim {
+        owner: Some(owner),
+        will: Some(Will { message: message(), delay_s: 30 }),
+        expiry_s: 0,
+        keeps_ephemeral: true,
+        ..support::claim("thermostat")
+    })
+}
+
 /// Commands of nodes of a cluster that may come again.
 fn commands_with_numbers() -> Vec<(&'static str, Command<'static>, RequestNumber)> {
     let owner = NodeIncarnation { node: 0x0011_0022_0033_0044, incarnation: 0x0055_0066_0077_0088 };
@@ -172,6 +183,13 @@ fn the_bytes_of_commands_never_change() {
     };
     check_commands("commands.txt", &plain(commands()));
     check_commands("commands_of_nodes.txt", &plain(commands_of_nodes()));
+    let owner = NodeIncarnation { node: 0x0011_0022_0033_0044, incarnation: 0x0055_0066_0077_0088 };
+    let ephemeral = vec![("ephemeral-claim", ephemeral_claim(owner))];
+    check_commands("commands_of_ephemeral_sessions.txt", &plain(ephemeral));
+    let below = Command::ForgetBelow(Identity { origin: 0x1122_3344_5566_7788, number: 10 });
+    let number = RequestNumber::Lane { owner, lane: 63, number: 7 };
+    let below = [("forget-below", below.clone(), None), ("forget-below-again", below, Some(number))];
+    check_commands("commands_with_floors.txt", &below);
     let with_numbers = commands_with_numbers().into_iter();
     let with_numbers = with_numbers.map(|(name, command, number)| (name, command, Some(number)));
     check_commands("commands_with_numbers.txt", &with_numbers.collect::<Vec<_>>());
@@ -274,6 +292,30 @@ fn the_bytes_of_parts_with_numbers_never_change() {
     }
     let restored = check_parts("parts_with_numbers.txt", &mut host);
     assert_eq!(restored.session(session).expect("is there").last_number(), 0x0506_0708);
+}
+
+/// Identities that are forgotten for good give the part of the rest another version.
+#[test]
+fn the_bytes_of_parts_with_floors_never_change() {
+    let mut host = Host::with(Limits::default());
+    host.answer(&Command::ForgetBelow(Identity { origin: 0x0102, number: 9 }));
+    host.answer(&Command::ForgetBelow(Identity { origin: 0x0304, number: 8 }));
+    let restored = check_parts("parts_with_floors.txt", &mut host);
+    assert!(restored.knows(Identity { origin: 0x0304, number: 7 }));
+}
+
+/// Ephemeral sessions give their part another version.
+#[test]
+fn the_bytes_of_parts_with_ephemeral_sessions_never_change() {
+    let mut host = Host::with(Limits::default());
+    host.now = 5_000;
+    let owner = NodeIncarnation { node: 7, incarnation: 17 };
+    let Command::Claim(claim) = ephemeral_claim(owner) else { unreachable!("a Claim") };
+    host.request(&Command::Claim(claim.clone()), RequestNumber::Claim { number: 3 });
+    host.answer(&Command::Claim(Claim { client_id: "away", will: None, ..claim.clone() }));
+    host.claim_as(&Claim { client_id: "durable", expiry_s: 60, ..claim });
+    let restored = check_parts("parts_with_ephemerals.txt", &mut host);
+    assert!(restored.ephemeral_of("thermostat").is_some_and(|it| it.has_will()));
 }
 
 /// A session that waits for retained messages gives its part another version.

@@ -4,6 +4,7 @@
 mod support;
 
 mod deliver;
+mod ephemeral;
 mod full;
 mod inbound;
 mod incarnation;

@@ -166,7 +166,7 @@ impl Host {
     }
 
     /// Takes a checkpoint of all parts, as a shard that has never written one.
-    fn whole_checkpoint(&self) -> Vec<(PartId, Vec<u8>)> {
+    pub fn whole_checkpoint(&self) -> Vec<(PartId, Vec<u8>)> {
         let mut replayed = Self::default();
         for batch in &self.log {
             replayed.append(batch.clone());
@@ -219,6 +219,7 @@ pub fn claim(client_id: &str) -> Claim<'_> {
         expiry_s: 100,
         window: 2,
         will: None,
+        keeps_ephemeral: false,
     }
 }
 
