@@ -363,9 +363,23 @@ pub struct Claimed {
     pub session_present: bool,
     /// The durable session; `None` for a session that ends with the connection.
     pub session: Option<SessionId>,
-    /// Epoch of the session; 0 without one.
+    /// Epoch of the durable session. Without one, [`Claimed::KEPT`] or 0.
     pub epoch: u32,
     pub resume: Option<Box<Resume>>,
+}
+
+impl Claimed {
+    /// The shard keeps the ephemeral session and its Will. With 0 the worker of the connection publishes the Will.
+    pub const KEPT: u32 = 1;
+
+    /// Result of a claim of an ephemeral session that the shard keeps.
+    pub(crate) fn kept(connection: ConnectionId) -> Self {
+        Self { connection, session_present: false, session: None, epoch: Self::KEPT, resume: None }
+    }
+
+    pub fn is_kept(&self) -> bool {
+        self.session.is_none() && self.epoch == Self::KEPT
+    }
 }
 
 impl Batch {

@@ -97,6 +97,8 @@ pub(crate) struct Marks {
     pub problem_information: bool,
     /// A Claim was sent for the connection, so a Release has to follow.
     pub claimed: bool,
+    /// The shard keeps the connection's ephemeral session and its Will.
+    pub kept: bool,
     /// The connection was to be closed, and the time for that has passed.
     pub overdue: bool,
     /// The connection is in the worker's list of connections with waiting messages.

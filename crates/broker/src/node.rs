@@ -157,6 +157,8 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 pub struct NodeLoad {
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
+    /// True once all cores of the cluster understand Claims that keep ephemeral sessions.
+    pub keeps_ephemeral: AtomicBool,
     /// True when more than `limits.memory_queued_max` has waited for longer than `queue.full_wait`. Then messages for
     /// absent clients are dropped.
     pub absent_give_way: AtomicBool,
@@ -326,6 +328,11 @@ impl Node {
     pub fn set_owner_hash(&self, key: [u8; 16]) {
         let known = self.owner_hash.get_or_init(|| key);
         debug_assert_eq!(*known, key, "a cluster has one key");
+    }
+
+    /// Says whether shards that this node leads may keep ephemeral sessions: all replicas must understand that.
+    pub fn keep_ephemeral_sessions(&self, keeps: bool) {
+        self.load.keeps_ephemeral.store(keeps, Relaxed);
     }
 
     pub(crate) fn owner_hash(&self) -> [u8; 16] {

@@ -46,11 +46,14 @@ pub const EMPTY_SHARDS: u64 = 2048;
 /// know the features that both have, so two nodes with sessions of their own recognize each other by this.
 pub const OWN_STATE: u64 = 4096;
 
+/// A core reads Claims that keep ephemeral sessions, in the logs of shards. It offers this with [`SHARDS`].
+pub const EPHEMERAL_SESSIONS: u64 = 8192;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
-pub const LOG_READABLE: u64 = LOG | SHARDS;
+pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS;
 
 /// All features of this version.
 pub const FEATURES: u64 =

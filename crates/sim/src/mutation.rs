@@ -37,12 +37,13 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 9] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 10] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
+    shard::Mutation::ForgetOwners,
     shard::Mutation::ReleaseKnown,
     shard::Mutation::KeepIncarnation,
     shard::Mutation::SkipRouteChanges,

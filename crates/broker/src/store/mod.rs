@@ -101,6 +101,11 @@ pub enum Request {
     ForgetIdentity {
         identity: Identity,
     },
+    /// Forgets the identities of one origin with lower numbers. Their messages are settled, and none is accepted any
+    /// more, whichever former leader has sent it. Not answered.
+    ForgetBelow {
+        identity: Identity,
+    },
     /// Forgets all identities of a session that has ended. Not answered.
     ForgetOrigin {
         origin: u64,
@@ -431,6 +436,8 @@ pub struct Identity {
 
 /// Bit of an origin that is no session.
 const OF_SHARD: u64 = 1 << 63;
+/// Bit of the origins of orphans, among those.
+const OF_ORPHAN: u64 = 1 << 62;
 
 impl Identity {
     /// Identity of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is a
@@ -446,7 +453,12 @@ impl Identity {
 
     /// Identity of a message that a member of a shared group left unfinished, by the shard's number for it.
     pub fn of_orphan(shard: ShardId, id: u64) -> Self {
-        Self { origin: OF_SHARD | 1 << 62 | u64::from(shard.0), number: id * 2 }
+        Self { origin: OF_SHARD | OF_ORPHAN | u64::from(shard.0), number: id * 2 }
+    }
+
+    /// Returns whether the message is an orphan of a shard.
+    pub(crate) fn is_of_orphan(self) -> bool {
+        self.origin & (OF_SHARD | OF_ORPHAN) == OF_SHARD | OF_ORPHAN
     }
 
     /// Returns whether the message is one of a shard: a Will or an orphan.

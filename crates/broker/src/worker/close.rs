@@ -141,6 +141,7 @@ impl Worker {
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);
+        let is_kept = connection.marks.kept;
         let (client_id, client_key) = (connection.client_id.clone(), connection.client_key);
         if phase == Phase::Open {
             self.counters.clients_disconnected += 1;
@@ -166,13 +167,15 @@ impl Worker {
         let had_will = will.is_some();
         let will = will.filter(may_still);
         self.counters.wills_denied += u64::from(had_will && will.is_none());
-        let will_owner = owner.filter(|_| will.is_some() && session.is_some());
+        // The Claim has stored the Will in the shard.
+        let is_stored = session.is_some() || is_kept;
+        let will_owner = owner.filter(|_| will.is_some() && is_stored);
         let mut will_then = WillDisposition::Discard;
         match will {
             // The session ends with the connection, and the end of a session publishes its Will without delay
             // [MQTT-3.1.3-9].
-            Some((will, _)) if session.is_none() => self.publish_will(&will, &payers),
-            Some(_) => will_then = WillDisposition::Arm, // The Claim has stored the Will in the shard.
+            Some((will, _)) if !is_stored => self.publish_will(&will, &payers),
+            Some(_) => will_then = WillDisposition::Arm,
             None => {}
         }
         if claimed {

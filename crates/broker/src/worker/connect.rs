@@ -141,6 +141,7 @@ impl Worker {
 
     /// Sends CONNACK after the connection has claimed its Client Identifier [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
     pub(super) fn claimed(&mut self, claimed: Claimed) {
+        let is_kept = claimed.is_kept();
         let Claimed { connection: id, session_present, session, resume, .. } = claimed;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         if connection.phase != Phase::Claiming {
@@ -149,6 +150,7 @@ impl Worker {
         let version = connection.version;
         connection.phase = Phase::Open;
         connection.session = session;
+        connection.marks.kept = is_kept;
         connection.last_packet = self.clock.now();
         connection.connected_at = (self.clock.now().0 / 1000) as u32;
         let full_queues = &self.node.load.full_queues;

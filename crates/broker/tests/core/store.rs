@@ -304,7 +304,7 @@ fn of_request(request: &Request) -> Kind {
         Request::Receive { .. } => Kind::Receive,
         Request::Released { .. } => Kind::Released,
         Request::Forget { .. } => Kind::Forget,
-        Request::ForgetIdentity { .. } => Kind::ForgetIdentity,
+        Request::ForgetIdentity { .. } | Request::ForgetBelow { .. } => Kind::ForgetIdentity,
         Request::ForgetOrigin { .. } => Kind::ForgetOrigin,
         Request::FindIdentity { .. } | Request::FindOrphans { .. } | Request::OrphansKnown { .. } => {
             Kind::Bounce

@@ -17,7 +17,7 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::NAMESAKES;
+use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES};
 use crate::interest::Interest;
 use crate::meta::{
     Answer, Command, CoreLog, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement,
@@ -228,6 +228,11 @@ impl ClusterRouter {
     pub fn placement_versions(&self) -> (u64, u64) {
         let meta = &self.membership.meta;
         (meta.placement().map_or(0, |placement| placement.version), meta.roster().index)
+    }
+
+    /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this core knows.
+    pub fn keeps_ephemeral_sessions(&self) -> bool {
+        self.membership.meta.adopted().is_some_and(|adopted| adopted & EPHEMERAL_SESSIONS != 0)
     }
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.

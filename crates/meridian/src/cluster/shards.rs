@@ -45,6 +45,7 @@ struct KnownPlacement {
 impl ShardPlacements {
     /// Passes on the placement when it has changed. Called after each turn of the cluster router.
     pub fn poll(&mut self, now: link::Time, router: &ClusterRouter, shared: &Shared) {
+        self.node.keep_ephemeral_sessions(router.keeps_ephemeral_sessions());
         let versions = router.placement_versions();
         // The status of the group is looked up on such a core only: this is called often.
         let refused_votes = router.has_other_state() && router.has_vote(now);

@@ -6,6 +6,7 @@ use mqtt::{QoS, ReasonCode, Version};
 use testkit::Endpoint;
 use testkit::packets::{self, Sent};
 
+use super::ephemeral::WILLS;
 use super::messages::{MessageId, Messages};
 use crate::context::Context;
 use crate::net::Link;
@@ -78,6 +79,8 @@ const TEAM: usize = 3;
 const SHARED: &str = "$share/team/jobs/+";
 /// Number of topics of that subscription.
 const JOBS: usize = 3;
+/// Number of the client that gets the Wills of the devices.
+const WILLS_READER: usize = TEAM;
 /// Packet Identifier of SUBSCRIBE and UNSUBSCRIBE.
 const SUBSCRIBE: u16 = 60_000;
 
@@ -87,6 +90,9 @@ impl Client {
         let mut subscriptions = BTreeMap::from([(topic_of(number), Subscription::Asked)]);
         if number < TEAM {
             subscriptions.insert(SHARED.to_owned(), Subscription::Asked);
+        }
+        if number == WILLS_READER {
+            subscriptions.insert(WILLS.to_owned(), Subscription::Asked);
         }
         Self {
             number,

@@ -2,6 +2,8 @@
 //! workers host them. Clients connect to any node, also to one without replicas.
 
 mod client;
+mod connections;
+mod ephemeral;
 mod leases;
 mod messages;
 mod network;

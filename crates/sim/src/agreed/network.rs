@@ -22,6 +22,8 @@ pub enum Step {
     Act { client: usize },
     /// Lets a client that writes or reads retained messages act.
     ActRetained { client: usize },
+    /// Lets a device with an ephemeral session act.
+    ActDevice { device: usize },
     /// Causes a fault of the plan.
     Fault { number: usize },
     /// Compares the states of the replicas.

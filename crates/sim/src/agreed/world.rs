@@ -14,13 +14,14 @@ use link::NodeId;
 use shardlog::{AgreementInput, TargetMembers};
 
 use super::client::{Client, missing_jobs};
+use super::ephemeral::Devices;
 use super::leases::{LEASE, Leases, Released};
 use super::messages::Messages;
 use super::network::{Content, Mailbox, Network, Step, Taken, Travelling, node_id};
 use super::retained::RetainedClients;
 use crate::context::Context;
 use crate::disk::Machine;
-use crate::net::{Direction, Link, Net, Piece};
+use crate::net::{Link, Net};
 use crate::node::{Node, ReplicaSetup, Setup, StartFailure};
 use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
@@ -29,16 +30,17 @@ use random::Random;
 
 /// Nodes whose shards have a replica on each of the first three.
 pub struct AgreedShards {
-    cx: Context,
-    net: Net,
+    pub(super) cx: Context,
+    pub(super) net: Net,
     network: Network,
-    hosts: Vec<Host>,
-    clients: Vec<Client>,
-    retained: RetainedClients,
-    messages: Messages,
+    pub(super) hosts: Vec<Host>,
+    pub(super) clients: Vec<Client>,
+    pub(super) retained: RetainedClients,
+    pub(super) devices: Devices,
+    pub(super) messages: Messages,
     leases: Leases,
     /// Node of each client's connection.
-    homes: BTreeMap<Link, usize>,
+    pub(super) homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
     links: BTreeMap<(usize, usize), NodeLink>,
     /// Members, as the nodes have agreed.
@@ -49,7 +51,7 @@ pub struct AgreedShards {
     digests: BTreeMap<(ShardId, u64), u64>,
     faults: Vec<(Micros, Fault)>,
     length: Micros,
-    is_calm: bool,
+    pub(super) is_calm: bool,
 }
 
 /// The link between two nodes.
@@ -60,10 +62,10 @@ struct NodeLink {
     losses: u64,
 }
 
-struct Host {
+pub(super) struct Host {
     machine: Machine,
     setup: Setup,
-    node: Option<Node>,
+    pub(super) node: Option<Node>,
     mailbox: Arc<Mailbox>,
     /// Incarnation in which the node asks shards. It may change while the process runs.
     incarnation: u64,
@@ -120,8 +122,8 @@ impl Fault {
 const REPLICAS: usize = 3;
 /// Shortest and longest time between two actions of a client.
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
-/// Number of the first client that writes or reads retained messages.
-const RETAINED_CLIENTS: usize = 1000;
+/// The same for a device with an ephemeral session.
+const DEVICE_PACE: (Micros, Micros) = (20 * MILLI, 600 * MILLI);
 /// Time between two comparisons of the replicas.
 const COMPARE: Micros = SECOND / 4;
 /// Time between two looks at the links.
@@ -219,6 +221,7 @@ impl AgreedShards {
             hosts,
             clients: (0..clients).map(Client::new).collect(),
             retained: RetainedClients::new(),
+            devices: Devices::new(),
             messages: Messages::default(),
             leases: Leases::new(nodes),
             homes: BTreeMap::new(),
@@ -248,6 +251,9 @@ impl AgreedShards {
         }
         for client in 0..self.retained.len() {
             self.cx.after(2 * SECOND, Event::AgreedShards(Step::ActRetained { client }));
+        }
+        for device in 0..self.devices.len() {
+            self.cx.after(3 * SECOND, Event::AgreedShards(Step::ActDevice { device }));
         }
         for (number, (at, _)) in self.faults.iter().enumerate() {
             self.cx.schedule.at(*at, number as u64, Event::AgreedShards(Step::Fault { number }));
@@ -469,6 +475,11 @@ impl AgreedShards {
                 let delay = self.cx.between(PACE.0, PACE.1);
                 self.cx.after(delay, Event::AgreedShards(Step::ActRetained { client }));
             }
+            Step::ActDevice { device } => {
+                self.act_device(device);
+                let delay = self.cx.between(DEVICE_PACE.0, DEVICE_PACE.1);
+                self.cx.after(delay, Event::AgreedShards(Step::ActDevice { device }));
+            }
             Step::Fault { number } => {
                 let fault = self.faults[number].1;
                 self.cx.log(|| format!("{fault:?}"));
@@ -529,6 +540,7 @@ impl AgreedShards {
         let join = move |node: &Arc<broker::Node>| {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
+            node.keep_ephemeral_sessions(true);
         };
         if let Some(replica) = &mut host.setup.replica {
             replica.transfer_permit = Arc::default();
@@ -718,7 +730,7 @@ impl AgreedShards {
     }
 
     /// Sends the frames of a node, and schedules the work of its log.
-    fn after_turn(&mut self, at: usize) {
+    pub(super) fn after_turn(&mut self, at: usize) {
         let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
         node.check_log_queue(&mut self.cx);
         let Taken { agreement_frames, shard_frames, leads, ended, route_positions, announces } =
@@ -802,135 +814,6 @@ impl AgreedShards {
                 None => host.leaders.retain(|of, leader| *of != shard || leader.node != sender),
             },
             Content::Shard(..) | Content::Leads(..) => {}
-        }
-    }
-
-    fn act(&mut self, number: usize) {
-        let client = &mut self.clients[number];
-        match &client.connection {
-            None => {
-                let running: Vec<usize> =
-                    (0..self.hosts.len()).filter(|at| self.hosts[*at].node.is_some()).collect();
-                if running.is_empty() {
-                    return;
-                }
-                let home = *self.cx.random.pick(&running);
-                let Some(node) = &mut self.hosts[home].node else { return };
-                let link = self.net.open(number);
-                node.open(&mut self.cx, link);
-                self.cx.report.connections += 1;
-                self.homes.insert(link, home);
-                let bytes = self.clients[number].connect(link);
-                self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
-                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
-                self.after_turn(home);
-            }
-            Some(connection) => {
-                let link = connection.link;
-                if self.is_calm {
-                    return;
-                }
-                let clients = self.clients.len();
-                let bytes = self.clients[number].act(&mut self.cx, &mut self.messages, clients);
-                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
-            }
-        }
-    }
-
-    fn act_retained(&mut self, client: usize) {
-        let number = RETAINED_CLIENTS + client;
-        let Some(link) = self.retained.link(client) else {
-            let mut running = (0..self.hosts.len()).filter(|at| self.hosts[*at].node.is_some());
-            let home = match self.retained.home(client) {
-                Some(home) => running.find(|at| *at == home),
-                None => match running.collect::<Vec<_>>() {
-                    running if running.is_empty() => None,
-                    running => Some(*self.cx.random.pick(&running)),
-                },
-            };
-            let Some(home) = home else { return };
-            let Some(node) = &mut self.hosts[home].node else { return };
-            let link = self.net.open(number);
-            node.open(&mut self.cx, link);
-            self.cx.report.connections += 1;
-            self.homes.insert(link, home);
-            let bytes = self.retained.connect(client, link);
-            self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
-            self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
-            return self.after_turn(home);
-        };
-        let (bytes, gives_up) = self.retained.act(&mut self.cx, client, self.is_calm);
-        self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
-        if gives_up {
-            self.net.lose(&mut self.cx, link);
-        }
-    }
-
-    fn arrive(&mut self, link: Link, direction: Direction) {
-        let Some(home) = self.homes.get(&link).copied() else { return };
-        match direction {
-            Direction::ToNode => {
-                let Some(node) = &mut self.hosts[home].node else { return };
-                if let Some(until) = node.paused_until(self.cx.now()) {
-                    return self.cx.at(until, Event::Arrive { link, direction });
-                }
-                match self.net.take(link, direction) {
-                    Some(Piece::Bytes(bytes)) => node.receive(&mut self.cx, &mut self.net, link, &bytes),
-                    Some(Piece::End) => node.lost(&mut self.cx, &mut self.net, link),
-                    None => return,
-                }
-                self.after_turn(home);
-            }
-            Direction::ToClient => {
-                let piece = self.net.take(link, direction);
-                let of_link = |client: &&mut Client| {
-                    client.connection.as_ref().is_some_and(|connection| connection.link == link)
-                };
-                if let Some(client) = self.retained.of_link(link) {
-                    match piece {
-                        Some(Piece::Bytes(bytes)) => {
-                            let answers = self.retained.read(&mut self.cx, client, &bytes);
-                            self.net.send(&mut self.cx, link, Direction::ToNode, answers);
-                        }
-                        Some(Piece::End) => self.retained.disconnected(&mut self.cx, client),
-                        None => {}
-                    }
-                    return;
-                }
-                let Some(client) = self.clients.iter_mut().find(of_link) else { return };
-                match piece {
-                    Some(Piece::Bytes(bytes)) => {
-                        let answers = client.read(&mut self.cx, &mut self.messages, &bytes);
-                        self.net.send(&mut self.cx, link, Direction::ToNode, answers);
-                    }
-                    Some(Piece::End) => client.disconnected(),
-                    None => {}
-                }
-            }
-        }
-    }
-
-    fn lost(&mut self, link: Link, direction: Direction) {
-        match direction {
-            Direction::ToNode => {
-                let Some(home) = self.homes.get(&link).copied() else { return };
-                let Some(node) = &mut self.hosts[home].node else { return };
-                if let Some(until) = node.paused_until(self.cx.now()) {
-                    return self.cx.at(until, Event::Lost { link, direction });
-                }
-                node.lost(&mut self.cx, &mut self.net, link);
-                self.after_turn(home);
-            }
-            Direction::ToClient => {
-                let of_link = |client: &&mut Client| {
-                    client.connection.as_ref().is_some_and(|connection| connection.link == link)
-                };
-                if let Some(client) = self.clients.iter_mut().find(of_link) {
-                    client.disconnected();
-                } else if let Some(client) = self.retained.of_link(link) {
-                    self.retained.disconnected(&mut self.cx, client);
-                }
-            }
         }
     }
 

@@ -55,6 +55,7 @@ impl ShardHost {
         assert!(self.replica.is_idle(), "no batches are in progress");
         assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));
         assert_eq!(self.replica.state().filters().len(), 0, "unused filters");
+        assert_eq!(self.replica.state().counts().ephemeral, 0, "ephemeral sessions without a connection");
         self.appends.check_empty();
         assert_eq!(self.memory.absent.len(), 0, "messages without a session");
     }

@@ -131,8 +131,7 @@ impl ShardHost {
             Continuation::Forgotten(identity) => self.forgotten(identity),
             Continuation::Clock => self.ticked(),
             Continuation::Forget { identity, shards } => {
-                let forget = |shard| (shard, Request::ForgetIdentity { identity });
-                out.requests.extend(shards.iter().map(forget));
+                self.forget_settled(identity, shards, out);
             }
             Continuation::Delete(token, charge) => {
                 if matches!(answer, Answer::Retained { .. }) {

@@ -31,7 +31,7 @@ impl ShardHost {
 
     /// Location of a client; `None` when it is neither connected nor has a session.
     pub(crate) fn locate(&self, client_id: &str) -> Option<ClientLocation> {
-        let owner = self.clients.get(client_id).and_then(|client| client.owner());
+        let owner = self.owner_of(client_id);
         let session = self.replica.state().session_of(client_id).map(|uid| self.session_id(uid));
         (owner.is_some() || session.is_some()).then_some(ClientLocation { owner, session })
     }

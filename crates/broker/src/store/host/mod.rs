@@ -178,6 +178,8 @@ struct Published {
     dispatched: HashMap<SessionUid, Vec<Dispatched<ShardSet>>>,
     /// Shards that may know messages of a session by their identities.
     known_to: HashMap<SessionUid, ShardSet>,
+    /// Shards that have yet to forget identities of settled Wills, and of settled orphans.
+    settled: [wills::Settled; 2],
     /// Identities that this shard is about to forget, with the number of commands on their way. A message with such an
     /// identity is a new one.
     forgetting: HashMap<Identity, u32>,
@@ -254,6 +256,7 @@ impl ShardHost {
             published: Published {
                 dispatched: HashMap::with_hasher(hasher.clone()),
                 known_to: HashMap::with_hasher(hasher.clone()),
+                settled: Default::default(),
                 forgetting: HashMap::with_hasher(hasher),
             },
             retained: RetainedChanges::default(),
@@ -436,6 +439,12 @@ impl ShardHost {
                     self.propose(now, &command, Continuation::Forgotten(identity));
                 } else {
                     self.propose_later(now, &command, Continuation::Forgotten(identity));
+                }
+            }
+            Request::ForgetBelow { identity } => {
+                // All cores understand it: the leader that asks for it has seen that.
+                if self.replica.is_agreed() {
+                    self.propose_later(now, &Command::ForgetBelow(identity.into()), Continuation::Nobody);
                 }
             }
             Request::ForgetOrigin { origin } => {

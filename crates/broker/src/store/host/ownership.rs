@@ -1,14 +1,15 @@
 //! Ownership of Client Identifiers.
 //!
 //! A single node keeps the owners of ephemeral sessions in memory. Those of durable sessions are in the state too, so
-//! that their expiry and their Will delay start when the process ends.
+//! that their expiry and their Will delay start when the process ends. In a cluster the state has the owners of
+//! ephemeral sessions, with their Wills, and no host remembers those of its own: each reads them there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use session::Toggles;
-use shard::{Answer, Command, Mutation, Phase, SessionUid, SessionView, WillFate, mutated};
+use shard::{Answer, Command, EPHEMERAL_EPOCH, Mutation, Phase, SessionUid, SessionView, WillFate, mutated};
 
 use super::clients::Client;
 use super::live::Live;
@@ -24,12 +25,18 @@ use crate::store::{Attach, Claim, Completion, Release, WalkProgress, WillDisposi
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
+        let Some(claim) = self.answer_again(claim, out) else { return };
         let kept = self
             .replica
             .state()
             .session_of(&claim.client_id)
             .and_then(|uid| self.replica.state().session(uid));
-        let kept = kept.map(|session| OwnerKey::from_u32(session.user()));
+        let ephemeral = self.replica.state().ephemeral_of(&claim.client_id);
+        let is_changing = self.clients.get(&claim.client_id).is_some_and(|client| client.underway() > 0);
+        let ephemeral = ephemeral.filter(|session| session.owner_node().is_some() && !is_changing);
+        let user = kept.map(|session| session.user()).or(ephemeral.map(|session| session.user()));
+        let kept = user.map(OwnerKey::from_u32);
+        self.recall_owner(&claim.client_id);
         let client = self.clients.get_or_insert(&claim.client_id);
         let user = if client.owner().is_some() { Some(client.user) } else { kept };
         if user.is_some_and(|user| !user.allows_takeover_by(claim.user)) {
@@ -49,16 +56,39 @@ impl ShardHost {
         }
     }
 
+    /// Answers a Claim that comes again after it was applied, if nothing else remains to be done. It takes nothing from a
+    /// later Claim, and does not wait for its own connection. Returns any other Claim.
+    fn answer_again(&self, claim: Box<Claim>, out: &mut ShardOutput) -> Option<Box<Claim>> {
+        let Some(producer) = self.producers.of(claim.connection) else { return Some(claim) };
+        let number = producer.claim_number(claim.number);
+        if !self.replica.state().has_claimed(producer.owner, number) {
+            return Some(claim);
+        }
+        let connection = claim.connection;
+        if self.ephemeral_owned_by(&claim.client_id, connection).is_some() {
+            out.complete(Completion::Claimed(Claimed::kept(connection)));
+            return None;
+        }
+        if self.session_owned_by(&claim.client_id, connection).is_some() {
+            return Some(claim);
+        }
+        refuse(&claim, ReasonCode::SessionTakenOver, out);
+        None
+    }
+
     /// Accepts a claim. Clean Start begins a new session, otherwise an existing one is resumed [MQTT-3.1.4-4]
     /// [MQTT3-3.1.4-3]. It lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     fn accept_claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let existing = self.replica.state().session_of(&claim.client_id);
+        let keeps_ephemeral = self.keeps_ephemeral();
+        let has_ephemeral = self.replica.state().ephemeral_of(&claim.client_id).is_some();
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         if self.replica.is_agreed() && self.producers.of(claim.connection).is_none() {
             // Its worker is gone, or sends the Claim again.
             return self.forget_client_if_idle(&claim.client_id);
         }
-        if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
+        let is_unknown = existing.is_none() && !has_ephemeral && client.underway() == 0;
+        if claim.expiry == 0 && is_unknown && !keeps_ephemeral {
             client.set_owner(claim.connection, claim.user);
             client.settle();
             let (connection, session) = (claim.connection, None);
@@ -86,6 +116,7 @@ impl ShardHost {
             window: claim.window,
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
+            keeps_ephemeral,
         });
         let number = producer.map(|producer| producer.claim_number(claim.number));
         let ticket = self.replica.propose(now, &command, number, Urgency::Now);
@@ -136,10 +167,7 @@ impl ShardHost {
         };
         claim_state.session = session;
         let Some(uid) = session else {
-            let claimed =
-                Claimed { connection, session_present: false, session: None, epoch: 0, resume: None };
-            out.complete(Completion::Claimed(claimed));
-            return self.release_if_gone(now, &claim.client_id, out);
+            return self.claimed_ephemeral(now, &claim, out);
         };
         self.charged.session(uid, claim.payers.clone());
         let Some(session) = self.replica.state().session(uid) else { return };
@@ -172,6 +200,67 @@ impl ShardHost {
         self.release_if_gone(now, &claim.client_id, out);
     }
 
+    /// Returns whether all replicas of the shard understand Claims that keep ephemeral sessions, and
+    /// [`Command::ForgetBelow`].
+    pub(super) fn keeps_ephemeral(&self) -> bool {
+        self.load.keeps_ephemeral.load(Relaxed)
+    }
+
+    /// Answers a claim of which no durable session came. The state remembers the owner, so the host need not.
+    fn claimed_ephemeral(&mut self, now: Time, claim: &Claim, out: &mut ShardOutput) {
+        let connection = claim.connection;
+        let is_kept = self.ephemeral_owned_by(&claim.client_id, connection).is_some();
+        let claimed = Claimed::kept(connection);
+        let epoch = if is_kept { claimed.epoch } else { 0 };
+        out.complete(Completion::Claimed(Claimed { epoch, ..claimed }));
+        self.release_if_gone(now, &claim.client_id, out);
+        let client = self.clients.get_mut(&claim.client_id);
+        if let Some(client) = client
+            && is_kept
+            && client.owner() == Some(connection)
+            && !client.has_pending()
+        {
+            client.clear_owner();
+            self.forget_client_if_idle(&claim.client_id);
+        }
+    }
+
+    /// Makes the owner of an ephemeral session known to this host, before another connection claims the Client
+    /// Identifier. Otherwise only the state knows it.
+    pub(super) fn recall_owner(&mut self, client_id: &Arc<str>) {
+        let Some((owner, user)) = self.ephemeral_owner(client_id) else { return };
+        let client = self.clients.get_or_insert(client_id);
+        // While a command about the client is in progress, the owner in the state has given it up.
+        if client.owner().is_none() && client.underway() == 0 {
+            client.set_owner(owner, user);
+        }
+    }
+
+    /// Connection that owns an ephemeral session, and its user, if its worker has reported to this host.
+    fn ephemeral_owner(&self, client_id: &str) -> Option<(ConnectionId, OwnerKey)> {
+        let session =
+            self.replica.state().ephemeral_of(client_id).filter(|_| !mutated(Mutation::ForgetOwners))?;
+        let connection = self.producers.connection(session.owner_node()?, session.connection())?;
+        Some((connection, OwnerKey::from_u32(session.user())))
+    }
+
+    /// Connection that owns a Client Identifier, as far as this host can know it.
+    pub(super) fn owner_of(&self, client_id: &str) -> Option<ConnectionId> {
+        let known = self.clients.get(client_id);
+        let is_changing = known.is_some_and(|client| client.underway() > 0);
+        let owner = known.and_then(Client::owner);
+        owner.or_else(|| self.ephemeral_owner(client_id).filter(|_| !is_changing).map(|(owner, _)| owner))
+    }
+
+    /// Ephemeral session that the state has for a connection.
+    fn ephemeral_owned_by(&self, client_id: &str, connection: ConnectionId) -> Option<SessionUid> {
+        let producer = self.producers.of(connection)?;
+        let session = self.replica.state().ephemeral_of(client_id)?;
+        let is_owned = session.owner_node() == Some(producer.owner)
+            && session.connection() == producer.connection_number(connection);
+        is_owned.then(|| session.uid())
+    }
+
     /// Adds sessions that have begun to those of the node, and removes those that have ended.
     #[inline]
     pub(super) fn count_sessions(&mut self) {
@@ -196,7 +285,7 @@ impl ShardHost {
     pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {
         let client = self.clients.get_mut(&release.client_id);
         let Some(client) = client.filter(|client| client.owner() == Some(release.connection)) else {
-            return self.release_of_another(now, &release);
+            return self.release_of_another(now, &release, out);
         };
         if let Some(claim_state) = client.existing_claim_state()
             && claim_state.claiming
@@ -205,9 +294,10 @@ impl ShardHost {
             return;
         }
         client.clear_owner();
-        let Some(claim_state) = client.existing_claim_state() else {
-            return self.forget_client_if_idle(&release.client_id);
-        };
+        if client.session().is_none() {
+            return self.release_ephemeral(now, &release, out);
+        }
+        let claim_state = client.claim_state();
         let pending = claim_state.pending.take();
         if let Some(uid) = claim_state.session.take() {
             claim_state.underway += 1;
@@ -225,9 +315,38 @@ impl ShardHost {
         self.next_claim(now, &release.client_id, pending, out);
     }
 
-    /// Handles the end of a connection that does not own its client here: it waits for another one, or an earlier
-    /// leader has served it.
-    fn release_of_another(&mut self, now: Time, release: &Release) {
+    /// Ends the ephemeral session of a connection, if the state has one, and continues with the claim that waits for
+    /// this.
+    fn release_ephemeral(&mut self, now: Time, release: &Release, out: &mut ShardOutput) {
+        let session = self.ephemeral_owned_by(&release.client_id, release.connection);
+        if let Some(uid) = session {
+            self.clients.get_or_insert(&release.client_id).claim_state().underway += 1;
+            let owner = release.will_owner.as_ref().filter(|_| matches!(release.will, WillDisposition::Arm));
+            if let Some(owner) = owner {
+                self.wills.of_sessions.insert(uid, owner.clone());
+            }
+            let command = release_command(uid, EPHEMERAL_EPOCH, release);
+            self.propose(now, &command, Continuation::Release(release.client_id.clone()));
+        }
+        let client = self.clients.get_mut(&release.client_id);
+        let pending = client.and_then(Client::existing_claim_state).and_then(|it| it.pending.take());
+        let of_another = pending.filter(|pending| pending.connection != release.connection);
+        self.next_claim(now, &release.client_id, of_another, out);
+    }
+
+    /// Handles the end of a connection that does not own its client here: it waits for another one, or only the state
+    /// knows it.
+    fn release_of_another(&mut self, now: Time, release: &Release, out: &mut ShardOutput) {
+        if let Some(uid) = self.ephemeral_owned_by(&release.client_id, release.connection) {
+            let is_changing =
+                self.clients.get(&release.client_id).is_some_and(|client| client.underway() > 0);
+            if !is_changing {
+                return self.release_ephemeral(now, release, out);
+            }
+            // It comes again, or another Claim is in progress, which may fail.
+            let command = release_command(uid, EPHEMERAL_EPOCH, release);
+            return self.propose(now, &command, Continuation::Nobody);
+        }
         let client = self.clients.get_mut(&release.client_id);
         if let Some(claim_state) = client.and_then(Client::existing_claim_state) {
             claim_state.pending.take_if(|pending| pending.connection == release.connection);

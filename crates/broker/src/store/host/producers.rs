@@ -26,8 +26,8 @@ pub(crate) struct Producer {
 pub(super) struct Producers {
     /// Producers by the numbers that stand for them in this process.
     known: BTreeMap<WorkerId, Producer>,
-    /// Producers that have reported all their connections.
-    reported: BTreeSet<Producer>,
+    /// Producers that have reported all their connections, with their numbers in this process.
+    reported: BTreeMap<Producer, WorkerId>,
     /// Last incarnation of each node that is over, as far as it is known here.
     ended: BTreeMap<u64, u64>,
     /// Members of the last roster.
@@ -84,7 +84,7 @@ impl Producers {
     fn is_awaited(&self, owner: Producer) -> bool {
         let NodeIncarnation { node, incarnation } = owner.owner;
         let is_over = self.ended.get(&node).is_some_and(|ended| *ended >= incarnation);
-        !is_over && !self.reported.contains(&owner)
+        !is_over && !self.reported.contains_key(&owner)
     }
 
     /// Returns whether the owner of sessions of the state is over, by the last roster.
@@ -94,6 +94,15 @@ impl Producers {
             IncarnationState::Ended => true,
             IncarnationState::Absent => self.has_all_members,
         }
+    }
+
+    /// Connection of `owner` that has this number in the state, if its producer has reported.
+    pub fn connection(&self, owner: NodeIncarnation, number: u64) -> Option<ConnectionId> {
+        if self.ended.get(&owner.node).is_some_and(|ended| *ended >= owner.incarnation) {
+            return None;
+        }
+        let worker = self.reported.get(&Producer::of_connection_number(owner, number))?;
+        Some(Producer::connection_of(*worker, number))
     }
 
     /// Returns the producer that a connection belongs to; `None` on a node alone.
@@ -111,6 +120,12 @@ impl Producer {
     /// Producer of a connection of `owner` that has this number in the state.
     fn of_connection_number(owner: NodeIncarnation, number: u64) -> Self {
         Self { owner, lane: (number >> (64 - LANE_BITS)) as u16 }
+    }
+
+    /// Connection with this number in the state, of the producer that has the number `worker` in this process.
+    fn connection_of(worker: WorkerId, number: u64) -> ConnectionId {
+        let slot = (number << LANE_BITS >> LANE_BITS >> 32) as u32;
+        ConnectionId { worker, slot, generation: number as u32 }
     }
 
     /// Number of a Claim.
@@ -243,7 +258,9 @@ impl ShardHost {
     /// more, until it reports them.
     pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
         if let Some(producer) = self.producers.known.remove(&worker) {
-            self.producers.reported.remove(&producer);
+            if self.producers.reported.get(&producer) == Some(&worker) {
+                self.producers.reported.remove(&producer);
+            }
         }
         self.clients_gone(now, worker, out);
     }
@@ -256,7 +273,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         self.producers.known.insert(worker, producer);
-        self.producers.reported.insert(producer);
+        self.producers.reported.insert(producer, worker);
         self.claims_go_on(now, producer, out);
         // A node that has started again has no other incarnation any more.
         let NodeIncarnation { node, incarnation } = producer.owner;
@@ -271,14 +288,7 @@ impl ShardHost {
     /// The owner may have sent messages for its client that are not committed yet. It answers for them before it gives
     /// the session up. The agreed end of its node stands for the answer.
     pub(super) fn await_owner(&mut self, claim: Box<Claim>, out: &mut ShardOutput) -> Option<Box<Claim>> {
-        let state = self.replica.state();
-        let session = state.session_of(&claim.client_id).and_then(|uid| state.session(uid));
-        let owner = session.and_then(|session| Some((session.owner_node()?, session.owner()?)));
-        let Some((owner, connection)) = owner else { return Some(claim) };
-        let producer = Producer::of_connection_number(owner, connection);
-        if !self.producers.is_awaited(producer) {
-            return Some(claim);
-        }
+        let Some(producer) = self.unreported_owner(&claim.client_id) else { return Some(claim) };
         let client_id = claim.client_id.clone();
         let Some(client) = self.clients.get_mut(&client_id) else { return Some(claim) };
         match client.claim_state().pending.replace(claim) {
@@ -289,22 +299,32 @@ impl ShardHost {
         None
     }
 
+    /// Producer of the owner that the state has of a client, if it may still report that connection.
+    fn unreported_owner(&self, client_id: &str) -> Option<Producer> {
+        let state = self.replica.state();
+        let durable = || {
+            let session = state.session(state.session_of(client_id)?)?;
+            Some((session.owner_node()?, session.owner()?))
+        };
+        let ephemeral = || {
+            let session = state.ephemeral_of(client_id)?;
+            Some((session.owner_node()?, session.connection()))
+        };
+        let (owner, connection) = durable().or_else(ephemeral)?;
+        let producer = Producer::of_connection_number(owner, connection);
+        self.producers.is_awaited(producer).then_some(producer)
+    }
+
     /// Returns whether the session of a client has an owner that has not been reported to this host yet: the client may
     /// be connected.
     pub(crate) fn may_have_unreported_owner(&self, client_id: &str) -> bool {
-        let state = self.replica.state();
-        let session = state.session_of(client_id).and_then(|uid| state.session(uid));
-        let owner = session.and_then(|session| Some((session.owner_node()?, session.owner()?)));
-        let is_known = self.clients.get(client_id).is_some_and(|client| client.owner().is_some());
-        !is_known
-            && owner.is_some_and(|(owner, connection)| {
-                self.producers.is_awaited(Producer::of_connection_number(owner, connection))
-            })
+        self.owner_of(client_id).is_none() && self.unreported_owner(client_id).is_some()
     }
 
     /// Continues with the claims that waited for a producer.
     fn claims_go_on(&mut self, now: Time, producer: Producer, out: &mut ShardOutput) {
         for client_id in self.producers.waiting.remove(&producer).unwrap_or_default() {
+            self.recall_owner(&client_id);
             let Some(client) = self.clients.get_mut(&client_id) else { continue };
             match client.owner() {
                 // The owner was reported: it is closed first, as at any takeover.
@@ -372,6 +392,26 @@ mod tests {
         let (settings, load, counters) = Default::default();
         let context = HostContext { settings, node_routes, load, hash_key: key, counters };
         Follower::open(state, None, None, context).into_host()
+    }
+
+    /// A host in a cluster that keeps ephemeral sessions.
+    fn keeping(state: Shard) -> ShardHost {
+        let host = host_of(state);
+        host.load.keeps_ephemeral.store(true, std::sync::atomic::Ordering::Relaxed);
+        host
+    }
+
+    fn ephemeral_claim(of: (WorkerId, Producer)) -> Request {
+        let Request::Claim(claim) = claim(of) else { unreachable!("a Claim") };
+        Request::Claim(Box::new(Claim { expiry: 0, clean_start: true, ..*claim }))
+    }
+
+    fn is_kept(completions: &[Completion]) -> bool {
+        matches!(completions, [Completion::Claimed(claimed)] if claimed.is_kept())
+    }
+
+    fn is_revoked(completions: &[Completion], of: (WorkerId, Producer)) -> bool {
+        matches!(completions, [Completion::Revoke { connection: revoked }] if *revoked == connection(of))
     }
 
     fn connection((worker, _): (WorkerId, Producer)) -> ConnectionId {
@@ -502,6 +542,108 @@ mod tests {
         assert!(apply(&mut host, SECOND, 1, claim(SECOND)).is_empty());
         let claimed = set_members(&mut host, &[(1, 7, true), (2, 7, false)]);
         assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session_present));
+        host.check_invariants();
+    }
+
+    /// [MQTT-3.1.4-3]. The host does not remember the owner, so it does not matter which leader has accepted its Claim.
+    #[test]
+    fn the_owner_of_an_ephemeral_session_is_closed_by_any_leader() {
+        for is_next_leader in [false, true] {
+            let mut host = keeping(Shard::new(0, [7; 16]));
+            report(&mut host, FIRST);
+            assert!(is_kept(&apply(&mut host, FIRST, 1, ephemeral_claim(FIRST))));
+            assert_eq!(host.clients.len(), 0, "only the state remembers it");
+            assert_eq!(host.locate("c").and_then(|located| located.owner), Some(connection(FIRST)));
+            if is_next_leader {
+                host = keeping(host.replica.into_state());
+                report(&mut host, SECOND);
+                assert!(
+                    apply(&mut host, SECOND, 1, ephemeral_claim(SECOND)).is_empty(),
+                    "the owner may be alive"
+                );
+                assert!(is_revoked(&report(&mut host, FIRST), FIRST));
+            } else {
+                report(&mut host, SECOND);
+                assert!(is_revoked(&apply(&mut host, SECOND, 1, ephemeral_claim(SECOND)), FIRST));
+            }
+            host.check_invariants();
+            assert!(is_kept(&apply(&mut host, FIRST, 2, release(FIRST))));
+            assert!(apply(&mut host, FIRST, 2, release(FIRST)).is_empty(), "it comes again");
+            assert_eq!(host.locate("c").and_then(|located| located.owner), Some(connection(SECOND)));
+            apply(&mut host, SECOND, 2, release(SECOND));
+            host.check_invariants();
+            host.check_quiet();
+            assert!(host.replica.state().ephemeral_of("c").is_none());
+        }
+    }
+
+    /// The worker sends both Claims in one frame, before it has reported to the new leader.
+    #[test]
+    fn a_claim_that_comes_again_waits_for_nobody_and_holds_nobody_up() {
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+        let mut host = keeping(host.replica.into_state());
+        assert!(is_kept(&apply(&mut host, FIRST, 1, ephemeral_claim(FIRST))), "the answer was lost");
+        let other = ConnectionId { slot: 6, ..connection(FIRST) };
+        let Request::Claim(claim) = ephemeral_claim(FIRST) else { unreachable!("a Claim") };
+        let again = Request::Claim(Box::new(Claim { connection: other, ..*claim }));
+        assert!(apply(&mut host, FIRST, 2, again).is_empty());
+        assert!(is_revoked(&report(&mut host, FIRST), FIRST));
+        let claimed = apply(&mut host, FIRST, 3, release(FIRST));
+        assert!(matches!(&claimed[..], [Completion::Claimed(of)] if of.is_kept() && of.connection == other));
+        host.check_invariants();
+    }
+
+    /// The connection of the first Claim has ended, and its worker does not know yet that its Release is committed.
+    #[test]
+    fn a_claim_that_comes_again_closes_no_later_connection() {
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        report(&mut host, SECOND);
+        apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+        apply(&mut host, FIRST, 2, release(FIRST));
+        assert!(is_kept(&apply(&mut host, SECOND, 1, ephemeral_claim(SECOND))));
+        let mut host = keeping(host.replica.into_state());
+        report(&mut host, SECOND);
+        let refused = apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+        assert!(matches!(refused[..], [Completion::ClaimRefused { .. }]), "{refused:?}");
+        assert!(apply(&mut host, FIRST, 2, release(FIRST)).is_empty());
+        assert_eq!(host.locate("c").and_then(|located| located.owner), Some(connection(SECOND)));
+        host.check_invariants();
+    }
+
+    #[test]
+    fn an_ephemeral_claim_that_comes_again_does_not_close_its_own_connection() {
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        assert!(is_kept(&apply(&mut host, FIRST, 1, ephemeral_claim(FIRST))));
+        let mut host = keeping(host.replica.into_state());
+        report(&mut host, FIRST);
+        assert!(is_kept(&apply(&mut host, FIRST, 1, ephemeral_claim(FIRST))), "the answer was lost");
+        // The connection was closed before the answer came.
+        apply(&mut host, FIRST, 2, release(FIRST));
+        assert!(host.replica.state().ephemeral_of("c").is_none());
+        host.check_quiet();
+    }
+
+    #[test]
+    fn a_client_of_a_node_that_is_gone_is_claimed_by_another_one() {
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+        host.forget_worker(NOW, FIRST.0, &mut ShardOutput::default());
+        report(&mut host, SECOND);
+        assert!(apply(&mut host, SECOND, 1, ephemeral_claim(SECOND)).is_empty(), "it may come back");
+        let claimed = set_members(&mut host, &[(1, 7, true), (2, 7, false)]);
+        assert!(is_kept(&claimed), "{claimed:?}");
+        host.check_invariants();
+        // A durable session takes the place of the ephemeral one.
+        let third = (WorkerId(12), Producer { lane: 4, ..SECOND.1 });
+        report(&mut host, third);
+        assert!(is_revoked(&apply(&mut host, third, 1, claim(third)), SECOND));
+        let claimed = apply(&mut host, SECOND, 2, release(SECOND));
+        assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session.is_some()));
         host.check_invariants();
     }
 

@@ -10,7 +10,7 @@ use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::{ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::Condition;
-use crate::store::{DueWill, Identity};
+use crate::store::{DueWill, Identity, Request};
 use crate::will::WillOwner;
 
 /// Number that represents the completions of a Will before their number is known.
@@ -28,6 +28,14 @@ pub(super) struct Wills {
     pub of_sessions: HashMap<SessionUid, Arc<WillOwner>>,
     /// Owners of due Wills, by the number of the Will.
     pub of_due: HashMap<u64, Arc<WillOwner>>,
+}
+
+/// Shards that know identities of settled messages of this one, which they have to forget.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    shards: ShardSet,
+    /// Number below which they were told to forget last.
+    below: u64,
 }
 
 /// Milliseconds until a Will that was refused is tried again.
@@ -100,6 +108,38 @@ impl ShardHost {
         // One more, which is this request's own.
         append.remaining = append.remaining + outstanding + 1 - UNANNOUNCED;
         self.one_accepted(now, Some(key), out);
+    }
+
+    /// Lets other shards forget the identity of a Will or an orphan that is settled.
+    ///
+    /// A former leader may have sent the message, too, and its request may arrive at any time. So the identity is
+    /// forgotten together with all that were settled before, and a shard accepts none of them again.
+    pub(super) fn forget_settled(&mut self, identity: Identity, shards: ShardSet, out: &mut ShardOutput) {
+        if !self.keeps_ephemeral() {
+            let forget = |shard| (shard, Request::ForgetIdentity { identity });
+            return out.requests.extend(shards.iter().map(forget));
+        }
+        let state = self.replica.state();
+        let is_orphan = identity.is_of_orphan();
+        let (identity, is_last) = match is_orphan {
+            true => (Identity::of_orphan(self.id, state.first_orphan()), state.orphans().next().is_none()),
+            false => (Identity::of_will(self.id, state.first_due_will()), state.due_wills().next().is_none()),
+        };
+        let settled = &mut self.published.settled[usize::from(is_orphan)];
+        let forget = |shard| (shard, Request::ForgetBelow { identity });
+        if identity.number == settled.below {
+            // Another one of the same batch may have been settled before.
+            let new = shards.iter().filter(|shard| !settled.shards.contains(*shard));
+            out.requests.extend(new.map(forget));
+            settled.shards |= shards;
+            return;
+        }
+        settled.shards |= shards;
+        settled.below = identity.number;
+        out.requests.extend(settled.shards.iter().map(forget));
+        if is_last {
+            settled.shards = ShardSet::EMPTY;
+        }
     }
 
     /// Records that all receivers of a Will have it. Its identity is forgotten only when that is durable.

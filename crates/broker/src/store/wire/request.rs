@@ -45,6 +45,7 @@ pub(super) const ASK_ROOM_TO_RETAIN: u8 = 30;
 pub(super) const ENQUEUE_TO_GROUP: u8 = 31;
 pub(super) const FIND_IDENTITY: u8 = 32;
 pub(super) const APPEND: u8 = 33;
+pub(super) const FORGET_BELOW: u8 = 34;
 
 /// Fewest bytes of a message of [`Request::Enqueue`].
 const ENTRY_MIN: usize = MESSAGE_MIN + 7;
@@ -86,6 +87,7 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) {
             out.message(message);
         }
         Request::ForgetIdentity { identity } => form.begin(FORGET_IDENTITY).identity(*identity),
+        Request::ForgetBelow { identity } => form.begin(FORGET_BELOW).identity(*identity),
         Request::ForgetOrigin { origin } => form.begin(FORGET_ORIGIN).u64(*origin),
         Request::Retain { message, stamp, copied_by: _, refusal, token, payers } => {
             debug_assert_eq!(*stamp, 0, "the shard decides which message is the last one");
@@ -313,6 +315,7 @@ impl Decoder<'_> {
             WITHDRAW => Request::Withdraw { session: self.session()?, filter: self.from.text()?.into() },
             APPEND => self.append()?,
             FORGET_IDENTITY => Request::ForgetIdentity { identity: self.from.identity()? },
+            FORGET_BELOW => Request::ForgetBelow { identity: self.from.identity()? },
             FORGET_ORIGIN => Request::ForgetOrigin { origin: self.from.u64()? },
             RETAIN => Request::Retain {
                 message: self.from.message()?,

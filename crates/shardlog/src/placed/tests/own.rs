@@ -84,6 +84,7 @@ fn run_alone(disk: &FaultDisk) -> (Shard, Vec<MessageKey>) {
             expiry_s: 300,
             window: 10,
             will,
+            keeps_ephemeral: false,
         }));
         let session = alone.shard.session_of(client_id).expect("a session");
         let filters = vec![Filter { text: "t", options: 2, id: 0 }];

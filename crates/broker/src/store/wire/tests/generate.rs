@@ -63,6 +63,7 @@ impl Generator {
                 token: self.option(Self::token),
             },
             7 => Request::ForgetIdentity { identity: self.identity() },
+            8 if self.bool() => Request::ForgetBelow { identity: self.identity() },
             8 => Request::ForgetOrigin { origin: self.u64() },
             9 => Request::Retain {
                 message: self.message(),

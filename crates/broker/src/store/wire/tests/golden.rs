@@ -219,6 +219,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("append with everything", append(Some(IDENTITY), Some(FROM_PUBLISHER))),
         ("append of a Will", append(Some(IDENTITY), Some(OF_APPEND))),
         ("forget identity", Request::ForgetIdentity { identity }),
+        ("forget below", Request::ForgetBelow { identity }),
         ("forget origin", Request::ForgetOrigin { origin: 0x0102 }),
         ("retain", retain(None, None)),
         ("retain with everything", retain(Some(ReasonCode::QuotaExceeded), Some(OF_OPERATOR))),

@@ -1,0 +1,153 @@
+//! Connections of the clients.
+
+use crate::net::{Direction, Link, Piece};
+use crate::schedule::Event;
+
+use super::client::Client;
+use super::ephemeral::Wish;
+use super::world::AgreedShards;
+
+/// Number of the first client that writes or reads retained messages, and of the first device.
+const RETAINED_CLIENTS: usize = 1000;
+const DEVICES: usize = 2000;
+
+impl AgreedShards {
+    /// Opens a connection to a node, or to any one. Returns the node; `None` when none runs.
+    fn open(&mut self, number: usize, home: Option<usize>) -> Option<(usize, Link)> {
+        let runs = |at: &usize| self.hosts[*at].node.is_some();
+        let running: Vec<usize> = match home {
+            Some(home) => Some(home).filter(runs).into_iter().collect(),
+            None => (0..self.hosts.len()).filter(runs).collect(),
+        };
+        if running.is_empty() {
+            return None;
+        }
+        let home = *self.cx.random.pick(&running);
+        let node = self.hosts[home].node.as_mut()?;
+        let link = self.net.open(number);
+        node.open(&mut self.cx, link);
+        self.cx.report.connections += 1;
+        self.homes.insert(link, home);
+        self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
+        Some((home, link))
+    }
+
+    pub(super) fn act(&mut self, number: usize) {
+        match &self.clients[number].connection {
+            None => {
+                let Some((home, link)) = self.open(number, None) else { return };
+                let bytes = self.clients[number].connect(link);
+                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+                self.after_turn(home);
+            }
+            Some(connection) => {
+                let link = connection.link;
+                if self.is_calm {
+                    return;
+                }
+                let clients = self.clients.len();
+                let bytes = self.clients[number].act(&mut self.cx, &mut self.messages, clients);
+                self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            }
+        }
+    }
+
+    pub(super) fn act_retained(&mut self, client: usize) {
+        let Some(link) = self.retained.link(client) else {
+            let home = self.retained.home(client);
+            let Some((home, link)) = self.open(RETAINED_CLIENTS + client, home) else { return };
+            let bytes = self.retained.connect(client, link);
+            self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            return self.after_turn(home);
+        };
+        let (bytes, gives_up) = self.retained.act(&mut self.cx, client, self.is_calm);
+        self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+        if gives_up {
+            self.net.lose(&mut self.cx, link);
+        }
+    }
+
+    pub(super) fn act_device(&mut self, device: usize) {
+        if self.is_calm {
+            return;
+        }
+        let Some(link) = self.devices.link(device) else {
+            let Some((home, link)) = self.open(DEVICES + device, None) else { return };
+            let bytes = self.devices.connect(&mut self.cx, &mut self.messages, device, link);
+            self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            return self.after_turn(home);
+        };
+        let (bytes, wish) = self.devices.act(&mut self.cx, device);
+        self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+        if wish == Wish::Lose {
+            self.net.lose(&mut self.cx, link);
+        }
+    }
+
+    pub(super) fn arrive(&mut self, link: Link, direction: Direction) {
+        let Some(home) = self.homes.get(&link).copied() else { return };
+        match direction {
+            Direction::ToNode => {
+                let Some(node) = &mut self.hosts[home].node else { return };
+                if let Some(until) = node.paused_until(self.cx.now()) {
+                    return self.cx.at(until, Event::Arrive { link, direction });
+                }
+                match self.net.take(link, direction) {
+                    Some(Piece::Bytes(bytes)) => node.receive(&mut self.cx, &mut self.net, link, &bytes),
+                    Some(Piece::End) => node.lost(&mut self.cx, &mut self.net, link),
+                    None => return,
+                }
+                self.after_turn(home);
+            }
+            Direction::ToClient => match self.net.take(link, direction) {
+                Some(Piece::Bytes(bytes)) => self.received(link, &bytes),
+                Some(Piece::End) => self.disconnected(link),
+                None => {}
+            },
+        }
+    }
+
+    /// Lets a client read.
+    fn received(&mut self, link: Link, bytes: &[u8]) {
+        let answers = if let Some(client) = self.retained.of_link(link) {
+            self.retained.read(&mut self.cx, client, bytes)
+        } else if let Some(device) = self.devices.of_link(link) {
+            return self.devices.read(&mut self.cx, device, bytes);
+        } else if let Some(client) = self.clients.iter_mut().find(|client| has_link(client, link)) {
+            client.read(&mut self.cx, &mut self.messages, bytes)
+        } else {
+            return;
+        };
+        self.net.send(&mut self.cx, link, Direction::ToNode, answers);
+    }
+
+    /// Lets a client notice that its connection is gone.
+    fn disconnected(&mut self, link: Link) {
+        if let Some(client) = self.retained.of_link(link) {
+            self.retained.disconnected(&mut self.cx, client);
+        } else if let Some(device) = self.devices.of_link(link) {
+            self.devices.disconnected(&mut self.cx, &mut self.messages, device);
+        } else if let Some(client) = self.clients.iter_mut().find(|client| has_link(client, link)) {
+            client.disconnected();
+        }
+    }
+
+    pub(super) fn lost(&mut self, link: Link, direction: Direction) {
+        match direction {
+            Direction::ToNode => {
+                let Some(home) = self.homes.get(&link).copied() else { return };
+                let Some(node) = &mut self.hosts[home].node else { return };
+                if let Some(until) = node.paused_until(self.cx.now()) {
+                    return self.cx.at(until, Event::Lost { link, direction });
+                }
+                node.lost(&mut self.cx, &mut self.net, link);
+                self.after_turn(home);
+            }
+            Direction::ToClient => self.disconnected(link),
+        }
+    }
+}
+
+fn has_link(client: &Client, link: Link) -> bool {
+    client.connection.as_ref().is_some_and(|connection| connection.link == link)
+}
