@@ -166,8 +166,8 @@ pub struct Claim<'a> {
     /// value.
     pub window: u16,
     pub will: Option<Will<'a>>,
-    /// If no session is to outlive the connection, an ephemeral session begins. Otherwise nothing of the Claim is kept
-    /// then. Earlier versions do not know this field, and refuse it.
+    /// True when an ephemeral session begins if no session is to outlive the connection. Otherwise nothing of such a
+    /// Claim is kept. Earlier versions do not know this field, and refuse it.
     pub keeps_ephemeral: bool,
 }
 

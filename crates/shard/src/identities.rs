@@ -10,7 +10,7 @@ use crate::wire::{Reader, Writer};
 #[derive(Debug, Default)]
 pub(crate) struct Identities {
     known: BTreeSet<Identity>,
-    /// By origin, the number below which all identities are forgotten. Their messages are not accepted any more: one
+    /// Number of each origin below which all identities are forgotten. Their messages are not accepted any more: one
     /// that a former leader has sent may arrive after the message was settled without it.
     floors: BTreeMap<u64, u64>,
 }

@@ -17,8 +17,9 @@ pub enum RequestNumber {
     /// each owner the shard remembers the last [`CLAIMS_MAX`](crate::CLAIMS_MAX) Claims, so that no owner has more
     /// that are unanswered.
     Claim { number: u64 },
-    /// Number of a Publish, Retain, Enqueue, Forget, ForgetBelow or ForgetOrigin. Numbers grow from one command of a lane to the
-    /// next, in the order in which they are proposed. `lane` is less than [`LANES_MAX`]. `owner.node` is not 0.
+    /// Number of a Publish, Retain, Enqueue, Forget, ForgetBelow or ForgetOrigin. Numbers grow from one command of a
+    /// lane to the next, in the order in which they are proposed. `lane` is less than [`LANES_MAX`]. `owner.node` is
+    /// not 0.
     Lane { owner: NodeIncarnation, lane: u16, number: u64 },
     /// Number of a command with an epoch, or of a Walk. Numbers start at 1 with each epoch of a session, and grow
     /// from one command to the next.

@@ -416,8 +416,8 @@ report! {
     agreed_unanswered,
     /// Connections whose own node did not know them in time.
     agreed_overdue,
-    /// Acknowledged messages of devices that share Client Identifiers, devices that were taken over, and those that were
-    /// refused. Wills that were due.
+    /// Acknowledged messages of devices that share Client Identifiers, devices that were taken over, and those that
+    /// were refused. Wills that were due.
     agreed_devices_served,
     agreed_devices_taken_over,
     agreed_devices_refused,

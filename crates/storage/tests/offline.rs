@@ -122,7 +122,7 @@ fn a_backup_of_a_running_log_starts_like_a_crashed_one() {
     assert!(error.to_string().contains("is there already"), "{error}");
 }
 
-/// What a backup is good for may change while it is made.
+/// A log may stop to be usable while its backup is made.
 #[test]
 fn a_backup_that_must_not_be_used_in_the_end_is_no_log() {
     let disk = FaultDisk::new(4);

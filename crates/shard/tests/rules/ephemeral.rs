@@ -85,7 +85,7 @@ fn a_claim_that_comes_again_gets_its_first_answer_while_its_session_lasts() {
     assert_eq!(host.answer(&claim), Answer::Stale);
 }
 
-/// A crowd of clients that is gone at once delays no other command for long.
+/// Very many clients that are gone at once delay no other command for long.
 #[test]
 fn the_sessions_of_a_node_that_is_gone_end_in_portions() {
     let mut host = Host::default();

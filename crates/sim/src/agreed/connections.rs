@@ -4,7 +4,7 @@ use crate::net::{Direction, Link, Piece};
 use crate::schedule::Event;
 
 use super::client::Client;
-use super::ephemeral::Wish;
+use super::ephemeral::Fate;
 use super::world::AgreedShards;
 
 /// Number of the first client that writes or reads retained messages, and of the first device.
@@ -77,9 +77,9 @@ impl AgreedShards {
             self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
             return self.after_turn(home);
         };
-        let (bytes, wish) = self.devices.act(&mut self.cx, device);
+        let (bytes, fate) = self.devices.act(&mut self.cx, device);
         self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
-        if wish == Wish::Lose {
+        if fate == Fate::Lose {
             self.net.lose(&mut self.cx, link);
         }
     }

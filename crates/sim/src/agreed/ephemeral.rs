@@ -50,9 +50,9 @@ struct Served {
     until: Micros,
 }
 
-/// What a device wants its connection to become.
+/// Fate of the connection of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Fate {
     Keep,
     /// The device goes away without DISCONNECT.
     Lose,
@@ -122,14 +122,14 @@ impl Devices {
     }
 
     /// Lets a device do something. Returns the bytes to send.
-    pub fn act(&mut self, cx: &mut Context, device: usize) -> (Vec<u8>, Wish) {
+    pub fn act(&mut self, cx: &mut Context, device: usize) -> (Vec<u8>, Fate) {
         let mut bytes = Vec::new();
-        let Some(connection) = &mut self.devices[device].connection else { return (bytes, Wish::Keep) };
+        let Some(connection) = &mut self.devices[device].connection else { return (bytes, Fate::Keep) };
         if connection.opened.is_none() || connection.has_left {
-            return (bytes, Wish::Keep);
+            return (bytes, Fate::Keep);
         }
         match cx.random.below(100) {
-            0..2 => return (bytes, Wish::Lose),
+            0..2 => return (bytes, Fate::Lose),
             2..4 => {
                 connection.has_left = true;
                 connection.endpoint.write(&packets::goodbye(), &mut bytes);
@@ -141,7 +141,7 @@ impl Devices {
             }
             _ => {}
         }
-        (bytes, Wish::Keep)
+        (bytes, Fate::Keep)
     }
 
     /// Handles received bytes.

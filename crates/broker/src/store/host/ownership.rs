@@ -56,8 +56,8 @@ impl ShardHost {
         }
     }
 
-    /// Answers a Claim that comes again after it was applied, if nothing else remains to be done. It takes nothing from a
-    /// later Claim, and does not wait for its own connection. Returns any other Claim.
+    /// Answers a Claim that comes again after it was applied, if nothing else remains to be done. It takes nothing
+    /// from a later Claim, and does not wait for its own connection. Returns any other Claim.
     fn answer_again(&self, claim: Box<Claim>, out: &mut ShardOutput) -> Option<Box<Claim>> {
         let Some(producer) = self.producers.of(claim.connection) else { return Some(claim) };
         let number = producer.claim_number(claim.number);
@@ -206,7 +206,7 @@ impl ShardHost {
         self.load.keeps_ephemeral.load(Relaxed)
     }
 
-    /// Answers a claim of which no durable session came. The state remembers the owner, so the host need not.
+    /// Answers a claim that got no durable session. The state remembers the owner, so the host need not.
     fn claimed_ephemeral(&mut self, now: Time, claim: &Claim, out: &mut ShardOutput) {
         let connection = claim.connection;
         let is_kept = self.ephemeral_owned_by(&claim.client_id, connection).is_some();

@@ -34,7 +34,7 @@ pub(super) struct Wills {
 #[derive(Debug, Default)]
 pub(super) struct Settled {
     shards: ShardSet,
-    /// Number below which they were told to forget last.
+    /// Number of the last request to forget.
     below: u64,
 }
 
