@@ -257,10 +257,10 @@ impl ShardHost {
     /// Forgets a worker of another node that is gone, or that begins another round: its connections serve nobody any
     /// more, until it reports them.
     pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
-        if let Some(producer) = self.producers.known.remove(&worker) {
-            if self.producers.reported.get(&producer) == Some(&worker) {
-                self.producers.reported.remove(&producer);
-            }
+        if let Some(producer) = self.producers.known.remove(&worker)
+            && self.producers.reported.get(&producer) == Some(&worker)
+        {
+            self.producers.reported.remove(&producer);
         }
         self.clients_gone(now, worker, out);
     }
