@@ -121,6 +121,9 @@ impl<T: Slotted> Sessions<T> {
     }
 
     pub fn slot_of(&self, client_id: &str) -> Option<u32> {
+        if self.by_client.is_empty() {
+            return None;
+        }
         let hash = self.hasher.hash_one(client_id);
         let same = |slot: &u32| self.at(*slot).is_some_and(|session| session.client_id() == client_id);
         self.by_client.find(hash, same).copied()

@@ -32,8 +32,8 @@ impl ShardHost {
             .session_of(&claim.client_id)
             .and_then(|uid| self.replica.state().session(uid));
         let ephemeral = self.replica.state().ephemeral_of(&claim.client_id);
-        let is_changing = self.clients.get(&claim.client_id).is_some_and(|client| client.underway() > 0);
-        let ephemeral = ephemeral.filter(|session| session.owner_node().is_some() && !is_changing);
+        let is_changing = || self.clients.get(&claim.client_id).is_some_and(|client| client.underway() > 0);
+        let ephemeral = ephemeral.filter(|session| session.owner_node().is_some() && !is_changing());
         let user = kept.map(|session| session.user()).or(ephemeral.map(|session| session.user()));
         let kept = user.map(OwnerKey::from_u32);
         self.recall_owner(&claim.client_id);
