@@ -13,6 +13,7 @@ use std::time::Duration;
 use link::MeshConfig;
 use node::{News, NodeCommand, PATIENCE, Spec, cutting_proxy, exchange, join, trickling_proxy};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use socket2::{Domain, SockAddr, Socket, Type};
 use transport::{Names, Tls, TlsFiles};
 
 #[test]
@@ -430,11 +431,18 @@ fn connections_that_cannot_be_accepted_are_logged_once() {
 /// Checks that the node retries.
 fn cannot_accept() {
     let a = Spec::new("a").start();
-    let address = a.handle.addresses()[0];
-    let mut files: Vec<_> = (0..).map_while(|_| std::fs::File::open("/dev/null").ok()).collect();
-    files.pop();
-    let _stranger = TcpStream::connect(address).expect("the last descriptor");
+    let address = SockAddr::from(a.handle.addresses()[0]);
+    let stranger = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a descriptor");
+    let strangers: Vec<Socket> = (0..8).map(|_| stranger()).collect();
+    let free = || std::fs::File::open("/dev/null").ok();
+    let mut files: Vec<_> = std::iter::from_fn(free).collect();
+    for stranger in &strangers {
+        stranger.connect(&address).expect("it listens");
+    }
+    // `accept` holds a descriptor while it finds nobody, which may be the last one when the files
+    // are opened. Then it is free later, and one of the connections takes it.
     while a.handle.figures().accept_errors < 3 {
+        files.extend(std::iter::from_fn(free));
         std::thread::yield_now();
     }
 }
