@@ -28,6 +28,8 @@ pub struct Leases {
 struct Knowledge {
     positions: BTreeMap<ShardId, u64>,
     lease_until: Micros,
+    /// Its incarnation is about to be declared dead: it gets no lease any more.
+    is_condemned: bool,
 }
 
 struct Waiting {
@@ -81,9 +83,22 @@ impl Leases {
         self.waiting.push(Waiting { since: now, node, worker, announce });
     }
 
+    /// Grants a node no more leases, until [`Self::pardon`]. Returns the time when its last one is over: only then may
+    /// the others declare it dead.
+    pub fn condemn(&mut self, node: usize) -> Micros {
+        self.nodes[node].is_condemned = true;
+        self.nodes[node].lease_until
+    }
+
+    /// Notes that a node goes on in another incarnation.
+    pub fn pardon(&mut self, node: usize) {
+        self.nodes[node].is_condemned = false;
+    }
+
     /// Returns whether a node may have a lease.
     pub fn may_grant(&self, node: usize) -> bool {
-        self.sent.iter().all(|(shard, position)| self.nodes[node].knows(*shard, *position))
+        !self.nodes[node].is_condemned
+            && self.sent.iter().all(|(shard, position)| self.nodes[node].knows(*shard, *position))
     }
 
     pub fn grant(&mut self, node: usize, until: Micros) {

@@ -607,6 +607,7 @@ impl AgreedShards {
             return;
         }
         self.cx.log(|| format!("node {at} goes on in another incarnation"));
+        self.leases.pardon(at);
         self.cx.report.agreed_incarnations += 1;
         self.incarnations += 1;
         let incarnation = u64::from(self.incarnations);
@@ -849,7 +850,9 @@ impl AgreedShards {
             }
             Fault::DeclareDead { node } => {
                 if self.hosts[node].node.is_some() {
-                    self.incarnation_ended(node, self.hosts[node].incarnation);
+                    let incarnation = self.hosts[node].incarnation;
+                    let at = self.leases.condemn(node).max(self.cx.now());
+                    self.cx.at(at, Event::AgreedShards(Step::Ended { node, incarnation }));
                 }
             }
             Fault::Replace { node, after } => {

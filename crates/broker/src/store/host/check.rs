@@ -35,7 +35,7 @@ impl ShardHost {
         for client in self.clients.values() {
             let is_awaiting = client.has_pending() && self.producers.has_waiting(&client.client_id());
             assert!(
-                !client.has_pending() || client.owner().is_some() || is_awaiting,
+                !client.has_pending() || client.owner().is_some() || client.is_claiming() || is_awaiting,
                 "a claim waits only for an owner"
             );
             assert!(

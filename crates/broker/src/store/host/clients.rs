@@ -10,6 +10,7 @@ use shard::SessionUid;
 use crate::dense::Dense;
 use crate::ids::{ConnectionId, WorkerId};
 use crate::node::OwnerKey;
+use crate::store::host::producers::Producer;
 use crate::store::{Claim, Release};
 
 /// The clients of one shard. The table contains indexes only: it is half empty whenever it has grown, and a client is
@@ -38,13 +39,18 @@ const _: () = assert!(size_of::<Client>() <= 40, "there is one for each connecti
 pub(super) struct ClaimState {
     /// Session of the owner, when it is durable and its claim has been applied.
     pub session: Option<SessionUid>,
-    /// The owner's claim is in progress.
+    /// A claim is in progress: that of the owner, or of a connection whose worker is gone. No other one is proposed
+    /// until it is applied.
     pub claiming: bool,
+    /// Connection whose claim is in progress, by its number in the state, when there is no owner because its worker is
+    /// gone. The worker sends the claim again in its next round.
+    pub lost: Option<(Producer, u64)>,
     /// The owner has disconnected before its claim was applied.
     pub gone: Option<Box<Release>>,
     /// Number of commands about the client's session that are in progress.
     pub underway: u32,
-    /// A claim that waits until the previous owner has released the session.
+    /// A claim that waits until the previous owner has released the session, or until the claim of a worker that is
+    /// gone is applied.
     pub pending: Option<Box<Claim>>,
 }
 
@@ -82,6 +88,11 @@ impl Client {
 
     pub fn underway(&self) -> u32 {
         self.claim_state.as_ref().map_or(0, |claim_state| claim_state.underway)
+    }
+
+    /// Returns whether a claim is in progress.
+    pub fn is_claiming(&self) -> bool {
+        self.claim_state.as_ref().is_some_and(|claim_state| claim_state.claiming)
     }
 
     pub fn has_pending(&self) -> bool {

@@ -13,6 +13,7 @@ use shard::{Answer, Command, EPHEMERAL_EPOCH, Mutation, Phase, SessionUid, Sessi
 
 use super::clients::Client;
 use super::live::Live;
+use super::producers::Producer;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{Claimed, Resume};
@@ -44,6 +45,9 @@ impl ShardHost {
             self.forget_client_if_idle(&claim.client_id);
             return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
+        if client.is_claiming() && client.owner().is_none() {
+            return self.claim_behind_lost(claim, out);
+        }
         let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
             let Some(claim) = self.await_owner(claim, out) else { return };
             return self.accept_claim(now, claim, out);
@@ -53,6 +57,28 @@ impl ShardHost {
         match client.claim_state().pending.replace(claim) {
             None => out.complete(Completion::Revoke { connection: owner }),
             Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
+        }
+    }
+
+    /// Handles a claim while that of a connection whose worker is gone is in progress. The state does not name that
+    /// connection yet, so that nobody could close it: another claim waits.
+    fn claim_behind_lost(&mut self, claim: Box<Claim>, out: &mut ShardOutput) {
+        let identity = self.producers.identity(claim.connection);
+        let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
+        let claim_state = client.claim_state();
+        if claim_state.lost.is_some() && claim_state.lost == identity {
+            // It is the same claim, in the next round of its worker. The command in progress answers it.
+            claim_state.lost = None;
+            let is_taken_over = claim_state.pending.is_some();
+            client.set_owner(claim.connection, claim.user);
+            if is_taken_over {
+                self.counters.takeovers += 1;
+                out.complete(Completion::Revoke { connection: claim.connection });
+            }
+            return;
+        }
+        if let Some(overtaken) = claim_state.pending.replace(claim) {
+            refuse(&overtaken, ReasonCode::SessionTakenOver, out);
         }
     }
 
@@ -142,18 +168,27 @@ impl ShardHost {
         None
     }
 
-    pub(super) fn claimed(&mut self, now: Time, claim: Box<Claim>, answer: Answer, out: &mut ShardOutput) {
+    pub(super) fn claimed(
+        &mut self,
+        now: Time,
+        mut claim: Box<Claim>,
+        answer: Answer,
+        out: &mut ShardOutput,
+    ) {
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         let owner = client.owner();
         let claim_state = client.claim_state();
         claim_state.underway -= 1;
-        let connection = claim.connection;
-        if owner != Some(connection) {
-            // The worker has begun another round, and the Claim may have come again.
-            claim_state.claiming &= owner.is_some();
-            return self.forget_client_if_idle(&claim.client_id);
-        }
-        claim_state.claiming = false;
+        (claim_state.claiming, claim_state.lost) = (false, None);
+        let Some(connection) = owner else {
+            // Its worker is gone. The state names the owner now, so that a claim that waits can close it.
+            return match claim_state.pending.take() {
+                Some(pending) => self.claim(now, pending, out),
+                None => self.forget_client_if_idle(&claim.client_id),
+            };
+        };
+        // Its worker may have begun another round.
+        claim.connection = connection;
         let Answer::Claimed { session, epoch, present } = answer else {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
@@ -385,7 +420,8 @@ impl ShardHost {
     pub(super) fn attach(&mut self, now: Time, attach: Attach, out: &mut ShardOutput) {
         let Attach { client_id, connection, user, window, last, known_to, epoch, .. } = attach;
         let owned = self.session_owned_by(&client_id, connection).filter(|session| session.epoch() == epoch);
-        let is_claimed = self.clients.get(&client_id).is_some_and(|client| client.owner().is_some());
+        let is_claimed = |client: &Client| client.owner().is_some() || client.is_claiming();
+        let is_claimed = self.clients.get(&client_id).is_some_and(is_claimed);
         let Some(session) = owned.filter(|_| !is_claimed) else {
             return out.complete(Completion::Revoke { connection });
         };
@@ -413,7 +449,12 @@ impl ShardHost {
 
     /// Ends the connections of a worker of another node that is gone. The state releases their sessions when the nodes
     /// have agreed on its end.
-    pub(super) fn clients_gone(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
+    pub(super) fn clients_gone(
+        &mut self,
+        now: Time,
+        (worker, producer): (WorkerId, Option<Producer>),
+        out: &mut ShardOutput,
+    ) {
         // A claim that waits is sent again, if its connection is still there.
         let waits = |client: &mut Client| {
             let claim_state = client.existing_claim_state();
@@ -432,10 +473,14 @@ impl ShardHost {
             if client.owner().is_some_and(|owner| owner.worker != worker) {
                 continue;
             }
+            let owner = client.owner();
             client.clear_owner();
             let claim_state = client.existing_claim_state();
             let (session, pending) = claim_state.map_or((None, None), |claim_state| {
-                (claim_state.gone, claim_state.claiming) = (None, false);
+                if let Some((owner, producer)) = owner.zip(producer).filter(|_| claim_state.claiming) {
+                    claim_state.lost = Some((producer, producer.connection_number(owner)));
+                }
+                claim_state.gone = None;
                 (claim_state.session.take(), claim_state.pending.take())
             });
             if let Some(uid) = session

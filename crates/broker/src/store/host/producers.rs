@@ -109,6 +109,12 @@ impl Producers {
     pub fn of(&self, connection: ConnectionId) -> Option<Producer> {
         self.known.get(&connection.worker).copied()
     }
+
+    /// Connection of a node of the cluster as the state names it, the same in each round of its worker.
+    pub fn identity(&self, connection: ConnectionId) -> Option<(Producer, u64)> {
+        let producer = self.of(connection)?;
+        Some((producer, producer.connection_number(connection)))
+    }
 }
 
 impl Producer {
@@ -257,12 +263,13 @@ impl ShardHost {
     /// Forgets a worker of another node that is gone, or that begins another round: its connections serve nobody any
     /// more, until it reports them.
     pub fn forget_worker(&mut self, now: Time, worker: WorkerId, out: &mut ShardOutput) {
-        if let Some(producer) = self.producers.known.remove(&worker)
+        let producer = self.producers.known.remove(&worker);
+        if let Some(producer) = producer
             && self.producers.reported.get(&producer) == Some(&worker)
         {
             self.producers.reported.remove(&producer);
         }
-        self.clients_gone(now, worker, out);
+        self.clients_gone(now, (worker, producer), out);
     }
 
     /// Notes that a worker has reported all its connections. The owners of other sessions of this worker are gone.
@@ -333,6 +340,8 @@ impl ShardHost {
                     out.complete(Completion::Revoke { connection: owner });
                 }
                 Some(_) => {}
+                // It goes on when the claim in progress is applied.
+                None if client.is_claiming() => {}
                 None => {
                     let pending =
                         client.existing_claim_state().and_then(|claim_state| claim_state.pending.take());
@@ -644,6 +653,111 @@ mod tests {
         assert!(is_revoked(&apply(&mut host, third, 1, claim(third)), SECOND));
         let claimed = apply(&mut host, SECOND, 2, release(SECOND));
         assert!(matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.session.is_some()));
+        host.check_invariants();
+    }
+
+    /// Proposes a claim that is not applied yet. Its worker is gone then.
+    fn lose_a_claim(host: &mut ShardHost, request: Request) {
+        let Request::Claim(mut claim) = request else { unreachable!("a Claim") };
+        claim.number = 1;
+        let mut out = ShardOutput::default();
+        host.claim(NOW, claim, &mut out);
+        host.forget_worker(NOW, FIRST.0, &mut out);
+        assert!(completions(out).is_empty());
+    }
+
+    /// Completions of a request while the commands in progress are not applied.
+    fn ask(host: &mut ShardHost, of: (WorkerId, Producer), request: Request) -> Vec<Completion> {
+        let Request::Claim(mut claim) = request else { unreachable!("a Claim") };
+        claim.number = 1;
+        host.producers.known.insert(of.0, of.1);
+        let mut out = ShardOutput::default();
+        host.claim(NOW, claim, &mut out);
+        completions(out)
+    }
+
+    fn commit(host: &mut ShardHost) -> Vec<Completion> {
+        let mut out = ShardOutput::default();
+        host.apply_at_once(NOW, &mut out);
+        completions(out)
+    }
+
+    /// [MQTT-3.1.4-3]. The state does not name the connection of the first claim while the second one comes.
+    #[test]
+    fn a_claim_waits_for_one_in_progress_whose_worker_is_gone() {
+        for request in [claim, ephemeral_claim] {
+            let mut host = keeping(Shard::new(0, [7; 16]));
+            report(&mut host, FIRST);
+            report(&mut host, SECOND);
+            lose_a_claim(&mut host, request(FIRST));
+            assert!(ask(&mut host, SECOND, request(SECOND)).is_empty());
+            host.check_invariants();
+            assert!(commit(&mut host).is_empty(), "the first one is an owner that may report");
+            host.check_invariants();
+            let claimed = set_members(&mut host, &[(1, 7, true), (2, 7, false)]);
+            let [Completion::Claimed(claimed)] = &claimed[..] else { panic!("{claimed:?}") };
+            assert_eq!(claimed.connection, connection(SECOND));
+            host.check_invariants();
+        }
+    }
+
+    /// The command in progress answers the claim that comes again.
+    #[test]
+    fn a_claim_in_progress_that_comes_again_in_the_next_round_is_answered_once() {
+        let again = (WorkerId(12), FIRST.1);
+        for request in [claim, ephemeral_claim] {
+            let mut host = keeping(Shard::new(0, [7; 16]));
+            report(&mut host, FIRST);
+            lose_a_claim(&mut host, request(FIRST));
+            assert!(ask(&mut host, again, request(again)).is_empty());
+            let claimed = commit(&mut host);
+            let [Completion::Claimed(claimed)] = &claimed[..] else { panic!("{claimed:?}") };
+            assert_eq!(claimed.connection, connection(again));
+            report(&mut host, again);
+            assert_eq!(host.locate("c").and_then(|located| located.owner), Some(connection(again)));
+            host.check_invariants();
+        }
+    }
+
+    #[test]
+    fn a_claim_in_progress_that_comes_again_is_closed_for_the_one_that_waits() {
+        let again = (WorkerId(12), FIRST.1);
+        for request in [claim, ephemeral_claim] {
+            let mut host = keeping(Shard::new(0, [7; 16]));
+            report(&mut host, FIRST);
+            report(&mut host, SECOND);
+            lose_a_claim(&mut host, request(FIRST));
+            assert!(ask(&mut host, SECOND, request(SECOND)).is_empty());
+            assert!(is_revoked(&ask(&mut host, again, request(again)), again));
+            host.check_invariants();
+            // Its worker closes it before the claim is applied.
+            let Request::Release(release) = release(again) else { unreachable!("a Release") };
+            host.release(NOW, *release, &mut ShardOutput::default());
+            let completions = commit(&mut host);
+            let claimed: Vec<_> = completions
+                .iter()
+                .filter_map(|completion| match completion {
+                    Completion::Claimed(claimed) => Some(claimed.connection),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(claimed, [connection(again), connection(SECOND)]);
+            host.check_invariants();
+        }
+    }
+
+    /// Two rounds end one after the other while the claim is in progress.
+    #[test]
+    fn a_claim_in_progress_is_lost_twice() {
+        let again = (WorkerId(12), FIRST.1);
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        lose_a_claim(&mut host, ephemeral_claim(FIRST));
+        assert!(ask(&mut host, again, ephemeral_claim(again)).is_empty());
+        host.forget_worker(NOW, again.0, &mut ShardOutput::default());
+        let third = (WorkerId(13), FIRST.1);
+        assert!(ask(&mut host, third, ephemeral_claim(third)).is_empty());
+        assert!(is_kept(&commit(&mut host)));
         host.check_invariants();
     }
 
