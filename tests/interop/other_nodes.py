@@ -19,6 +19,7 @@ CELLS = {
     "another core": "the session's node is killed while its client is away; the client finds its session on another core",
     "a replicant": "the client goes on to a replicant, and finds its session there",
     "takeover by another node": "a second connection, on another core, closes the first (5.0: with reason 0x8E) and gets the messages",
+    "right after CONNACK": "clients of a replicant publish a message at QoS 0 and leave at once; a new client of a core gets all",
 }
 VERSIONS = {4: "3.1.1", 5: "5.0"}
 ROWS = [
@@ -28,6 +29,7 @@ START_S = 60
 STOP_S = 30
 SESSION = {"clean": False, "expiry": 300}
 SESSION_TAKEN_OVER = 0x8E
+BRIEF_CLIENTS = 20
 
 EXPLANATION = """
 One row has two durable sessions, with a subscription of QoS 1 and one of QoS 2. They begin on the first of three cores,
@@ -195,6 +197,25 @@ class Row:
         messages, self.sent = self.sent, []
         self.check(second, 2, messages)
 
+    def brief(self):
+        """CONNACK does not wait for the cluster (`cluster.connack`), and what comes behind it counts."""
+        topic = f"interop/brief/{self.label}"
+        reader = self.driver.client("reader", f"{self.label}-reader")
+        reader.host = host(3)
+        reader.connect()
+        expect(reader.subscribe(topic, 0), [0], "granted QoS")
+        wanted = [f"b{number}" for number in range(BRIEF_CLIENTS)]
+        for payload in wanted:
+            publisher = self.driver.client(payload, f"{self.label}-{payload}")
+            publisher.host = host(4)
+            publisher.connect()
+            publisher.publish(topic, [payload], 0)
+            publisher.disconnect()
+        received = [message["payload"] for message in reader.receive(len(wanted))]
+        # Each publisher has its own order.
+        expect(sorted(received), sorted(wanted), "messages of clients that left at once")
+        reader.disconnect()
+
     def run(self, cell, phase):
         """Runs a phase, unless an earlier one failed. Its failure is that of the cell."""
         if self.phase_failed:
@@ -235,7 +256,7 @@ def run_all(binary, open_driver):
 
 
 def walk(cluster, rows):
-    core, replicant, takeover = CELLS
+    core, replicant, takeover, brief = CELLS
     with concurrent.futures.ThreadPoolExecutor(len(rows)) as pool:
 
         def everyone(cell, phase, passes=True):
@@ -251,6 +272,7 @@ def walk(cluster, rows):
         everyone(core, Row.another_core)
         everyone(replicant, Row.replicant)
         everyone(takeover, Row.takeover)
+        everyone(brief, Row.brief)
 
 
 def table(results):

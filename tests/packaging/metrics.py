@@ -35,6 +35,7 @@ METRICS = {
     "meridian_clients_connected_total": (COUNTER, {}),
     "meridian_clients_disconnected_total": (COUNTER, {}),
     "meridian_connects_refused_total": (COUNTER, {}),
+    "meridian_connacks_early_total": (COUNTER, {}),
     "meridian_login_delays_total": (COUNTER, {}),
     "meridian_quota_refusals_total": (COUNTER, {"resource": {"connections", "retained", "session_bytes", "sessions", "will_bytes"}}),
     "meridian_retained_scans_resumed_total": (COUNTER, {}),

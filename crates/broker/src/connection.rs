@@ -97,6 +97,8 @@ pub(crate) struct Marks {
     pub problem_information: bool,
     /// A Claim was sent for the connection, so a Release has to follow.
     pub claimed: bool,
+    /// CONNACK was sent before the Claim was answered. Until the answer the client gets nothing else.
+    pub early: bool,
     /// The shard keeps the connection's ephemeral session and its Will.
     pub kept: bool,
     /// The connection was to be closed, and the time for that has passed.
@@ -635,6 +637,11 @@ impl Connection {
             && !self.marks.mounted
             && self.alias_max == 0
             && self.packet_size_max == u32::MAX
+    }
+
+    /// Returns whether the client has CONNACK, and its Claim is not answered.
+    pub fn is_claiming_early(&self) -> bool {
+        self.phase == Phase::Claiming && self.marks.early
     }
 
     /// Messages that wait in the queue of the client.

@@ -65,6 +65,8 @@ counters! {
         clients_disconnected as "clients_disconnected",
         /// CONNECTs refused.
         connects_refused as "connects_refused",
+        /// CONNACKs sent before the Client Identifier was claimed (`cluster.connack`).
+        connacks_early as "connacks_early",
         /// Connections closed for a malformed packet or a protocol error, in TLS, WebSocket and the PROXY protocol too.
         protocol_errors as "disconnects" "reason" = "protocol_error",
         /// Connections closed for silence beyond 1.5 times Keep Alive.

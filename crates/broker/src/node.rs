@@ -68,6 +68,7 @@ pub struct Node {
     nearly_full: AtomicBool,
     /// Time in milliseconds at which the lease ends, see [`Self::set_fresh_until`].
     fresh_until: AtomicU64,
+    overlaps_connacks: AtomicBool,
     /// Number of other nodes, see [`Self::set_other_nodes`].
     others: AtomicU16,
     /// True when retained messages get a stamp by which other nodes can compare them.
@@ -273,6 +274,7 @@ impl Node {
             half_since: AtomicU64::new(0),
             nearly_full: AtomicBool::new(false),
             fresh_until: AtomicU64::new(u64::MAX),
+            overlaps_connacks: AtomicBool::new(false),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
@@ -333,6 +335,16 @@ impl Node {
     /// Says whether shards that this node leads may keep ephemeral sessions: all replicas must understand that.
     pub fn keep_ephemeral_sessions(&self, keeps: bool) {
         self.load.keeps_ephemeral.store(keeps, Relaxed);
+    }
+
+    /// Says whether CONNACK may be sent before the Claim of the client is answered (`cluster.connack`).
+    pub fn overlap_connacks(&self, overlaps: bool) {
+        self.overlaps_connacks.store(overlaps, Relaxed);
+    }
+
+    /// Returns whether CONNACK may overlap with the Claim. The shard has to keep the Will of such a client.
+    pub(crate) fn overlaps_connacks(&self) -> bool {
+        self.overlaps_connacks.load(Relaxed) && self.load.keeps_ephemeral.load(Relaxed)
     }
 
     pub(crate) fn owner_hash(&self) -> [u8; 16] {

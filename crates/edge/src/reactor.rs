@@ -141,6 +141,8 @@ struct PeerMarks {
     read_skipped: bool,
     /// The poll also reports when the socket is writable.
     polls_writable: bool,
+    /// The peer has closed TLS or the WebSocket, which is handled later.
+    layers_closed: bool,
     /// A write failed. Earlier bytes of the peer are still read, because they may contain a DISCONNECT.
     write_failed: bool,
     /// This side has closed its sending half, and reads until the peer closes too.

@@ -26,6 +26,8 @@ mutation::mutations! {
     ForgetConnections,
     /// The leader of a shard does not look who owns an ephemeral session.
     ForgetOwners,
+    /// A client is served as soon as it has CONNACK, although its Claim is not answered.
+    ServeEarly,
     /// A QoS 2 exchange ends although shards may still know its message.
     ReleaseKnown,
     /// Workers go on in an incarnation of their node that is over for the others.

@@ -37,13 +37,14 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 10] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 11] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,
+    shard::Mutation::ServeEarly,
     shard::Mutation::ReleaseKnown,
     shard::Mutation::KeepIncarnation,
     shard::Mutation::SkipRouteChanges,

@@ -114,6 +114,8 @@ struct NodeConnection {
     /// True if the client reads.
     reads: bool,
     ended: bool,
+    /// The client's end is lost.
+    is_lost: bool,
 }
 
 pub struct Node {

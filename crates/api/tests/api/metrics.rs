@@ -232,6 +232,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_clients_connected_total", &[]),
     ("meridian_clients_disconnected_total", &[]),
     ("meridian_connects_refused_total", &[]),
+    ("meridian_connacks_early_total", &[]),
     ("meridian_disconnects_total", &["reason"]),
     ("meridian_packets_received_total", &["type"]),
     ("meridian_packets_sent_total", &["type"]),

@@ -235,6 +235,7 @@ pub enum Request {
 #[derive(Debug)]
 pub enum Completion {
     Claimed(Claimed),
+    /// The shard has not applied the Claim, and keeps nothing of the connection.
     ClaimRefused {
         connection: ConnectionId,
         reason: ReasonCode,

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use mqtt::ReasonCode;
+use mqtt::{ReasonCode, Version};
+use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::wills::moved;
 use crate::access::{Admission, AuthResult, Principal, Validity};
+use crate::batch::Claimed;
 use crate::connection::{Connection, Phase, UNCHECKED};
-use crate::ids::{ConnectionId, client_key, fold};
+use crate::ids::{ConnectionId, ShardId, client_key, fold};
 use crate::quota::Resource;
 use crate::settings::{Quota, SessionOwner};
 use crate::store::{Claim, Request, client_shard};
@@ -132,8 +134,34 @@ impl Worker {
             will,
             number: 0,
         };
+        let is_clean = claim.clean_start;
         let shard = client_shard(fold(connection.client_key));
         self.outbox.request(shard, Request::Claim(Box::new(claim)));
+        if is_clean && self.acknowledges_early(shard) {
+            self.acknowledge_early(slot, version);
+        }
+    }
+
+    /// Returns whether CONNACK may be sent before a Claim of this shard is answered. It waits while the answer may take
+    /// long: the shard has no known leader, or this node reaches no majority of cores.
+    fn acknowledges_early(&self, shard: ShardId) -> bool {
+        let has_leader = self.lanes.as_ref().is_some_and(|lanes| lanes.has_leader(shard));
+        has_leader && self.node.overlaps_connacks() && !self.node.is_stale(self.clock.now())
+    }
+
+    /// Sends CONNACK to a client with Clean Start before its Claim is answered: the content does not depend on the
+    /// answer [MQTT-3.2.2-2].
+    fn acknowledge_early(&mut self, slot: u32, version: Version) {
+        if !self.send_connack(slot, false) {
+            return self.refuse_connect(slot, version, ReasonCode::PacketTooLarge);
+        }
+        self.counters.connacks_early += 1;
+        let Some(connection) = self.connections.occupant(slot) else { return };
+        connection.marks.early = true;
+        if mutated(Mutation::ServeEarly) {
+            let connection = connection.id;
+            self.claimed(Claimed::kept(connection));
+        }
     }
 
     /// Charges a connection to its user and its mountpoint. Returns false if one of them has reached its maximum.
@@ -223,3 +251,6 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,7 +49,7 @@ impl Worker {
     /// packet fits [MQTT-3.14.2-3].
     pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if connection.phase == Phase::Open {
+        if connection.phase == Phase::Open || connection.is_claiming_early() {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
             if connection.marks.problem_information {
@@ -110,10 +110,22 @@ impl Worker {
 
     /// Closes a connection whose Client Identifier another connection has claimed [MQTT-3.1.4-3].
     pub(super) fn revoke(&mut self, id: ConnectionId) {
-        if self.connections.get_mut(id.slot, id.generation).is_some() {
-            self.counters.taken_over += 1;
-            self.close(id.slot, ReasonCode::SessionTakenOver);
+        let Some(connection) = self.connections.get(id.slot, id.generation) else { return };
+        let (version, reason) = (connection.version, ReasonCode::SessionTakenOver);
+        self.counters.taken_over += 1;
+        match connection.phase == Phase::Claiming && !connection.marks.early {
+            true => self.refuse_connect(id.slot, version, reason),
+            false => self.close(id.slot, reason),
         }
+    }
+
+    /// Returns whether the end of the client's stream has to be handled later: the client has CONNACK, and its Claim is
+    /// not answered. What it has sent before counts, and its Will. The slot is woken after the answer.
+    pub fn defers_end(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.connections.occupant(slot) else { return false };
+        let defers = connection.is_claiming_early();
+        connection.marks.held |= defers;
+        defers
     }
 
     /// Ends the connection [MQTT-4.13.2-1] [MQTT3-4.8.0-2] and releases its resources. Bytes in its output may still be
@@ -121,13 +133,14 @@ impl Worker {
     pub(super) fn end(&mut self, slot: u32, expiry: Option<u32>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, phase, session) = (connection.id, connection.phase, connection.session);
+        let is_early = connection.is_claiming_early();
         if phase == Phase::Closing {
             return;
         }
         connection.phase = Phase::Closing;
         connection.marks.held = false;
         let will = connection.extra.as_mut().and_then(|extra| extra.will.take());
-        let will = will.filter(|_| phase == Phase::Open);
+        let will = will.filter(|_| phase == Phase::Open || is_early);
         let payers =
             connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
         payers.release(Resource::Connections, 1);
@@ -167,8 +180,8 @@ impl Worker {
         let had_will = will.is_some();
         let will = will.filter(may_still);
         self.counters.wills_denied += u64::from(had_will && will.is_none());
-        // The Claim has stored the Will in the shard.
-        let is_stored = session.is_some() || is_kept;
+        // The Claim has stored the Will in the shard, or will do so. A Claim that was refused stores nothing.
+        let is_stored = session.is_some() || is_kept || is_early && claimed;
         let will_owner = owner.filter(|_| will.is_some() && is_stored);
         let mut will_then = WillDisposition::Discard;
         match will {

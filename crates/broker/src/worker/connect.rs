@@ -148,6 +148,7 @@ impl Worker {
             return;
         }
         let version = connection.version;
+        let is_early = connection.marks.early;
         connection.phase = Phase::Open;
         connection.session = session;
         connection.marks.kept = is_kept;
@@ -175,7 +176,7 @@ impl Worker {
             self.restore_inbound(id.slot, resume.received, resume.toggles, resume.dispatched);
             (subscriptions, walks) = (resume.subscriptions, resume.walks);
         }
-        if !self.send_connack(id.slot, session_present) {
+        if !is_early && !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
         if let Some(connection) = self.connections.occupant_ref(id.slot) {
@@ -184,7 +185,8 @@ impl Worker {
         // The rules may have changed while the client was disconnected. A recheck at each connect would overload
         // another server, so only local rules are checked.
         let access = &self.node.access;
-        let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
+        let mut is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
+        is_due |= is_early && self.has_outdated_subscribes(id.slot);
         for (text, options, subscription_id) in subscriptions {
             self.insert_durable(id, text, (options, subscription_id), None);
         }
@@ -196,6 +198,9 @@ impl Worker {
         }
         if !walks.is_empty() {
             self.resume_walks(id.slot, walks);
+        }
+        if is_early {
+            self.subscribes_claimed(id);
         }
         self.wake(id.slot);
     }
@@ -265,7 +270,7 @@ impl Worker {
     }
 
     /// Sends CONNACK. Returns false if it is larger than the client's Maximum Packet Size.
-    fn send_connack(&mut self, slot: u32, session_present: bool) -> bool {
+    pub(super) fn send_connack(&mut self, slot: u32, session_present: bool) -> bool {
         let settings = self.settings.clone();
         let mqtt = &settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return true };
@@ -372,8 +377,24 @@ impl Worker {
     pub(super) fn claim_unanswered(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (version, reason) = (connection.version, ReasonCode::ServerUnavailable);
+        let is_early = connection.is_claiming_early();
         self.report_refusal(slot, "client refused: the shard of its session does not answer", None, reason);
-        self.refuse_connect_silently(slot, version, reason, Some(refusals::NO_ANSWER));
+        match is_early {
+            true => self.disown(slot, reason, refusals::NO_ANSWER),
+            false => self.refuse_connect_silently(slot, version, reason, Some(refusals::NO_ANSWER)),
+        }
+    }
+
+    /// Closes a client that has CONNACK and does not get its Client Identifier.
+    fn disown(&mut self, slot: u32, reason: ReasonCode, why: &str) {
+        self.counters.connects_refused += 1;
+        // CONNACK could say more than DISCONNECT.
+        let reason = match reason {
+            ReasonCode::ClientIdentifierNotValid => ReasonCode::NotAuthorized,
+            ReasonCode::ServerUnavailable => ReasonCode::ServerBusy,
+            reason => reason,
+        };
+        self.close_because(slot, reason, why);
     }
 
     pub(super) fn claim_refused(&mut self, id: ConnectionId, reason: ReasonCode) {
@@ -381,7 +402,12 @@ impl Worker {
         if connection.phase == Phase::Claiming {
             connection.marks.claimed = false;
             let version = connection.version;
-            self.refuse_connect(id.slot, version, reason);
+            if !connection.is_claiming_early() {
+                return self.refuse_connect(id.slot, version, reason);
+            }
+            self.report_refusal(id.slot, "client refused after CONNACK", None, reason);
+            let why = refusals::connect(reason).map_or_else(|| reason.to_string(), str::to_owned);
+            self.disown(id.slot, reason, &why);
         }
     }
 }

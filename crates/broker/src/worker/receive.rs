@@ -87,6 +87,7 @@ impl Worker {
             };
             match connection.phase {
                 Phase::AwaitConnect | Phase::Exchanging | Phase::Open => {}
+                Phase::Claiming if connection.marks.early => {}
                 Phase::Authenticating | Phase::Claiming => {
                     connection.marks.held = true;
                     return Received { consumed, then: Then::Hold };
@@ -102,7 +103,7 @@ impl Worker {
             let rest = &bytes[consumed..];
             let mqtt = &self.settings.mqtt;
             let size_max = match connection.phase {
-                Phase::Open => mqtt.packet_size_max,
+                Phase::Open | Phase::Claiming => mqtt.packet_size_max,
                 Phase::AwaitConnect if let Some(foreign) = ForeignProtocol::of(rest) => {
                     self.refuse_foreign(slot, foreign);
                     continue;
@@ -122,12 +123,18 @@ impl Worker {
                     }
                     return Received { consumed, then };
                 }
+                // It is refused after the answer to the Claim, like everything else.
+                Err(_) if connection.phase == Phase::Claiming => return self.hold(slot, consumed),
                 Err(error) => {
                     self.refuse(slot, rest, error);
                     continue;
                 }
             };
             let packet = &rest[..length];
+            if connection.phase == Phase::Claiming && !self.may_subscribe_early(slot, packet) {
+                return self.hold(slot, consumed);
+            }
+            let Some(connection) = self.connections.occupant(slot) else { continue };
             self.monitor.packets.received(packet[0]);
             connection.last_packet = now;
             let flow = connection.flow.as_ref();
@@ -155,6 +162,29 @@ impl Worker {
                 return Received { consumed, then: Then::Hold };
             }
         }
+    }
+
+    /// Keeps the rest of the bytes until the slot is woken.
+    fn hold(&mut self, slot: u32, consumed: usize) -> Received {
+        if let Some(connection) = self.connections.occupant(slot) {
+            connection.marks.held = true;
+        }
+        Received { consumed, then: Then::Hold }
+    }
+
+    /// Returns whether a packet of a client whose Claim is not answered may be handled: a SUBSCRIBE of an ephemeral
+    /// session. Other nodes learn its filters meanwhile. The client gets SUBACK and messages after the answer. Shared
+    /// groups count on their members, so they wait.
+    #[cold]
+    #[inline(never)]
+    fn may_subscribe_early(&mut self, slot: u32, packet: &[u8]) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return false };
+        let (version, is_durable) = (connection.version, connection.session_expiry > 0);
+        if packet[0] >> 4 != PacketType::Subscribe as u8 || is_durable || self.rules().may_answer_later {
+            return false;
+        }
+        let Ok(Packet::Subscribe(subscribe)) = mqtt::decode(version, packet) else { return false };
+        !subscribe.filters.iter().any(|(text, _)| text.starts_with("$share/"))
     }
 
     /// Stops reading from a publisher for this turn, so that its messages reach their receivers and other connections

@@ -13,7 +13,7 @@ use super::publish::is_beyond_limits;
 use super::refusals::{self, ExceededLimits};
 use super::report;
 use crate::access::Action;
-use crate::connection::{AckKind, Connection, PendingAck, PendingFilter};
+use crate::connection::{AckKind, Connection, PendingAck, PendingFilter, Phase};
 use crate::groups::{GroupRequest, Join};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
@@ -269,10 +269,34 @@ impl Worker {
 
     fn await_store(&mut self, slot: u32, mut pending: PendingAck) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if pending.outstanding == 0 && !self.peers.announce(&self.node, connection.id, &mut pending) {
+        let is_claiming = connection.phase == Phase::Claiming;
+        let is_done =
+            pending.outstanding == 0 && !self.peers.announce(&self.node, connection.id, &mut pending);
+        if is_done && !is_claiming {
             return self.finish_ack(slot, pending);
         }
+        // See `subscribes_claimed`.
+        pending.outstanding += u32::from(is_claiming);
         connection.flow().acknowledging.push_back(pending);
+    }
+
+    /// Lets SUBACKs go that have waited for the Claim of their connection.
+    pub(super) fn subscribes_claimed(&mut self, id: ConnectionId) {
+        let flow = self.connections.get(id.slot, id.generation).and_then(|it| it.flow.as_ref());
+        let tickets: Vec<_> =
+            flow.iter().flat_map(|flow| &flow.acknowledging).map(|pending| pending.ticket).collect();
+        for ticket in tickets {
+            self.one_stored(id, ticket, AckKind::Sub);
+        }
+    }
+
+    /// Returns whether the rules have changed since the filters of a SUBSCRIBE without SUBACK were checked.
+    pub(super) fn has_outdated_subscribes(&self, slot: u32) -> bool {
+        let access = &self.node.access;
+        let rules = access.generation();
+        let flow = self.connections.occupant_ref(slot).and_then(|connection| connection.flow.as_ref());
+        let mut waiting = flow.iter().flat_map(|flow| &flow.acknowledging);
+        access.guards_topics() && waiting.any(|pending| pending.rules != rules)
     }
 
     /// Handles the answer of the store to the subscriptions of a durable session.

@@ -10,14 +10,17 @@ impl Reactor {
     /// Reads once, and passes the decoded MQTT bytes to the worker.
     pub(super) fn read_layered(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        if peer.marks.layers_closed {
+            return self.end_layered(slot, &LayerError::Closed);
+        }
         let Some(layers) = peer.layers.as_mut() else { return };
         let count = match peer.stream.read(&mut self.scratch) {
-            Ok(0) => return self.drop_connection(slot),
+            Ok(0) => return self.end_of_stream(slot),
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.drop_connection(slot),
+                _ => return self.end_of_stream(slot),
             },
         };
         self.heavy_senders.count(slot, count);
@@ -63,6 +66,11 @@ impl Reactor {
     /// still have to send.
     fn end_layered(&mut self, slot: u32, error: &LayerError) {
         if *error == LayerError::Closed {
+            if self.worker.defers_end(slot) {
+                let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+                (peer.marks.held, peer.marks.read_skipped, peer.marks.layers_closed) = (true, true, true);
+                return;
+            }
             self.worker.lost(self.now, slot);
         } else {
             tracing::debug!(reactor = self.index, %error, "connection closed below MQTT");

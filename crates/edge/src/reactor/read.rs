@@ -95,12 +95,12 @@ impl Reactor {
         match result {
             // A half-closed connection is closed: a peer that shut down its sending side can no longer acknowledge or
             // ping.
-            Ok(0) => return self.drop_connection(slot),
+            Ok(0) => return self.end_of_stream(slot),
             Ok(_) => {}
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.drop_connection(slot),
+                _ => return self.end_of_stream(slot),
             },
         }
         // A short read has emptied the socket, and more bytes raise an edge. After the peer's end, only an empty read
@@ -132,6 +132,16 @@ impl Reactor {
         }
         if more {
             self.mark_ready(slot);
+        }
+    }
+
+    /// Drops a connection whose peer has ended it, or lets it wait for the worker. Then the end is read once more.
+    pub(super) fn end_of_stream(&mut self, slot: u32) {
+        if !self.worker.defers_end(slot) {
+            return self.drop_connection(slot);
+        }
+        if let Some(peer) = self.peers[slot as usize].as_mut() {
+            (peer.marks.held, peer.marks.read_skipped) = (true, true);
         }
     }
 

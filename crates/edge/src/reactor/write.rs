@@ -98,7 +98,7 @@ impl Reactor {
     /// [MQTT-3.14.4-3].
     pub(super) fn write_failed(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
-        if peer.marks.held || self.worker.is_closing(slot) {
+        if peer.marks.held && !self.worker.defers_end(slot) || self.worker.is_closing(slot) {
             return self.drop_connection(slot);
         }
         peer.marks.write_failed = true;

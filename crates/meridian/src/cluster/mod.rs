@@ -350,6 +350,7 @@ impl Cluster {
             log: shards_log.filter(|_| is_core).map(|log| (core_log(&log.log, name), log)),
             leaders: settings.leaders.clone().into(),
             seed: c ^ d,
+            overlaps_connacks: settings.connack == settings::ConnackSetting::Overlap,
         });
         let own = NodeIncarnation { node: NodeId::of_name(name).0, incarnation: incarnation.0 };
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);

@@ -52,6 +52,8 @@ section! {
         pub lease: Duration = "2s" in "200ms..=1m", at start;
         /// Behaviour of a node that reaches no majority of cores.
         pub without_quorum: WithoutQuorumSetting = "hold", at start;
+        /// Point at which CONNACK is sent to a client with Clean Start. Other clients always wait for their session.
+        pub connack: ConnackSetting = "overlap", at start;
         /// Maximum time that SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region`
         /// and `cluster` the connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region`
         /// is sent, too.
@@ -132,6 +134,17 @@ choices! {
         Received = "received",
         /// The message has been sent.
         Sent = "sent",
+    }
+}
+
+choices! {
+    /// Point at which CONNACK is sent to a client with Clean Start.
+    pub enum ConnackSetting {
+        /// At once. The client gets nothing else until the cluster has given it the Client Identifier. So a client far
+        /// from the cores waits for one trip less.
+        Overlap = "overlap",
+        /// When the cluster has given it the Client Identifier.
+        Claimed = "claimed",
     }
 }
 

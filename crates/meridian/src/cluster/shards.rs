@@ -73,6 +73,8 @@ pub struct PreparedShards {
     pub log: Option<(CoreLog, ShardsLog)>,
     pub leaders: LeaderPolicy,
     pub seed: u64,
+    /// CONNACK may be sent before the client's Claim is answered.
+    pub overlaps_connacks: bool,
 }
 
 impl PreparedShards {
@@ -86,7 +88,8 @@ impl PreparedShards {
         clock: Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
-        let Self { log, leaders, seed } = self;
+        let Self { log, leaders, seed, overlaps_connacks } = self;
+        node.overlap_connacks(overlaps_connacks);
         let of_node = |replicas| ShardPlacements {
             node: node.clone(),
             versions: (0, 0),

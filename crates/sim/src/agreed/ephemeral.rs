@@ -18,6 +18,8 @@ pub struct Devices {
     devices: Vec<Device>,
     /// Times at which connections were served for certain, by Client Identifier.
     served: BTreeMap<String, Vec<Served>>,
+    /// CONNACK says nothing about whether the connection is served.
+    overlaps: bool,
 }
 
 struct Device {
@@ -33,16 +35,18 @@ struct Connection {
     endpoint: Endpoint,
     /// The Will.
     will: MessageId,
-    /// Time at which CONNACK arrived.
-    opened: Option<Micros>,
+    /// CONNACK has arrived.
+    is_open: bool,
+    /// Time from which the connection is served for certain: that of CONNACK, or of the first acknowledgement.
+    served: Option<Micros>,
     /// Time at which the PUBLISH was sent that is not acknowledged.
     published: Option<Micros>,
     /// DISCONNECT was sent.
     has_left: bool,
 }
 
-/// A connection was served at the node from `from` to `until` at least: it got CONNACK before, and PUBACK for a message
-/// that was sent later.
+/// A connection was served at the node from `from` to `until` at least: it got an answer before that says so, and PUBACK
+/// for a message that was sent later.
 #[derive(Clone, Copy, Debug)]
 struct Served {
     link: Link,
@@ -67,14 +71,14 @@ pub const WILLS: &str = "wills";
 const PUBLISHER: usize = 3000;
 
 impl Devices {
-    pub fn new() -> Self {
+    pub fn new(overlaps: bool) -> Self {
         let device = |number: usize| Device {
             name: format!("device-{}", number % NAMES),
             number: PUBLISHER + number,
             connection: None,
             connections: 0,
         };
-        Self { devices: (0..NAMES * OF_NAME).map(device).collect(), served: BTreeMap::new() }
+        Self { devices: (0..NAMES * OF_NAME).map(device).collect(), served: BTreeMap::new(), overlaps }
     }
 
     pub fn len(&self) -> usize {
@@ -107,15 +111,23 @@ impl Devices {
         let mut endpoint = Endpoint::new(Version::V5);
         let mut bytes = Vec::new();
         endpoint.write(&Sent::Connect(Box::new(connect)), &mut bytes);
-        let connection = Connection { link, endpoint, will, opened: None, published: None, has_left: false };
-        device.connection = Some(connection);
+        device.connection = Some(Connection {
+            link,
+            endpoint,
+            will,
+            is_open: false,
+            served: None,
+            published: None,
+            has_left: false,
+        });
         bytes
     }
 
-    /// Notes that a connection is gone. Its Will is due unless the device has left.
+    /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the node
+    /// may have died with it.
     pub fn disconnected(&mut self, cx: &mut Context, messages: &mut Messages, device: usize) {
         let Some(connection) = self.devices[device].connection.take() else { return };
-        if connection.opened.is_some() && !connection.has_left {
+        if connection.served.is_some() && !connection.has_left {
             cx.report.agreed_wills += 1;
             messages.acknowledged(connection.will, cx.now());
         }
@@ -125,7 +137,7 @@ impl Devices {
     pub fn act(&mut self, cx: &mut Context, device: usize) -> (Vec<u8>, Fate) {
         let mut bytes = Vec::new();
         let Some(connection) = &mut self.devices[device].connection else { return (bytes, Fate::Keep) };
-        if connection.opened.is_none() || connection.has_left {
+        if !connection.is_open || connection.has_left {
             return (bytes, Fate::Keep);
         }
         match cx.random.below(100) {
@@ -146,7 +158,7 @@ impl Devices {
 
     /// Handles received bytes.
     pub fn read(&mut self, cx: &mut Context, device: usize, bytes: &[u8]) {
-        let Self { devices, served } = self;
+        let Self { devices, served, overlaps } = self;
         let device = &mut devices[device];
         let Some(connection) = &mut device.connection else { return };
         connection.endpoint.read(bytes);
@@ -155,7 +167,8 @@ impl Devices {
             match packet {
                 Sent::ConnAck { session_present, reason: ReasonCode::Success } => {
                     assert!(!session_present, "an ephemeral session is not resumed");
-                    connection.opened = Some(cx.now());
+                    connection.is_open = true;
+                    connection.served = Some(cx.now()).filter(|_| !*overlaps);
                 }
                 Sent::ConnAck { reason, .. } => {
                     cx.report.agreed_devices_refused += 1;
@@ -169,10 +182,15 @@ impl Devices {
                     assert!(is_known, "{}: {reason}", device.name);
                 }
                 Sent::PubAck(1, reason) => {
-                    let Some((from, until)) = connection.opened.zip(connection.published.take()) else {
+                    let Some(until) = connection.published.take().filter(|_| connection.is_open) else {
                         panic!("{}: an acknowledgement of nothing", device.name)
                     };
-                    if !reason.is_error() {
+                    if reason.is_error() {
+                        continue;
+                    }
+                    let now = cx.now();
+                    let from = *connection.served.get_or_insert(now);
+                    if from <= until {
                         let now = Served { link: connection.link, from, until };
                         note_served(served.entry(device.name.clone()).or_default(), now);
                         cx.report.agreed_devices_served += 1;

@@ -39,6 +39,8 @@ pub struct AgreedShards {
     pub(super) devices: Devices,
     pub(super) messages: Messages,
     leases: Leases,
+    /// CONNACK may overlap with the Claim of the client.
+    overlaps: bool,
     /// Node of each client's connection.
     pub(super) homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
@@ -199,6 +201,7 @@ impl AgreedShards {
             }
         });
         let hosts: Vec<Host> = hosts.collect();
+        let overlaps = seed % 3 > 0;
         let clients = 4 + random.below(6);
         let length = (30 + random.below(40) as u64) * SECOND;
         let count = 3 + random.below(8);
@@ -221,7 +224,8 @@ impl AgreedShards {
             hosts,
             clients: (0..clients).map(Client::new).collect(),
             retained: RetainedClients::new(),
-            devices: Devices::new(),
+            devices: Devices::new(overlaps),
+            overlaps,
             messages: Messages::default(),
             leases: Leases::new(nodes),
             homes: BTreeMap::new(),
@@ -537,10 +541,12 @@ impl AgreedShards {
         self.incarnations += 1;
         host.mailbox = Arc::default();
         let peers = host.mailbox.clone();
+        let overlaps = self.overlaps;
         let join = move |node: &Arc<broker::Node>| {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
             node.keep_ephemeral_sessions(true);
+            node.overlap_connacks(overlaps);
         };
         if let Some(replica) = &mut host.setup.replica {
             replica.transfer_permit = Arc::default();

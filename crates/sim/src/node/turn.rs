@@ -29,6 +29,7 @@ impl Node {
             held: false,
             reads: true,
             ended: false,
+            is_lost: false,
         };
         self.connections.insert(link, connection);
         self.links.insert((worker, slot), link);
@@ -46,13 +47,27 @@ impl Node {
 
     /// Handles the loss of the client's end.
     pub fn lost(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
-        let Some(connection) = self.connections.get(&link) else { return };
-        let (worker, slot) = (connection.worker, connection.slot);
+        let Some(connection) = self.connections.get_mut(&link) else { return };
+        let worker = connection.worker;
+        connection.is_lost = true;
+        self.end_lost(cx, link);
+        self.finish_turn(cx, net, worker);
+    }
+
+    /// Ends a connection whose client is gone, unless the worker lets that wait.
+    fn end_lost(&mut self, cx: &Context, link: Link) {
         let now = self.time(cx);
-        self.workers[worker].lost(now, slot);
+        let Some(connection) = self.connections.get_mut(&link).filter(|connection| connection.is_lost) else {
+            return;
+        };
+        let (worker, slot) = (&mut self.workers[connection.worker], connection.slot);
+        if worker.defers_end(slot) {
+            connection.held = true;
+            return;
+        }
+        worker.lost(now, slot);
         self.note_end(link);
         self.vacate(link);
-        self.finish_turn(cx, net, worker);
     }
 
     /// Returns whether the node serves the connection.
@@ -268,6 +283,9 @@ impl Node {
                     connection.held = false;
                 }
                 self.offer(cx, link);
+                if self.connections.get(&link).is_some_and(|connection| !connection.held) {
+                    self.end_lost(cx, link);
+                }
             }
         }
         self.slots = slots;

@@ -98,7 +98,8 @@ impl ShardHost {
         if self.session_owned_by(&claim.client_id, connection).is_some() {
             return Some(claim);
         }
-        refuse(&claim, ReasonCode::SessionTakenOver, out);
+        // Its Will was left to the shard, so it is not refused.
+        out.complete(Completion::Revoke { connection });
         None
     }
 
@@ -192,11 +193,11 @@ impl ShardHost {
         let Answer::Claimed { session, epoch, present } = answer else {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
-            if gone.is_none() {
-                let is_stale = matches!(answer, Answer::Stale);
-                // A Claim that came again may have been overtaken meanwhile.
-                let reason = if is_stale { ReasonCode::SessionTakenOver } else { ReasonCode::QuotaExceeded };
-                refuse(&claim, reason, out);
+            match answer {
+                _ if gone.is_some() => {}
+                // It came again and was overtaken meanwhile.
+                Answer::Stale => out.complete(Completion::Revoke { connection }),
+                _ => refuse(&claim, ReasonCode::QuotaExceeded, out),
             }
             return self.next_claim(now, &claim.client_id, pending, out);
         };

@@ -615,8 +615,8 @@ mod tests {
         assert!(is_kept(&apply(&mut host, SECOND, 1, ephemeral_claim(SECOND))));
         let mut host = keeping(host.replica.into_state());
         report(&mut host, SECOND);
-        let refused = apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
-        assert!(matches!(refused[..], [Completion::ClaimRefused { .. }]), "{refused:?}");
+        let revoked = apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+        assert!(is_revoked(&revoked, FIRST), "the shard has had its Will: {revoked:?}");
         assert!(apply(&mut host, FIRST, 2, release(FIRST)).is_empty());
         assert_eq!(host.locate("c").and_then(|located| located.owner), Some(connection(SECOND)));
         host.check_invariants();

@@ -464,6 +464,9 @@ impl Asking {
         lane.portions.clear();
         lane.out.clear();
         lane.is_first = true;
+        // What the last round has asked for may be lost.
+        let waits = |closing: &Closing| closing.on_the_way.iter().any(|(of, ..)| *of == shard);
+        lane.wants_receipt |= self.closing.iter().any(waits);
         // The first frame is sent even if it is empty.
         lane.out.push(Vec::new());
         (lane.unreported, lane.reported, lane.attaching) = (Some((0, 0)), 0, 0);

@@ -138,6 +138,11 @@ impl Lanes {
         self.own
     }
 
+    /// Returns whether a leader of the shard is known.
+    pub fn has_leader(&self, shard: ShardId) -> bool {
+        self.asking.leader(shard).is_some()
+    }
+
     /// Returns the worker of some node that asks through a lane.
     pub fn producer(&self, lane: WorkerId) -> Option<Producer> {
         self.serving.producer(lane)

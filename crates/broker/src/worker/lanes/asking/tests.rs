@@ -162,6 +162,10 @@ fn a_session_is_released_when_the_next_leader_has_answered() {
     assert!(frames[0].1.wants_receipt && frames[0].2.is_empty(), "the message is given up: {frames:?}");
     asking.send_held(NOW);
     assert!(sent(&mut asking).is_empty(), "nothing has come in the new round");
+    asking.link_lost(2);
+    asking.begin(SHARD, leader(2, 7));
+    let frames = sent(&mut asking);
+    assert!(frames[0].1.wants_receipt, "the question may be lost: {frames:?}");
     asking.received(SHARD, Received::Connections(0));
     asking.send_held(NOW);
     assert_eq!(sent(&mut asking).iter().map(|frame| frame.0).collect::<Vec<_>>(), [HOME]);
