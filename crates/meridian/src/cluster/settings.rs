@@ -140,10 +140,10 @@ choices! {
 choices! {
     /// Point at which CONNACK is sent to a client with Clean Start.
     pub enum ConnackSetting {
-        /// At once. The client gets nothing else until the cluster has given it the Client Identifier. So a client far
-        /// from the cores waits for one trip less.
+        /// CONNACK is sent at once. The client gets nothing else until the cluster has given it the Client Identifier.
+        /// So a client far from the cores waits for one trip less.
         Overlap = "overlap",
-        /// When the cluster has given it the Client Identifier.
+        /// CONNACK waits until the cluster has given the client its Client Identifier.
         Claimed = "claimed",
     }
 }

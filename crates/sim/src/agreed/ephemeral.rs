@@ -45,8 +45,8 @@ struct Connection {
     has_left: bool,
 }
 
-/// A connection was served at the node from `from` to `until` at least: it got an answer before that says so, and PUBACK
-/// for a message that was sent later.
+/// A connection was served at the node from `from` to `until` at least: it got an answer before that says so, and
+/// PUBACK for a message that was sent later.
 #[derive(Clone, Copy, Debug)]
 struct Served {
     link: Link,
@@ -123,8 +123,8 @@ impl Devices {
         bytes
     }
 
-    /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the node
-    /// may have died with it.
+    /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the
+    /// node may have died with it.
     pub fn disconnected(&mut self, cx: &mut Context, messages: &mut Messages, device: usize) {
         let Some(connection) = self.devices[device].connection.take() else { return };
         if connection.served.is_some() && !connection.has_left {

@@ -28,7 +28,7 @@ pub struct Leases {
 struct Knowledge {
     positions: BTreeMap<ShardId, u64>,
     lease_until: Micros,
-    /// Its incarnation is about to be declared dead: it gets no lease any more.
+    /// The incarnation is about to be declared dead: it gets no lease any more.
     is_condemned: bool,
 }
 

@@ -238,7 +238,7 @@ fn connack_waits_if_the_answer_matters_or_may_take_long() {
     assert_eq!(scene.received(client), []);
 }
 
-/// As `mosquitto_pub` does: it leaves as soon as it has CONNACK.
+/// A client that leaves as soon as it has CONNACK, as `mosquitto_pub` does.
 #[test]
 fn what_a_client_has_sent_before_its_end_counts() {
     let mut scene = Scene::new();
@@ -298,7 +298,7 @@ fn subscriptions_of_a_refused_client_are_removed() {
     assert_eq!(scene.received(client), [connack(false), refused]);
 }
 
-/// Those of durable sessions are the shard's, and a group counts on its members.
+/// Subscriptions of durable sessions are the shard's, and a group counts on its members.
 #[test]
 fn other_subscribes_wait_for_the_answer() {
     for (connect, filter) in [(v5("c").expiry(60), "t"), (v5("c"), "$share/g/t")] {
