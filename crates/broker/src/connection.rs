@@ -644,6 +644,11 @@ impl Connection {
         self.phase == Phase::Claiming && self.marks.early
     }
 
+    /// Returns whether the client was accepted and is connected, as far as it knows.
+    pub fn has_connack(&self) -> bool {
+        self.phase == Phase::Open || self.is_claiming_early()
+    }
+
     /// Messages that wait in the queue of the client.
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
         let flow = self.flow.as_deref()?;

@@ -143,10 +143,10 @@ impl Worker {
     }
 
     /// Returns whether CONNACK may be sent before a Claim of this shard is answered. It waits while the answer may take
-    /// long: the shard has no known leader, or this node reaches no majority of cores.
+    /// long: the shard has no known leader or too many unanswered Claims, or this node reaches no majority of cores.
     fn acknowledges_early(&self, shard: ShardId) -> bool {
-        let has_leader = self.lanes.as_ref().is_some_and(|lanes| lanes.has_leader(shard));
-        has_leader && self.node.overlaps_connacks() && !self.node.is_stale(self.clock.now())
+        let takes_claims = self.lanes.as_ref().is_some_and(|lanes| lanes.takes_claims(shard));
+        takes_claims && self.node.overlaps_connacks() && !self.node.is_stale(self.clock.now())
     }
 
     /// Sends CONNACK to a client with Clean Start before its Claim is answered: the content does not depend on the

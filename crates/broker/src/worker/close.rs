@@ -49,7 +49,7 @@ impl Worker {
     /// packet fits [MQTT-3.14.2-3].
     pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if connection.phase == Phase::Open || connection.is_claiming_early() {
+        if connection.has_connack() {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
             if connection.marks.problem_information {
@@ -113,7 +113,8 @@ impl Worker {
         let Some(connection) = self.connections.get(id.slot, id.generation) else { return };
         let (version, reason) = (connection.version, ReasonCode::SessionTakenOver);
         self.counters.taken_over += 1;
-        match connection.phase == Phase::Claiming && !connection.marks.early {
+        let is_claiming = connection.phase == Phase::Claiming && !connection.marks.early;
+        match is_claiming && self.lanes.is_some() {
             true => self.refuse_connect(id.slot, version, reason),
             false => self.close(id.slot, reason),
         }
@@ -133,14 +134,14 @@ impl Worker {
     pub(super) fn end(&mut self, slot: u32, expiry: Option<u32>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, phase, session) = (connection.id, connection.phase, connection.session);
-        let is_early = connection.is_claiming_early();
+        let (is_early, has_connack) = (connection.is_claiming_early(), connection.has_connack());
         if phase == Phase::Closing {
             return;
         }
         connection.phase = Phase::Closing;
         connection.marks.held = false;
         let will = connection.extra.as_mut().and_then(|extra| extra.will.take());
-        let will = will.filter(|_| phase == Phase::Open || is_early);
+        let will = will.filter(|_| has_connack);
         let payers =
             connection.extra.as_mut().map(|extra| std::mem::take(&mut extra.payers)).unwrap_or_default();
         payers.release(Resource::Connections, 1);

@@ -379,9 +379,9 @@ impl Worker {
         self.clock.has_read_until(at);
     }
 
-    /// Returns whether the client has passed CONNECT and is connected.
+    /// Returns whether the client has CONNACK and is connected.
     pub fn is_open(&self, slot: u32) -> bool {
-        self.connections.occupant_ref(slot).is_some_and(|connection| connection.phase == Phase::Open)
+        self.connections.occupant_ref(slot).is_some_and(Connection::has_connack)
     }
 
     /// Returns whether the connection has to be closed after its output is written.

@@ -216,11 +216,12 @@ impl Worker {
             return false;
         }
         self.counters.kicked += 1;
-        if connection.phase != Phase::Open {
+        if !connection.has_connack() {
             let version = connection.version;
             self.refuse_connect(id.slot, version, reason);
             return true;
         }
+        // [MQTT-3.2.0-2]: a client gets one CONNACK.
         if !end_session {
             self.close(id.slot, reason);
             return true;

@@ -115,6 +115,10 @@ impl Worker {
             let size_max = size_max.bytes() as u32;
             let length = match mqtt::frame(rest, size_max) {
                 Ok(Some(length)) if length <= rest.len() => length,
+                // Nothing tells how long the rest of it takes before the answer to the Claim.
+                Ok(_) if connection.phase == Phase::Claiming && !rest.is_empty() => {
+                    return self.hold(slot, consumed);
+                }
                 Ok(length) => {
                     let then = Then::Read { packet_len: length.unwrap_or(0) };
                     let unfinished = connection.flow.as_ref().is_some_and(|flow| flow.unfinished.is_some());
@@ -184,7 +188,12 @@ impl Worker {
             return false;
         }
         let Ok(Packet::Subscribe(subscribe)) = mqtt::decode(version, packet) else { return false };
-        !subscribe.filters.iter().any(|(text, _)| text.starts_with("$share/"))
+        // One that closes the connection does so after the answer.
+        let has_id = subscribe.properties.subscription_identifier().is_some();
+        let is_wrong = has_id && !self.settings.mqtt.subscription_identifier_available;
+        let connection = self.connections.occupant_ref(slot);
+        let is_unused = connection.is_some_and(|it| it.check_unused(subscribe.packet_id).is_ok());
+        is_unused && !is_wrong && !subscribe.filters.iter().any(|(text, _)| text.starts_with("$share/"))
     }
 
     /// Stops reading from a publisher for this turn, so that its messages reach their receivers and other connections

@@ -68,7 +68,7 @@ impl Worker {
         let validity = connection.extra.as_ref().and_then(|extra| extra.validity.as_ref());
         match validity.is_some_and(|validity| validity.has_ended()) {
             false => self.node.access.revoked(connection.identity(&self.node)),
-            true if connection.phase == Phase::Open => Some(ReasonCode::AdministrativeAction),
+            true if connection.has_connack() => Some(ReasonCode::AdministrativeAction),
             // The client can find out by another attempt whether it is accepted now.
             true => Some(ReasonCode::ServerUnavailable),
         }

@@ -43,6 +43,9 @@ impl Reactor {
         if self.worker.is_overdue(slot) {
             return self.cut_off(slot);
         }
+        if peer.marks.write_failed && self.worker.is_closing(slot) {
+            return self.drop_connection(slot);
+        }
         if peer.marks.draining || peer.marks.write_failed {
             return;
         }

@@ -95,6 +95,11 @@ impl Client {
         self.claim_state.as_ref().is_some_and(|claim_state| claim_state.claiming)
     }
 
+    /// Value of [`ClaimState::lost`].
+    pub fn lost(&self) -> Option<(Producer, u64)> {
+        self.claim_state.as_ref()?.lost
+    }
+
     pub fn has_pending(&self) -> bool {
         self.claim_state.as_ref().is_some_and(|claim_state| claim_state.pending.is_some())
     }

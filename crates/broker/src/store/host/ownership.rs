@@ -39,11 +39,13 @@ impl ShardHost {
         let kept = user.map(OwnerKey::from_u32);
         self.recall_owner(&claim.client_id);
         let client = self.clients.get_or_insert(&claim.client_id);
-        let user = if client.owner().is_some() { Some(client.user) } else { kept };
+        // A claim in progress whose worker is gone has no owner, and still is its user's.
+        let is_of_client = client.owner().is_some() || client.is_claiming();
+        let user = if is_of_client { Some(client.user) } else { kept };
         if user.is_some_and(|user| !user.allows_takeover_by(claim.user)) {
             self.counters.claims_refused += 1;
             self.forget_client_if_idle(&claim.client_id);
-            return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
+            return self.refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
         if client.is_claiming() && client.owner().is_none() {
             return self.claim_behind_lost(claim, out);
@@ -56,7 +58,7 @@ impl ShardHost {
         self.counters.takeovers += 1;
         match client.claim_state().pending.replace(claim) {
             None => out.complete(Completion::Revoke { connection: owner }),
-            Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
+            Some(overtaken) => self.refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
     }
 
@@ -78,16 +80,14 @@ impl ShardHost {
             return;
         }
         if let Some(overtaken) = claim_state.pending.replace(claim) {
-            refuse(&overtaken, ReasonCode::SessionTakenOver, out);
+            self.refuse(&overtaken, ReasonCode::SessionTakenOver, out);
         }
     }
 
     /// Answers a Claim that comes again after it was applied, if nothing else remains to be done. It takes nothing
     /// from a later Claim, and does not wait for its own connection. Returns any other Claim.
     fn answer_again(&self, claim: Box<Claim>, out: &mut ShardOutput) -> Option<Box<Claim>> {
-        let Some(producer) = self.producers.of(claim.connection) else { return Some(claim) };
-        let number = producer.claim_number(claim.number);
-        if !self.replica.state().has_claimed(producer.owner, number) {
+        if !self.has_applied_claim(&claim) {
             return Some(claim);
         }
         let connection = claim.connection;
@@ -95,10 +95,15 @@ impl ShardHost {
             out.complete(Completion::Claimed(Claimed::kept(connection)));
             return None;
         }
-        if self.session_owned_by(&claim.client_id, connection).is_some() {
+        let client = self.clients.get(&claim.client_id);
+        let is_later = |client: &Client| client.owner().is_some_and(|owner| owner != connection);
+        let identity = self.producers.identity(connection);
+        let is_of_another = |client: &Client| client.is_claiming() && client.lost() != identity;
+        let is_overtaken = client.is_some_and(|client| is_later(client) || is_of_another(client));
+        if !is_overtaken && self.session_owned_by(&claim.client_id, connection).is_some() {
             return Some(claim);
         }
-        // Its Will was left to the shard, so it is not refused.
+        // It is not refused: the shard has its Will.
         out.complete(Completion::Revoke { connection });
         None
     }
@@ -124,7 +129,7 @@ impl ShardHost {
         }
         if let Some(reason) = self.refusal(&claim, existing) {
             self.forget_client_if_idle(&claim.client_id);
-            return refuse(&claim, reason, out);
+            return self.refuse(&claim, reason, out);
         }
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         client.set_owner(claim.connection, claim.user);
@@ -195,9 +200,9 @@ impl ShardHost {
             client.clear_owner();
             match answer {
                 _ if gone.is_some() => {}
-                // It came again and was overtaken meanwhile.
+                // It came again and was overtaken meanwhile, or its node is over.
                 Answer::Stale => out.complete(Completion::Revoke { connection }),
-                _ => refuse(&claim, ReasonCode::QuotaExceeded, out),
+                _ => self.refuse(&claim, ReasonCode::QuotaExceeded, out),
             }
             return self.next_claim(now, &claim.client_id, pending, out);
         };
@@ -535,6 +540,23 @@ impl ShardHost {
         self.forget_client_if_idle(client_id);
     }
 
+    /// Refuses a claim. One that was applied before, and comes again, is revoked: the shard keeps its Will.
+    pub(super) fn refuse(&self, claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {
+        let connection = claim.connection;
+        out.complete(match self.has_applied_claim(claim) {
+            true => Completion::Revoke { connection },
+            false => Completion::ClaimRefused { connection, reason },
+        });
+    }
+
+    /// Returns whether the state has applied a claim that comes again.
+    fn has_applied_claim(&self, claim: &Claim) -> bool {
+        let producer = self.producers.of(claim.connection);
+        producer.is_some_and(|producer| {
+            self.replica.state().has_claimed(producer.owner, producer.claim_number(claim.number))
+        })
+    }
+
     pub(super) fn forget_client_if_idle(&mut self, client_id: &Arc<str>) {
         let idle =
             |client: &Client| client.owner().is_none() && !client.has_pending() && client.underway() == 0;
@@ -552,8 +574,4 @@ fn release_command(session: SessionUid, epoch: u32, release: &Release) -> Comman
 
 fn walk_of((filter, done, after): (&str, ShardSet, &str)) -> (Box<str>, WalkProgress) {
     (filter.into(), WalkProgress { done, after: (!after.is_empty()).then(|| after.into()) })
-}
-
-pub(super) fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {
-    out.complete(Completion::ClaimRefused { connection: claim.connection, reason });
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use mqtt::ReasonCode;
 use shard::{Acknowledgement, Command, NodeIncarnation, RequestNumber};
 
-use super::ownership::refuse;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, Time, WorkerId};
@@ -300,7 +299,7 @@ impl ShardHost {
         let Some(client) = self.clients.get_mut(&client_id) else { return Some(claim) };
         match client.claim_state().pending.replace(claim) {
             None => {}
-            Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
+            Some(overtaken) => self.refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
         self.producers.waiting.entry(producer).or_default().insert(client_id);
         None
@@ -744,6 +743,49 @@ mod tests {
             assert_eq!(claimed, [connection(again), connection(SECOND)]);
             host.check_invariants();
         }
+    }
+
+    /// A claim of another user waits for no adopted claim: it is refused at once.
+    #[test]
+    fn a_claim_in_progress_whose_worker_is_gone_belongs_to_its_user() {
+        let mut host = keeping(Shard::new(0, [7; 16]));
+        report(&mut host, FIRST);
+        report(&mut host, SECOND);
+        lose_a_claim(&mut host, of_user(ephemeral_claim(FIRST), "alice"));
+        let refused = ask(&mut host, SECOND, of_user(ephemeral_claim(SECOND), "bob"));
+        let reason = ReasonCode::ClientIdentifierNotValid;
+        assert!(matches!(refused[..], [Completion::ClaimRefused { reason: of, .. }] if of == reason));
+        host.check_invariants();
+    }
+
+    fn of_user(request: Request, user: &str) -> Request {
+        let Request::Claim(mut claim) = request else { unreachable!("a Claim") };
+        claim.user = OwnerKey::of(&[3; 16], "", Some(user));
+        Request::Claim(claim)
+    }
+
+    /// The session of the claim that was applied has its Will, so that its worker must not publish it.
+    #[test]
+    fn a_claim_that_was_applied_is_revoked_and_not_refused() {
+        let third = (WorkerId(12), producer(3));
+        let (mut host, _) = next_leader();
+        report(&mut host, SECOND);
+        report(&mut host, third);
+        assert!(apply(&mut host, FIRST, 1, claim(FIRST)).is_empty(), "it waits for its own report");
+        assert!(is_revoked(&apply(&mut host, SECOND, 1, claim(SECOND)), FIRST), "the last one counts");
+        let overtaken = apply(&mut host, third, 1, claim(third));
+        assert!(
+            matches!(overtaken[..], [Completion::ClaimRefused { connection: of, .. }] if of == connection(SECOND))
+        );
+        let claimed = report(&mut host, FIRST);
+        assert!(
+            matches!(&claimed[..], [Completion::Claimed(claimed)] if claimed.connection == connection(third))
+        );
+        assert!(
+            is_revoked(&apply(&mut host, FIRST, 1, claim(FIRST)), FIRST),
+            "another one serves the client"
+        );
+        host.check_invariants();
     }
 
     /// Two rounds end one after the other while the claim is in progress.

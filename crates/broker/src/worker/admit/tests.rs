@@ -336,6 +336,44 @@ fn a_client_with_connack_is_closed_with_the_reason() {
     assert_eq!(scene.topics(reader), Vec::<String>::new(), "the shard publishes the Will");
 }
 
+/// The client has CONNACK, so it gets DISCONNECT [MQTT-3.2.0-2].
+#[test]
+fn an_operator_closes_a_client_whose_claim_is_not_answered() {
+    let mut scene = Scene::new();
+    let client = scene.open(v5("c"), []);
+    let id = scene.clients[client].id;
+    assert!(scene.worker.is_open(id.slot), "it has logged in");
+    scene.worker.kick_connection(id, ReasonCode::AdministrativeAction, false);
+    scene.run();
+    let kicked = Sent::Disconnect { reason: ReasonCode::AdministrativeAction, expiry: None };
+    assert_eq!(scene.received(client), [connack(false), kicked]);
+}
+
+/// Otherwise its missing bytes would be timed by nothing, and a large one would be read.
+#[test]
+fn an_incomplete_packet_is_kept_and_not_read_further() {
+    let mut scene = Scene::new();
+    let client = scene.open(v5("c"), []);
+    assert!(!scene.clients[client].is_held, "a SUBSCRIBE may come");
+    scene.clients[client].unread = vec![0x30, 0xff, 0xff, 0x7f, 0];
+    scene.offer(client);
+    assert!(scene.clients[client].is_held);
+    scene.claim(client);
+    assert!(!scene.clients[client].is_held, "it is timed now");
+}
+
+/// Two of them with one Packet Identifier are a protocol error, which may not come before the answer.
+#[test]
+fn a_subscribe_that_closes_the_connection_waits() {
+    let mut scene = Scene::new();
+    let twice =
+        [subscribe(1).to("a", QoS::AtLeastOnce).into(), subscribe(1).to("b", QoS::AtLeastOnce).into()];
+    let client = scene.open(v5("c"), twice);
+    assert_eq!((scene.received(client), scene.filters()), (vec![connack(false)], 1));
+    scene.claim(client);
+    assert_eq!(scene.received(client), [suback(1), suback(1)], "the first one is answered by then");
+}
+
 #[test]
 fn a_claim_without_an_answer_ends_the_connection() {
     let mut scene = Scene::new();

@@ -138,9 +138,9 @@ impl Lanes {
         self.own
     }
 
-    /// Returns whether a leader of the shard is known.
-    pub fn has_leader(&self, shard: ShardId) -> bool {
-        self.asking.leader(shard).is_some()
+    /// Returns whether a leader of the shard is known and may get one more Claim.
+    pub fn takes_claims(&self, shard: ShardId) -> bool {
+        self.asking.leader(shard).is_some() && self.asking.has_room_for_claim(shard)
     }
 
     /// Returns the worker of some node that asks through a lane.
