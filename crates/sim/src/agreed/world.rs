@@ -201,7 +201,7 @@ impl AgreedShards {
             }
         });
         let hosts: Vec<Host> = hosts.collect();
-        let overlaps = seed % 3 > 0;
+        let overlaps = !seed.is_multiple_of(3);
         let clients = 4 + random.below(6);
         let length = (30 + random.below(40) as u64) * SECOND;
         let count = 3 + random.below(8);

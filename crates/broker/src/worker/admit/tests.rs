@@ -222,7 +222,8 @@ fn connack_waits_if_the_answer_matters_or_may_take_long() {
         scene.worker.node.keep_ephemeral_sessions(false);
         v5("c")
     };
-    let cases: [(&str, fn(&mut Scene) -> Connecting); 4] =
+    type Prepare = fn(&mut Scene) -> Connecting;
+    let cases: [(&str, Prepare); 4] =
         [("resumes", resumes), ("stale", is_stale), ("off", is_off), ("older cores", is_older)];
     for (name, prepare) in cases {
         let mut scene = Scene::new();
