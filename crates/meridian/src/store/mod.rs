@@ -314,6 +314,9 @@ pub fn cluster_incarnation() -> Result<broker::Incarnation, String> {
     Ok(broker::Incarnation { began: broker::Time(wall), number: wall })
 }
 
+/// Maximum number of bytes of a checkpoint in one record of the log.
+const RECORD_MAX: usize = 1 << 20;
+
 /// Checks that there is room for a second copy of the shards of a node alone, with which replicas begin.
 ///
 /// # Errors
@@ -328,7 +331,7 @@ fn check_room(
     let mut needed: u64 = stats.groups.iter().map(|group| group.part_bytes).sum();
     for shard in shards.iter_mut() {
         shard.begin_checkpoint();
-        while !shard.write_parts(1 << 20, &mut |_, bytes| needed += bytes.len() as u64) {}
+        while !shard.write_parts(RECORD_MAX, &mut |_, bytes| needed += bytes.len() as u64) {}
     }
     let segment = settings.segment_size.bytes();
     let spares = stats.spares as u64;
@@ -336,21 +339,42 @@ fn check_room(
         0 => u64::MAX,
         bytes_max => bytes_max.saturating_sub(stats.bytes + spares * segment),
     };
-    // A disk whose room is not known is not full for sure, and the log says so when it is. One spare is for the votes
-    // of a core.
-    let usable = spares.saturating_sub(1) * segment;
-    let free = free_bytes(directory).unwrap_or(u64::MAX).min(allowed).saturating_add(usable);
-    is_room(directory, needed, free)
+    // A disk whose room is not known is not full for sure, and the log says so when it is.
+    let free = free_bytes(directory).unwrap_or(u64::MAX).min(allowed);
+    is_room(directory, needed, Room { free, spares, segment })
 }
 
-fn is_room(directory: &Path, needed: u64, free: u64) -> Result<(), String> {
+/// Room for a log, in bytes.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Bytes that the log can take in addition.
+    free: u64,
+    /// Empty segments that it has already.
+    spares: u64,
+    segment: u64,
+}
+
+impl Room {
+    /// Returns the number of bytes of the segments that can be filled. The log takes whole segments only. One spare
+    /// segment is for the votes of a core.
+    fn usable(self) -> u64 {
+        let Self { free, spares, segment } = self;
+        (free / segment).saturating_add(spares.saturating_sub(1)).saturating_mul(segment)
+    }
+}
+
+fn is_room(directory: &Path, needed: u64, room: Room) -> Result<(), String> {
+    // A record is in one segment. So the end of each segment may stay empty, up to the size of a record.
+    let filled = room.segment.saturating_sub(RECORD_MAX as u64).max(room.segment / 2);
+    let needed = needed.div_ceil(filled) * room.segment;
+    let free = room.usable();
     if needed <= free {
         return Ok(());
     }
     Err(format!(
         "{}: not enough room to begin a cluster with the sessions of this node: they are written once more, which \
-         takes {}, and {} are free. Free more on the disk (or set a higher storage.disk_max), or start the node \
-         without cluster.replicas. Its data has not changed",
+         takes {} in whole segments, and {} are free. Free more on the disk (or set a higher storage.disk_max), or \
+         start the node without cluster.replicas. Its data has not changed",
         directory.display(),
         ByteSize::kib(needed.div_ceil(1024)),
         ByteSize::kib(free / 1024)
@@ -454,17 +478,49 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     #[test]
     fn a_cluster_does_not_begin_without_room_for_its_sessions() {
-        let directory = Path::new("/data/store");
-        assert_eq!(is_room(directory, 4 << 20, 4 << 20), Ok(()));
-        let error = is_room(directory, (4 << 20) + 1, 4 << 20).unwrap_err();
+        let room = |free, spares| Room { free, spares, segment: 16 * MIB };
+        let is_room = |needed, room| is_room(Path::new("/data/store"), needed, room);
+        assert_eq!(is_room(0, room(0, 0)), Ok(()));
+        // In a segment of 16 MiB, 15 MiB are filled for sure.
+        assert_eq!(is_room(15 * MIB, room(16 * MIB, 0)), Ok(()));
+        assert!(is_room(15 * MIB + 1, room(16 * MIB, 0)).is_err());
+        assert!(is_room(1, room(16 * MIB - 1, 0)).is_err(), "it is not a whole segment");
+        // One of the spares is for votes.
+        assert!(is_room(1, room(0, 1)).is_err());
+        assert_eq!(is_room(30 * MIB, room(16 * MIB, 2)), Ok(()));
+        let error = is_room(30 * MIB + 1, room(16 * MIB + 5, 2)).unwrap_err();
         assert!(error.contains("/data/store") && error.contains("storage.disk_max"), "{error}");
-        assert!(error.contains("takes 4097KiB") && error.contains("4MiB are free"), "{error}");
-        // A disk has room for a small state.
-        let mut shards = vec![Shard::new(0, [1; 16])];
-        let settings = StorageSettings::default();
-        let found = check_room(&std::env::temp_dir(), &settings, &storage::Stats::default(), &mut shards);
-        assert_eq!(found, Ok(()));
+        assert!(error.contains("takes 48MiB") && error.contains("32MiB are free"), "{error}");
+        assert_eq!(is_room(u64::MAX >> 8, room(u64::MAX, 2)), Ok(()), "no limit is known");
+    }
+
+    #[test]
+    fn the_room_for_the_sessions_is_that_below_the_maximum_size() {
+        let group = storage::GroupStats {
+            group: shardlog::META[0],
+            entries: 0,
+            bodies: 0,
+            last: 9,
+            checkpoint: Some(9),
+            parts: 20,
+            part_bytes: 20 * MIB,
+            live_bytes: 20 * MIB,
+        };
+        let segment = 16 * MIB;
+        let mut settings = StorageSettings { segment_size: ByteSize::mib(16), ..StorageSettings::default() };
+        let stats =
+            storage::Stats { bytes: 3 * segment, spares: 1, groups: vec![group], ..Default::default() };
+        let mut check = |bytes: u64| {
+            settings.disk_max = ByteSize::kib(bytes / 1024);
+            check_room(&std::env::temp_dir(), &settings, &stats, &mut [Shard::new(0, [1; 16])])
+        };
+        // Two segments for the parts, three of the log, and one spare.
+        assert_eq!(check(6 * segment), Ok(()));
+        assert!(check(6 * segment - 1024).is_err(), "the last segment is not whole");
+        assert!(check(segment).is_err(), "the log is larger already");
     }
 }
