@@ -79,6 +79,7 @@ export const cluster = () => ({
   unjoined_peers: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],
   membership: {
     stale: false,
+    joined: true,
     waits_for: null,
     members: Object.keys(NODES).sort().map((name) => ({
       node: name, role: NODES[name][0], region: NODES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',

@@ -208,7 +208,7 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     let error = |code, text: &str| Alarm::new(node, Severity::Error, code, text);
     let mut alarms: Vec<Alarm> = of_membership(node, &view.membership);
     let waits = view.membership.waits_for.is_some();
-    // A node that is no member yet cannot acknowledge for a reason that another alarm gives.
+    // The alarm about the membership says why such a node does not acknowledge.
     if !view.acknowledging && !waits {
         let (up, all) = reached(view);
         alarms.push(error("acknowledging", if up > all / 2 {
@@ -296,7 +296,7 @@ fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {
     let error = |code, text: String| Alarm::new(node, Severity::Error, code, text);
     let mut alarms = Vec::new();
     if let Some(why) = &membership.waits_for {
-        alarms.push(error("membership", format!("no member yet: {why}")));
+        alarms.push(error("membership", format!("{}: {why}", membership.describe_waiting())));
     }
     match &membership.replica {
         Some(replica) if replica.failure.is_some() => {
@@ -309,7 +309,7 @@ fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {
                 ),
             ));
         }
-        Some(replica) if !replica.quorum && membership.waits_for.is_none() => alarms.push(error(
+        Some(replica) if !replica.quorum && membership.joined => alarms.push(error(
             "quorum",
             "no quorum: this core reaches no majority of the voters, so no node can join or be declared \
              dead. Start the missing cores"

@@ -229,12 +229,21 @@ pub struct MembershipView {
     pub cluster_uid: Option<String>,
     /// Index of the last change that this node knows. Two nodes with the same index know the same members.
     pub index: u64,
-    /// Reason why this node is no member yet; null once it is.
+    /// True if this node is a member since its last start.
+    pub joined: bool,
+    /// Reason why this node is no member yet, or serves no client as a member. Otherwise null.
     pub waits_for: Option<String>,
     /// Members by name, including this node once it is a member.
     pub members: Vec<MemberView>,
     /// Raft state of this core; null on replicants.
     pub replica: Option<ReplicaView>,
+}
+
+impl MembershipView {
+    /// Describes a node that [waits](Self::waits_for) for something.
+    pub(crate) fn describe_waiting(&self) -> &'static str {
+        if self.joined { "a member that serves no client" } else { "no member yet" }
+    }
 }
 
 /// One node of the cluster.

@@ -39,11 +39,11 @@ pub const SNAPSHOT_PARTS: u64 = 512;
 pub const SHARDS: u64 = 1024;
 
 /// The node has no durable sessions or retained messages of its own with which the shards of a new cluster should
-/// begin. A core offers this with [`SHARDS`].
+/// begin. A core that offers [`SHARDS`] offers either this or [`OWN_STATE`]. Two nodes know the features that both
+/// have. So a core knows what another core offers: the one that it offers itself, or otherwise the other one.
 pub const EMPTY_SHARDS: u64 = 2048;
 
-/// The node has such sessions or messages. A core offers this with [`SHARDS`], and not with [`EMPTY_SHARDS`]. Two nodes
-/// know the features that both have, so two nodes with sessions of their own recognize each other by this.
+/// The node has such sessions or messages. A core that offers [`SHARDS`] offers either this or [`EMPTY_SHARDS`].
 pub const OWN_STATE: u64 = 4096;
 
 /// A core reads Claims that keep ephemeral sessions, in the logs of shards. It offers this with [`SHARDS`].

@@ -71,7 +71,9 @@ pub struct Membership {
     pub founded: u128,
     /// Index of the last change that this node knows.
     pub index: u64,
-    /// Reason why this node does not take part yet.
+    /// True if this incarnation of the node is a member.
+    pub is_member: bool,
+    /// Reason why this node is no member yet, or serves no client as a member.
     pub waits_for: Option<String>,
     /// Members by name, including this node if it belongs to the cluster.
     pub members: Vec<MemberView>,

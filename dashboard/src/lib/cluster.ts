@@ -140,7 +140,8 @@ export const stateOf = (member: MetaMember, membership: Membership) => (membersh
 /** Quorum of the meta group, as the node that answers knows it; `null`: unknown. */
 export function quorum(membership: Membership | null): { good: boolean; text: string } | null {
   if (!membership) return null;
-  if (membership.waits_for) return { good: false, text: `This node is not a member yet: ${membership.waits_for}` };
+  const part = membership.joined ? 'a member that serves no client' : 'not a member yet';
+  if (membership.waits_for) return { good: false, text: `This node is ${part}: ${membership.waits_for}` };
   const replica = membership.replica;
   const known = 'The states and the leader are the last known ones.';
   if (!replica) return membership.stale ? { good: false, text: `No majority of the cores is reachable: this node does not acknowledge QoS 1 and 2, and their publishers wait. ${known}` } : null;

@@ -98,6 +98,8 @@ export interface UnjoinedPeer {
 export interface Membership {
   /** No majority of the cores is reachable: all values are the last known ones. */
   stale: boolean;
+  /** The node is a member since its last start. */
+  joined: boolean;
   waits_for: string | null;
   members: MetaMember[];
   /** `null`: the node is a replicant. */

@@ -250,7 +250,7 @@ fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
 /// Refuses a node that is already a member: an address does not move it to another cluster.
 fn may_join(view: &ClusterView) -> Result<(), Problem> {
     let membership = &view.membership;
-    if membership.waits_for.is_some() || membership.members.is_empty() {
+    if !membership.joined {
         return Ok(());
     }
     if membership.members.iter().all(|member| member.node == view.node) {
@@ -267,7 +267,7 @@ fn may_join(view: &ClusterView) -> Result<(), Problem> {
 
 fn may_leave(view: &ClusterView) -> Result<(), Problem> {
     let membership = &view.membership;
-    if membership.waits_for.is_some() || !membership.members.iter().any(|member| member.node == view.node) {
+    if !membership.joined {
         return Err(Problem::conflict("this node is no member of the cluster yet: stop it"));
     }
     let mut cores =

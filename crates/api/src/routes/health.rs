@@ -73,7 +73,7 @@ async fn ready(state: State) -> (StatusCode, Json<Health>) {
 
 /// Returns the condition that a starting node waits for, and the reason why it may not come.
 fn waits(view: Option<&ClusterView>) -> String {
-    let why = view.map(|view| joining(view).unwrap_or_else(|| unreached(view))).unwrap_or_default();
+    let why = view.map(|view| waiting(view).unwrap_or_else(|| unreached(view))).unwrap_or_default();
     format!("{WAITS}{}{why}", if why.is_empty() { "" } else { "; " })
 }
 
@@ -126,8 +126,8 @@ pub(super) fn stuck(state: &State) -> Option<String> {
 
 /// Returns the name of the state and the reason when the node lacks the confirmation of a majority of cores.
 fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
-    if let Some(why) = joining(view) {
-        return Some(("joining", why));
+    if let Some(why) = waiting(view) {
+        return Some((if view.membership.joined { "waiting" } else { "joining" }, why));
     }
     let mut why = match &view.membership.replica {
         Some(replica) => match &replica.failure {
@@ -154,10 +154,10 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
     Some(("no_quorum", why))
 }
 
-/// Returns the reason why the node is no member of its cluster.
-fn joining(view: &ClusterView) -> Option<String> {
+/// Returns the reason why the node is no member of its cluster, or serves no client as a member.
+fn waiting(view: &ClusterView) -> Option<String> {
     let why = view.membership.waits_for.as_ref()?;
-    Some(format!("this node is no member yet: {why}"))
+    Some(format!("this node is {}: {why}", view.membership.describe_waiting()))
 }
 
 /// Names the cores that this node is not linked to, for people; empty when there are none.

@@ -103,9 +103,14 @@ fn alarms_report_a_missing_quorum_and_the_reason_of_a_node_that_is_no_member() {
     );
     let failed = but(|it| it.replica.as_mut().unwrap().failure = Some("disk on fire".to_owned()));
     has(&failed, "error quorum", "disk on fire. Check its disk and restart it");
-    let waiting = but(|it| it.waits_for = Some("2 of 3 cores have met".to_owned()));
+    let waiting = but(|it| {
+        (it.waits_for, it.joined) = (Some("2 of 3 cores have met".to_owned()), false);
+    });
     has(&waiting, "error membership no member yet: 2 of 3", "");
     has_not(&waiting, "not acknowledging");
+    // A core that votes, and whose sessions are refused.
+    let voter = but(|it| it.waits_for = Some("other sessions".to_owned()));
+    has(&voter, "error membership a member that serves no client: other sessions", "");
     has(
         &of(view()),
         "error acknowledging not acknowledging, though a majority",

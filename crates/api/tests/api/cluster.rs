@@ -90,6 +90,7 @@ fn no_members() -> MembershipView {
         stale: false,
         cluster_uid: None,
         index: 0,
+        joined: false,
         waits_for: None,
         members: Vec::new(),
         replica: None,
@@ -125,6 +126,7 @@ pub fn agreed() -> ClusterView {
         stale: false,
         cluster_uid: Some("00ff".to_owned()),
         index: 40,
+        joined: true,
         waits_for: None,
         members: vec![
             member("a", "core", "alive", true, true),
@@ -321,7 +323,9 @@ fn a_node_leaves_a_cluster_that_can_go_on_without_it() {
     leave(agreed(), json!({"discard": true})).problem(422, "invalid");
     let last = agreed_but(|membership| membership.members[2].state = "suspect");
     assert!(leave(last, json!({})).problem(409, "conflict").contains("nobody to agree"));
-    let none = agreed_but(|membership| drop(membership.members.remove(0)));
+    let refused = agreed_but(|it| it.waits_for = Some("its sessions cannot be merged".to_owned()));
+    assert_eq!(leave(refused, json!({})).status, 202, "it is a member");
+    let none = agreed_but(|it| it.joined = false);
     assert!(leave(none, json!({})).problem(409, "conflict").contains("no member"));
     leave(view(), json!({})).problem(409, "conflict");
     Server::start().write("POST", "/api/v1/cluster/leave", Some(&json!({}))).problem(404, "not-found");
@@ -346,7 +350,11 @@ fn a_node_that_waits_for_its_cluster_accepts_addresses() {
         let body = json!({ "addresses": addresses });
         Server::in_cluster(Some(view)).write("POST", "/api/v1/cluster/join", Some(&body))
     };
-    let waits = || agreed_but(|membership| membership.waits_for = Some("others".to_owned()));
+    let waits = || {
+        agreed_but(|it| {
+            (it.waits_for, it.joined) = (Some("others".to_owned()), false);
+        })
+    };
     assert_eq!(join(waits(), &["h:7883", "[::1]:7883"]).status, 204);
     for bad in ["h", "h:", ":7883", "h:0", "h:70000", "[::1", "h:port"] {
         join(waits(), &[bad]).problem(422, "invalid");
@@ -356,6 +364,8 @@ fn a_node_that_waits_for_its_cluster_accepts_addresses() {
     join(waits(), &[]).problem(422, "invalid");
     join(waits(), &["h:1"; 17]).problem(422, "invalid");
     assert!(join(agreed(), &["h:1"]).problem(409, "conflict").contains("already"));
+    let refused = agreed_but(|it| it.waits_for = Some("its sessions cannot be merged".to_owned()));
+    assert!(join(refused, &["h:1"]).problem(409, "conflict").contains("already"));
     let alone = agreed_but(|membership| membership.members.truncate(1));
     assert!(join(alone, &["h:1"]).problem(409, "conflict").contains("cannot move to another one"));
     assert_eq!(join(cut_off(), &["h:1"]).status, 204);
@@ -387,8 +397,12 @@ fn health_reports_whether_a_majority_of_cores_supports_the_node() {
     quorum(&node(cut_off), 503, "no_quorum", "no majority of the 3 voters");
     let stopped = agreed_but(|it| it.replica.as_mut().unwrap().failure = Some("its disk failed".to_owned()));
     quorum(&node(stopped), 503, "no_quorum", "its disk failed");
-    let waits = agreed_but(|it| it.waits_for = Some("the cores have not met".to_owned()));
-    quorum(&node(waits), 503, "joining", "the cores have not met");
+    let waits = agreed_but(|it| {
+        (it.waits_for, it.joined) = (Some("the cores have not met".to_owned()), false);
+    });
+    quorum(&node(waits), 503, "joining", "no member yet: the cores have not met");
+    let refused = agreed_but(|it| it.waits_for = Some("its sessions cannot be merged".to_owned()));
+    quorum(&node(refused), 503, "waiting", "serves no client: its sessions cannot be merged");
 }
 
 /// A load balancer or a monitor needs no key for that.
@@ -414,7 +428,11 @@ fn health_names_the_cores_that_a_node_does_not_reach() {
     let ready = |view| says(&Server::starting_in_cluster(view), "/health/ready");
     assert!(ready(cut_off()).contains("that the cores agree on; it does not reach a, b"));
     assert!(ready(near()).ends_with("that the cores agree on\""));
-    let waits = agreed_but(|it| it.waits_for = Some("no node was met yet at h:7883".to_owned()));
+    let waits = agreed_but(|it| it.waits_for = Some("no node was met".to_owned()));
+    assert!(ready(waits).contains("agree on; this node is a member that serves no client: no node was met"));
+    let waits = agreed_but(|it| {
+        (it.waits_for, it.joined) = (Some("no node was met yet at h:7883".to_owned()), false);
+    });
     assert!(ready(waits).contains("agree on; this node is no member yet: no node was met yet at h:7883"));
 }
 

@@ -52,6 +52,10 @@ pub struct LeaderState {
     pub(super) dead_since: BTreeMap<NodeId, (Incarnation, Time)>,
     /// Time since which this leader has been able to place the shards for the first time.
     pub(super) may_place_since: Option<Time>,
+    /// Times since which other cores do not answer, while the first placement may have to wait for them.
+    pub(super) silent_since: BTreeMap<NodeId, Time>,
+    /// Cores with sessions of their own for whom the first placement has waited so long that operators are notified.
+    pub(super) awaited: Vec<NodeId>,
     /// Shards that are changing.
     pub(super) changing_shards: BTreeMap<ShardId, ChangingShard>,
     /// Last report, its time, and the leader that it was sent to.
@@ -96,6 +100,8 @@ impl LeaderState {
             unapplied: None,
             dead_since: BTreeMap::new(),
             may_place_since: None,
+            silent_since: BTreeMap::new(),
+            awaited: Vec::new(),
             changing_shards: BTreeMap::new(),
             last_report: None,
         }

@@ -339,13 +339,13 @@ impl Meta {
         self.core.as_ref().map(|core| core.group().id())
     }
 
-    /// Describes why this node does not take part yet, for operators.
+    /// Describes for operators why this node is no member yet, or serves no client as a member.
     pub fn waits_for(&self) -> Option<String> {
         if self.has_other_state() {
             return Some(OTHER_STATE.to_owned());
         }
         if self.is_member() {
-            return None;
+            return self.awaited_sessions();
         }
         Some(if let Some(why) = self.admission.rejection() {
             why.to_owned()
@@ -662,11 +662,13 @@ impl Meta {
         if last.as_ref().is_some_and(|(at, logged)| *logged == what && at.after(LOG_INTERVAL) > now) {
             return;
         }
-        match self.has_other_state() {
-            true => {
-                tracing::error!(node = %self.own.name, "this node takes no part in the shards of the cluster: {what}")
-            }
-            false => tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}"),
+        let node = &*self.own.name;
+        if self.has_other_state() {
+            tracing::error!(node, "this node takes no part in the shards of the cluster: {what}");
+        } else if self.is_member() {
+            tracing::error!(node, "no client is served: {what}");
+        } else {
+            tracing::info!(node, "not yet a member of the cluster: {what}");
         }
         self.logged_waiting = Some((now, what));
     }

@@ -146,6 +146,14 @@ impl Placement {
         self.shards.iter().all(|shard| matches!(&shard.voters[..], [voter] if voter.log() == log))
     }
 
+    /// Returns whether the oldest voters of all shards are in this log. This is so for a core that has founded the
+    /// shards alone, while it has one of its first replicas.
+    pub fn has_oldest_voters(&self, log: CoreLog) -> bool {
+        let voters = || self.shards.iter().flat_map(|shard| &shard.voters);
+        let oldest = voters().map(|voter| voter.since).min();
+        voters().filter(|voter| Some(voter.since) == oldest).all(|voter| voter.log() == log)
+    }
+
     /// Returns whether a node has a replica of some shard, or is about to get or lose one.
     pub fn has_node(&self, node: NodeId) -> bool {
         self.shards.iter().any(|shard| shard.replicas().any(|replica| replica.node == node))

@@ -16,8 +16,9 @@ use super::{Command, LIMIT, Member, Meta, State};
 use crate::config::LeaderPolicy;
 use crate::features::{EMPTY_SHARDS, OWN_STATE, SHARDS};
 
-/// Time for which a leader waits for a core that may have durable sessions of its own, before it places the shards
-/// without them.
+/// Time for which a leader waits for a core that does not answer and may have durable sessions of its own. Then it
+/// places the shards without them. For a core with sessions that answers, the leader waits without end, and notifies
+/// operators after this time.
 const OWN_STATE_WAIT: Duration = Duration::from_secs(30);
 
 /// Reason why a core takes no part in the shards, with advice.
@@ -109,40 +110,72 @@ impl Meta {
             && replica.is_some_and(|replica| first.is_founded_in(CoreLog { node: from, replica }))
     }
 
-    /// Returns whether another core says that it has durable sessions of its own, or may have some as one of an earlier
-    /// version. `None` if that is not known: the core is not reached.
+    /// Returns whether another core announces durable sessions of its own. `None` if that is not known: the core does
+    /// not answer.
     fn announces_own_state(&self, now: Time, core: NodeId) -> Option<bool> {
-        let linked = self.features.get(&core).copied();
-        let features = linked.or_else(|| self.relays.features(now, core))?;
-        match features {
-            _ if features & EMPTY_SHARDS != 0 => Some(false),
-            _ if features & OWN_STATE != 0 => Some(true),
-            // The other one lacks the feature of the two that this one has. Otherwise the relay may lack it.
-            _ => linked.map(|_| self.config.features & EMPTY_SHARDS != 0),
-        }
+        let linked = |core: NodeId| {
+            let common = *self.features.get(&core)?;
+            Some(has_own_state(common, self.config.features & EMPTY_SHARDS != 0))
+        };
+        linked(core).or_else(|| {
+            // The relay reports the features that it has in common with the core.
+            let relay = linked(self.relays.by(now, core)?)?;
+            Some(has_own_state(self.relays.features(now, core)?, !relay))
+        })
     }
 
-    /// Returns whether a core may have durable sessions that are not those of the shards; `None` if that is not known.
-    /// It has none if it votes in a shard already, like the core that has founded the shards.
-    fn may_have_other_state(&self, now: Time, core: CoreLog) -> Option<bool> {
+    /// Returns whether a core has durable sessions that are not those of the shards. `None` if that is not known.
+    fn has_core_other_state(&self, now: Time, core: CoreLog) -> Option<bool> {
         if core.node == self.id {
             return Some(self.has_other_state());
         }
-        let votes = self.placement.as_ref().is_some_and(|placement| {
-            placement.shards().any(|(_, shard)| shard.voters.iter().any(|voter| voter.log() == core))
-        });
-        if votes { Some(false) } else { self.announces_own_state(now, core.node) }
+        let announced = self.announces_own_state(now, core.node);
+        let Some(placement) = &self.placement else { return announced };
+        let votes = placement.shards().any(|(_, shard)| shard.voters.iter().any(|voter| voter.log() == core));
+        match announced {
+            // The core that has founded the shards announces sessions until its next start. Any other core with
+            // sessions refuses the shards, even as a voter: it may have got the sessions after it was chosen.
+            Some(true) => Some(!placement.has_oldest_voters(core)),
+            Some(false) => Some(false),
+            // A voter that was suspected a moment ago counts as one that serves.
+            None => votes.then_some(false),
+        }
     }
 
-    /// Returns whether a core may have durable sessions with which the shards should begin, and may still say so.
+    /// Returns whether the first placement has to wait for the durable sessions of another core. Also notes the cores
+    /// that operators should look at.
     fn awaits_own_state(&mut self, now: Time) -> bool {
-        // Such a core can only say so from the time when the cores can place shards.
+        // Such a core founds the shards only when all cores can place them.
         let since = *self.leader_state.may_place_since.get_or_insert(now);
         let since = since.max(self.leader_state.cores_known_since());
-        // A core that has died may be the one that was to found the shards, and comes back in time.
-        let mut others = self.roster.cores().filter(|(id, core)| *id != self.id && !core.leaves);
-        since.after(OWN_STATE_WAIT) > now
-            && others.any(|(id, _)| self.announces_own_state(now, id) != Some(false))
+        let has_waited_long = since.after(OWN_STATE_WAIT) <= now;
+        let others = self.roster.cores().filter(|(id, core)| *id != self.id && !core.leaves);
+        let announced: BTreeMap<NodeId, Option<bool>> =
+            others.map(|(id, _)| (id, self.announces_own_state(now, id))).collect();
+        // A core that does not answer may be the one that was to found the shards. It may come back in time.
+        let silent_since = &mut self.leader_state.silent_since;
+        silent_since.retain(|id, _| announced.get(id) == Some(&None));
+        let mut is_one_awaited = false;
+        for (id, _) in announced.iter().filter(|(_, announced)| announced.is_none()) {
+            let silent_since = since.max(*silent_since.entry(*id).or_insert(now));
+            is_one_awaited |= silent_since.after(OWN_STATE_WAIT) > now;
+        }
+        let with_state: Vec<NodeId> =
+            announced.iter().filter(|(_, announced)| **announced == Some(true)).map(|(id, _)| *id).collect();
+        let waits = !with_state.is_empty() || is_one_awaited;
+        self.leader_state.awaited = if has_waited_long { with_state } else { Vec::new() };
+        waits
+    }
+
+    /// Describes for operators why the shards have not begun, if this leader waits for the sessions of other cores.
+    pub(super) fn awaited_sessions(&self) -> Option<String> {
+        let name = |id: &NodeId| self.roster.members.get(id).map(|member| &*member.info.name);
+        let names: Vec<&str> = self.leader_state.awaited.iter().filter_map(name).collect();
+        let names = Some(names.join(", ")).filter(|names| !names.is_empty())?;
+        Some(format!(
+            "the cluster waits for the durable sessions and retained messages of {names}: look into the log there. If \
+             they are not needed, start such nodes with empty data directories, one after the other"
+        ))
     }
 
     /// Returns whether this core has durable sessions of its own, and the shards of the cluster have other ones.
@@ -166,6 +199,7 @@ impl Meta {
 
     /// Returns the next command of this leader about the placement.
     pub(super) fn next_placement(&mut self, now: Time) -> Option<Command> {
+        self.leader_state.awaited.clear();
         let is_adopted = self.adopted().is_some_and(|adopted| adopted & SHARDS != 0);
         if !is_adopted || !self.knows_cores(now) || !self.has_quorum(now) {
             return None;
@@ -219,15 +253,25 @@ impl Meta {
                 let since = self.leader_state.dead_since.get(&log.node).map_or(now, |(_, since)| *since);
                 if since.after(self.config.replace_after) <= now { Standing::Lost } else { Standing::Away }
             }
-            State::Alive if member.leaves => Standing::Leaves,
-            State::Alive => match self.may_have_other_state(now, log) {
+            State::Alive => match self.has_core_other_state(now, log) {
+                Some(true) => Standing::Refused,
+                _ if member.leaves => Standing::Leaves,
                 Some(false) => Standing::Serves,
-                // It gets no replicas, and loses one that an earlier leader has planned.
-                Some(true) => Standing::Leaves,
                 None => Standing::Away,
             },
             State::Suspect(_) => Standing::Away,
         })
+    }
+}
+
+/// Returns whether a core has durable sessions of its own. `common` are the features that it has in common with another
+/// core. `is_other_empty` says whether that one has none.
+fn has_own_state(common: u64, is_other_empty: bool) -> bool {
+    match common {
+        _ if common & EMPTY_SHARDS != 0 => false,
+        _ if common & OWN_STATE != 0 => true,
+        // Each core offers one of the two features, so they offer different ones.
+        _ => is_other_empty,
     }
 }
 

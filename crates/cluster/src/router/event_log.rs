@@ -352,7 +352,8 @@ impl ClusterRouter {
 
     /// Describes why no majority of the cores lets this node acknowledge.
     fn not_fresh_for(&self, now: Time) -> String {
-        if let Some(why) = self.membership.meta.waits_for() {
+        let meta = &self.membership.meta;
+        if let Some(why) = meta.waits_for().filter(|_| !meta.is_member()) {
             return why;
         }
         let cores = || self.peers.values().filter(|peer| peer.is_core());

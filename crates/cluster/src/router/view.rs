@@ -100,6 +100,7 @@ impl ClusterRouter {
             is_stale: !has_quorum,
             founded: roster.founded,
             index: roster.index,
+            is_member: meta.is_member(),
             waits_for: meta.waits_for(),
             members,
             replica,

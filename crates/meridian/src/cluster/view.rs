@@ -88,6 +88,7 @@ fn membership(membership: &Membership) -> MembershipView {
         stale: membership.is_stale,
         cluster_uid: (membership.founded != 0).then(|| format!("{:032x}", membership.founded)),
         index: membership.index,
+        joined: membership.is_member,
         waits_for: membership.waits_for.clone(),
         members: membership.members.iter().map(member).collect(),
         replica: membership.replica.as_ref().map(replica),

@@ -2,8 +2,8 @@
 //!
 //! A shard is changed for one of four reasons, in this order:
 //!
-//! 1. A voter is lost, or its core leaves. Another core replaces it. Without another core, only a voter whose core is
-//!    no member any more, or leaves, is removed, and only if a majority of the others answers.
+//! 1. A voter is lost, or its core leaves or is refused. Another core replaces it. Without another core, only a voter
+//!    whose core is no member any more, leaves or is refused is removed, and only if a majority of the others answers.
 //! 2. The shard has fewer replicas than wanted, and another core can take one.
 //! 3. One region has at least two replicas more than another one that can take one of them.
 //! 4. One core has at least two replicas more than another core that can take one of them. The replicas of the shard
@@ -42,8 +42,11 @@ pub enum Standing {
     Serves,
     /// The core may be unreachable, or has been dead for a short time. It keeps its replicas and gets none.
     Away,
-    /// The core leaves the cluster, or cannot take part in the shards: it still answers, and its replicas go.
+    /// The core leaves the cluster: it still answers, and its replicas go.
     Leaves,
+    /// The core takes no part in the shards, because it has sessions of its own. A replica that was placed there does
+    /// not answer, and goes.
+    Refused,
     /// The core has been dead for so long that its replicas are replaced. It is still a member.
     Lost,
 }
@@ -164,7 +167,8 @@ impl<'a> Planner<'a> {
     /// Returns whether a majority of the voters is lost, of the present ones or of those that the shard should have.
     fn has_lost_majority(&self, shard: &ShardPlacement) -> bool {
         let is_left = |replica: &&ShardReplica| {
-            self.standing(replica.log()).is_some_and(|standing| standing != Standing::Lost)
+            let standing = self.standing(replica.log());
+            standing.is_some_and(|standing| !matches!(standing, Standing::Lost | Standing::Refused))
         };
         let is_lost = |voters: &[ShardReplica]| voters.iter().filter(is_left).count() <= voters.len() / 2;
         is_lost(&shard.voters) || is_lost(&shard.target())
@@ -241,7 +245,8 @@ impl<'a> Planner<'a> {
         going.sort_by_key(|voter| self.standing(voter.log()).map(|standing| standing == Standing::Leaves));
         going.into_iter().find_map(|voter| {
             let add = self.candidate(shard, Some(voter));
-            let is_over = self.standing(voter.log()).is_none_or(|standing| standing == Standing::Leaves);
+            let goes = |standing| matches!(standing, Standing::Leaves | Standing::Refused);
+            let is_over = self.standing(voter.log()).is_none_or(goes);
             let may_go = add.is_some() || is_over && self.has_majority_without(shard, voter);
             may_go.then(|| self.step(id, add, Some(voter)))
         })

@@ -256,3 +256,19 @@ fn a_replica_that_is_added_again_is_another_one() {
     let late = apply(9, PlacementCommand::Move(ShardMove { version: 8, ..remove }));
     assert_eq!(late, again, "it is about the first one");
 }
+
+#[test]
+fn a_core_that_has_founded_the_shards_alone_has_the_oldest_voters() {
+    let voters =
+        |voters: &[ShardReplica]| ShardPlacement { voters: voters.to_vec(), ..ShardPlacement::default() };
+    let has_oldest = |shards: Vec<ShardPlacement>, node, number| {
+        Placement { shards, ..placement() }.has_oldest_voters(log(node, number))
+    };
+    let alone = [replica(A, 1, 5), replica(B, 2, 7)];
+    let shards = || vec![voters(&alone), voters(&alone[..1]), voters(&[replica(B, 2, 9)])];
+    assert!(has_oldest(shards(), A, 1));
+    assert!(!has_oldest(shards(), B, 2));
+    assert!(!has_oldest(shards(), A, 3), "its log is another one");
+    let together = || vec![voters(&[replica(A, 1, 5), replica(B, 2, 5)]), voters(&alone)];
+    assert!(!has_oldest(together(), A, 1) && !has_oldest(together(), B, 2));
+}

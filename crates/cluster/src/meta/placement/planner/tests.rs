@@ -86,8 +86,9 @@ impl Model {
 
     /// Returns whether a majority of the voters is gone, or has been dead for long.
     fn is_lost(&self, shard: &ShardPlacement) -> bool {
-        let is_left =
-            |voter: &&ShardReplica| self.standing(voter.log()).is_some_and(|it| it != Standing::Lost);
+        let is_left = |voter: &&ShardReplica| {
+            !matches!(self.standing(voter.log()), None | Some(Standing::Lost | Standing::Refused))
+        };
         let is_lost = |voters: &[ShardReplica]| 2 * voters.iter().filter(is_left).count() <= voters.len();
         is_lost(&shard.voters) || is_lost(&shard.target())
     }
@@ -168,7 +169,7 @@ impl Model {
             }
             Some(removed) if step.add.is_none() => {
                 assert!(
-                    matches!(self.standing(removed.log()), None | Some(Standing::Leaves)),
+                    matches!(self.standing(removed.log()), None | Some(Standing::Leaves | Standing::Refused)),
                     "it may come back"
                 );
                 assert!(self.free(shard, Some(removed)).is_empty(), "another core can replace it");
@@ -195,7 +196,8 @@ impl Model {
             for voter in &shard.voters {
                 let free = self.free(shard, Some(*voter));
                 assert!(self.stays(voter.log()) || free.is_empty(), "{id:?} keeps {voter:?}");
-                let is_over = matches!(self.standing(voter.log()), None | Some(Standing::Leaves));
+                let is_over =
+                    matches!(self.standing(voter.log()), None | Some(Standing::Leaves | Standing::Refused));
                 let others: Vec<_> = shard.voters.iter().copied().filter(|it| it != voter).collect();
                 assert!(!is_over || !self.agree(&others), "{id:?} keeps {voter:?}");
                 for added in free {
@@ -306,6 +308,7 @@ impl Model {
             9 => drop(self.change_groups(|_| true)),
             10 => drop(self.report()),
             11 => drop(self.wait()),
+            12 if serving > 1 => self.cores[at].standing = Standing::Refused,
             _ => {
                 if let Some(step) = self.plan() {
                     self.begin(&step);
@@ -320,7 +323,7 @@ proptest! {
 
     #[test]
     fn every_step_follows_the_rules_and_the_steps_end(
-        events in vec((0..17_u8, any::<u8>()), 0..80),
+        events in vec((0..18_u8, any::<u8>()), 0..80),
         replicas in 1..=5_u8,
         regions in 1..=3_u8,
     ) {
@@ -592,4 +595,15 @@ fn a_core_that_leaves_is_replaced_when_the_others_cannot_agree_without_it() {
     assert_eq!((again.shard, again.add, again.remove), (step.shard, joined, step.remove));
     model.begin(&again);
     assert!(model.finish());
+}
+
+/// The replicas of a refused core do not answer. So the shard does not change without a majority of the others.
+#[test]
+fn a_refused_core_loses_its_replicas_if_a_majority_answers_without_it() {
+    let mut model = Model::new(3, 1);
+    model.cores[2].standing = Standing::Refused;
+    let step = model.plan().expect("two of three answer");
+    assert_eq!((step.add, step.remove.map(|removed| removed.log())), (None, Some(model.cores[2].log)));
+    model.cores[1].standing = Standing::Refused;
+    assert_eq!(model.plan(), None, "one of three answers");
 }

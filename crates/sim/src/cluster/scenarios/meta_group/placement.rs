@@ -254,7 +254,65 @@ fn the_sessions_of_two_cores_are_not_mixed() {
             scenario.assert_refused(refused);
             scenario.until("it is back", |scenario| scenario.meta(refused).is_some_and(Meta::is_member));
         }
+        scenario.orders(refused, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
+        scenario.until("it has left", |scenario| scenario.members(other) == 3);
     }
+}
+
+/// A core with sessions answers, and does not found the shards. They wait, and the leader says for which core. It is
+/// the same when the two reach each other only by a relay.
+#[test]
+fn shards_wait_without_end_for_a_core_with_sessions_that_answers() {
+    for is_relayed in [false, true] {
+        let mut scenario = Scenario::of_first(SEED, plan(Duration::from_millis(5)), |_| None, 0);
+        let of_node = |node| if node == 2 { cluster::OWN_STATE } else { cluster::EMPTY_SHARDS };
+        for node in 0..3 {
+            scenario.cluster.members[node].always |= cluster::SHARDS | cluster::RELAYS | of_node(node);
+            scenario.restart(node);
+        }
+        let placed = |scenario: &Scenario| {
+            (0..3).filter(|node| scenario.meta(*node).is_some_and(|meta| meta.placement().is_some())).count()
+        };
+        // Without a key for its sessions, the third core founds nothing itself.
+        let lead = RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(0)));
+        scenario.orders(0, lead);
+        scenario.until("it leads", |scenario| scenario.leaders(0..3) == [Some(id(0)); 3]);
+        if is_relayed {
+            scenario.part(0, 2);
+        }
+        scenario.run_for(20 * SECOND);
+        let waits = |scenario: &Scenario| scenario.meta(0).and_then(Meta::waits_for);
+        assert_eq!((placed(&scenario), waits(&scenario)), (0, None), "it says so only after a while");
+        scenario.run_for(100 * SECOND);
+        assert_eq!((scenario.leader(), scenario.link(0, 2).0), (0, !is_relayed));
+        assert_eq!(placed(&scenario), 0);
+        let why = waits(&scenario).expect("it says why the shards have not begun");
+        assert!(why.contains("messages of n2:") && why.contains("empty data"), "{why}");
+        // A restart is no reason to begin without it.
+        scenario.restart(2);
+        scenario.run_for(10 * SECOND);
+        assert_eq!(placed(&scenario), 0);
+        // It loses its sessions.
+        scenario.cluster.members[2].always ^= cluster::OWN_STATE | cluster::EMPTY_SHARDS;
+        scenario.restart(2);
+        scenario.until("shards are placed", |scenario| placed(scenario) == 3);
+        assert_eq!(waits(&scenario), None);
+    }
+}
+
+/// A core is a voter of shards, and has got sessions of its own meanwhile. It refuses the shards, and is replaced.
+#[test]
+fn a_voter_of_shards_whose_sessions_are_refused_does_not_count_as_serving() {
+    let mut scenario = placed(1, |_| ());
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+    // The core itself does not know in this test that it has sessions. So it must not lead.
+    let lead = RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(0)));
+    scenario.orders(0, lead);
+    scenario.until("it leads", |scenario| scenario.leaders(0..3) == [Some(id(0)); 3]);
+    scenario.cluster.members[2].always ^= cluster::OWN_STATE | cluster::EMPTY_SHARDS;
+    scenario.restart(2);
+    scenario.cluster.start(4);
+    scenario.until_shared_by(&[0, 1, 4], &[REPLICANT]);
 }
 
 /// A core is dead, and has no replicas any more. When a second one dies, the first is not chosen, although it has the
