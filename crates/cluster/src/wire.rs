@@ -54,6 +54,10 @@ use crate::questions::Part;
 
 pub const VERSION: u8 = 1;
 
+const SHARD: u8 = 26;
+const TO_SHARD: u8 = 27;
+const TO_WORKER: u8 = 28;
+
 /// Writers whose changes a node requests from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeedScope {
@@ -250,9 +254,9 @@ impl PeerMessage<'_> {
                 out.push(24);
                 out.extend(address.as_bytes());
             }
-            Self::Shard { shard, frame } => put_numbered(26, *shard, frame, &mut out),
-            Self::ToShard { shard, frame } => put_numbered(27, *shard, frame, &mut out),
-            Self::ToWorker { worker, frame } => put_numbered(28, *worker, frame, &mut out),
+            Self::Shard { shard, frame } => put_numbered(SHARD, *shard, frame, &mut out),
+            Self::ToShard { shard, frame } => put_numbered(TO_SHARD, *shard, frame, &mut out),
+            Self::ToWorker { worker, frame } => put_numbered(TO_WORKER, *worker, frame, &mut out),
             Self::Leads { shard, term } => put_numbered(29, *shard, &term.to_le_bytes(), &mut out),
             Self::Follows { shard, term } => put_numbered(30, *shard, &term.to_le_bytes(), &mut out),
             Self::SettleShard { shard, position } => {
@@ -435,11 +439,32 @@ pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
     })
 }
 
-/// Appends a kind, the number of a shard or worker, and the rest, in one allocation: frames may be large.
+/// Number of bytes before the frame of a [`PeerMessage::Shard`], [`PeerMessage::ToShard`] or [`PeerMessage::ToWorker`].
+pub const HEAD: usize = 3;
+
+/// Bytes before the frame of a [`PeerMessage::Shard`].
+pub fn shard_head(shard: u16) -> [u8; HEAD] {
+    numbered_head(SHARD, shard)
+}
+
+/// Bytes before the frame of a [`PeerMessage::ToShard`].
+pub fn to_shard_head(shard: u16) -> [u8; HEAD] {
+    numbered_head(TO_SHARD, shard)
+}
+
+/// Bytes before the frame of a [`PeerMessage::ToWorker`].
+pub fn to_worker_head(worker: u16) -> [u8; HEAD] {
+    numbered_head(TO_WORKER, worker)
+}
+
+fn numbered_head(kind: u8, number: u16) -> [u8; HEAD] {
+    let [low, high] = number.to_le_bytes();
+    [kind, low, high]
+}
+
+/// Appends a kind, the number of a shard or worker, and the rest.
 fn put_numbered(kind: u8, number: u16, rest: &[u8], out: &mut Vec<u8>) {
-    out.reserve_exact(3 + rest.len());
-    out.push(kind);
-    out.extend(number.to_le_bytes());
+    out.extend(numbered_head(kind, number));
     out.extend(rest);
 }
 

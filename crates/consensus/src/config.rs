@@ -65,6 +65,10 @@ pub struct Config {
     /// True if the owner keeps what its state needs of the entries in a segment of the log that is to be freed. See
     /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).
     pub keeps_bodies: bool,
+    /// Bytes at the beginning of each frame that the replica sends
+    /// ([`Replica::poll_transmit`](crate::Replica::poll_transmit)). By these, its owner can tell such frames from its
+    /// other frames, and need not copy them. The owner removes them from a frame that it receives.
+    pub frame_prefix: &'static [u8],
     pub seed: u64,
 }
 
@@ -85,6 +89,7 @@ impl Config {
             waiting_max: 4096,
             save_committed_after: 0,
             keeps_bodies: false,
+            frame_prefix: &[],
             seed,
         }
     }

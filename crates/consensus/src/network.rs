@@ -35,6 +35,7 @@ pub struct Transmit {
 pub(crate) struct Calls {
     group: LogGroup,
     own: ReplicaId,
+    prefix: &'static [u8],
     count: u32,
     piece_bytes: usize,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
@@ -76,6 +77,7 @@ impl Network {
         let calls = Calls {
             group: config.group,
             own: config.id,
+            prefix: config.frame_prefix,
             count: config.seed as u32,
             piece_bytes: config.snapshot_piece_bytes.max(1),
             waiting: BTreeMap::new(),
@@ -110,7 +112,8 @@ impl Network {
     fn send(&self, node: NodeId, to: ReplicaId, call: u32, body: Body) {
         let mut calls = sync::lock(&self.0);
         let message = Message { group: calls.group, to, from: calls.own, call, body };
-        calls.out.push_back(Transmit { to: node, frame: encode(&message) });
+        let frame = encode(calls.prefix, &message);
+        calls.out.push_back(Transmit { to: node, frame });
     }
 
     pub fn answer(&self, node: NodeId, question: &(ReplicaId, u32), body: Body) {

@@ -224,7 +224,7 @@ fn sent(replica: &mut Replica) -> Vec<(u32, Body)> {
 /// Passes a message of the other replica.
 fn receive(replica: &mut Replica, call: u32, body: Body) {
     let message = Message { group: GROUP, to: OWN, from: OTHER, call, body };
-    replica.receive(node(OTHER), &wire::encode(&message));
+    replica.receive(node(OTHER), &wire::encode(b"", &message));
 }
 
 fn node(replica: ReplicaId) -> NodeId {

@@ -43,6 +43,8 @@ use crate::raft_types::{
 
 /// First byte of a payload that is a command.
 const COMMAND: u8 = 1;
+/// Number of bytes of an entry with a command, without the command.
+const ENTRY_HEAD: usize = 16 + 4 + 1;
 
 /// A message, with its sender and receiver.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,8 +143,18 @@ impl Body {
     }
 }
 
-pub(crate) fn encode(message: &Message) -> Vec<u8> {
-    let mut out = Vec::with_capacity(64);
+/// Encodes a message after a prefix.
+pub(crate) fn encode(prefix: &[u8], message: &Message) -> Vec<u8> {
+    // With the right capacity, a long message is not copied while it grows.
+    let long: usize = match &message.body {
+        Body::Append(append) => {
+            append.entries.iter().map(|entry| ENTRY_HEAD + command_bytes(&entry.payload)).sum()
+        }
+        Body::Snapshot(piece) => 256 + piece.bytes.len(),
+        _ => 0,
+    };
+    let mut out = Vec::with_capacity(prefix.len() + 96 + long);
+    out.extend(prefix);
     out.extend(message.group.0.to_le_bytes());
     out.extend(message.to.0.to_le_bytes());
     out.extend(message.from.0.to_le_bytes());
@@ -635,7 +647,8 @@ mod tests {
     fn messages_have_these_bytes() {
         for (body, golden) in messages() {
             let message = message(body);
-            let bytes = encode(&message);
+            let bytes = encode(b"", &message);
+            assert_eq!(encode(b"ab", &message), [b"ab", &bytes[..]].concat());
             assert_eq!(hex(&bytes[..22]), "01000200000000000000030000000000000004000000");
             assert_eq!(hex(&bytes[22..]), golden.replace(char::is_whitespace, ""), "{message:?}");
             assert_eq!(decode(&bytes), Some(message));
@@ -679,7 +692,7 @@ mod tests {
     #[test]
     fn decoding_never_panics() {
         for (body, _) in messages() {
-            let bytes = encode(&message(body));
+            let bytes = encode(b"", &message(body));
             for length in 0..bytes.len() {
                 let _ = decode(&bytes[..length]);
             }

@@ -65,7 +65,7 @@ fn main() {
     for round in 0..count.div_ceil(batch) {
         for index in 0..batch {
             let lane = Lane::assured((round + index) as u8);
-            dials.mesh.send(now, dials.peer, lane, frame.clone()).expect("there is room");
+            dials.mesh.send(now, dials.peer, lane, frame.clone().into()).expect("there is room");
         }
         carry(now, &mut dials, &mut accepts, accepted);
         carry(now, &mut accepts, &mut dials, connection);

@@ -14,6 +14,7 @@ mod channel;
 mod config;
 mod counters;
 mod error;
+mod frame;
 mod handshake;
 mod lane;
 mod link;
@@ -29,6 +30,7 @@ mod wire;
 pub use config::{BufferMax, Config};
 pub use counters::{ClassCounters, Counters};
 pub use error::{PeerError, Refusal, Refused};
+pub use frame::Frame;
 pub use handshake::{
     CHANNELS_MAX, DESCRIPTOR_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION,
     VERSION_MIN, is_handshake,

@@ -6,6 +6,7 @@ use crate::channel::Channel;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::error::{PeerError, Refused};
+use crate::frame::Frame;
 use crate::handshake::{Established, LinkId};
 use crate::lane::{Class, Lane, Lanes};
 use crate::mutation::{Mutation, mutated};
@@ -176,7 +177,7 @@ impl Link {
     ///
     /// # Errors
     /// [`Refused`] when there is no room; the caller decides what to do.
-    pub fn send(&mut self, now: Time, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
+    pub fn send(&mut self, now: Time, lane: Lane, frame: Frame) -> Result<u64, Refused> {
         let class = lane.class();
         let (held, length) = (self.held[class as usize], frame.len());
         let refused = if length > FRAME_MAX as usize {

@@ -24,6 +24,7 @@ pub use event::{ConnectionId, Demand, MeshEvent};
 pub use peer::PeerStatus;
 
 use crate::error::Refused;
+use crate::frame::Frame;
 use crate::handshake::{CHANNELS_MAX, DESCRIPTOR_MAX, Handshake, Identity, LinkId, Secret};
 use crate::lane::Lane;
 use crate::link::{Credit, Event, Link};
@@ -252,7 +253,7 @@ impl Mesh {
     ///
     /// # Errors
     /// [`Refused`] when there is no room, [`Refused::Down`] also when there is no such peer.
-    pub fn send(&mut self, now: Time, peer: NodeId, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
+    pub fn send(&mut self, now: Time, peer: NodeId, lane: Lane, frame: Frame) -> Result<u64, Refused> {
         let known = self.peers.get_mut(&peer).ok_or(Refused::Down)?;
         let number = known.link.send(now, lane, frame)?;
         mark(peer, known, &mut self.writable, &mut self.peers_with_events);

@@ -1,8 +1,7 @@
 use std::collections::VecDeque;
 
-use bytes::Bytes;
-
 use crate::error::PeerError;
+use crate::frame::Frame;
 use crate::lane::Lane;
 use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
@@ -35,14 +34,14 @@ pub struct Sending {
 
 #[derive(Debug)]
 struct Waiting {
-    frame: Bytes,
+    frame: Frame,
     since: Time,
 }
 
 /// A frame that is to be written now.
 pub struct Written {
     pub number: u64,
-    pub frame: Bytes,
+    pub frame: Frame,
     /// True when it was written before, to a channel that was lost.
     pub is_again: bool,
 }
@@ -109,7 +108,7 @@ impl Sending {
     }
 
     /// Accepts a frame, and returns its number.
-    pub fn push(&mut self, now: Time, frame: Bytes) -> u64 {
+    pub fn push(&mut self, now: Time, frame: Frame) -> u64 {
         self.held += frame.len() as u64;
         self.frames.push_back(Waiting { frame, since: now });
         self.end() - 1
@@ -250,6 +249,8 @@ impl Sending {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     /// Two connections with one number are made at once, and the ends attach them in different orders. The peer has
@@ -260,12 +261,12 @@ mod tests {
         let resume_point = |next| ResumePoint { lane: Lane::CONTROL, next, offset: next, limit: 100 };
         sending.resume(&resume_point(0)).expect("it begins");
         for _ in 0..3 {
-            sending.push(Time::default(), Bytes::from_static(b"x"));
+            sending.push(Time::default(), Bytes::from_static(b"x").into());
             assert!(sending.write().is_some());
         }
         assert_eq!(sending.resume(&resume_point(1)), Ok(2), "as lost as it seems");
         assert_eq!(sending.resume(&resume_point(3)), Ok(0));
-        assert_eq!(sending.push(Time::default(), Bytes::from_static(b"x")), 3);
+        assert_eq!(sending.push(Time::default(), Bytes::from_static(b"x").into()), 3);
         assert_eq!(sending.write().map(|written| written.number), Some(3));
         sending.check_invariants();
     }

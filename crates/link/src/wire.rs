@@ -14,6 +14,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::error::PeerError;
+use crate::frame::Frame;
 use crate::lane::Lane;
 use crate::output::Output;
 use crate::time::Time;
@@ -188,8 +189,11 @@ fn header(kind: u8, lane: u8, length: u32, number: u32) -> [u8; HEADER] {
     header
 }
 
-pub fn put_frame(lane: Lane, number: u64, frame: &Bytes, out: &mut Output) {
-    out.put_frame(&header(FRAME, lane.byte(), frame.len() as u32, number as u32), frame);
+pub fn put_frame(lane: Lane, number: u64, frame: &Frame, out: &mut Output) {
+    let (head, mut before) = (frame.head(), [0; HEADER + Frame::HEAD_MAX]);
+    before[..HEADER].copy_from_slice(&header(FRAME, lane.byte(), frame.len() as u32, number as u32));
+    before[HEADER..HEADER + head.len()].copy_from_slice(head);
+    out.put_frame(&before[..HEADER + head.len()], frame.body());
 }
 
 pub fn put_acknowledged(lane: Lane, next: u64, limit: u64, out: &mut Output) {
@@ -236,7 +240,13 @@ mod tests {
         vec![
             (
                 Record::Frame { lane: Lane::assured(2), number: 7, frame: frame.clone() },
-                bytes_of(|out| put_frame(Lane::assured(2), (1 << 32) + 7, &frame, out)),
+                bytes_of(|out| put_frame(Lane::assured(2), (1 << 32) + 7, &frame.clone().into(), out)),
+            ),
+            (
+                Record::Frame { lane: Lane::assured(2), number: 7, frame: frame.clone() },
+                bytes_of(|out| {
+                    put_frame(Lane::assured(2), 7, &Frame::new(b"hel", frame.slice(3..)), out);
+                }),
             ),
             (
                 Record::Acknowledged { lane: Lane::CLAIMS, next: 1, limit: 2 },
@@ -258,11 +268,11 @@ mod tests {
             .map(str::to_owned);
         let found: Vec<String> = all()
             .iter()
-            .take(2)
+            .take(3)
             .map(|(_, bytes)| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
             .collect();
-        assert_eq!(found[0], golden[0]);
-        assert_eq!(found[1], golden[1].clone() + "0100000000000000" + "0200000000000000");
+        assert_eq!((&found[0], &found[1]), (&golden[0], &golden[0]), "a head makes no difference");
+        assert_eq!(found[2], golden[1].clone() + "0100000000000000" + "0200000000000000");
     }
 
     #[test]

@@ -265,6 +265,7 @@ impl ShardAgreement {
             group: log_group(shard),
             save_committed_after: SAVE_COMMITTED_AFTER,
             keeps_bodies: true,
+            frame_prefix: ShardFrame::REPLICA,
             ..config
         };
         let now = link_time(now);
@@ -530,8 +531,8 @@ impl ShardAgreement {
             self.steps.push_back(Step::Vacate(vacate));
         }
         while let Some(transmit) = self.replica.poll_transmit() {
-            let bytes = ShardFrame::Replica(&transmit.frame).encode();
-            self.frames.push_back(Frame { to: transmit.to.0, bytes });
+            // The frame begins with [`ShardFrame::REPLICA`] already.
+            self.frames.push_back(Frame { to: transmit.to.0, bytes: transmit.frame });
         }
     }
 

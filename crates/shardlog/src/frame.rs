@@ -41,12 +41,14 @@ pub struct Piece<'a> {
 }
 
 impl<'a> ShardFrame<'a> {
+    /// Bytes before a frame of the Raft group, in [`Self::Replica`].
+    pub const REPLICA: &'static [u8] = &[0];
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Self::Replica(frame) => {
-                out.reserve_exact(1 + frame.len());
-                out.push(0);
+                out.extend_from_slice(Self::REPLICA);
                 out.extend_from_slice(frame);
             }
             Self::Fetch { number, keys } => {

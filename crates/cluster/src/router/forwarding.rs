@@ -46,8 +46,8 @@ impl ClusterRouter {
             self.counters.copies_requested += 1;
             self.peers.values_mut().for_each(|peer| peer.needs_copy_request = true);
         }
-        for (shard, frame) in &agreement_frames {
-            self.send_agreement_frame(now, *shard, frame);
+        for (shard, frame) in agreement_frames {
+            self.send_agreement_frame(now, shard, frame);
         }
         self.shards_led(now, worker, leads);
         for frame in &shard_frames {
@@ -108,7 +108,7 @@ impl ClusterRouter {
         let those: Vec<NodeId> =
             self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();
         for id in those {
-            if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone()).is_err() {
+            if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone().into()).is_err() {
                 // A copy does not keep the rest of this turn's buffer in memory.
                 let frame = Bytes::copy_from_slice(frame);
                 self.queue_copy(id, RetainedCopy { lane, frame, waits: None });
@@ -148,7 +148,7 @@ impl ClusterRouter {
                 && let Some(peer) = self.peers.get_mut(&id)
                 && let Some(copy) = peer.backlog.front()
             {
-                let sent = self.mesh.send(now, id, copy.lane, copy.frame.clone());
+                let sent = self.mesh.send(now, id, copy.lane, copy.frame.clone().into());
                 if matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
                     break;
                 }
@@ -224,7 +224,7 @@ impl ClusterRouter {
             frame = smaller.unwrap_or(frame);
         }
         let again = (mutated(Mutation::GiveTwice) && forward.for_group).then(|| frame.clone());
-        let sent = self.mesh.send(now, id, lane, frame);
+        let sent = self.mesh.send(now, id, lane, frame.into());
         if let Some(frame) = again {
             self.forward_again(id, lane, frame);
         }
@@ -318,7 +318,7 @@ impl ClusterRouter {
 
     /// Forwards a message again: a fault for the simulator only.
     fn forward_again(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
-        if self.mesh.send(self.now, to, lane, frame).is_err() {
+        if self.mesh.send(self.now, to, lane, frame.into()).is_err() {
             self.counters.dropped_qos0 += 1;
         }
     }

@@ -462,12 +462,17 @@ impl ClusterRouter {
     /// Sends a message that is not buffered if the link has no room: its content is repeated.
     fn send_message(&mut self, now: Time, to: NodeId, lane: Lane, message: &PeerMessage<'_>) -> bool {
         let frame = self.packed(to, message.encode().into());
-        self.mesh.send(now, to, lane, frame).is_ok()
+        self.mesh.send(now, to, lane, frame.into()).is_ok()
+    }
+
+    /// Returns whether large frames are packed for a peer.
+    fn packs_for(&self, to: NodeId) -> bool {
+        self.peers.get(&to).is_some_and(|peer| peer.packs)
     }
 
     /// Returns a frame as it is sent to a peer.
     fn packed(&mut self, to: NodeId, frame: Bytes) -> Bytes {
-        if self.peers.get(&to).is_none_or(|peer| !peer.packs) {
+        if !self.packs_for(to) {
             return frame;
         }
         let packed = packing::pack(&frame);

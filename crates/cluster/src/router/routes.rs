@@ -508,7 +508,7 @@ impl ClusterRouter {
                     self.counters.count_packed(&frame, packed.as_ref());
                     frame = packed.unwrap_or(frame);
                 }
-                match self.mesh.send(now, *id, Lane::ROUTES, frame) {
+                match self.mesh.send(now, *id, Lane::ROUTES, frame.into()) {
                     Ok(number) => {
                         let is_own = delta.writer == own;
                         peer.is_copied |= is_own && delta.copy != CopyPart::No;

@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use broker::peers::{Leader, Port, ShardFrame};
 use broker::{Node, PeerFrame, SHARDS, ShardId, StoreEvent, WorkerId};
 use bytes::Bytes;
-use link::{Class, Credit, Lane, NodeId, Refused, Time};
+use link::{Class, Credit, Frame, Lane, NodeId, Refused, Time};
 
 use super::ClusterRouter;
 use crate::features;
 use crate::wire::{self, PeerMessage};
 
 /// Length of the header of a frame between a worker and a shard: see [`PeerMessage`].
-const HEADER: usize = 3;
-const _: () = assert!(ShardFrame::BYTES_MAX + HEADER <= link::FRAME_MAX as usize);
+const _: () = assert!(ShardFrame::BYTES_MAX + wire::HEAD <= link::FRAME_MAX as usize);
 
 /// Leaders of shards, and the traffic of each worker with each peer.
 ///
@@ -272,12 +271,11 @@ impl ClusterRouter {
             }
             return;
         }
-        let message = match port {
-            Port::Shard(shard) => PeerMessage::ToShard { shard: shard.0, frame: bytes },
-            Port::Worker(worker) => PeerMessage::ToWorker { worker: worker.0, frame: bytes },
+        let head = match port {
+            Port::Shard(shard) => wire::to_shard_head(shard.0),
+            Port::Worker(worker) => wire::to_worker_head(worker.0),
         };
-        let encoded = self.packed(id, message.encode().into());
-        match self.mesh.send(now, id, Lane::requests(worker.0), encoded) {
+        match self.send_with_head(now, id, Lane::requests(worker.0), head, bytes.clone()) {
             Ok(_) => {}
             // The same would happen to it again.
             Err(Refused::TooLarge { length }) => {
@@ -292,11 +290,28 @@ impl ClusterRouter {
     }
 
     /// Sends a frame of a replica to another one. A frame without room is dropped: its sender repeats it.
-    pub(super) fn send_agreement_frame(&mut self, now: Time, shard: ShardId, frame: &broker::Frame) {
-        let (id, message) = (NodeId(frame.to), PeerMessage::Shard { shard: shard.0, frame: &frame.bytes });
+    pub(super) fn send_agreement_frame(&mut self, now: Time, shard: ShardId, frame: broker::Frame) {
+        let (id, head) = (NodeId(frame.to), wire::shard_head(shard.0));
         if self.can(id, features::SHARDS) {
-            self.send_message(now, id, Lane::agreement(shard.0), &message);
+            // The sender repeats it.
+            let _ = self.send_with_head(now, id, Lane::agreement(shard.0), head, frame.bytes.into());
         }
+    }
+
+    /// Sends a frame after its head. The frame is not copied, unless it is packed.
+    fn send_with_head(
+        &mut self,
+        now: Time,
+        to: NodeId,
+        lane: Lane,
+        head: [u8; wire::HEAD],
+        frame: Bytes,
+    ) -> Result<u64, Refused> {
+        let frame = match self.packs_for(to) {
+            true => self.packed(to, [&head[..], &frame].concat().into()).into(),
+            false => Frame::new(&head, frame),
+        };
+        self.mesh.send(now, to, lane, frame)
     }
 
     /// Returns whether frames of a worker reach a peer.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use link::{
-    BufferMax, ChannelId, Class, Config, Credit, Established, Event, Handshake, Identity, Lane, Link, LinkId,
-    Output, Progress, Refused, SHARD_LANES_MAX, Secret, Time, VERSION,
+    BufferMax, ChannelId, Class, Config, Credit, Established, Event, Frame, Handshake, Identity, Lane, Link,
+    LinkId, Output, Progress, Refused, SHARD_LANES_MAX, Secret, Time, VERSION,
 };
 
 use random::Random;
@@ -264,7 +264,10 @@ impl Pair {
         let mut frame = self.frames.to_le_bytes().to_vec();
         frame.resize(length.max(8), 0);
         let end = &mut self.ends[side as usize];
-        let number = end.link.send(self.now, lane, frame.into())?;
+        // The receiver gets the same bytes, whatever the length of the head is.
+        let head = (self.frames % 8) as usize;
+        let frame = Frame::new(&frame[..head], Bytes::copy_from_slice(&frame[head..]));
+        let number = end.link.send(self.now, lane, frame)?;
         let sent = end.sent.entry(lane).or_default();
         if lane.class().is_resumed() {
             assert_eq!(number, sent.len() as u64, "numbers count frames");

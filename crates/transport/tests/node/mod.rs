@@ -109,7 +109,12 @@ impl Handler for Counting {
                 let length =
                     if peer.sent % 1_000 == 999 { 200_000 } else { 100 + (peer.sent % 200) as usize };
                 let frame = Bytes::from(vec![peer.sent as u8; length]);
-                match self.mesh.send(now, *id, Lane::assured((peer.sent % u64::from(LANES)) as u8), frame) {
+                match self.mesh.send(
+                    now,
+                    *id,
+                    Lane::assured((peer.sent % u64::from(LANES)) as u8),
+                    frame.into(),
+                ) {
                     Ok(_) => (peer.sent, peer.to_send) = (peer.sent + 1, peer.to_send - 1),
                     Err(Refused::Full { .. } | Refused::Down) => break,
                     Err(other) => panic!("{other:?}"),

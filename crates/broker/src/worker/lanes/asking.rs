@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mqtt::{PacketId, QoS};
 use shard::{Mutation, NodeIncarnation, mutated};
 
-use super::frame::{self, Flags, Item, Received};
+use super::frame::{self, Flags, Item, Received, RequestItems};
 use crate::batch::{Claimed, SessionDelivery, Token};
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::node::OwnerKey;
@@ -100,7 +100,7 @@ struct Lane {
     /// Epochs of their sessions, by slot and generation.
     epochs: BTreeMap<(u32, u32), u32>,
     /// Items of this turn's frames.
-    out: Vec<Vec<u8>>,
+    out: Vec<RequestItems>,
     /// First connection that is not reported in this round; `None` when all are. Requests wait for that.
     unreported: Option<(u32, u32)>,
     /// Number of connections that were reported in this round.
@@ -465,7 +465,7 @@ impl Asking {
         lane.out.clear();
         lane.is_first = true;
         // The first frame is sent even if it is empty.
-        lane.out.push(Vec::new());
+        lane.out.push(RequestItems::new());
         (lane.unreported, lane.reported, lane.attaching) = (Some((0, 0)), 0, 0);
         if mutated(Mutation::ForgetUnanswered) {
             lane.sent_in_round = lane.last;
@@ -651,7 +651,7 @@ impl Asking {
             lane.report(now, self.worker, &mut self.scratch);
             lane.fill(now);
             if lane.wants_receipt && lane.out.is_empty() {
-                lane.out.push(Vec::new());
+                lane.out.push(RequestItems::new());
             }
             let (count, attaching) = (lane.out.len(), std::mem::take(&mut lane.attaching));
             for (at, items) in (1..).zip(lane.out.drain(..)) {
@@ -661,7 +661,7 @@ impl Asking {
                     wants_receipt: at == count && std::mem::take(&mut lane.wants_receipt),
                 };
                 let (incarnation, worker) = (self.own.incarnation, self.worker.0);
-                let bytes = frame::requests(incarnation, worker, lane.round, flags, &items);
+                let bytes = items.into_frame(incarnation, worker, lane.round, flags);
                 frames.push(ToLeader { node: leader.node, shard, bytes });
             }
         }
@@ -732,7 +732,7 @@ impl Lane {
         if next.is_none() {
             // A frame says so even if it is empty.
             if self.out.is_empty() {
-                self.out.push(Vec::new());
+                self.out.push(RequestItems::new());
             }
             self.attaching = self.out.len();
         }
@@ -820,13 +820,13 @@ impl Unanswered {
 }
 
 /// Appends an item to the last frame with room, or to a new one.
-fn push(frames: &mut Vec<Vec<u8>>, item: Item<'_>) {
+fn push(frames: &mut Vec<RequestItems>, item: Item<'_>) {
     match frames.last_mut().filter(|frame| frame.is_empty() || frame.len() + item.bytes.len() <= frame::FULL)
     {
-        Some(frame) => frame::push_item(item, frame),
+        Some(frame) => frame.push(item),
         None => {
-            let mut frame = Vec::new();
-            frame::push_item(item, &mut frame);
+            let mut frame = RequestItems::new();
+            frame.push(item);
             frames.push(frame);
         }
     }

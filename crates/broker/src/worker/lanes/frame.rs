@@ -202,45 +202,80 @@ const ENDED: u8 = 3;
 const ROUTES_WANTED: u8 = 4;
 const ROUTES: u8 = 5;
 
-/// Makes a frame of requests, whose items [`push_item`] has appended.
-pub(super) fn requests(incarnation: u64, worker: u16, round: u32, flags: Flags, items: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + items.len());
-    bytes.push(REQUESTS);
-    bytes.extend(incarnation.to_le_bytes());
-    bytes.extend(worker.to_le_bytes());
-    bytes.extend(round.to_le_bytes());
-    bytes.push(flags.bits());
-    bytes.extend(items);
-    bytes
+/// Items of a frame, with room in front of them for the other fields. The values of these fields are known after the
+/// last item. With the room, the items need not be copied then.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Items<const HEAD: usize>(Vec<u8>);
+
+/// Items of a frame of requests.
+pub(super) type RequestItems = Items<16>;
+/// Items of a frame of answers.
+pub(super) type AnswerItems = Items<31>;
+
+impl<const HEAD: usize> Items<HEAD> {
+    pub fn new() -> Self {
+        Self(vec![0; HEAD])
+    }
+
+    /// Number of bytes of the items.
+    pub fn len(&self) -> usize {
+        self.0.len() - HEAD
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Completes the frame with its fields, which have `HEAD` bytes together.
+    fn complete<const FIELDS: usize>(mut self, fields: [&[u8]; FIELDS]) -> Vec<u8> {
+        let mut room = &mut self.0[..HEAD];
+        for field in fields {
+            let (start, rest) = room.split_at_mut(field.len());
+            start.copy_from_slice(field);
+            room = rest;
+        }
+        assert!(room.is_empty(), "a field of the frame is missing");
+        self.0
+    }
 }
 
-/// Appends a request to the items of a frame.
-pub(super) fn push_item(item: Item<'_>, items: &mut Vec<u8>) {
-    items.extend(item.number.to_le_bytes());
-    items.extend(item.epoch.to_le_bytes());
-    items.extend(item.age_ms.to_le_bytes());
-    push_bytes(item.bytes, items);
+impl RequestItems {
+    /// Appends a request.
+    pub fn push(&mut self, item: Item<'_>) {
+        let Self(items) = self;
+        items.extend(item.number.to_le_bytes());
+        items.extend(item.epoch.to_le_bytes());
+        items.extend(item.age_ms.to_le_bytes());
+        push_bytes(item.bytes, items);
+    }
+
+    /// Makes a frame of requests.
+    pub fn into_frame(self, incarnation: u64, worker: u16, round: u32, flags: Flags) -> Vec<u8> {
+        let (worker, round) = (worker.to_le_bytes(), round.to_le_bytes());
+        self.complete([&[REQUESTS], &incarnation.to_le_bytes(), &worker, &round, &[flags.bits()]])
+    }
 }
 
-/// Makes a frame of answers, whose items [`push_bytes`] has appended.
-pub(super) fn answers(
-    incarnation: u64,
-    (shard, round): (ShardId, u32),
-    (index, received): (u64, Received),
-    items: &[u8],
-) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(31 + items.len());
-    bytes.push(ANSWERS);
-    bytes.extend(incarnation.to_le_bytes());
-    bytes.extend(shard.0.to_le_bytes());
-    bytes.extend(round.to_le_bytes());
-    bytes.extend(index.to_le_bytes());
-    bytes.extend(received.bits().to_le_bytes());
-    bytes.extend(items);
-    bytes
+impl AnswerItems {
+    /// Appends an answer.
+    pub fn push(&mut self, answer: &[u8]) {
+        push_bytes(answer, &mut self.0);
+    }
+
+    /// Makes a frame of answers.
+    pub fn into_frame(
+        self,
+        incarnation: u64,
+        (shard, round): (ShardId, u32),
+        (index, received): (u64, Received),
+    ) -> Vec<u8> {
+        let (shard, round) = (shard.0.to_le_bytes(), round.to_le_bytes());
+        let (index, received) = (index.to_le_bytes(), received.bits().to_le_bytes());
+        self.complete([&[ANSWERS], &incarnation.to_le_bytes(), &shard, &round, &index, &received])
+    }
 }
 
-/// Appends an answer to the items of a frame.
+/// Appends bytes after their length.
 pub(super) fn push_bytes(item: &[u8], items: &mut Vec<u8>) {
     // A message has fewer than 2^28 bytes, and a list fewer than a packet.
     items.extend((item.len() as u32).to_le_bytes());
@@ -479,15 +514,15 @@ mod tests {
     }
 
     fn frames() -> [Vec<u8>; 7] {
-        let mut items = Vec::new();
-        push_item(Item { number: 0, epoch: 3, age_ms: 0, bytes: b"a" }, &mut items);
-        push_item(Item { number: 9, epoch: 0, age_ms: 70, bytes: b"" }, &mut items);
+        let mut items = RequestItems::new();
+        items.push(Item { number: 0, epoch: 3, age_ms: 0, bytes: b"a" });
+        items.push(Item { number: 9, epoch: 0, age_ms: 70, bytes: b"" });
         let flags = Flags { is_first: true, is_attached: true, wants_receipt: false };
-        let requests = requests(7, 2, 5, flags, &items);
-        let mut items = Vec::new();
-        push_bytes(b"bc", &mut items);
-        push_bytes(b"", &mut items);
-        let answers = answers(7, (ShardId(4), 5), (77, Received::Request(9)), &items);
+        let requests = items.into_frame(7, 2, 5, flags);
+        let mut items = AnswerItems::new();
+        items.push(b"bc");
+        items.push(b"");
+        let answers = items.into_frame(7, (ShardId(4), 5), (77, Received::Request(9)));
         let not_leading = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };
         let ended = Ended { incarnation: 7, shard: ShardId(4), round: 5, last: 8 };
         let [wanted, copy_wanted] = wanted().map(|wanted| wanted.encode());
@@ -549,7 +584,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(of(&answers), (77, Received::Request(9), expected));
-        let receipt = super::answers(7, (ShardId(4), 5), (77, Received::Connections(9)), &[]);
+        let receipt = AnswerItems::new().into_frame(7, (ShardId(4), 5), (77, Received::Connections(9)));
         assert_eq!(receipt[23..], [9, 0, 0, 0, 0, 0, 0, 0x80]);
         assert_eq!(of(&receipt), (77, Received::Connections(9), Vec::new()));
         let expected = NotLeading { incarnation: 7, shard: ShardId(4), round: 5, term: 6 };

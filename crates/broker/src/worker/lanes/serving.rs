@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::frame::{self, Ended, NotLeading, Received};
+use super::frame::{self, AnswerItems, Ended, NotLeading, Received};
 use crate::ids::{ShardId, Time, WorkerId};
 use crate::peers::MemberIncarnations;
 use crate::store::Producer;
@@ -34,7 +34,7 @@ pub(super) struct ServedLane {
     /// Batches with commands of requests, and the number of the last of these requests.
     proposals: VecDeque<(u64, u64)>,
     /// Items of this turn's frames.
-    out: Vec<Vec<u8>>,
+    out: Vec<AnswerItems>,
 }
 
 /// Frame of one turn for a worker.
@@ -189,10 +189,10 @@ impl Serving {
         encode_answer(answer, now, &mut bytes);
         let last = served.out.last_mut();
         match last.filter(|frame| frame.len() + bytes.len() <= frame::FULL) {
-            Some(frame) => frame::push_bytes(&bytes, frame),
+            Some(frame) => frame.push(&bytes),
             None => {
-                let mut frame = Vec::new();
-                frame::push_bytes(&bytes, &mut frame);
+                let mut frame = AnswerItems::new();
+                frame.push(&bytes);
                 served.out.push(frame);
             }
         }
@@ -209,10 +209,10 @@ impl Serving {
                 last => Received::Request(last),
             };
             let ServedLane { shard, producer, round, out, .. } = served;
-            let items = if out.is_empty() { vec![Vec::new()] } else { std::mem::take(out) };
+            let items = if out.is_empty() { vec![AnswerItems::new()] } else { std::mem::take(out) };
             let incarnation = producer.owner.incarnation;
             for items in items {
-                let bytes = frame::answers(incarnation, (*shard, *round), (index(*shard), received), &items);
+                let bytes = items.into_frame(incarnation, (*shard, *round), (index(*shard), received));
                 frames.push(ToProducer { producer: *producer, bytes });
             }
         }

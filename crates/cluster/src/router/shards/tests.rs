@@ -444,8 +444,8 @@ fn a_node_without_the_feature_gets_nothing_about_shards() {
     // The same from the other side: these messages need the feature.
     for message in [PeerMessage::ToShard { shard: 3, frame: FRAME }, PeerMessage::Leads { shard: 3, term: 1 }]
     {
-        let (now, frame) = (world.now, message.encode().into());
-        world.hosts[1].router.mesh.send(now, id(0), Lane::requests(0), frame).expect("there is room");
+        let (now, frame) = (world.now, message.encode());
+        world.hosts[1].router.mesh.send(now, id(0), Lane::requests(0), frame.into()).expect("there is room");
     }
     world.run();
     assert_eq!(world.counters(0), (1, 2));
@@ -534,14 +534,14 @@ fn a_frame_for_no_shard_or_worker_is_malformed() {
     ];
     let count = bad.len() as u64;
     for (lane, message) in bad {
-        let (now, frame) = (world.now, message.encode().into());
-        world.hosts[1].router.mesh.send(now, id(0), lane, frame).expect("there is room");
+        let (now, frame) = (world.now, message.encode());
+        world.hosts[1].router.mesh.send(now, id(0), lane, frame.into()).expect("there is room");
     }
     let now = world.now;
     world.hosts[1]
         .router
         .mesh
-        .send(now, id(0), Lane::requests(0), Bytes::from_static(&[27, 1]))
+        .send(now, id(0), Lane::requests(0), Bytes::from_static(&[27, 1]).into())
         .expect("room");
     world.run();
     assert_eq!(world.counters(0), (0, count + 1));
