@@ -8,7 +8,7 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
-use super::placement::leaders::{PreferredLeaders, preferred_leaders};
+use super::placement::leaders::{ShardLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
@@ -37,9 +37,13 @@ impl Meta {
         self.replica().map(|replica| CoreLog { node: self.id, replica })
     }
 
-    /// Returns the preferred leaders of all shards, as far as this node knows the placement and the roster. `None`
-    /// before there is a placement.
-    pub fn preferred_leaders(&self, policy: &LeaderPolicy) -> Option<PreferredLeaders> {
+    /// Returns the preferred leaders of all shards, as far as this node knows the placement, the roster and the
+    /// `present` leaders. `None` before there is a placement.
+    pub fn preferred_leaders(
+        &self,
+        policy: &LeaderPolicy,
+        present: &[Option<NodeId>],
+    ) -> Option<ShardLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
         let can_lead = |member: &&Member| member.state != State::Dead && !member.leaves;
         let core = |(id, member): (NodeId, &Member)| {
@@ -47,7 +51,7 @@ impl Meta {
             Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
         };
         let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
-        Some(preferred_leaders(self.placement.as_ref()?, &cores, policy))
+        Some(preferred_leaders(self.placement.as_ref()?, &cores, policy, present))
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

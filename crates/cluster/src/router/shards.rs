@@ -21,6 +21,8 @@ const _: () = assert!(ShardFrame::BYTES_MAX + wire::HEAD <= link::FRAME_MAX as u
 #[derive(Debug)]
 pub(super) struct ShardTraffic {
     leaders: [KnownLeader; SHARDS as usize],
+    /// Number of times that another node was known to lead a shard than before.
+    leaders_version: u64,
     /// Terms in which this node has led last.
     own: [Option<OwnTerm>; SHARDS as usize],
     peers: BTreeMap<NodeId, PeerTraffic>,
@@ -71,6 +73,7 @@ impl ShardTraffic {
     pub fn new(workers: u16) -> Self {
         Self {
             leaders: Default::default(),
+            leaders_version: 0,
             own: Default::default(),
             peers: BTreeMap::new(),
             openable: BTreeSet::new(),
@@ -86,6 +89,7 @@ impl ShardTraffic {
         if !is_news {
             return None;
         }
+        self.leaders_version += u64::from(known.node != Some(node));
         *known = KnownLeader { term, node: Some(node), is_confirmed: true };
         Some(Leader { node: node.0, term })
     }
@@ -122,6 +126,16 @@ impl ShardTraffic {
     pub fn leader(&self, shard: ShardId) -> Option<NodeId> {
         let known = self.leaders.get(usize::from(shard.0)).filter(|known| known.is_confirmed)?;
         known.node
+    }
+
+    /// Returns the last known leader of each shard. It may not lead any more, or not be reached.
+    pub fn last_leaders(&self) -> Vec<Option<NodeId>> {
+        self.leaders.iter().map(|known| known.node).collect()
+    }
+
+    /// Returns a number that grows when [`Self::last_leaders`] changes.
+    pub fn leaders_version(&self) -> u64 {
+        self.leaders_version
     }
 
     /// Returns the leaders that a worker may ask: shards here, and those of nodes that its frames reach.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::Node;
-use cluster::meta::{CoreLog, Placement, PreferredLeaders, ShardReplica};
+use cluster::meta::{CoreLog, Placement, ShardLeaders, ShardReplica};
 use cluster::{ClusterRouter, LeaderPolicy, RouterCommand};
 use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
@@ -25,8 +25,8 @@ const VOTE_WAIT: Duration = Duration::from_secs(20);
 /// The last placement that the thread of the cluster router has passed on.
 pub struct ShardPlacements {
     node: Arc<Node>,
-    /// Versions of the placement and of the roster that were passed on; 0 before the first.
-    versions: (u64, u64),
+    /// Versions of the placement, the roster and the known leaders that were passed on; 0 before the first.
+    versions: (u64, u64, u64),
     /// Last [`KnownPlacement::refused_votes`] that was passed on.
     refused_votes: bool,
     leaders: LeaderPolicy,
@@ -37,13 +37,14 @@ pub struct ShardPlacements {
 /// Placement of shards, and the nodes that should lead them.
 struct KnownPlacement {
     placement: Arc<Placement>,
-    leaders: PreferredLeaders,
+    leaders: ShardLeaders,
     /// This core votes in the meta group, although its sessions are refused.
     refused_votes: bool,
 }
 
 impl ShardPlacements {
-    /// Passes on the placement when it has changed. Called after each turn of the cluster router.
+    /// Passes on the placement and the preferred leaders when they may have changed. Called after each turn of the
+    /// cluster router.
     pub fn poll(&mut self, now: link::Time, router: &ClusterRouter, shared: &Shared) {
         self.node.keep_ephemeral_sessions(router.keeps_ephemeral_sessions());
         let versions = router.placement_versions();
@@ -92,7 +93,7 @@ impl PreparedShards {
         node.overlap_connacks(overlaps_connacks);
         let of_node = |replicas| ShardPlacements {
             node: node.clone(),
-            versions: (0, 0),
+            versions: (0, 0, 0),
             refused_votes: false,
             leaders,
             replicas,
@@ -124,7 +125,7 @@ impl PreparedShards {
             store: Box::new(move |stored| file.write(stored)),
         };
         let replicas = PlacedReplicas::new(config, stored, recovered, own_state);
-        // tidy: allow(unbounded-channel): the placement and the roster change once for each replica or node.
+        // tidy: allow(unbounded-channel): one message for each change of a replica, a node or a leader.
         let (sender, placements) = channel();
         let began = node.began();
         let now = move || broker::Time(began.0 + clock.elapsed().as_millis() as u64);

@@ -1,88 +1,81 @@
-//! Preferred leader of each shard: a pure function of the placement and the cores that serve.
+//! Preferred leader of each shard: a pure function of the placement, the cores that can lead, and the present leaders.
 //!
-//! All nodes know both, so all of them find the same leaders and need not agree on anything. The leader of a shard that
-//! is not the preferred one transfers its leadership. Nodes that know different rosters for a moment disagree for that
-//! moment.
+//! All nodes know these, so all of them find the same leaders and need not agree on anything. The leader of a shard
+//! that is not the preferred one transfers its leadership. Nodes that know different rosters or leaders for a moment
+//! disagree for that moment.
 //!
-//! Each shard has a home: one of its voters, by the number of the shard. The home leads if it can. The shards of homes
-//! that cannot lead go to the voters that lead fewest. Then shards move from a core to one that leads at least two
-//! less, directly or by way of other cores, until no such move is left: the greatest number that a core leads is then
-//! as small as the placement allows.
+//! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
+//! voter that leads fewest. Then shards move from a core to one that leads at least two less, directly or by way of
+//! other cores, until no such move is left: the greatest number that a core leads is then as small as the placement
+//! allows. In the end, shards return to their present leaders where that makes no difference to the balance.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use broker::ShardId;
 use link::NodeId;
 
-use super::{CoreLog, Placement, ShardPlacement};
+use super::{CoreLog, Placement, ShardPlacement, ShardReplica};
 use crate::config::LeaderPolicy;
 
-/// Preferred leaders of all shards by number; `None` for a shard none of whose voters can lead.
-pub type PreferredLeaders = Vec<Option<NodeId>>;
+/// Leaders of all shards by number. `None` for a shard whose leader is not known, or none of whose voters can lead.
+pub type ShardLeaders = Vec<Option<NodeId>>;
 
-/// Returns the preferred leaders. `cores` are the logs of the cores that can lead, with their regions.
+/// Returns the preferred leaders. `cores` are the logs of the cores that can lead, with their regions. `present` are
+/// the last known leaders.
 pub fn preferred_leaders(
     placement: &Placement,
     cores: &BTreeMap<CoreLog, Box<str>>,
     policy: &LeaderPolicy,
-) -> PreferredLeaders {
-    let candidates = placement.shards().map(|(id, shard)| Candidates::of(id, shard, cores, policy));
-    let mut leaders = Leaders::new(candidates.collect());
+    present: &[Option<NodeId>],
+) -> ShardLeaders {
+    let candidates = placement.shards().map(|(_, shard)| candidates(shard, cores, policy)).collect();
+    let mut leaders = Leaders::new(candidates, present);
     while leaders.balance() {}
+    while leaders.take_back() {}
     leaders.chosen
 }
 
-/// Cores that can lead a shard.
-struct Candidates {
-    /// Nodes in the order of preference: the home comes first, if it can lead.
-    nodes: Vec<NodeId>,
-    has_home: bool,
-}
-
-impl Candidates {
-    fn of(
-        id: ShardId,
-        shard: &ShardPlacement,
-        cores: &BTreeMap<CoreLog, Box<str>>,
-        policy: &LeaderPolicy,
-    ) -> Self {
-        // The voters of all shards may be in the same order.
-        let home = usize::from(id.0) % shard.voters.len().max(1);
-        let (before, after) = shard.voters.split_at(home);
-        let can_lead =
-            |voter: &&super::ShardReplica| Some(**voter) != shard.leaving && cores.contains_key(&voter.log());
-        let mut able: Vec<_> = after.iter().chain(before).filter(can_lead).collect();
-        if let LeaderPolicy::Region(region) = policy {
-            let is_there = |voter: &super::ShardReplica| cores.get(&voter.log()) == Some(region);
-            if able.iter().any(|voter| is_there(voter)) {
-                able.retain(|voter| is_there(voter));
-            }
+/// Returns the nodes that can lead a shard.
+fn candidates(
+    shard: &ShardPlacement,
+    cores: &BTreeMap<CoreLog, Box<str>>,
+    policy: &LeaderPolicy,
+) -> Vec<NodeId> {
+    let can_lead = |voter: &&ShardReplica| Some(**voter) != shard.leaving && cores.contains_key(&voter.log());
+    let mut able: Vec<&ShardReplica> = shard.voters.iter().filter(can_lead).collect();
+    if let LeaderPolicy::Region(region) = policy {
+        let is_there = |voter: &ShardReplica| cores.get(&voter.log()) == Some(region);
+        if able.iter().any(|voter| is_there(voter)) {
+            able.retain(|voter| is_there(voter));
         }
-        let has_home = able.first().is_some_and(|first| after.first() == Some(*first));
-        Self { nodes: able.into_iter().map(|voter| voter.node).collect(), has_home }
     }
+    able.into_iter().map(|voter| voter.node).collect()
 }
 
 struct Leaders {
-    candidates: Vec<Candidates>,
-    chosen: PreferredLeaders,
+    /// Nodes that can lead each shard.
+    candidates: Vec<Vec<NodeId>>,
+    /// Present leaders that can go on.
+    present: ShardLeaders,
+    chosen: ShardLeaders,
     /// Number of shards that each core leads, for all cores that can lead some shard.
     loads: BTreeMap<NodeId, usize>,
 }
 
 impl Leaders {
-    fn new(candidates: Vec<Candidates>) -> Self {
-        let mut loads: BTreeMap<NodeId, usize> =
-            candidates.iter().flat_map(|shard| &shard.nodes).map(|node| (*node, 0)).collect();
-        let mut chosen: PreferredLeaders =
-            candidates.iter().map(|shard| shard.nodes.first().copied().filter(|_| shard.has_home)).collect();
-        chosen.iter().flatten().for_each(|node| *loads.entry(*node).or_default() += 1);
-        for (shard, chosen) in candidates.iter().zip(&mut chosen).filter(|(_, chosen)| chosen.is_none()) {
+    fn new(candidates: Vec<Vec<NodeId>>, present: &[Option<NodeId>]) -> Self {
+        let mut loads: BTreeMap<NodeId, usize> = candidates.iter().flatten().map(|node| (*node, 0)).collect();
+        let known = present.iter().copied().chain(std::iter::repeat(None));
+        let goes_on =
+            |(nodes, leader): (&Vec<NodeId>, Option<NodeId>)| leader.filter(|it| nodes.contains(it));
+        let present: ShardLeaders = candidates.iter().zip(known).map(goes_on).collect();
+        present.iter().flatten().for_each(|node| *loads.entry(*node).or_default() += 1);
+        let mut chosen = present.clone();
+        for (nodes, chosen) in candidates.iter().zip(&mut chosen).filter(|(_, chosen)| chosen.is_none()) {
             // The first of those with equal loads.
-            *chosen = shard.nodes.iter().copied().min_by_key(|node| loads.get(node).copied());
+            *chosen = nodes.iter().copied().min_by_key(|node| loads.get(node).copied());
             chosen.iter().for_each(|node| *loads.entry(*node).or_default() += 1);
         }
-        Self { candidates, chosen, loads }
+        Self { candidates, present, chosen, loads }
     }
 
     /// Makes the greatest difference of two or more between two cores smaller. Returns false if there is none.
@@ -104,17 +97,16 @@ impl Leaders {
     }
 
     /// Returns the shortest series of moves, each from the core that the previous one goes to, from a core to one that
-    /// leads at least two less. Shards that are not at home move first.
+    /// leads at least two less. Shards whose present leader cannot go on move first.
     fn path(&self, from: NodeId, load: usize) -> Option<Vec<(usize, NodeId)>> {
         let mut shards: Vec<usize> = (0..self.chosen.len()).collect();
-        shards.sort_by_key(|at| (self.is_at_home(*at), *at));
+        shards.sort_by_key(|at| (self.stays(*at), *at));
         // For each core that was reached: the shard that moves there, and the core that it comes from.
         let mut reached: BTreeMap<NodeId, Option<(usize, NodeId)>> = [(from, None)].into();
         let mut queue = VecDeque::from([from]);
         while let Some(node) = queue.pop_front() {
             let movable = shards.iter().filter(|at| self.chosen[**at] == Some(node));
-            for (at, to) in movable.flat_map(|at| self.candidates[*at].nodes.iter().map(move |to| (*at, *to)))
-            {
+            for (at, to) in movable.flat_map(|at| self.candidates[*at].iter().map(move |to| (*at, *to))) {
                 if reached.contains_key(&to) {
                     continue;
                 }
@@ -133,8 +125,25 @@ impl Leaders {
         None
     }
 
-    fn is_at_home(&self, at: usize) -> bool {
-        self.candidates[at].has_home && self.chosen[at] == self.candidates[at].nodes.first().copied()
+    /// Returns a shard to its present leader where the loads are then as balanced as before. Returns false if there is
+    /// none.
+    fn take_back(&mut self) -> bool {
+        let load = |node: &NodeId| self.loads.get(node).copied().unwrap_or(0);
+        let moved = self.present.iter().zip(&self.chosen).position(|(present, chosen)| {
+            let nodes = present.as_ref().zip(chosen.as_ref());
+            nodes.is_some_and(|(present, to)| load(present) < load(to))
+        });
+        let Some(shard) = moved else { return false };
+        let (from, to) = (self.chosen[shard], self.present[shard]);
+        self.chosen[shard] = to;
+        from.iter().for_each(|node| *self.loads.entry(*node).or_default() -= 1);
+        to.iter().for_each(|node| *self.loads.entry(*node).or_default() += 1);
+        true
+    }
+
+    /// Returns whether a shard keeps its present leader.
+    fn stays(&self, at: usize) -> bool {
+        self.present[at].is_some() && self.chosen[at] == self.present[at]
     }
 }
 
