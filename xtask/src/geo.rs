@@ -26,6 +26,10 @@ pub struct Args {
     /// Nodes that must know of a subscription before SUBACK, in the runs of E1
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
+    /// Points at which CONNACK is sent to the clients, in the runs of E1: before the cluster has given them their Client
+    /// Identifiers, or after that
+    #[arg(long, value_delimiter = ',', default_values = ["overlap"], value_parser = ["overlap", "claimed"])]
+    connack: Vec<String>,
     /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -74,8 +78,12 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = root().join("target/geo");
     std::fs::create_dir_all(&directory)?;
     let (mut passed, mut failed) = (0, vec![]);
-    let options =
-        subscribe::SubscribeOptions { levels: &args.suback, losses: &args.loss, rounds: args.rounds };
+    let options = subscribe::SubscribeOptions {
+        levels: &args.suback,
+        connacks: &args.connack,
+        losses: &args.loss,
+        rounds: args.rounds,
+    };
     subscribe::run(&cases, &options, (&program, &directory), (&mut passed, &mut failed))?;
     if with_startup {
         let plan = (&args.loss[..], args.rounds);

@@ -36,6 +36,8 @@ pub struct Plan<'a> {
     pub replicants: &'a [&'a str],
     /// Value of `routing.suback`.
     pub level: &'a str,
+    /// Value of `cluster.connack`.
+    pub connack: &'a str,
     /// Value of `routing.batch_sync`.
     pub batch_sync: &'a str,
 }
@@ -73,9 +75,9 @@ impl<'a> Cluster<'a> {
         fs::create_dir_all(&directory)?;
         fs::write(directory.join("secret"), "a secret for the nodes of this lab\n")?;
         let mut config = fs::File::create(directory.join("cluster.toml"))?;
-        let (level, batch_sync) = (plan.level, plan.batch_sync);
+        let Plan { level, connack, batch_sync, .. } = plan;
         writeln!(config, "[routing]\nsuback = {level:?}\nbatch_sync = {batch_sync:?}\n")?;
-        writeln!(config, "[cluster]\nsecret_file = {:?}", directory.join("secret"))?;
+        writeln!(config, "[cluster]\nsecret_file = {:?}\nconnack = {connack:?}", directory.join("secret"))?;
         let cores = plan.cores.iter().map(|host| (*host, "core"));
         let replicants = plan.replicants.iter().map(|host| (*host, "replicant"));
         let hosts: Vec<(&str, &str)> = cores.chain(replicants).collect();

@@ -56,7 +56,13 @@ type Copied = (Copy, f64);
 fn one((program, directory): (&Path, &Path), count: u32, rounds: u32) -> Result<Vec<String>> {
     let lab = start()?;
     lab.set(("fra", "hkg"), "rtt", TRIPS[0])?;
-    let plan = Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto" };
+    let plan = Plan {
+        cores: &[CORE],
+        replicants: &[REPLICANT],
+        level: "core",
+        connack: "overlap",
+        batch_sync: "auto",
+    };
     let mut cluster = Cluster::start(&lab, program, directory, &plan)?;
     let mqtt = (lab.address(CORE)?, MQTT).into();
     let mut writers = lab.within(CORE, || Writers::subscribe(mqtt, count))??;

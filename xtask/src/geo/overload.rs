@@ -95,7 +95,13 @@ fn pair(program: &Path, directory: &Path, qos: &str, seconds: u32) -> Result<()>
 fn load(program: &Path, directory: &Path, qos: &str, (times, seconds): (u32, u32)) -> Result<Run> {
     let lab = start()?;
     lab.set(("fra", "hkg"), "rate", RATE)?;
-    let plan = Plan { cores: &["euc1", "ape1"], replicants: &[], level: "cluster", batch_sync: "auto" };
+    let plan = Plan {
+        cores: &["euc1", "ape1"],
+        replicants: &[],
+        level: "cluster",
+        connack: "overlap",
+        batch_sync: "auto",
+    };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
     cluster.settle()?;
     let (near, far) = (lab.address("euc1")?.to_string(), lab.address("ape1")?.to_string());

@@ -73,6 +73,8 @@ pub fn selected(only: &[String]) -> Vec<&'static Case> {
 pub struct SubscribeOptions<'a> {
     /// Values of `routing.suback`, each in a separate cluster.
     pub levels: &'a [String],
+    /// Values of `cluster.connack`, each in a separate cluster.
+    pub connacks: &'a [String],
     /// Percentages of lost packets between places, in addition to none.
     pub losses: &'a [f64],
     pub rounds: u32,
@@ -95,7 +97,7 @@ pub fn run(
         options.rounds
     );
     println!(
-        "asks the leader of the shard of its Client Identifier, which asks other replicas. SUBACK `local` waits for no other node: its"
+        "asks the leader of the shard of its Client Identifier, which asks other replicas; CONNACK `overlap` does not wait for that. SUBACK `local` waits for no other node: its"
     );
     println!("time is this machine's share of the other rows.");
     if !options.losses.is_empty() {
@@ -106,21 +108,22 @@ pub fn run(
     println!();
     let of_losses = |cell: fn(&f64) -> String| options.losses.iter().map(cell).collect::<String>();
     println!(
-        "| run | clients | SUBACK | batch_sync | CONNECT p50 / p99 | SUBSCRIBE p50 / p99 | all |{} article | budget | start-up |",
+        "| run | clients | CONNACK | SUBACK | batch_sync | CONNECT p50 / p99 | SUBSCRIBE p50 / p99 | all |{} article | budget | start-up |",
         of_losses(|loss| format!(" {loss} %: SUBSCRIBE p50 / p99 | all | lost |"))
     );
     println!(
-        "| --- | ---: | --- | --- | ---: | ---: | ---: |{} ---: | ---: | ---: |",
+        "| --- | ---: | --- | --- | --- | ---: | ---: | ---: |{} ---: | ---: | ---: |",
         of_losses(|_| " ---: | ---: | ---: |".to_owned())
     );
+    let kinds = || options.levels.iter().flat_map(|level| options.connacks.iter().map(move |it| (it, level)));
     for case in cases {
-        for level in options.levels {
-            match measure(case, level, options, (program, directory)) {
+        for (connack, level) in kinds() {
+            match measure(case, (connack, level), options, (program, directory)) {
                 Ok(row) => {
                     println!("{row}");
                     *passed += 1;
                 }
-                Err(error) => failed.push(format!("{} {level}: {error:#}", case.name)),
+                Err(error) => failed.push(format!("{} {connack} {level}: {error:#}", case.name)),
             }
         }
     }
@@ -130,7 +133,7 @@ pub fn run(
 
 fn measure(
     case: &Case,
-    level: &str,
+    (connack, level): (&str, &str),
     options: &SubscribeOptions,
     (program, directory): (&Path, &Path),
 ) -> Result<String> {
@@ -139,9 +142,9 @@ fn measure(
         Shape::Spread => (&["euc1", "ape1", "afs1"], &[]),
         Shape::Replicants => (&["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"]),
     };
-    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync };
+    let plan = Plan { cores, replicants, level, connack, batch_sync: case.batch_sync };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
-    let file = |loss: f64| directory.join(format!("{}-{level}-{loss}.json", case.name));
+    let file = |loss: f64| directory.join(format!("{}-{connack}-{level}-{loss}.json", case.name));
     let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, options.rounds)?;
     let mut lossy = String::new();
     for loss in options.losses {
@@ -162,7 +165,7 @@ fn measure(
         false => format!("{} (over)", ms(budget)),
     });
     Ok(format!(
-        "| {} | {} | {level} | {} | {} | {} | {} |{lossy} {} | {budget} | {} |",
+        "| {} | {} | {connack} | {level} | {} | {} | {} | {} |{lossy} {} | {budget} | {} |",
         case.name,
         case.clients,
         case.batch_sync,
