@@ -31,8 +31,8 @@ const STUCK: &str = "stuck";
 #[cfg_attr(feature = "document", derive(ToSchema))]
 struct Health {
     /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
-    /// `quorum`, `no_quorum`, `joining`, `starting` or `alone`; `stuck` when the thread that carries the links is
-    /// silent.
+    /// `quorum`, `no_quorum`, `joining`, `waiting`, `starting` or `alone`; `stuck` when the thread that carries the
+    /// links is silent.
     status: &'static str,
     /// Functions that fail, and functions that still work.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -119,12 +119,12 @@ impl Meta {
     fn announces_own_state(&self, now: Time, core: NodeId) -> Option<bool> {
         let linked = |core: NodeId| {
             let common = *self.features.get(&core)?;
-            Some(has_own_state(common, self.config.features & EMPTY_SHARDS != 0))
+            has_own_state(common, self.config.features & EMPTY_SHARDS != 0)
         };
         linked(core).or_else(|| {
             // The relay reports the features that it has in common with the core.
             let relay = linked(self.relays.by(now, core)?)?;
-            Some(has_own_state(self.relays.features(now, core)?, !relay))
+            has_own_state(self.relays.features(now, core)?, !relay)
         })
     }
 
@@ -173,6 +173,9 @@ impl Meta {
 
     /// Describes for operators why the shards have not begun, if this leader waits for the sessions of other cores.
     pub(super) fn awaited_sessions(&self) -> Option<String> {
+        if self.placement.is_some() {
+            return None;
+        }
         let name = |id: &NodeId| self.roster.members.get(id).map(|member| &*member.info.name);
         let names: Vec<&str> = self.leader_state.awaited.iter().filter_map(name).collect();
         let names = Some(names.join(", ")).filter(|names| !names.is_empty())?;
@@ -269,13 +272,15 @@ impl Meta {
 }
 
 /// Returns whether a core has durable sessions of its own. `common` are the features that it has in common with another
-/// core. `is_other_empty` says whether that one has none.
-fn has_own_state(common: u64, is_other_empty: bool) -> bool {
+/// core. `is_other_empty` says whether that one has none. `None`: the core does not share its shards, perhaps because it
+/// runs with another configuration now.
+fn has_own_state(common: u64, is_other_empty: bool) -> Option<bool> {
     match common {
-        _ if common & EMPTY_SHARDS != 0 => false,
-        _ if common & OWN_STATE != 0 => true,
-        // Each core offers one of the two features, so they offer different ones.
-        _ => is_other_empty,
+        _ if common & SHARDS == 0 => None,
+        _ if common & EMPTY_SHARDS != 0 => Some(false),
+        _ if common & OWN_STATE != 0 => Some(true),
+        // Each core that offers `SHARDS` offers one of the two, so they offer different ones.
+        _ => Some(is_other_empty),
     }
 }
 

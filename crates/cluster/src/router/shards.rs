@@ -11,7 +11,7 @@ use super::ClusterRouter;
 use crate::features;
 use crate::wire::{self, PeerMessage};
 
-/// Length of the header of a frame between a worker and a shard: see [`PeerMessage`].
+// A frame between a worker and a shard fits a link, with its header (see `PeerMessage`).
 const _: () = assert!(ShardFrame::BYTES_MAX + wire::HEAD <= link::FRAME_MAX as usize);
 
 /// Leaders of shards, and the traffic of each worker with each peer.

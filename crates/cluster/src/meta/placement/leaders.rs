@@ -9,7 +9,8 @@
 //! other cores, until no such move is left: the greatest number that a core leads is then as small as the placement
 //! allows. In the end, shards return to their present leaders where that makes no difference to the balance.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use link::NodeId;
 
@@ -97,30 +98,36 @@ impl Leaders {
     }
 
     /// Returns the shortest series of moves, each from the core that the previous one goes to, from a core to one that
-    /// leads at least two less. Shards whose present leader cannot go on move first.
+    /// leads at least two less. Of the cores at that distance, it goes to the one that leads the fewest: so the plan
+    /// stays the same while it is carried out. Shards whose present leader cannot go on move first.
     fn path(&self, from: NodeId, load: usize) -> Option<Vec<(usize, NodeId)>> {
         let mut shards: Vec<usize> = (0..self.chosen.len()).collect();
         shards.sort_by_key(|at| (self.stays(*at), *at));
         // For each core that was reached: the shard that moves there, and the core that it comes from.
         let mut reached: BTreeMap<NodeId, Option<(usize, NodeId)>> = [(from, None)].into();
-        let mut queue = VecDeque::from([from]);
-        while let Some(node) = queue.pop_front() {
-            let movable = shards.iter().filter(|at| self.chosen[**at] == Some(node));
-            for (at, to) in movable.flat_map(|at| self.candidates[*at].iter().map(move |to| (*at, *to))) {
-                if reached.contains_key(&to) {
-                    continue;
-                }
-                reached.insert(to, Some((at, node)));
-                if self.loads.get(&to).is_some_and(|other| other + 2 <= load) {
-                    let (mut moves, mut end) = (Vec::new(), to);
-                    while let Some(Some((at, before))) = reached.get(&end) {
-                        moves.push((*at, end));
-                        end = *before;
+        let mut nearest = vec![from];
+        while !nearest.is_empty() {
+            let mut next = Vec::new();
+            for node in nearest {
+                let movable = shards.iter().filter(|at| self.chosen[**at] == Some(node));
+                for (at, to) in movable.flat_map(|at| self.candidates[*at].iter().map(move |to| (*at, *to))) {
+                    if let Entry::Vacant(vacant) = reached.entry(to) {
+                        vacant.insert(Some((at, node)));
+                        next.push(to);
                     }
-                    return Some(moves);
                 }
-                queue.push_back(to);
             }
+            let load_of = |to: &NodeId| self.loads.get(to).copied().unwrap_or(0);
+            let free = next.iter().filter(|to| load_of(to) + 2 <= load);
+            if let Some(to) = free.min_by_key(|to| (load_of(to), **to)) {
+                let (mut moves, mut end) = (Vec::new(), *to);
+                while let Some(Some((at, before))) = reached.get(&end) {
+                    moves.push((*at, end));
+                    end = *before;
+                }
+                return Some(moves);
+            }
+            nearest = next;
         }
         None
     }

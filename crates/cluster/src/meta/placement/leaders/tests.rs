@@ -101,6 +101,22 @@ fn each_core_leads_as_many_shards_as_the_others_and_a_dead_one_none() {
     assert_eq!(spread(&placement, &cores), vec![None; usize::from(SHARDS)]);
 }
 
+/// A core waits before each transfer, and again when its plan has changed.
+#[test]
+fn the_plan_stays_the_same_while_it_is_carried_out() {
+    for count in 3..=5 {
+        let cores = cores(&vec![0; count]);
+        let placement = placed(&cores, SHARDS, count as u8);
+        let mut present = vec![Some(log(0).node); usize::from(SHARDS)];
+        let plan = spread_from(&placement, &cores, &present);
+        assert!(difference(&loads(&cores, &plan)) <= 1);
+        for shard in 0..present.len() {
+            present[shard] = plan[shard];
+            assert_eq!(spread_from(&placement, &cores, &present), plan, "{count} cores, shard {shard}");
+        }
+    }
+}
+
 /// Neither a learner nor a voter that goes leads, and another log of the same node is not the voter.
 #[test]
 fn only_a_voter_that_stays_leads() {
