@@ -26,8 +26,8 @@ pub struct Args {
     /// Nodes that must know of a subscription before SUBACK, in the runs of E1
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
-    /// Points at which CONNACK is sent to the clients, in the runs of E1: before the cluster has given them their Client
-    /// Identifiers, or after that
+    /// Points at which CONNACK is sent to the clients, in the runs of E1: before the cluster has given them their
+    /// Client Identifiers, or after that
     #[arg(long, value_delimiter = ',', default_values = ["overlap"], value_parser = ["overlap", "claimed"])]
     connack: Vec<String>,
     /// Program to test (default: the one that is built for this)

@@ -272,8 +272,8 @@ impl Meta {
 }
 
 /// Returns whether a core has durable sessions of its own. `common` are the features that it has in common with another
-/// core. `is_other_empty` says whether that one has none. `None`: the core does not share its shards, perhaps because it
-/// runs with another configuration now.
+/// core. `is_other_empty` says whether that one has none. `None`: the core does not share its shards, perhaps because
+/// it runs with another configuration now.
 fn has_own_state(common: u64, is_other_empty: bool) -> Option<bool> {
     match common {
         _ if common & SHARDS == 0 => None,
