@@ -135,10 +135,15 @@ impl Worker {
                 }
             };
             let packet = &rest[..length];
-            if connection.phase == Phase::Claiming && !self.may_subscribe_early(slot, packet) {
-                return self.hold(slot, consumed);
+            if connection.phase == Phase::Claiming {
+                if !self.may_subscribe_early(slot, packet) {
+                    return self.hold(slot, consumed);
+                }
+                self.monitor.packets.received(packet[0]);
+                self.packet(slot, packet);
+                consumed += length;
+                continue;
             }
-            let Some(connection) = self.connections.occupant(slot) else { continue };
             self.monitor.packets.received(packet[0]);
             connection.last_packet = now;
             let flow = connection.flow.as_ref();

@@ -26,6 +26,16 @@ impl Meta {
         self.core.as_ref().map(|core| core.group().state().adopted)
     }
 
+    /// Returns whether all cores read a form, as far as this node knows. A replicant does not see what they have
+    /// adopted, and goes by the cores that it is linked to.
+    pub fn is_read_by_cores(&self, feature: u64) -> bool {
+        if let Some(adopted) = self.adopted() {
+            return adopted & feature != 0;
+        }
+        let mut linked = self.roster.cores().filter_map(|(id, _)| self.features.get(&id)).peekable();
+        linked.peek().is_some() && linked.all(|features| features & feature != 0)
+    }
+
     /// Returns the log features that a node understands, if known.
     fn understands(&self, now: Time, node: NodeId) -> Option<u64> {
         if node == self.id {

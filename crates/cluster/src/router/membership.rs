@@ -232,9 +232,9 @@ impl ClusterRouter {
         (placement, meta.roster().index, self.shards.leaders_version())
     }
 
-    /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this core knows.
+    /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.
     pub fn keeps_ephemeral_sessions(&self) -> bool {
-        self.membership.meta.adopted().is_some_and(|adopted| adopted & EPHEMERAL_SESSIONS != 0)
+        self.membership.meta.is_read_by_cores(EPHEMERAL_SESSIONS)
     }
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.
