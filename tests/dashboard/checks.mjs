@@ -189,10 +189,15 @@ export const checks = [
       answer.membership.replica = replica;
       answer.unjoined_peers = [];
       await gone(peers);
+      const joined = answer.membership.joined;
+      answer.membership.joined = false;
       answer.membership.waits_for = 'the cores have not all met each other yet';
       await page.getByRole('status').getByText('not a member yet: the cores have not all met').waitFor();
+      answer.membership.joined = true;
+      await page.getByRole('status').getByText('a member that serves no client: the cores have not all met').waitFor();
+      answer.membership.joined = joined;
       answer.membership.waits_for = null;
-      await gone(page.getByText('not a member yet'));
+      await gone(page.getByText('a member that serves no client'));
       await page.unrouteAll({ behavior: 'ignoreErrors' });
     },
   ],
