@@ -7,7 +7,7 @@ use testkit::Endpoint;
 use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, subscribe, v3, v5};
 
 use super::*;
-use crate::access::{Access, Action, AuthReply, Credentials, Identity, Permission, RetryAuthorize};
+use crate::access::AllowAll;
 use crate::ids::Time;
 use crate::node::Node;
 use crate::peers::Leader;
@@ -17,33 +17,6 @@ use crate::worker::Then;
 
 const NOW: Time = Time(1_000);
 const OWN: shard::NodeIncarnation = shard::NodeIncarnation { node: 1, incarnation: 7 };
-
-/// Allows everything.
-struct Everyone;
-
-impl Access for Everyone {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
-        Some(AuthResult::Allow)
-    }
-
-    fn guards_topics(&self) -> bool {
-        false
-    }
-
-    fn authorize(
-        &self,
-        _: Identity<'_>,
-        _: Action,
-        _: &str,
-        _: &mut dyn FnMut() -> RetryAuthorize,
-    ) -> Option<Permission> {
-        Some(Permission { allowed: true, lasting: true })
-    }
-
-    fn generation(&self) -> u64 {
-        0
-    }
-}
 
 struct Client {
     id: ConnectionId,
@@ -78,7 +51,7 @@ impl Scene {
             incarnation: Incarnation::default(),
             hash_key: [5; 16],
         };
-        let node = Node::with_store(settings, Arc::new(Everyone), "node".into(), 1, store);
+        let node = Node::with_store(settings, Arc::new(AllowAll), "node".into(), 1, store);
         node.keep_ephemeral_sessions(true);
         node.overlap_connacks(true);
         node.set_fresh_until(Time(2_000));
