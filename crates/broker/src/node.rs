@@ -69,6 +69,7 @@ pub struct Node {
     /// Time in milliseconds at which the lease ends, see [`Self::set_fresh_until`].
     fresh_until: AtomicU64,
     overlaps_connacks: AtomicBool,
+    freezes: AtomicBool,
     /// Number of other nodes, see [`Self::set_other_nodes`].
     others: AtomicU16,
     /// True when retained messages get a stamp by which other nodes can compare them.
@@ -275,6 +276,7 @@ impl Node {
             nearly_full: AtomicBool::new(false),
             fresh_until: AtomicU64::new(u64::MAX),
             overlaps_connacks: AtomicBool::new(false),
+            freezes: AtomicBool::new(false),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
@@ -565,6 +567,16 @@ impl Node {
     /// acknowledge messages of QoS 1 and 2.
     pub fn set_fresh_until(&self, until: Time) {
         self.fresh_until.store(until.0, Relaxed);
+    }
+
+    /// Says whether clients are neither read nor written to without a lease (`cluster.without_quorum = "freeze"`).
+    pub fn freeze_without_lease(&self, freezes: bool) {
+        self.freezes.store(freezes, Relaxed);
+    }
+
+    /// Returns whether no client may be read or written to now: others may have taken its Client Identifier over.
+    pub fn is_frozen(&self, now: Time) -> bool {
+        self.freezes.load(Relaxed) && self.is_stale(now) && !mutated(Mutation::ServeFrozen)
     }
 
     /// Returns whether another node may have a subscription that this node does not know.

@@ -60,6 +60,8 @@ pub enum ForwardAck {
 pub enum WithoutQuorum {
     /// Acknowledge no message of QoS 1 or 2: a client elsewhere may have subscribed.
     Hold,
+    /// Like [`Self::Hold`], and clients are neither read nor written to.
+    Freeze,
     /// Continue to acknowledge.
     Serve,
 }

@@ -451,8 +451,10 @@ impl Reactor {
     fn rest(&mut self) -> Rest {
         let since = self.end_of_turn();
         let has_input = !self.ready.is_empty() || !self.woken.is_empty();
-        let reading = has_input && !self.is_overloaded();
-        let accepting = |accepting: &Accepting| accepting.pending && accepting.not_before <= self.now;
+        let is_frozen = self.is_frozen();
+        let reading = has_input && !self.reads_nothing();
+        let accepting =
+            |accepting: &Accepting| !is_frozen && accepting.pending && accepting.not_before <= self.now;
         let working = self.worker.has_work() || self.worker.is_behind();
         let busy = reading || working || self.may_have_events || self.accepting.iter().any(accepting);
         if busy {
@@ -460,7 +462,10 @@ impl Reactor {
         }
         self.worker.park();
         let mut timeout = self.timeout();
-        if has_input {
+        if is_frozen {
+            // The lease does not notify this reactor. What is due at once waits for it too.
+            timeout = Some(FROZEN_PAUSE);
+        } else if has_input {
             // Another reactor has to catch up first, and it does not notify this one when it has.
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
@@ -503,8 +508,8 @@ impl Reactor {
     /// Reports to the worker the time up to which everything that clients sent was read.
     fn note_reading(&mut self) {
         let polls_needed = self.peers.len() / EVENTS;
-        // An overloaded reactor reads nothing, so the silence of clients is not their fault.
-        if !self.is_overloaded()
+        // An overloaded or frozen reactor reads nothing, so the silence of clients is not their fault.
+        if !self.reads_nothing()
             && let Some(until) =
                 self.reads.has_read(self.ready.is_empty() && !self.may_have_events, polls_needed)
         {
@@ -634,6 +639,8 @@ impl Reactor {
 
 /// Pause before a reactor checks again whether another has caught up.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
+/// Pause before a frozen reactor looks again whether its node has a lease.
+const FROZEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Polls again at once when a signal ended the wait. A process that was stopped then reads what arrived meanwhile
 /// before timers fire.

@@ -28,6 +28,8 @@ mutation::mutations! {
     ForgetOwners,
     /// A client is served as soon as it has CONNACK, although its Claim is not answered.
     ServeEarly,
+    /// A node without a lease goes on with its clients although it should leave them alone.
+    ServeFrozen,
     /// A QoS 2 exchange ends although shards may still know its message.
     ReleaseKnown,
     /// Workers go on in an incarnation of their node that is over for the others.

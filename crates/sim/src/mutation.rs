@@ -37,7 +37,7 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 11] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 12] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
@@ -45,6 +45,7 @@ const SHARDS_MUTATIONS: [shard::Mutation; 11] = [
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,
     shard::Mutation::ServeEarly,
+    shard::Mutation::ServeFrozen,
     shard::Mutation::ReleaseKnown,
     shard::Mutation::KeepIncarnation,
     shard::Mutation::SkipRouteChanges,

@@ -152,6 +152,11 @@ pub struct Node {
     turns: u64,
     /// Time until which the process stands still.
     paused_until: Micros,
+    /// True for reactors that have left their clients alone since the lease ended.
+    frozen: Vec<bool>,
+    is_stopping: bool,
+    /// Number of writes to clients since the last look, but for those of a node that stops.
+    writes: u64,
     /// Set after a stop, until the data that arrived meanwhile is read. Holds the earlier number of clients closed by
     /// Keep Alive.
     unread: Option<u64>,
@@ -286,6 +291,9 @@ impl Node {
             slots: Vec::new(),
             turns: 0,
             paused_until: 0,
+            frozen: vec![false; usize::from(workers)],
+            is_stopping: false,
+            writes: 0,
             unread: None,
             setup,
             failed: None,
@@ -359,6 +367,11 @@ impl Node {
     /// Connections that the node has ended since the last call, with the number of bytes that it had taken from them.
     pub fn take_ended(&mut self) -> Vec<(Link, u64)> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Number of writes to clients since the last call.
+    pub fn take_writes(&mut self) -> u64 {
+        std::mem::take(&mut self.writes)
     }
 
     /// Handles an event of this incarnation.
@@ -479,6 +492,7 @@ impl Node {
 
     /// Stops the node in order: it disconnects its clients, and writes what is queued.
     pub fn stop(&mut self, cx: &mut Context, net: &mut crate::net::Net) {
+        self.is_stopping = true;
         for worker in 0..self.workers.len() {
             let now = self.time(cx);
             self.workers[worker].stop(now);

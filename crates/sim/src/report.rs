@@ -422,6 +422,10 @@ report! {
     agreed_devices_taken_over,
     agreed_devices_refused,
     agreed_wills,
+    /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so without
+    /// a lease: all of them had one.
+    agreed_freezes,
+    agreed_check_frozen,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
 }

@@ -549,6 +549,11 @@ impl Worker {
         }
     }
 
+    /// Returns whether no client may be read or written to now.
+    pub fn is_frozen(&self, now: Time) -> bool {
+        self.node.is_frozen(now)
+    }
+
     /// Prepares for sleep: a sleeping thread must not delay the release of memory of the index.
     pub fn park(&self) {
         self.dispatcher.reader.park();
@@ -623,7 +628,10 @@ impl Worker {
         }
         let judged = if mutated(Mutation::JudgeUnread) { self.clock.now() } else { self.clock.judged() };
         if due > judged {
-            let at = due.max(Time(self.clock.now().0 + 1));
+            // Nothing is read without a lease, perhaps for long.
+            let is_frozen = self.node.is_frozen(self.clock.now());
+            let pause = if is_frozen { FROZEN_PAUSE_MS } else { 1 };
+            let at = due.max(Time(self.clock.now().0 + pause));
             self.wheel.arm(at, timer.slot, timer.generation, TimerKind::KeepAlive);
             return;
         }
@@ -671,6 +679,8 @@ impl Worker {
 /// Maximum age of the last read of all sockets when a client without CONNECT is closed. It is longer than the sleep of
 /// a reactor.
 const JUDGED_LATE: Duration = Duration::from_millis(1500);
+/// Time in milliseconds after which Keep Alive is looked at again while nothing is read without a lease.
+const FROZEN_PAUSE_MS: u64 = 1_000;
 /// Time for which a worker with [`Mutation::ServeBeforeRecall`] serves clients before it recalls its sessions.
 const LATE: Duration = Duration::from_millis(500);
 /// Number of the secret for the cache of topics. Those of the shards are greater.

@@ -302,16 +302,15 @@ impl ClusterRouter {
 
     fn log_fresh(&self, now: Time, line: &Line<bool>) {
         let suppressed = line.suppressed;
-        let holds = self.config.without_quorum == WithoutQuorum::Hold;
         match (line.is, line.is_first) {
             (true, true) => {
                 tracing::info!(suppressed, "a majority of the cores lets this node acknowledge QoS 1 and 2");
             }
             (true, false) => {
-                let what = if holds {
-                    "publishers of QoS 1 and 2 continue"
-                } else {
-                    "acknowledged messages reach all subscribers again"
+                let what = match self.config.without_quorum {
+                    WithoutQuorum::Hold => "publishers of QoS 1 and 2 continue",
+                    WithoutQuorum::Freeze => "its clients are served again",
+                    WithoutQuorum::Serve => "acknowledged messages reach all subscribers again",
                 };
                 tracing::info!(
                     after = ?brief(line.lasted),
@@ -321,10 +320,16 @@ impl ClusterRouter {
             }
             (false, _) => {
                 let why = self.not_fresh_for(now);
-                let what = if holds {
-                    "publishers of QoS 1 and 2 wait until one does, and QoS 0 reaches only the nodes that this one reaches"
-                } else {
-                    "this node continues (cluster.without_quorum), and subscribers on other nodes may miss acknowledged messages"
+                let what = match self.config.without_quorum {
+                    WithoutQuorum::Hold => {
+                        "publishers of QoS 1 and 2 wait until one does, and QoS 0 reaches only the nodes that this one reaches"
+                    }
+                    WithoutQuorum::Freeze => {
+                        "nothing is read from clients or sent to them until one does (cluster.without_quorum)"
+                    }
+                    WithoutQuorum::Serve => {
+                        "this node continues (cluster.without_quorum), and subscribers on other nodes may miss acknowledged messages"
+                    }
                 };
                 tracing::warn!(
                     held = ?brief(line.lasted),

@@ -213,9 +213,10 @@ impl ClusterRouter {
         self.event_log.unrouted(now, self.node.routes.unrouted() > 0);
         self.event_log.fresh(now, fresh_until > now);
         let until = match self.config.without_quorum {
-            WithoutQuorum::Hold if self.node.routes.unrouted() > 0 => Time::default(),
-            WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => fresh_until,
-            WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
+            WithoutQuorum::Serve => Time::NEVER,
+            _ if self.node.routes.unrouted() > 0 => Time::default(),
+            _ if !mutated(Mutation::AlwaysFresh) => fresh_until,
+            _ => Time::NEVER,
         };
         // Both clocks are one. The broker counts in milliseconds from the end of the node's earlier incarnations.
         self.node.set_fresh_until(broker::Time(self.node.began().0.saturating_add(until.0 / 1000)));

@@ -161,9 +161,10 @@ impl ClusterRouter {
         let replica = Replica::new(hash_seed, config.tombstones_max);
         let routes = RouteReplica::new(WriterId(own.0), config.incarnation, replica);
         node.stamp_retained(config.wall_ms, own.0 as u8);
-        if config.without_quorum == WithoutQuorum::Hold {
+        if config.without_quorum != WithoutQuorum::Serve {
             node.set_fresh_until(broker::Time::default());
         }
+        node.freeze_without_lease(config.without_quorum == WithoutQuorum::Freeze);
         let mut router = Self {
             own,
             mesh,

@@ -25,6 +25,9 @@ const OVERLOAD_PAUSE_MS: u64 = 100;
 
 impl Reactor {
     pub(super) fn accept_all(&mut self) {
+        if self.is_frozen() {
+            return;
+        }
         for at in 0..self.listeners.len() {
             if self.accepting[at].pending && self.accepting[at].not_before <= self.now {
                 self.accept_from(at);

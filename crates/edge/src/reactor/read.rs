@@ -41,9 +41,19 @@ impl Reactor {
             || self.worker.peers_backlog() > MAILBOX_FULL
     }
 
+    /// Returns whether the node has no lease, and does not touch its clients' sockets until it has. A node that stops
+    /// tells its clients nevertheless.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.stopping.is_none() && self.worker.is_frozen(self.now)
+    }
+
+    pub(super) fn reads_nothing(&self) -> bool {
+        self.is_frozen() || self.is_overloaded()
+    }
+
     /// Reads once from every connection that may have more.
     pub(super) fn read_ready(&mut self) {
-        if self.ready.is_empty() || self.is_overloaded() {
+        if self.ready.is_empty() || self.reads_nothing() {
             return;
         }
         let mut handshakes = 0;
@@ -67,7 +77,7 @@ impl Reactor {
 
     /// Reads once from a connection that is about to be closed by a takeover.
     pub(super) fn read_last(&mut self, slot: u32) {
-        if self.peers.get(slot as usize).is_some_and(Option::is_some) {
+        if !self.is_frozen() && self.peers.get(slot as usize).is_some_and(Option::is_some) {
             self.read(slot);
         }
     }
@@ -169,7 +179,7 @@ impl Reactor {
     /// unread sockets.
     pub(super) fn offer_woken(&mut self) {
         self.worker.take_woken(&mut self.woken);
-        if self.woken.is_empty() || self.is_overloaded() {
+        if self.woken.is_empty() || self.reads_nothing() {
             return;
         }
         let mut woken = std::mem::take(&mut self.woken);

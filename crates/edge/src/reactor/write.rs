@@ -23,6 +23,9 @@ impl Reactor {
     /// Writes the pending output of connections, and closes those that are done. Returns true when some output waits
     /// for another round.
     pub(super) fn flush(&mut self) -> bool {
+        if self.is_frozen() {
+            return false;
+        }
         let mut unblocked = std::mem::take(&mut self.dirty);
         for slot in unblocked.drain(..) {
             self.flush_one(slot);

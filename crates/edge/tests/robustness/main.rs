@@ -5,6 +5,7 @@
 //! connection, and a client without a way to answer cannot be served (`gone.rs`).
 
 mod client;
+mod frozen;
 mod gone;
 mod listening;
 mod many_clients;

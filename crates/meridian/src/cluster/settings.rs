@@ -164,6 +164,9 @@ choices! {
     pub enum WithoutQuorumSetting {
         /// Acknowledgements at QoS 1 and 2 wait: a client may have subscribed elsewhere without this node knowing it.
         Hold = "hold",
+        /// As with `hold`, and clients wait for everything: nothing is read from them or sent to them. So a client that
+        /// is connected elsewhere meanwhile has only one connection that is served, also at QoS 0.
+        Freeze = "freeze",
         /// The node continues: subscribers elsewhere may miss messages that are published here and acknowledged.
         Serve = "serve",
     }
@@ -370,6 +373,7 @@ pub fn config(cluster: &ClusterSettings, own: &str, batches: bool, incarnation: 
         packs: cluster.compression == CompressionSetting::BetweenRegions,
         without_quorum: match cluster.without_quorum {
             WithoutQuorumSetting::Hold => WithoutQuorum::Hold,
+            WithoutQuorumSetting::Freeze => WithoutQuorum::Freeze,
             WithoutQuorumSetting::Serve => WithoutQuorum::Serve,
         },
     }

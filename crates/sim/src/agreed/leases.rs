@@ -95,6 +95,11 @@ impl Leases {
         self.nodes[node].is_condemned = false;
     }
 
+    /// Returns whether the lease of a node runs.
+    pub fn is_held(&self, now: Micros, node: usize) -> bool {
+        now < self.nodes[node].lease_until
+    }
+
     /// Returns whether a node may have a lease.
     pub fn may_grant(&self, node: usize) -> bool {
         !self.nodes[node].is_condemned

@@ -41,6 +41,8 @@ pub struct AgreedShards {
     leases: Leases,
     /// CONNACK may overlap with the Claim of the client.
     overlaps: bool,
+    /// Nodes without a lease neither read from their clients nor write to them.
+    freezes: bool,
     /// Node of each client's connection.
     pub(super) homes: BTreeMap<Link, usize>,
     /// Links between nodes, by the lower and the higher one.
@@ -226,6 +228,7 @@ impl AgreedShards {
             retained: RetainedClients::new(),
             devices: Devices::new(overlaps),
             overlaps,
+            freezes: seed % 5 < 2,
             messages: Messages::default(),
             leases: Leases::new(nodes),
             homes: BTreeMap::new(),
@@ -541,12 +544,13 @@ impl AgreedShards {
         self.incarnations += 1;
         host.mailbox = Arc::default();
         let peers = host.mailbox.clone();
-        let overlaps = self.overlaps;
+        let (overlaps, freezes) = (self.overlaps, self.freezes);
         let join = move |node: &Arc<broker::Node>| {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
             node.keep_ephemeral_sessions(true);
             node.overlap_connacks(overlaps);
+            node.freeze_without_lease(freezes);
         };
         if let Some(replica) = &mut host.setup.replica {
             replica.transfer_permit = Arc::default();
@@ -740,6 +744,10 @@ impl AgreedShards {
     pub(super) fn after_turn(&mut self, at: usize) {
         let Host { node: Some(node), mailbox, .. } = &mut self.hosts[at] else { return };
         node.check_log_queue(&mut self.cx);
+        if node.take_writes() > 0 && self.freezes {
+            self.cx.report.agreed_check_frozen += 1;
+            assert!(self.leases.is_held(self.cx.now(), at), "node {at} writes to a client without a lease");
+        }
         let Taken { agreement_frames, shard_frames, leads, ended, route_positions, announces } =
             mailbox.take();
         let has_moved = !route_positions.is_empty() || !announces.is_empty();

@@ -311,7 +311,11 @@ fn config(random: &mut Random, own: NodeInfo) -> Config {
         suback_timeout: Duration::from_millis(*random.pick(&[3_000, 10_000])),
         lease: Duration::from_millis(*random.pick(&[500, 2_000])),
         packs: true,
-        without_quorum: if random.percent(85) { WithoutQuorum::Hold } else { WithoutQuorum::Serve },
+        without_quorum: match random.below(100) {
+            0..70 => WithoutQuorum::Hold,
+            70..85 => WithoutQuorum::Freeze,
+            _ => WithoutQuorum::Serve,
+        },
     }
 }
 

@@ -14,6 +14,8 @@ use crate::schedule::{Event, MILLI, Micros, SECOND};
 const FLUSH_ROUNDS: usize = 4;
 /// Turns between two checks of everything.
 const TURNS_BETWEEN_CHECKS: u64 = 200;
+/// Time after which a reactor without a lease looks at it again.
+const FROZEN_PAUSE: Micros = 20 * MILLI;
 
 impl Node {
     /// Opens a client's connection.
@@ -57,7 +59,10 @@ impl Node {
     /// Ends a connection whose client is gone, unless the worker lets that wait.
     fn end_lost(&mut self, cx: &Context, link: Link) {
         let now = self.time(cx);
-        let Some(connection) = self.connections.get_mut(&link).filter(|connection| connection.is_lost) else {
+        let is_frozen = self.is_frozen(cx);
+        let Some(connection) =
+            self.connections.get_mut(&link).filter(|connection| connection.is_lost && !is_frozen)
+        else {
             return;
         };
         let (worker, slot) = (&mut self.workers[connection.worker], connection.slot);
@@ -131,14 +136,36 @@ impl Node {
         self.workers.iter().map(|worker| worker.counters().retained_scans_resumed).sum()
     }
 
+    /// Returns whether the clients' connections may not be touched now.
+    fn is_frozen(&self, cx: &Context) -> bool {
+        !self.is_stopping && self.node.is_frozen(self.time(cx))
+    }
+
+    /// Notes that a reactor leaves its clients alone, or lets it do what it has left undone.
+    fn freeze_or_thaw(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
+        let is_frozen = self.is_frozen(cx);
+        let was_frozen = std::mem::replace(&mut self.frozen[worker], is_frozen);
+        cx.report.agreed_freezes += u64::from(is_frozen && !was_frozen);
+        if is_frozen || !was_frozen {
+            return;
+        }
+        let own = self.links.range((worker, 0)..(worker + 1, 0));
+        for link in own.map(|(_, link)| *link).collect::<Vec<_>>() {
+            self.offer(cx, link);
+            self.end_lost(cx, link);
+            self.write(cx, net, link);
+        }
+    }
+
     fn closed_for_silence(&self) -> u64 {
         self.workers.iter().map(|worker| worker.counters().keep_alive_timeouts).sum()
     }
 
     fn offer(&mut self, cx: &Context, link: Link) {
         let now = self.time(cx);
+        let is_frozen = self.is_frozen(cx);
         let Some(connection) = self.connections.get_mut(&link) else { return };
-        if connection.held || connection.inbox.is_empty() {
+        if is_frozen || connection.held || connection.inbox.is_empty() {
             return;
         }
         let received = self.workers[connection.worker].receive(now, connection.slot, &connection.inbox);
@@ -154,7 +181,8 @@ impl Node {
     /// Runs the rest of a turn: timers, batches to other reactors, and output.
     pub(super) fn finish_turn(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
         let now = self.time(cx);
-        if self.unread.is_none() {
+        self.freeze_or_thaw(cx, net, worker);
+        if self.unread.is_none() && !self.frozen[worker] {
             self.workers[worker].has_read_until(now);
         }
         if self.workers[worker].next_timeout() <= now {
@@ -198,7 +226,10 @@ impl Node {
         let timeout = self.workers[worker].next_timeout();
         let now = self.time(cx);
         // A reactor with work of its own runs its next turn at once, which takes some time here.
-        let delay = timeout.0.saturating_sub(now.0).saturating_mul(MILLI).max(50);
+        let mut delay = timeout.0.saturating_sub(now.0).saturating_mul(MILLI).max(50);
+        if self.frozen[worker] {
+            delay = FROZEN_PAUSE;
+        }
         if delay < 1 << 50 {
             self.wake(cx, worker, delay);
         }
@@ -267,6 +298,9 @@ impl Node {
     }
 
     fn flush(&mut self, cx: &mut Context, net: &mut Net, worker: usize) -> bool {
+        if self.is_frozen(cx) {
+            return false;
+        }
         let mut slots = std::mem::take(&mut self.slots);
         self.workers[worker].take_dirty(&mut slots);
         let mut any = !slots.is_empty();
@@ -295,6 +329,9 @@ impl Node {
     /// Writes the output of a connection, and closes it when it is finished.
     fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
         let now = self.time(cx);
+        if self.is_frozen(cx) {
+            return;
+        }
         let Some(connection) = self.connections.get(&link) else { return };
         let (slot, reads) = (connection.slot, connection.reads);
         let worker = &mut self.workers[connection.worker];
@@ -311,6 +348,7 @@ impl Node {
             }
             if !bytes.is_empty() {
                 worker.written(now, slot);
+                self.writes += u64::from(!self.is_stopping);
                 net.send(cx, link, Direction::ToClient, bytes);
             }
         }
