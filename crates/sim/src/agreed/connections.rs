@@ -107,6 +107,13 @@ impl AgreedShards {
         }
     }
 
+    /// Handles the connections that a node has ended.
+    pub(super) fn end_connections(&mut self, at: usize) {
+        if let Some(node) = &mut self.hosts[at].node {
+            node.take_ended();
+        }
+    }
+
     /// Lets a client read.
     fn received(&mut self, link: Link, bytes: &[u8]) {
         let answers = if let Some(client) = self.retained.of_link(link) {

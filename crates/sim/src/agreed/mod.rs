@@ -4,10 +4,14 @@
 mod client;
 mod connections;
 mod ephemeral;
+mod faults;
 mod leases;
+mod links;
+mod members;
 mod messages;
 mod network;
 mod retained;
+mod settle;
 mod world;
 
 pub use network::Step;

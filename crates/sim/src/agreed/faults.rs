@@ -1,0 +1,141 @@
+//! Faults of a simulation.
+
+use broker::SHARDS;
+use consensus::ReplicaId;
+use link::NodeId;
+use random::Random;
+
+use super::network::{Step, node_id};
+use super::world::{AgreedShards, REPLICAS};
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::net::Link;
+use crate::schedule::{Event, Micros, SECOND};
+
+/// A fault, and what it concerns.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// The process ends, and starts again after a time.
+    Kill { node: usize, after: Micros },
+    /// The power is cut.
+    Cut { node: usize, after: Micros },
+    /// Nothing passes between two nodes.
+    Part { one: usize, other: usize, time: Micros },
+    /// A node reaches no other.
+    Isolate { node: usize, time: Micros },
+    /// A process stands still.
+    Pause { node: usize, time: Micros },
+    /// The others declare a node dead whose process runs.
+    DeclareDead { node: usize },
+    /// A client loses its connection.
+    Lose { client: usize },
+    /// A node is lost with its disk. It comes back with an empty one, as other replicas.
+    Replace { node: usize, after: Micros },
+    /// Other nodes should lead the shards. The nodes may not know the same ones.
+    Prefer { is_agreed: bool },
+}
+
+impl Fault {
+    pub fn any(random: &mut Random, nodes: usize, clients: usize) -> Self {
+        let (node, other) = (random.below(nodes), random.below(nodes));
+        let time = *random.pick(&[SECOND / 2, 3 * SECOND, 10 * SECOND, 25 * SECOND]);
+        match random.below(100) {
+            0..30 => Self::Kill { node, after: time },
+            30..50 => Self::Cut { node, after: time },
+            50..62 if node != other => Self::Part { one: node, other, time },
+            50..74 => Self::Isolate { node, time },
+            74..82 => Self::Pause { node, time },
+            82..90 => Self::DeclareDead { node },
+            _ => Self::Lose { client: random.below(clients) },
+        }
+    }
+}
+
+impl AgreedShards {
+    pub(super) fn fail(&mut self, fault: Fault) {
+        match fault {
+            Fault::Kill { node, after } => {
+                self.cx.report.kills += 1;
+                self.end(node, after, |_, machine| machine.kill());
+            }
+            Fault::Cut { node, after } => {
+                self.cx.report.power_cuts += 1;
+                self.end(node, after, |cx, machine| machine.cut(cx));
+            }
+            Fault::Part { one, other, time } => {
+                self.cx.report.partitions += 1;
+                self.network.cut(one, other, self.cx.now() + time);
+            }
+            Fault::Isolate { node, time } => {
+                self.cx.report.partitions += 1;
+                let until = self.cx.now() + time;
+                for other in (0..self.hosts.len()).filter(|other| *other != node) {
+                    self.network.cut(node, other, until);
+                }
+            }
+            Fault::Pause { node, time } => {
+                let until = self.cx.now() + time;
+                if let Some(running) = &mut self.hosts[node].node {
+                    self.cx.report.process_pauses += 1;
+                    running.pause_process(until);
+                    let incarnation = running.incarnation();
+                    self.cx.at(until, Event::ReadAll { incarnation });
+                }
+            }
+            Fault::DeclareDead { node } => {
+                if self.hosts[node].node.is_some() {
+                    let incarnation = self.hosts[node].incarnation;
+                    let at = self.leases.condemn(node).max(self.cx.now());
+                    self.cx.at(at, Event::AgreedShards(Step::Ended { node, incarnation }));
+                }
+            }
+            Fault::Replace { node, after } => {
+                self.cx.report.agreed_replaced += 1;
+                let seed = self.cx.random.draw();
+                self.end(node, after, |_, machine| *machine = Machine::new(seed));
+                let host = &mut self.hosts[node];
+                if let Some(replica) = &mut host.setup.replica {
+                    replica.config.id = ReplicaId(100 + node as u64);
+                }
+                self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+            }
+            Fault::Prefer { is_agreed } => {
+                let any = |random: &mut Random| -> Vec<NodeId> {
+                    (0..SHARDS).map(|_| node_id(random.below(REPLICAS))).collect()
+                };
+                let common = any(&mut self.cx.random);
+                for at in 0..self.hosts.len() {
+                    let leaders = if is_agreed { common.clone() } else { any(&mut self.cx.random) };
+                    self.prefer(at, leaders);
+                }
+            }
+            Fault::Lose { client } => {
+                if let Some(connection) = &self.clients[client].connection {
+                    self.cx.report.connections_lost += 1;
+                    let link = connection.link;
+                    self.net.lose(&mut self.cx, link);
+                }
+            }
+        }
+    }
+
+    /// Ends a node's process. It starts again after a time.
+    fn end(&mut self, at: usize, after: Micros, stop: impl FnOnce(&mut Context, &mut Machine)) {
+        let host = &mut self.hosts[at];
+        let Some(node) = host.node.take() else { return };
+        let links: Vec<Link> = node.links().collect();
+        let incarnation = host.incarnation;
+        self.leases.end(at);
+        drop(node);
+        stop(&mut self.cx, &mut host.machine);
+        for link in links {
+            self.net.lose(&mut self.cx, link);
+        }
+        for other in (0..self.hosts.len()).filter(|other| *other != at) {
+            self.lose_link(at, other);
+        }
+        let delay = self.cx.between(SECOND, 5 * SECOND);
+        self.cx.after(delay, Event::AgreedShards(Step::Ended { node: at, incarnation }));
+        self.cx.after(after, Event::AgreedShards(Step::Start { node: at }));
+    }
+}

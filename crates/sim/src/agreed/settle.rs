@@ -1,0 +1,145 @@
+//! The end of a simulation, in which everything must settle, and the comparison of the replicas.
+
+use std::collections::BTreeMap;
+
+use broker::{SHARDS, ShardId};
+
+use super::client::missing_jobs;
+use super::members::spread_leaders;
+use super::network::Step;
+use super::world::{AgreedShards, Host, REPLICAS};
+use crate::node::Node;
+use crate::schedule::{Event, Micros, SECOND};
+
+/// Time after the last fault in which everything must settle.
+const SETTLE: Micros = 120 * SECOND;
+
+impl AgreedShards {
+    /// Ends all faults, and checks that nothing is lost and all replicas are equal.
+    pub(super) fn settle(&mut self) {
+        (self.is_calm, self.net.calm, self.cx.has_slow_reads) = (true, true, false);
+        for node in 0..self.hosts.len() {
+            self.start(node);
+        }
+        (0..self.hosts.len()).for_each(|node| self.prefer(node, spread_leaders()));
+        let end = self.cx.now() + SETTLE;
+        while self.cx.now() < end {
+            self.pass(self.cx.now() + SECOND);
+            let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
+                && missing_jobs(&self.clients, &self.messages).is_empty()
+                && self.retained.is_settled();
+            let is_idle = self.unanswered() == 0 && self.waiting() == 0;
+            if are_settled && self.are_equal() && is_idle && self.are_spread() {
+                break;
+            }
+        }
+        assert!(
+            self.are_spread(),
+            "leaders: {:?}",
+            self.hosts.iter().map(|host| &host.leads).collect::<Vec<_>>()
+        );
+        self.clients.iter().for_each(|client| client.check(&self.messages));
+        let missing = missing_jobs(&self.clients, &self.messages);
+        assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
+        assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
+        assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
+        assert_eq!(self.waiting(), 0, "completions that wait for routes, or behind one that does");
+        assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
+        self.read_everywhere();
+    }
+
+    /// Reads all retained messages from each node. All find the messages of the replicas, which are equal.
+    fn read_everywhere(&mut self) {
+        let readers: Vec<usize> = (0..self.hosts.len()).map(|at| self.retained.add_last_reader(at)).collect();
+        for client in &readers {
+            self.cx.after(SECOND, Event::AgreedShards(Step::ActRetained { client: *client }));
+        }
+        let end = self.cx.now() + SETTLE;
+        let found =
+            |this: &Self| readers.iter().map(|reader| this.retained.found(*reader)).collect::<Vec<_>>();
+        while self.cx.now() < end && found(self).iter().any(Option::is_none) {
+            self.pass(self.cx.now() + SECOND);
+        }
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let kept: BTreeMap<String, String> =
+            nodes.flat_map(Node::retained).filter(|(topic, _)| topic.starts_with("common/")).collect();
+        for (at, found) in found(self).into_iter().enumerate() {
+            assert_eq!(found.as_ref(), Some(&kept), "retained messages that a client of node {at} finds");
+        }
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let waiting: u64 = nodes.map(|node| node.read_counters().waiting).sum();
+        assert_eq!(waiting, 0, "reads of retained messages that nobody waits for");
+    }
+
+    /// Bytes of all requests that are not answered.
+    fn unanswered(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        nodes.map(|node| node.lane_counters().unanswered_bytes).sum()
+    }
+
+    /// Completions that wait for routes, and those behind them.
+    fn waiting(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        nodes.map(|node| node.lane_counters()).map(|counters| counters.waiting + counters.held).sum()
+    }
+
+    /// Last record that each replica has applied, by node and shard.
+    fn records(&self) -> Vec<Vec<Option<u64>>> {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        let of = |node: &Node| (0..SHARDS).map(|shard| Some(node.digest(ShardId(shard))?.0)).collect();
+        nodes.map(of).collect()
+    }
+
+    /// Returns whether all replicas of all shards have applied the same records. Their digests were compared then.
+    fn are_equal(&mut self) -> bool {
+        self.compare();
+        (0..SHARDS).map(ShardId).all(|shard| {
+            let of = |host: &Host| host.node.as_ref().and_then(|node| node.digest(shard));
+            let first = of(&self.hosts[0]);
+            first.is_some() && self.hosts[..REPLICAS].iter().all(|host| of(host) == first)
+        })
+    }
+
+    /// Returns whether the preferred nodes lead.
+    fn are_spread(&self) -> bool {
+        let leads = |at: usize, shard: ShardId| self.hosts[at].leads.contains_key(&shard);
+        (0..SHARDS).all(|shard| leads(usize::from(shard) % REPLICAS, ShardId(shard)))
+    }
+
+    pub(super) fn compare(&mut self) {
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            let Some(node) = &host.node else { continue };
+            let counted = node.replica_counters();
+            let before = std::mem::replace(&mut host.counted, counted);
+            self.cx.report.agreed_restored += counted.restored - before.restored;
+            self.cx.report.agreed_fetched += counted.fetched - before.fetched;
+            self.cx.report.agreed_attached += counted.attached - before.attached;
+            self.cx.report.agreed_stale += counted.stale - before.stale;
+            let counted = node.read_counters();
+            let before = std::mem::replace(&mut host.counted_reads, counted);
+            self.cx.report.agreed_read_indexes += counted.indexes - before.indexes;
+            self.cx.report.agreed_read_behind += counted.behind - before.behind;
+            self.cx.report.agreed_read_own_pages += counted.own_pages - before.own_pages;
+            self.cx.report.agreed_read_leader_pages += counted.leader_pages - before.leader_pages;
+            self.cx.report.agreed_read_unreadable += counted.unreadable - before.unreadable;
+            self.cx.report.agreed_read_dropped += counted.dropped - before.dropped;
+            let counted = node.lane_counters();
+            assert_eq!(counted.malformed, 0, "no node sends bytes that are no frames");
+            self.cx.report.agreed_overdue += counted.overdue - host.counted_lanes.overdue;
+            host.counted_lanes = counted;
+            if let Some(replica) = &host.setup.replica {
+                let counted = replica.transfer_permit.counts();
+                let before = std::mem::replace(&mut host.counted_transfers, counted);
+                self.cx.report.agreed_transfers += counted.0 - before.0;
+                self.cx.report.agreed_transfers_failed += counted.1 - before.1;
+            }
+            assert_eq!(node.lane_counters().malformed, 0, "no node sends bytes that are no frames");
+            for shard in (0..SHARDS).map(ShardId) {
+                let Some((index, digest)) = node.digest(shard) else { continue };
+                let known = *self.digests.entry((shard, index)).or_insert(digest);
+                assert_eq!(known, digest, "{shard:?} at record {index} differs on node {at}");
+                self.cx.report.agreed_compared += 1;
+            }
+        }
+    }
+}
