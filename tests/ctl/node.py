@@ -18,6 +18,14 @@ BINARY = str(pathlib.Path(os.environ.get("MERIDIAN_BIN", TARGET / "debug" / "mer
 PORTS = iter(range(random.randrange(12_000, 24_000), 32_000))
 
 
+def split_ports(number, processes):
+    """Uses from now on the ports of process `number` of so many."""
+    global PORTS  # pylint: disable=global-statement
+    share = 20_000 // processes
+    first = 12_000 + number * share
+    PORTS = iter(range(first + random.randrange(share // 2), first + share))
+
+
 def free_port():
     """A free port. Each is used once, and is below the ephemeral ports of the system."""
     for port in PORTS:
