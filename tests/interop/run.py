@@ -70,7 +70,7 @@ def prepare_mqttjs():
 
 
 def prepare_rumqttc():
-    run(["cargo", "build", "--quiet", "--package", "interop"], cwd=ROOT)
+    run(["cargo", "build", "--quiet", "--workspace", "--bin", "rumqttc-interop"], cwd=ROOT)
     return [str(TARGET / "debug/rumqttc-interop")]
 
 
