@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
+import time
 
 import checks_documents
 import checks_from_emqx
@@ -72,6 +73,7 @@ def main():
             if only not in check.__name__:
                 continue
             text = " ".join(check.__doc__.split())
+            begun = time.monotonic()
             try:
                 check(**{name: GIVEN[name]() for name in inspect.signature(check).parameters})
             except Skipped as reason:
@@ -81,7 +83,7 @@ def main():
                 print(f"FAILED   {text}\n         {type(error).__name__}: {error}", flush=True)
             else:
                 passed += 1
-                print(f"ok       {text}", flush=True)
+                print(f"ok       {text} ({time.monotonic() - begun:.1f} s)", flush=True)
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed or not passed else 0)
 
