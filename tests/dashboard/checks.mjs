@@ -41,6 +41,9 @@ const row = (page, text) => page.getByRole('row').filter({ hasText: text });
 const alarms = (page) => page.getByRole('region', { name: 'Alarms' });
 const gone = (locator) => locator.waitFor({ state: 'detached' });
 
+/** Runs the same steps for all values at the same time. Each run has a page of its own, and most of them wait. */
+const atOnce = (values, steps) => Promise.all(values.map(steps));
+
 async function wide(page) {
   return page.evaluate(() => Math.max(0, document.documentElement.scrollWidth - window.innerWidth));
 }
@@ -396,7 +399,7 @@ export const checks = [
     'the table of shards shows leaders, replicas that lack records, what moves, and sizes',
     async (visitor) => {
       let answer = made.clusterOf(5, 1);
-      for (const [width, height] of [[1280, 860], [390, 800]]) {
+      await atOnce([[1280, 860], [390, 800]], async ([width, height]) => {
         const page = await visitor.open('cluster', { viewport: { width, height } });
         await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
         await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
@@ -416,7 +419,7 @@ export const checks = [
           if (process.env.SCREENSHOT_CLUSTER) await shards.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', `-shards-${scheme}-${width}.png`) });
         }
         await page.unrouteAll({ behavior: 'ignoreErrors' });
-      }
+      });
       // Nodes with sessions of their own, and nodes of an earlier version, have no such table.
       answer = { ...answer, cluster: { ...answer.cluster, shards: null } };
       const page = await visitor.open('cluster');
@@ -1270,10 +1273,11 @@ export const checks = [
     async (visitor) => {
       const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
       // The dark theme needs only the rules about colours.
-      for (const [colorScheme, runOnly] of [
+      const schemes = [
         ['light', ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']],
         ['dark', { type: 'rule', values: ['color-contrast'] }],
-      ]) {
+      ];
+      await atOnce(schemes, async ([colorScheme, runOnly]) => {
         const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce' });
         for (const [id, title] of PAGES) {
           await ready(page, visitor.base, [id, title]);
@@ -1284,7 +1288,7 @@ export const checks = [
           if (violations.length > 0) ({ violations } = await look());
           assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
         }
-      }
+      });
     },
   ],
   [

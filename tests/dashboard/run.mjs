@@ -47,7 +47,8 @@ class Visitor {
     const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, acceptDownloads: true, ...settings });
     this.#contexts.push(context);
     const page = await context.newPage();
-    page.setDefaultTimeout(8000);
+    // Longer than anything takes on a busy machine.
+    page.setDefaultTimeout(20_000);
     page.on('console', (message) => {
       // The browser reports every status 4xx and every lost connection; the tests cause those.
       if (['error', 'warning'].includes(message.type()) && !message.text().startsWith('Failed to load resource')) this.problems.push(message.text());

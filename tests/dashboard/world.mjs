@@ -19,12 +19,19 @@ export async function until(what, test, ms = WAIT_MS) {
   }
 }
 
+let nextPort = 12_000 + Math.floor(Math.random() * 12_000);
+
+/** A free port. Each is used once, and is below the ephemeral ports of the system. */
 async function freePort() {
-  const server = createServer();
-  await new Promise((done) => server.listen(0, '127.0.0.1', done));
-  const { port } = server.address();
-  await new Promise((done) => server.close(done));
-  return port;
+  while (nextPort < 32_000) {
+    const port = nextPort++;
+    const server = createServer();
+    const free = await new Promise((done) => server.once('error', () => done(false)).listen(port, '127.0.0.1', () => done(true)));
+    if (!free) continue;
+    await new Promise((done) => server.close(done));
+    return port;
+  }
+  throw new Error('no port is free');
 }
 
 const answers = (base) =>
