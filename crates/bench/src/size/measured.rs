@@ -85,6 +85,32 @@ pub const CONNECT: Measured = Measured {
     date: "2026-11-21",
 };
 
+/// Memory of a node for a subscription of a client on another node.
+pub const ROUTE: Measured = Measured {
+    what: "memory of each node of a cluster for a filter of a client on another node, which nobody else has",
+    value: 283.0,
+    unit: "bytes",
+    command: "cargo xtask cluster-bench --only routes",
+    date: "2026-11-24",
+};
+
+pub const OWNER: Measured = Measured {
+    what: "memory of each replica for the owner of a Client Identifier without a durable session",
+    value: 84.0,
+    unit: "bytes",
+    command: "cargo run --release -p shard --example memory",
+    date: "2026-11-27",
+};
+
+/// Replaces [`CONNECT`] in a cluster.
+pub const CONNECT_CLUSTER: Measured = Measured {
+    what: "CPU of all nodes of a cluster of 3 cores and 2 replicants for a client that connects and subscribes",
+    value: 122.5,
+    unit: "us",
+    command: "cargo xtask cluster-bench --only subscribe",
+    date: "2026-11-24",
+};
+
 pub const HANDSHAKE: Measured = Measured {
     what: "CPU of a full handshake of TLS 1.3 with CONNECT",
     value: 210.0,

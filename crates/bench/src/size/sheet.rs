@@ -2,7 +2,8 @@
 
 use super::Options;
 use super::measured::{
-    CONNECT, CONNECTION, CONNECTION_TLS, FAN_OUT, HANDSHAKE, KERNEL, MESSAGE_ALONE, MESSAGE_BUSY, Measured,
+    CONNECT, CONNECT_CLUSTER, CONNECTION, CONNECTION_TLS, FAN_OUT, HANDSHAKE, KERNEL, MESSAGE_ALONE,
+    MESSAGE_BUSY, Measured, OWNER, ROUTE,
 };
 use serde_json::{Value, json};
 use std::fmt;
@@ -12,20 +13,25 @@ pub struct Sheet {
     options: Options,
     broker_bytes: f64,
     kernel_bytes: f64,
+    /// Subscriptions of clients on other nodes, and owners of Client Identifiers.
+    routes_bytes: f64,
+    owners_bytes: f64,
     /// Number of cores: with busy connections, and with messages that arrive alone.
     cores: (f64, f64),
     bits_in: f64,
     bits_out: f64,
     nodes: u64,
-    needed: u64,
+    /// `None` if no number of nodes is enough.
+    needed: Option<u64>,
     /// CPU seconds until all clients have reconnected.
     return_cpu_s: f64,
     used: Vec<&'static Measured>,
 }
 
-/// Shares of a machine's CPU and memory that a plan may use: the rest is for bursts, queues and the loss of a node.
+/// Share of a machine's CPU that a plan may use: the rest is for bursts and the loss of a node.
 const CPU_SHARE: f64 = 0.5;
-const MEMORY_SHARE: f64 = 0.5;
+/// Maximum number of nodes that are tried. Each knows the subscriptions of all, so more of them may not help.
+const NODES_MAX: u64 = 10_000;
 /// Overhead of Ethernet, IPv4 and TCP with timestamps per packet, and maximum payload of a packet.
 const WIRE: f64 = 14.0 + 4.0 + 20.0 + 32.0;
 const SEGMENT: f64 = 1448.0;
@@ -40,11 +46,9 @@ impl Sheet {
         let mut used =
             vec![&CONNECTION, &KERNEL, &MESSAGE_ALONE, &MESSAGE_BUSY[usize::from(o.qos)], &CONNECT];
         let mut each = CONNECTION.value;
-        let mut return_us = CONNECT.value;
         if o.tls {
             used.extend([&CONNECTION_TLS, &HANDSHAKE]);
             each += CONNECTION_TLS.value;
-            return_us += HANDSHAKE.value;
         }
         let (busy, alone) = (&MESSAGE_BUSY[usize::from(o.qos)], MESSAGE_ALONE.value);
         // The cost of a lone message was measured at QoS 1; other QoS are scaled by the ratio measured when busy.
@@ -61,17 +65,39 @@ impl Sheet {
         let bits_out = rate * (back + o.fan_out as f64 * out) * 8.0;
         let broker_bytes = clients * each;
         let kernel_bytes = clients * KERNEL.value;
-        let by_cpu = cores.1 / (o.node_cores as f64 * CPU_SHARE);
-        let by_memory = (broker_bytes + kernel_bytes) / (o.node_memory as f64 * GIB * MEMORY_SHARE);
-        let needed = by_cpu.max(by_memory).ceil().max(1.0) as u64;
+        let cluster_bytes = |nodes: u64| {
+            let routes = clients * (nodes - 1) as f64 * ROUTE.value;
+            let owners = if nodes > 1 { clients * nodes.min(o.replicas) as f64 * OWNER.value } else { 0.0 };
+            (routes, owners)
+        };
+        let share = o.node_memory as f64 * GIB * o.memory_share as f64 / 100.0;
+        let suffices = |nodes: &u64| {
+            let (routes, owners) = cluster_bytes(*nodes);
+            let by_memory = (broker_bytes + kernel_bytes + routes + owners) / *nodes as f64 <= share;
+            by_memory && cores.1 <= (nodes * o.node_cores) as f64 * CPU_SHARE
+        };
+        let needed = (1..=NODES_MAX).find(suffices);
         let nodes = match (o.nodes, needed) {
-            (0, 1) => 1,
-            (0, needed) => needed + 1,
+            (0, Some(1)) => 1,
+            (0, Some(needed)) => needed + 1,
+            (0, None) => NODES_MAX,
             (nodes, _) => nodes,
         };
+        let (routes_bytes, owners_bytes) = cluster_bytes(nodes);
+        let mut return_us = CONNECT.value;
+        if nodes > 1 {
+            used.retain(|known| known.what != CONNECT.what);
+            used.extend([&ROUTE, &OWNER, &CONNECT_CLUSTER]);
+            return_us = CONNECT_CLUSTER.value;
+        }
+        if o.tls {
+            return_us += HANDSHAKE.value;
+        }
         Sheet {
             broker_bytes,
             kernel_bytes,
+            routes_bytes,
+            owners_bytes,
             cores,
             bits_in,
             bits_out,
@@ -85,7 +111,7 @@ impl Sheet {
 
     /// Returns whether the nodes are enough.
     pub fn fits(&self) -> bool {
-        self.nodes >= self.needed
+        self.needed.is_some_and(|needed| self.nodes >= needed)
     }
 
     fn per_node(&self, all: f64) -> f64 {
@@ -134,32 +160,48 @@ impl fmt::Display for Sheet {
         };
         row("broker", self.broker_bytes, &gib)?;
         row("kernel", self.kernel_bytes, &gib)?;
+        if self.nodes > 1 {
+            row("routes", self.routes_bytes, &gib)?;
+            row("owners", self.owners_bytes, &gib)?;
+        }
         row("CPU, busy", self.cores.0, &|cores| format!("{cores:.2} cores"))?;
         row("CPU, at most", self.cores.1, &|cores| format!("{cores:.2} cores"))?;
         row("traffic in", self.bits_in, &mbit)?;
         row("traffic out", self.bits_out, &mbit)?;
         row("descriptors", o.clients as f64, &|count| format!("{:.0}", count.ceil()))?;
+        let needed =
+            self.needed.map_or("no number is enough".to_owned(), |needed| format!("{needed} needed"));
         writeln!(
             f,
-            "\nnodes       {} of {} cores and {} GiB ({} by the figures above, at most half of each machine used{})",
+            "\nnodes       {} of {} cores and {} GiB ({needed}; at most {} % of the memory and half of the CPU of each are used{})",
             self.nodes,
             o.node_cores,
             o.node_memory,
-            self.needed,
-            if self.nodes > self.needed { ", the others to spare" } else { "" }
+            o.memory_share,
+            if self.needed.is_some_and(|needed| self.nodes > needed) {
+                ", the others are to spare"
+            } else {
+                ""
+            }
         )?;
         writeln!(f, "restart     {:.1} s of all their CPU until every client is back", self.return_s())?;
         if !self.fits() {
-            writeln!(
-                f,
-                "PROBLEM     {} nodes are too few: --nodes {} or larger machines",
-                self.nodes, self.needed
-            )?;
+            match self.needed {
+                Some(needed) => {
+                    let few = self.nodes;
+                    writeln!(f, "PROBLEM     {few} nodes are too few: --nodes {needed} or larger machines")?;
+                }
+                None => writeln!(
+                    f,
+                    "PROBLEM     each node knows the subscriptions of all clients: larger machines, or a greater --memory-share"
+                )?,
+            }
         }
         if self.nodes > 1 {
             writeln!(
                 f,
-                "note        clients are taken to be divided evenly, and messages to stay on their node"
+                "note        clients are taken to be divided evenly, each with one subscription that nobody else has, and messages to stay \
+                 on their node"
             )?;
         }
         writeln!(
@@ -184,6 +226,7 @@ impl From<&Sheet> for Value {
             "clients": s.options.clients, "rate": s.options.rate, "payload": s.options.payload, "qos": s.options.qos,
             "fan_out": s.options.fan_out, "tls": s.options.tls,
             "broker_bytes": s.broker_bytes, "kernel_bytes": s.kernel_bytes,
+            "routes_bytes": s.routes_bytes, "owners_bytes": s.owners_bytes,
             "cores_busy": s.cores.0, "cores_at_most": s.cores.1,
             "bits_in_per_s": s.bits_in, "bits_out_per_s": s.bits_out,
             "nodes": s.nodes, "nodes_needed": s.needed, "fits": s.fits(), "restart_s": s.return_s(),
@@ -212,7 +255,8 @@ mod tests {
     #[test]
     fn a_small_deployment_is_one_node() {
         let s = sheet("--clients 10000 --rate 1000");
-        assert_eq!((s.nodes, s.needed, s.fits()), (1, 1, true));
+        assert_eq!((s.nodes, s.needed, s.fits()), (1, Some(1), true));
+        assert_eq!((s.routes_bytes, s.owners_bytes), (0.0, 0.0));
         assert_eq!(s.broker_bytes, 7_150_000.0);
         assert!((s.cores.0 - 0.00046).abs() < 1e-12 && (s.cores.1 - 0.031).abs() < 1e-12);
         let text = s.to_string();
@@ -221,13 +265,30 @@ mod tests {
 
     #[test]
     fn nodes_follow_the_scarce_resource() {
-        let memory = sheet("--clients 100000000 --rate 0 --node-cores 64");
-        assert_eq!(memory.needed, 58, "491.5 GB over 8.6 GB each");
-        assert_eq!(memory.nodes, 59, "and one to spare");
+        let memory = sheet("--clients 10000000 --node-cores 64");
+        // 49.15 GB for the connections and 2.52 GB for the owners, and 2.83 GB of routes on each node but its own share.
+        assert_eq!((memory.needed, memory.nodes), (Some(9), 10), "8.6 GB each, and one to spare");
+        let many = sheet("--clients 100000000");
+        assert_eq!((many.needed, many.fits()), (None, false), "28 GB of routes on each node");
+        assert!(many.to_string().contains("--memory-share"));
         let cpu = sheet("--clients 1 --rate 1000000 --node-cores 8");
-        assert_eq!(cpu.needed, 8, "31 cores over 4 each");
+        assert_eq!(cpu.needed, Some(8), "31 cores over 4 each");
         let few = sheet("--clients 1 --rate 1000000 --nodes 2");
         assert!(!few.fits() && few.to_string().contains("--nodes 8"));
+    }
+
+    /// Experiment E2: 100 million clients on six nodes of 128 GiB.
+    #[test]
+    fn a_hundred_million_clients_fit_six_large_nodes() {
+        let s = sheet("--clients 100000000 --nodes 6 --node-memory 128 --memory-share 85");
+        assert!(s.fits(), "{s}");
+        assert!(!sheet("--clients 100000000 --nodes 5 --node-memory 128 --memory-share 85").fits());
+        assert_eq!(s.options.clients, sheet("--clients 100M").options.clients);
+        for wrong in ["0", "M", "1.5M", "1001M", "-1"] {
+            assert!(Line::try_parse_from(["size", "--clients", wrong]).is_err(), "{wrong}");
+        }
+        let alone = sheet("--clients 1k --replicas 0 --nodes 2");
+        assert_eq!((alone.routes_bytes, alone.owners_bytes), (283_000.0, 0.0));
     }
 
     /// Sizes of a message of QoS 1: 1 + 3 + 2 + 32 + 2 + 1 + 256 bytes in a packet; its acknowledgement is a packet
