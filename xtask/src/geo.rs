@@ -30,6 +30,10 @@ pub struct Args {
     /// Client Identifiers, or after that
     #[arg(long, value_delimiter = ',', default_values = ["overlap"], value_parser = ["overlap", "claimed"])]
     connack: Vec<String>,
+    /// Values of `cluster.leaders` in the runs of E1 with cores on three continents: in `region` all leaders are near the
+    /// clients, and with `follow` they have moved there before the measurement
+    #[arg(long, value_delimiter = ',', default_values = ["spread"], value_parser = ["spread", "region", "follow"])]
+    leaders: Vec<String>,
     /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -81,6 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
     let options = subscribe::SubscribeOptions {
         levels: &args.suback,
         connacks: &args.connack,
+        leaders: &args.leaders,
         losses: &args.loss,
         rounds: args.rounds,
     };

@@ -40,6 +40,8 @@ pub struct Plan<'a> {
     pub connack: &'a str,
     /// Value of `routing.batch_sync`.
     pub batch_sync: &'a str,
+    /// Value of `cluster.leaders`.
+    pub leaders: &'a str,
 }
 
 pub struct Cluster<'a> {
@@ -75,9 +77,10 @@ impl<'a> Cluster<'a> {
         fs::create_dir_all(&directory)?;
         fs::write(directory.join("secret"), "a secret for the nodes of this lab\n")?;
         let mut config = fs::File::create(directory.join("cluster.toml"))?;
-        let Plan { level, connack, batch_sync, .. } = plan;
+        let Plan { level, connack, batch_sync, leaders, .. } = plan;
         writeln!(config, "[routing]\nsuback = {level:?}\nbatch_sync = {batch_sync:?}\n")?;
         writeln!(config, "[cluster]\nsecret_file = {:?}\nconnack = {connack:?}", directory.join("secret"))?;
+        writeln!(config, "leaders = {leaders:?}")?;
         let cores = plan.cores.iter().map(|host| (*host, "core"));
         let replicants = plan.replicants.iter().map(|host| (*host, "replicant"));
         let hosts: Vec<(&str, &str)> = cores.chain(replicants).collect();
@@ -99,6 +102,23 @@ impl<'a> Cluster<'a> {
             started.nodes.push(((*host).to_owned(), process));
         }
         Ok(started)
+    }
+
+    /// Starts a node that belongs to no cluster, and waits until it serves.
+    ///
+    /// # Errors
+    /// It ends, or does not serve in time; its log is named.
+    pub fn start_alone(lab: &'a Lab, program: &Path, directory: &Path, host: &str) -> Result<Self> {
+        let directory = directory.join("nodes");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join("cluster.toml"), "")?;
+        let mut alone =
+            Self { lab, directory, nodes: Vec::new(), flags: BTreeMap::new(), start_up: Duration::ZERO };
+        let process = alone.start_node(program, host)?;
+        alone.nodes.push((host.to_owned(), process));
+        alone.wait_for_links()?;
+        Ok(alone)
     }
 
     /// Kills a node by `kill -9`; it is gone when this returns.
@@ -174,7 +194,7 @@ impl<'a> Cluster<'a> {
             }
             let joined = |host: &str| {
                 self.lab.within(host, || is_ready(http())).unwrap_or_default()
-                    && self.view(host).is_ok_and(|view| is_joined(&view, wanted))
+                    && (wanted == 0 || self.view(host).is_ok_and(|view| is_joined(&view, wanted)))
             };
             let Some((missing, _)) = self.nodes.iter().find(|(host, _)| !joined(host)) else { return Ok(()) };
             if interrupted() {
@@ -205,11 +225,25 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
+    /// Returns whether the node on this host leads all shards.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn leads_all(&self, host: &str) -> Result<bool> {
+        let view = self.view(host)?;
+        let shards = view["shards"]["items"].as_array().context("the shards are not placed")?;
+        Ok(shards.iter().all(|shard| shard["leader"] == host))
+    }
+
     /// Waits until no node knows a route of any client.
     ///
     /// # Errors
     /// A node still does after that time.
     pub fn wait_until_forgotten(&self, longest: Duration) -> Result<()> {
+        if self.flags.is_empty() {
+            // The clients of a node without a cluster have no routes to other nodes.
+            return Ok(());
+        }
         let deadline = Instant::now() + longest;
         let knows = |host: &str| {
             let routes = self.view(host)?["routes"].as_array().cloned().unwrap_or_default();
@@ -300,7 +334,7 @@ impl<'a> Cluster<'a> {
 }
 
 /// Region of a host: the name of its place, without the number.
-fn region(host: &str) -> &str {
+pub fn region(host: &str) -> &str {
     host.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 

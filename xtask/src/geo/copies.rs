@@ -61,6 +61,7 @@ fn one((program, directory): (&Path, &Path), count: u32, rounds: u32) -> Result<
         replicants: &[REPLICANT],
         level: "core",
         connack: "overlap",
+        leaders: "spread",
         batch_sync: "auto",
     };
     let mut cluster = Cluster::start(&lab, program, directory, &plan)?;

@@ -51,7 +51,14 @@ pub fn run(
     println!("Cuts between nodes, three continents and Mumbai.\n");
     for (name, cores, replicants, case) in CASES {
         let lab = start()?;
-        let plan = Plan { cores, replicants, level: "cluster", connack: "overlap", batch_sync: "auto" };
+        let plan = Plan {
+            cores,
+            replicants,
+            level: "cluster",
+            connack: "overlap",
+            batch_sync: "auto",
+            leaders: "spread",
+        };
         let done = Cluster::start(&lab, program, directory, &plan).and_then(|mut cluster| {
             let said = case(&mut cluster)?;
             lab.heal()?;

@@ -100,6 +100,7 @@ fn load(program: &Path, directory: &Path, qos: &str, (times, seconds): (u32, u32
         replicants: &[],
         level: "cluster",
         connack: "overlap",
+        leaders: "spread",
         batch_sync: "auto",
     };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;

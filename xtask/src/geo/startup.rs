@@ -75,7 +75,8 @@ fn one(
 ) -> Result<Times> {
     let lab = start_seeded(round.into())?;
     lose(&lab, loss)?;
-    let plan = Plan { cores, replicants, level: "core", connack: "overlap", batch_sync: "auto" };
+    let plan =
+        Plan { cores, replicants, level: "core", connack: "overlap", batch_sync: "auto", leaders: "spread" };
     let hosts: Vec<&str> = cores.iter().chain(replicants).copied().collect();
     let begun = Instant::now();
     let mut cluster = Cluster::begin(&lab, program, directory, &plan)?;
