@@ -1,5 +1,6 @@
 //! State that all workers of a node share.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
@@ -176,6 +177,8 @@ pub struct NodeLoad {
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
     pub quotas: Quotas,
+    /// Number of Claims of each shard of a cluster, by the node that they came from.
+    claim_origins: [Mutex<BTreeMap<u64, u64>>; SHARDS as usize],
 }
 
 /// Retained messages of a shard and their bytes.
@@ -186,6 +189,11 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
+    /// Counts a Claim of a shard of the cluster, by the node of its client.
+    pub fn note_claim(&self, shard: ShardId, node: u64) {
+        *sync::lock(&self.claim_origins[shard.index()]).entry(node).or_default() += 1;
+    }
+
     /// Bytes that may wait for one connected client: the free part of the memory. However many clients use their share
     /// fully, each new client gets as much as they have.
     pub fn queue_share(&self, settings: &Settings) -> u64 {
@@ -567,6 +575,15 @@ impl Node {
     /// acknowledge messages of QoS 1 and 2.
     pub fn set_fresh_until(&self, until: Time) {
         self.fresh_until.store(until.0, Relaxed);
+    }
+
+    /// Takes the number of Claims since the last call, by shard and the node that they came from.
+    pub fn take_claim_origins(&self) -> Vec<(ShardId, u64, u64)> {
+        let shards = (0..).map(ShardId).zip(&self.load.claim_origins);
+        let taken = shards.map(|(shard, origins)| (shard, std::mem::take(&mut *sync::lock(origins))));
+        taken
+            .flat_map(|(shard, all)| all.into_iter().map(move |(node, count)| (shard, node, count)))
+            .collect()
     }
 
     /// Says whether clients are neither read nor written to without a lease (`cluster.without_quorum = "freeze"`).

@@ -24,6 +24,7 @@ pub struct Config {
     /// Time for which a node may acknowledge after a majority of cores has last confirmed that it knows all routes.
     pub lease: Duration,
     pub without_quorum: WithoutQuorum,
+    pub leaders: LeaderPolicy,
     /// True to compress frames to nodes of other regions that can decompress them.
     pub packs: bool,
 }
@@ -74,6 +75,8 @@ pub enum LeaderPolicy {
     Spread,
     /// Cores of this region lead, as many shards each, while the shard has a replica there.
     Region(Box<str>),
+    /// Each shard is led in the region from which most of its clients connect, if it has a replica there.
+    Follow,
 }
 
 /// Number of replicas of each shard. A shard serves while a majority of its replicas is there. So an even number bears

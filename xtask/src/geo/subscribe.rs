@@ -1,6 +1,7 @@
 //! E1: time from the first TCP connect to the last SUBACK, for clients in Hong Kong.
 
 use anyhow::{Context, Result, ensure};
+use lab::Lab;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::Path;

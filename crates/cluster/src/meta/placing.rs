@@ -8,12 +8,11 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
-use super::placement::leaders::{ShardLeaders, preferred_leaders};
+use super::placement::leaders::{LeaderWish, ShardLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
 use super::{Command, LIMIT, Member, Meta, State};
-use crate::config::LeaderPolicy;
 use crate::features::{EMPTY_SHARDS, OWN_STATE, SHARDS};
 
 /// Time for which a leader waits for a core that does not answer and may have durable sessions of its own. Then it
@@ -39,9 +38,9 @@ impl Meta {
 
     /// Returns the preferred leaders of all shards, as far as this node knows the placement, the roster and the
     /// `present` leaders. `None` before there is a placement.
-    pub fn preferred_leaders(
+    pub fn preferred_leaders<'a>(
         &self,
-        policy: &LeaderPolicy,
+        wish: impl Fn(ShardId) -> LeaderWish<'a>,
         present: &[Option<NodeId>],
     ) -> Option<ShardLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
@@ -51,7 +50,7 @@ impl Meta {
             Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
         };
         let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
-        Some(preferred_leaders(self.placement.as_ref()?, &cores, policy, present))
+        Some(preferred_leaders(self.placement.as_ref()?, &cores, wish, present))
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

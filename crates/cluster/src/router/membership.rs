@@ -20,8 +20,8 @@ use crate::config::{LeaderPolicy, NodeInfo};
 use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES};
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, CoreLog, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement, ProposalId,
-    ShardLeaders, State,
+    Answer, Command, CoreLog, LeaderWish, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement,
+    ProposalId, ShardLeaders, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -224,12 +224,12 @@ impl ClusterRouter {
         self.membership.meta.has_vote(now)
     }
 
-    /// Returns the versions of the placement, the roster, and the known leaders of shards.
+    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions.
     /// [`Self::preferred_leaders`] changes with them only.
     pub fn placement_versions(&self) -> (u64, u64, u64) {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
-        (placement, meta.roster().index, self.shards.leaders_version())
+        (placement, meta.roster().index, self.shards.leaders_version() + self.claims.version())
     }
 
     /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.
@@ -238,8 +238,13 @@ impl ClusterRouter {
     }
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.
-    pub fn preferred_leaders(&self, policy: &LeaderPolicy) -> Option<ShardLeaders> {
-        self.membership.meta.preferred_leaders(policy, &self.shards.last_leaders())
+    pub fn preferred_leaders(&self) -> Option<ShardLeaders> {
+        let wish = |shard| match &self.config.leaders {
+            LeaderPolicy::Spread => LeaderWish::Any,
+            LeaderPolicy::Region(region) => LeaderWish::In(region),
+            LeaderPolicy::Follow => self.claims.region(shard).map_or(LeaderWish::Same, LeaderWish::In),
+        };
+        self.membership.meta.preferred_leaders(wish, &self.shards.last_leaders())
     }
 
     /// Returns the log of this core, by which it finds its replicas in a placement. `None` on a replicant.

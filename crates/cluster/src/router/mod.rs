@@ -1,6 +1,7 @@
 //! Cluster router: one node's part in its cluster.
 
 mod attach;
+mod claims;
 mod clocks;
 mod event_log;
 mod forwarding;
@@ -98,6 +99,7 @@ pub struct ClusterRouter {
     inbound: InboundQueues,
     questions: Questions,
     shards: shards::ShardTraffic,
+    claims: claims::ClaimRegions,
     shard_positions: ShardPositions,
     unsettled: incarnations::UnsettledShards,
     counters: Counters,
@@ -181,6 +183,7 @@ impl ClusterRouter {
             inbound: InboundQueues::new(usize::from(node.workers)),
             questions: Questions::default(),
             shards: shards::ShardTraffic::new(node.workers),
+            claims: claims::ClaimRegions::default(),
             shard_positions: ShardPositions::default(),
             unsettled: incarnations::UnsettledShards::default(),
             counters: Counters::default(),
@@ -274,6 +277,7 @@ impl ClusterRouter {
         self.write_event_log(now);
         self.open_traffic(now);
         self.settle_members(now);
+        self.follow_claims(now);
         self.send_inbound();
     }
 
@@ -291,6 +295,7 @@ impl ClusterRouter {
             .min(self.attachment.due())
             .min(self.leave_due())
             .min(self.unsettled.due())
+            .min(self.claims_due())
             .min(meta)
     }
 

@@ -114,6 +114,11 @@ impl ShardTraffic {
         self.leaders.get(usize::from(shard.0)).is_some_and(|known| known.is_confirmed)
     }
 
+    /// Returns whether this node leads a shard.
+    pub fn is_led_here(&self, shard: ShardId) -> bool {
+        self.own.get(shard.index()).is_some_and(|own| own.is_some_and(|own| own.leads))
+    }
+
     /// Iterates over the shards that a node has said to lead, since its link was last lost.
     fn led_by(&self, node: NodeId) -> impl Iterator<Item = (ShardId, Leader)> {
         let is_led = move |known: &KnownLeader| known.node == Some(node) && known.is_confirmed;

@@ -348,7 +348,6 @@ impl Cluster {
         let is_core = cluster_config.own.role == Role::Core;
         let shards = shares_shards.then(|| PreparedShards {
             log: shards_log.filter(|_| is_core).map(|log| (core_log(&log.log, name), log)),
-            leaders: settings.leaders.clone().into(),
             seed: c ^ d,
             overlaps_connacks: settings.connack == settings::ConnackSetting::Overlap,
         });

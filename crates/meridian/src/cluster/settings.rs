@@ -72,8 +72,9 @@ section! {
         /// those of its own clients, in one copy.
         pub replicas: u8 = "3" in "0..=7", at start;
         /// Cores that should lead the shards of `replicas`: `spread` gives each core as many as the others.
-        /// `region:NAME` does so with the cores of a region, such as that of most clients. A core without a replica
-        /// leads none. All cores have the same value.
+        /// `region:NAME` does so with the cores of a region, such as that of most clients. With `follow`, each shard
+        /// is led in the region from which most of its clients connect: more than 60 % of those of the last minutes. A
+        /// core without a replica leads none. All cores have the same value.
         pub leaders: LeadersSetting = "spread", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
@@ -93,7 +94,7 @@ impl From<LeadersSetting> for LeaderPolicy {
     }
 }
 
-const LEADERS: &str = "`spread`, or `region:NAME` with the name of a region (cluster.region)";
+const LEADERS: &str = "`spread`, `follow`, or `region:NAME` with the name of a region (cluster.region)";
 
 impl Value for LeadersSetting {
     const TYPE: &'static str = "string";
@@ -102,6 +103,7 @@ impl Value for LeadersSetting {
         let (Raw::Text(text) | Raw::String(text)) = raw else { return Err(raw.expected(LEADERS)) };
         match (text.as_str(), text.strip_prefix("region:")) {
             ("spread", _) => Ok(Self(LeaderPolicy::Spread)),
+            ("follow", _) => Ok(Self(LeaderPolicy::Follow)),
             (_, Some(name)) if !name.is_empty() => Ok(Self(LeaderPolicy::Region(name.into()))),
             _ => Err(raw.expected(LEADERS)),
         }
@@ -110,6 +112,7 @@ impl Value for LeadersSetting {
     fn to_toml(&self) -> Option<String> {
         match &self.0 {
             LeaderPolicy::Spread => "spread".to_owned(),
+            LeaderPolicy::Follow => "follow".to_owned(),
             LeaderPolicy::Region(name) => format!("region:{name}"),
         }
         .to_toml()
@@ -371,6 +374,7 @@ pub fn config(cluster: &ClusterSettings, own: &str, batches: bool, incarnation: 
         qos0_linger: cluster.qos0_linger,
         lease: cluster.lease,
         packs: cluster.compression == CompressionSetting::BetweenRegions,
+        leaders: cluster.leaders.clone().into(),
         without_quorum: match cluster.without_quorum {
             WithoutQuorumSetting::Hold => WithoutQuorum::Hold,
             WithoutQuorumSetting::Freeze => WithoutQuorum::Freeze,
@@ -484,15 +488,17 @@ mod tests {
     }
 
     #[test]
-    fn leaders_are_spread_over_all_cores_or_those_of_a_region() {
+    fn leaders_are_spread_over_all_cores_or_those_of_a_region_or_follow_their_clients() {
         let read = |text: &str| LeadersSetting::from_raw(&Raw::Text(text.to_owned()));
         assert_eq!(read("spread").expect("a value").0, LeaderPolicy::Spread);
+        let follow = read("follow").expect("a value");
+        assert_eq!((&follow.0, follow.to_toml().as_deref()), (&LeaderPolicy::Follow, Some("\"follow\"")));
         let region = read("region:eu").expect("a value");
         assert_eq!(
             (&region.0, region.to_toml().as_deref()),
             (&LeaderPolicy::Region("eu".into()), Some("\"region:eu\""))
         );
-        for wrong in ["", "follow", "region", "region:", "Spread"] {
+        for wrong in ["", "follows", "region", "region:", "Spread"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

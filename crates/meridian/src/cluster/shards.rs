@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::Node;
 use cluster::meta::{CoreLog, Placement, ShardLeaders, ShardReplica};
-use cluster::{ClusterRouter, LeaderPolicy, RouterCommand};
+use cluster::{ClusterRouter, RouterCommand};
 use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
 
@@ -29,7 +29,6 @@ pub struct ShardPlacements {
     versions: (u64, u64, u64),
     /// Last [`KnownPlacement::refused_votes`] that was passed on.
     refused_votes: bool,
-    leaders: LeaderPolicy,
     /// Thread of the replicas, on a core. It ends when this is dropped.
     replicas: Option<Sender<KnownPlacement>>,
 }
@@ -61,7 +60,7 @@ impl ShardPlacements {
         }
         (self.versions, self.refused_votes) = (versions, refused_votes);
         if let Some(replicas) = &self.replicas {
-            let leaders = router.preferred_leaders(&self.leaders).unwrap_or_default();
+            let leaders = router.preferred_leaders().unwrap_or_default();
             // The thread ends with the process only.
             let _ = replicas.send(KnownPlacement { placement: placement.clone(), leaders, refused_votes });
         }
@@ -72,7 +71,6 @@ impl ShardPlacements {
 pub struct PreparedShards {
     /// Log of a core.
     pub log: Option<(CoreLog, ShardsLog)>,
-    pub leaders: LeaderPolicy,
     pub seed: u64,
     /// CONNACK may be sent before the client's Claim is answered.
     pub overlaps_connacks: bool,
@@ -89,13 +87,12 @@ impl PreparedShards {
         clock: Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
-        let Self { log, leaders, seed, overlaps_connacks } = self;
+        let Self { log, seed, overlaps_connacks } = self;
         node.overlap_connacks(overlaps_connacks);
         let of_node = |replicas| ShardPlacements {
             node: node.clone(),
             versions: (0, 0, 0),
             refused_votes: false,
-            leaders,
             replicas,
         };
         let Some((own, log)) = log else { return Ok((of_node(None), None)) };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use broker::peers::SubackLevel;
 use broker::settings::{Settings, SharedStrategy};
-use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+use cluster::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 use link::{BufferMax, MeshConfig};
 use replog::{Batching, Incarnation};
 
@@ -311,6 +311,7 @@ fn config(random: &mut Random, own: NodeInfo) -> Config {
         suback_timeout: Duration::from_millis(*random.pick(&[3_000, 10_000])),
         lease: Duration::from_millis(*random.pick(&[500, 2_000])),
         packs: true,
+        leaders: LeaderPolicy::Follow,
         without_quorum: match random.below(100) {
             0..70 => WithoutQuorum::Hold,
             70..85 => WithoutQuorum::Freeze,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use broker::peers::SubackLevel;
 use broker::settings::Settings;
 use cluster::meta::{Meta, REPLACE_AFTER};
-use cluster::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+use cluster::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 use link::{MeshConfig, NodeId};
 use mqtt::QoS;
 use replog::{Batching, Incarnation};
@@ -86,6 +86,7 @@ fn plan(batching: Duration) -> Plan {
             lease: Duration::from_secs(2),
             packs: true,
             without_quorum: WithoutQuorum::Hold,
+            leaders: LeaderPolicy::Spread,
         },
         mesh,
         latency: MILLI,

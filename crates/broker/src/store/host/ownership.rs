@@ -138,6 +138,9 @@ impl ShardHost {
         claim_state.underway += 1;
         let will = claim.will.as_ref();
         let producer = self.producers.of(claim.connection);
+        if let Some(producer) = producer {
+            self.load.note_claim(self.id, producer.owner.node);
+        }
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
             user: claim.user.as_u32(),

@@ -2,7 +2,8 @@
 //!
 //! All nodes know these, so all of them find the same leaders and need not agree on anything. The leader of a shard
 //! that is not the preferred one transfers its leadership. Nodes that know different rosters or leaders for a moment
-//! disagree for that moment.
+//! disagree for that moment. If leaders follow their clients, a core wishes for the shards that it leads only
+//! ([`LeaderWish::Same`] for the others).
 //!
 //! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
 //! voter that leads fewest. Then shards move from a core to one that leads at least two less, directly or by way of
@@ -12,23 +13,35 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use broker::ShardId;
 use link::NodeId;
 
 use super::{CoreLog, Placement, ShardPlacement, ShardReplica};
-use crate::config::LeaderPolicy;
 
 /// Leaders of all shards by number. `None` for a shard whose leader is not known, or none of whose voters can lead.
 pub type ShardLeaders = Vec<Option<NodeId>>;
 
+/// Leaders that a shard may have, of those that can lead it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaderWish<'a> {
+    Any,
+    /// Those of a region, if there are any.
+    In(&'a str),
+    /// The present one, if it can go on.
+    Same,
+}
+
 /// Returns the preferred leaders. `cores` are the logs of the cores that can lead, with their regions. `present` are
 /// the last known leaders.
-pub fn preferred_leaders(
+pub fn preferred_leaders<'a>(
     placement: &Placement,
     cores: &BTreeMap<CoreLog, Box<str>>,
-    policy: &LeaderPolicy,
+    wish: impl Fn(ShardId) -> LeaderWish<'a>,
     present: &[Option<NodeId>],
 ) -> ShardLeaders {
-    let candidates = placement.shards().map(|(_, shard)| candidates(shard, cores, policy)).collect();
+    let present_of = |id: ShardId| present.get(id.index()).copied().flatten();
+    let shards = placement.shards();
+    let candidates = shards.map(|(id, shard)| candidates(shard, cores, wish(id), present_of(id))).collect();
     let mut leaders = Leaders::new(candidates, present);
     while leaders.balance() {}
     while leaders.take_back() {}
@@ -39,15 +52,18 @@ pub fn preferred_leaders(
 fn candidates(
     shard: &ShardPlacement,
     cores: &BTreeMap<CoreLog, Box<str>>,
-    policy: &LeaderPolicy,
+    wish: LeaderWish<'_>,
+    present: Option<NodeId>,
 ) -> Vec<NodeId> {
     let can_lead = |voter: &&ShardReplica| Some(**voter) != shard.leaving && cores.contains_key(&voter.log());
     let mut able: Vec<&ShardReplica> = shard.voters.iter().filter(can_lead).collect();
-    if let LeaderPolicy::Region(region) = policy {
-        let is_there = |voter: &ShardReplica| cores.get(&voter.log()) == Some(region);
-        if able.iter().any(|voter| is_there(voter)) {
-            able.retain(|voter| is_there(voter));
-        }
+    let is_wished = |voter: &&ShardReplica| match wish {
+        LeaderWish::Any => true,
+        LeaderWish::In(region) => cores.get(&voter.log()).is_some_and(|known| **known == *region),
+        LeaderWish::Same => present == Some(voter.node),
+    };
+    if able.iter().any(is_wished) {
+        able.retain(is_wished);
     }
     able.into_iter().map(|voter| voter.node).collect()
 }

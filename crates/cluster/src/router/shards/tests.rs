@@ -10,7 +10,7 @@ use link::{BufferMax, ConnectionId, Demand, Identity, Mesh, MeshConfig, Output, 
 use replog::{Batching, Incarnation, Position};
 
 use super::*;
-use crate::config::{Config, ForwardAck, NodeInfo, Replicas, Role, WithoutQuorum};
+use crate::config::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 use crate::features::{FEATURES, SHARDS as FEATURE};
 use crate::meta::{Meta, MetaConfig, RecordSyncConfig};
 use crate::router::RouterCommand;
@@ -119,6 +119,7 @@ impl World {
             qos0_linger: Duration::ZERO,
             lease: Duration::from_secs(2),
             without_quorum: WithoutQuorum::Serve,
+            leaders: LeaderPolicy::Spread,
             packs: true,
         };
         let of_meta = MetaConfig {

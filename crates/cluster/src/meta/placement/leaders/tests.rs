@@ -40,7 +40,7 @@ fn spread(placement: &Placement, cores: &[Core]) -> ShardLeaders {
 }
 
 fn spread_from(placement: &Placement, cores: &[Core], present: &[Option<NodeId>]) -> ShardLeaders {
-    preferred_leaders(placement, &serving(cores), &LeaderPolicy::Spread, present)
+    preferred_leaders(placement, &serving(cores), |_| LeaderWish::Any, present)
 }
 
 /// Number of shards that have another leader.
@@ -141,9 +141,8 @@ fn only_a_voter_that_stays_leads() {
 fn leaders_are_in_a_region_while_it_has_a_voter_that_can_lead() {
     let mut cores = cores(&[0, 0, 1, 1, 1]);
     let placement = placed(&cores, SHARDS, 3);
-    let policy = LeaderPolicy::Region("r0".into());
     let led = |cores: &[Core]| {
-        let leaders = preferred_leaders(&placement, &serving(cores), &policy, &[]);
+        let leaders = preferred_leaders(&placement, &serving(cores), |_| LeaderWish::In("r0"), &[]);
         assert!(leaders.iter().all(Option::is_some));
         loads(cores, &leaders)
     };
@@ -191,7 +190,70 @@ fn a_core_that_is_replaced_gets_its_share_once_and_no_leader_moves_back_and_fort
     assert!((8..=10).contains(&transfers), "{transfers}");
 }
 
+/// Lets each core move one of the shards that it leads towards the region of its clients, all at the same time, until no
+/// core has a reason to. Returns the number of rounds.
+fn follow_clients(
+    cores: &[Core],
+    placement: &Placement,
+    leaders: &mut ShardLeaders,
+    wished: &[Box<str>],
+) -> usize {
+    const ROUNDS_MAX: usize = 200;
+    for round in 0..ROUNDS_MAX {
+        let known = leaders.clone();
+        for core in cores {
+            let own = Some(core.log.node);
+            let wish = |shard: ShardId| {
+                let is_own = known[shard.index()] == own;
+                if is_own { LeaderWish::In(&wished[shard.index()]) } else { LeaderWish::Same }
+            };
+            let preferred = preferred_leaders(placement, &serving(cores), wish, &known);
+            let moved = (0..known.len()).find(|at| known[*at] == own && preferred[*at] != own);
+            if let Some(at) = moved {
+                leaders[at] = preferred[at];
+            }
+        }
+        if *leaders == known {
+            return round;
+        }
+    }
+    ROUNDS_MAX
+}
+
 proptest! {
+    /// Each core knows only from where the clients of its own shards come.
+    #[test]
+    fn leaders_follow_clients_and_come_to_rest(
+        regions in vec(0..3_u8, 1..9),
+        replicas in 1..=7_u8,
+        wished in vec(0..4_u8, 1..40),
+        is_one_region in any::<bool>(),
+        present in vec(0..9_u64, 40),
+    ) {
+        let cores = cores(&regions);
+        let placement = placed(&cores, wished.len() as u16, replicas);
+        let wished: Vec<Box<str>> =
+            wished.iter().map(|at| format!("r{}", if is_one_region { wished[0] } else { *at }).into()).collect();
+        let led_by = |((_, shard), at): ((ShardId, &ShardPlacement), &u64)| {
+            Some(shard.voters[*at as usize % shard.voters.len()].node)
+        };
+        let mut leaders: ShardLeaders = placement.shards().zip(&present).map(led_by).collect();
+        let rounds = follow_clients(&cores, &placement, &mut leaders, &wished);
+        prop_assert!(rounds < 60, "{rounds} rounds");
+        let region = |node: NodeId| cores.iter().find(|core| core.log.node == node).map(|core| &core.region);
+        let led = loads(&cores, &leaders);
+        for ((id, shard), leader) in placement.shards().zip(&leaders) {
+            let wished = &wished[id.index()];
+            let able: Vec<NodeId> = shard.voters.iter().map(|voter| voter.node).collect();
+            let near: Vec<NodeId> = able.iter().copied().filter(|node| region(*node) == Some(wished)).collect();
+            let Some(leader) = *leader else { panic!("each shard is led") };
+            prop_assert!(near.is_empty() || near.contains(&leader));
+            let load = |node: NodeId| led[node.0 as usize - 1];
+            let others = if near.is_empty() { &able } else { &near };
+            prop_assert!(others.iter().all(|node| load(leader) < load(*node) + 2), "{:?}", led);
+        }
+    }
+
     /// Each core has a replica of every shard. Whatever the present leaders are, the fewest possible move.
     #[test]
     fn as_few_leaders_move_as_possible(
