@@ -18,6 +18,7 @@ mod machine;
 mod manifest;
 mod mutation;
 mod network;
+mod pipeline;
 mod raft_log;
 mod raft_types;
 mod runtime;

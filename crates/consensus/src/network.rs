@@ -5,17 +5,20 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::Stream;
 use link::NodeId;
+use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest,
-    VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    VoteRequest, VoteResponse,
 };
 use openraft::{AsyncRuntime, Instant as _, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::pipeline::Pipeline;
 use crate::raft_log::{SnapshotData, SnapshotReader, Store, TRANSFER_STALL};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::runtime::{Instant, Runtime};
@@ -163,7 +166,10 @@ impl Network {
     }
 }
 
-type RpcError = RPCError<Types>;
+pub(crate) type RpcError = RPCError<Types>;
+
+/// Answers to a stream of requests.
+type AppendStream<'a> = Result<BoxStream<'a, Result<StreamAppendResult<Types>, RpcError>>, RpcError>;
 
 fn unreachable(why: &str) -> RpcError {
     RPCError::Unreachable(Unreachable::from_string(why))
@@ -218,6 +224,33 @@ impl Client {
         match self.exchange(body, limit).await? {
             Body::Refused => Err(refused()),
             body => Ok(body),
+        }
+    }
+
+    /// Sends entries. `is_ahead`: earlier requests are on their way, so that the replica may not have what comes before.
+    pub(crate) async fn append(
+        &self,
+        request: AppendEntriesRequest<Types>,
+        is_ahead: bool,
+        limit: Duration,
+    ) -> Result<AppendEntriesResponse<Types>, RpcError> {
+        let index = |log_id: &LogId| log_id.index;
+        let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
+        let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
+        let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
+        match self.call(Body::Append(request.into()), limit).await? {
+            Body::Appended(appended) => {
+                let mut calls = sync::lock(&self.network.0);
+                match &appended {
+                    Appended::All => calls.note_confirmed(self.to, vote, last),
+                    Appended::Some(last) => calls.note_confirmed(self.to, vote, last.as_ref().map(index)),
+                    Appended::Conflict if is_ahead => {}
+                    Appended::Conflict => calls.note_conflict(self.to, previous, confirmed),
+                    Appended::HigherVote(_) => {}
+                }
+                Ok(appended.into())
+            }
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -303,23 +336,15 @@ impl RaftNetworkV2<Types> for Client {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
-        let index = |log_id: &LogId| log_id.index;
-        let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
-        let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
-        let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
-        match self.call(Body::Append(request.into()), option.soft_ttl()).await? {
-            Body::Appended(appended) => {
-                let mut calls = sync::lock(&self.network.0);
-                match &appended {
-                    Appended::All => calls.note_confirmed(self.to, vote, last),
-                    Appended::Some(last) => calls.note_confirmed(self.to, vote, last.as_ref().map(index)),
-                    Appended::Conflict => calls.note_conflict(self.to, previous, confirmed),
-                    Appended::HigherVote(_) => {}
-                }
-                Ok(appended.into())
-            }
-            other => Err(unexpected(&other)),
-        }
+        self.append(request, false, option.soft_ttl()).await
+    }
+
+    fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, AppendStream<'s>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
+    {
+        let answers: BoxStream<'s, _> = Box::pin(Pipeline::new(self, input, option.soft_ttl()));
+        Box::pin(std::future::ready(Ok(answers)))
     }
 
     async fn vote(

@@ -23,6 +23,7 @@ mod heartbeats;
 mod install;
 mod jobs;
 mod owner;
+mod pipeline;
 mod segments;
 mod writes;
 

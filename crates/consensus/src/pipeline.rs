@@ -1,0 +1,154 @@
+//! Requests to append entries at one replica, several of which may be on their way.
+//!
+//! An entry need not wait for the answers to earlier ones: a leader commits each after one round trip. The link keeps
+//! the order of requests, and the answers are passed on in that order. If one fails, `openraft` begins anew after the
+//! last entry that the replica has confirmed.
+
+use std::collections::VecDeque;
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use openraft::AsyncRuntime;
+use openraft::base::BoxFuture;
+use openraft::errors::{NetworkError, RPCError};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
+
+use crate::network::{Client, RpcError};
+use crate::raft_types::{Entry, LogId, Types};
+use crate::runtime::Runtime;
+
+/// Time between two requests while an answer is awaited. Replicas that are near answer earlier: then the entries of that
+/// time share a request.
+const PACE: Duration = Duration::from_millis(5);
+/// Maximum number of requests on their way, and size of their entries from which on no other leaves.
+const REQUESTS_MAX: usize = 128;
+const BYTES_MAX: usize = 1 << 20;
+
+type Request = AppendEntriesRequest<Types>;
+type Response = AppendEntriesResponse<Types>;
+
+/// Answers to the requests of `S`, in their order.
+pub(crate) struct Pipeline<'a, S> {
+    client: &'a Client,
+    /// `None` at its end.
+    requests: Option<S>,
+    /// Maximum time for each answer.
+    limit: Duration,
+    in_flight: VecDeque<InFlight<'a>>,
+    bytes: usize,
+    /// Until then no other request leaves.
+    pause: Option<Pin<Box<<Runtime as AsyncRuntime>::Sleep>>>,
+}
+
+struct InFlight<'a> {
+    previous: Option<LogId>,
+    last: Option<LogId>,
+    bytes: usize,
+    /// It was sent while others were on their way: the replica had not confirmed the previous entry.
+    is_ahead: bool,
+    answer: BoxFuture<'a, Result<Response, RpcError>>,
+    /// Answer that arrived before those of earlier requests.
+    early: Option<Result<Response, RpcError>>,
+}
+
+impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
+    pub fn new(client: &'a Client, requests: S, limit: Duration) -> Self {
+        Self { client, requests: Some(requests), limit, in_flight: VecDeque::new(), bytes: 0, pause: None }
+    }
+
+    /// Returns whether another request may leave now.
+    fn may_send(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.in_flight.is_empty() {
+            self.pause = None;
+            return true;
+        }
+        if self.in_flight.len() >= REQUESTS_MAX || self.bytes >= BYTES_MAX {
+            return false;
+        }
+        if self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_pending()) {
+            return false;
+        }
+        self.pause = None;
+        true
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, request: Request) {
+        let bytes = request.entries.iter().map(size).sum();
+        let (previous, is_ahead) = (request.prev_log_id, !self.in_flight.is_empty());
+        let last = request.entries.last().map(|entry| entry.log_id).or(previous);
+        let mut answer: BoxFuture<'a, _> = Box::pin(self.client.append(request, is_ahead, self.limit));
+        // The request leaves now.
+        let early = match answer.as_mut().poll(cx) {
+            Poll::Ready(early) => Some(early),
+            Poll::Pending => None,
+        };
+        self.bytes += bytes;
+        self.in_flight.push_back(InFlight { previous, last, bytes, is_ahead, answer, early });
+        self.pause = Some(Box::pin(Runtime::sleep(PACE)));
+    }
+
+    /// Ends the stream after an answer behind which nothing counts.
+    fn end(&mut self) {
+        (self.requests, self.pause, self.bytes) = (None, None, 0);
+        self.in_flight.clear();
+    }
+}
+
+impl<S: Stream<Item = Request> + Unpin> Stream for Pipeline<'_, S> {
+    type Item = Result<StreamAppendResult<Types>, RpcError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        while this.requests.is_some() && this.may_send(cx) {
+            let Some(requests) = &mut this.requests else { break };
+            match Pin::new(requests).poll_next(cx) {
+                Poll::Ready(Some(request)) => this.send(cx, request),
+                Poll::Ready(None) => this.requests = None,
+                Poll::Pending => break,
+            }
+        }
+        let Some(first) = this.in_flight.front_mut() else {
+            return if this.requests.is_none() { Poll::Ready(None) } else { Poll::Pending };
+        };
+        let answer = match first.early.take() {
+            Some(early) => early,
+            None => match first.answer.as_mut().poll(cx) {
+                Poll::Ready(answer) => answer,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        let (previous, last, is_ahead) = (first.previous, first.last, first.is_ahead);
+        this.bytes -= first.bytes;
+        this.in_flight.pop_front();
+        let response = match answer {
+            // An earlier request was overtaken, or its entries are gone again: the replica has not lost them.
+            Ok(Response::Conflict) if is_ahead => Err(ahead()),
+            other => other,
+        };
+        let goes_on = match &response {
+            Ok(Response::Success) => true,
+            Ok(Response::PartialSuccess(confirmed)) => *confirmed == last,
+            Ok(Response::Conflict | Response::HigherVote(_)) | Err(_) => false,
+        };
+        if !goes_on {
+            this.end();
+        }
+        Poll::Ready(Some(response.map(|response| response.into_stream_result(previous, last))))
+    }
+}
+
+fn ahead() -> RpcError {
+    RPCError::Network(NetworkError::from_string("the replica lacks entries of an earlier request"))
+}
+
+/// Approximate size of an entry in a frame.
+fn size(entry: &Entry) -> usize {
+    const HEAD: usize = 32;
+    match &entry.payload {
+        openraft::EntryPayload::Normal(command) => HEAD + command.0.len(),
+        _ => HEAD,
+    }
+}
