@@ -26,6 +26,10 @@ mutation::mutations! {
     ForgetConnections,
     /// The leader of a shard does not look who owns an ephemeral session.
     ForgetOwners,
+    /// A Claim does not begin another epoch of its session.
+    KeepEpoch,
+    /// The Session Expiry Interval of DISCONNECT is ignored.
+    IgnoreLastExpiry,
     /// A client is served as soon as it has CONNACK, although its Claim is not answered.
     ServeEarly,
     /// A node without a lease goes on with its clients although it should leave them alone.

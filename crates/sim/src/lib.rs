@@ -14,6 +14,7 @@ mod cluster;
 mod context;
 mod disk;
 mod hostile;
+mod linearizability;
 #[cfg(feature = "trial")]
 mod mutation;
 mod net;

@@ -37,13 +37,15 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 12] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 14] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,
+    shard::Mutation::KeepEpoch,
+    shard::Mutation::IgnoreLastExpiry,
     shard::Mutation::ServeEarly,
     shard::Mutation::ServeFrozen,
     shard::Mutation::ReleaseKnown,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use broker::settings::Settings;
 use broker::{
-    Agreement, Batch, Condition, LaneCounters, ReadCounters, SHARDS, ShardId, ShardSet, StoreLog, Time,
-    Worker, WorkerCommand, WorkerId,
+    Agreement, Batch, Condition, LaneCounters, ReadCounters, SHARDS, SessionId, ShardId, ShardSet, StoreLog,
+    Time, Worker, WorkerCommand, WorkerId,
 };
 use link::NodeId;
 use shardlog::{
@@ -114,6 +114,8 @@ struct NodeConnection {
     /// True if the client reads.
     reads: bool,
     ended: bool,
+    /// The session of the connection was noted.
+    is_granted: bool,
     /// The client's end is lost.
     is_lost: bool,
 }
@@ -148,6 +150,8 @@ pub struct Node {
     links: BTreeMap<(usize, u32), Link>,
     /// Connections that the node has ended since the last look.
     ended: Vec<(Link, u64)>,
+    /// Sessions of connections to which the node has written since the last look, each once.
+    granted: Vec<(Link, SessionId, u32)>,
     slots: Vec<u32>,
     turns: u64,
     /// Time until which the process stands still.
@@ -288,6 +292,7 @@ impl Node {
             connections: BTreeMap::new(),
             links: BTreeMap::new(),
             ended: Vec::new(),
+            granted: Vec::new(),
             slots: Vec::new(),
             turns: 0,
             paused_until: 0,
@@ -367,6 +372,12 @@ impl Node {
     /// Connections that the node has ended since the last call, with the number of bytes that it had taken from them.
     pub fn take_ended(&mut self) -> Vec<(Link, u64)> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Durable sessions of connections to which the node has written for the first time since the last call, with the
+    /// epochs in which they own them. In a cluster whose shards have replicas only.
+    pub fn take_granted(&mut self) -> Vec<(Link, SessionId, u32)> {
+        std::mem::take(&mut self.granted)
     }
 
     /// Number of writes to clients since the last call.

@@ -422,10 +422,18 @@ report! {
     agreed_devices_taken_over,
     agreed_devices_refused,
     agreed_wills,
-    /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so without
-    /// a lease: all of them had one.
+    /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so
+    /// without a lease: all of them had one.
     agreed_freezes,
     agreed_check_frozen,
+    /// Histories of Client Identifiers that are linearizable. Their operations: Claims that resumed a session and those
+    /// that did not, last acknowledged messages of connections, and Releases. Operations that may have taken effect.
+    agreed_check_owners,
+    agreed_check_owners_resumed,
+    agreed_check_owners_new,
+    agreed_check_owners_served,
+    agreed_check_owners_released,
+    agreed_check_owners_pending,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
 }

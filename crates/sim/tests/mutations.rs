@@ -26,6 +26,8 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReadStale,
         shard::Mutation::ForgetUnanswered,
         shard::Mutation::ForgetConnections,
+        shard::Mutation::KeepEpoch,
+        shard::Mutation::IgnoreLastExpiry,
         shard::Mutation::ReleaseKnown,
         shard::Mutation::KeepIncarnation,
         shard::Mutation::SkipRouteChanges,

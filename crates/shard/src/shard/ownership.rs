@@ -136,7 +136,9 @@ impl Shard {
         session.user = claim.user;
         session.window = claim.window;
         session.expiry_s = claim.expiry_s;
-        session.epoch = session.epoch.wrapping_add(1).max(1);
+        if session.epoch == 0 || !mutated(Mutation::KeepEpoch) {
+            session.epoch = session.epoch.wrapping_add(1).max(1);
+        }
         session.era = era;
         session.has_owner = true;
         session.ends = NEVER;
@@ -209,6 +211,7 @@ impl Shard {
         let was_owned = session.has_owner;
         let session = self.session_at(slot);
         session.has_owner = false;
+        let expiry_s = expiry_s.filter(|_| !mutated(Mutation::IgnoreLastExpiry));
         session.expiry_s = expiry_s.unwrap_or(session.expiry_s);
         session.ends = after(disconnected_at, session.expiry_s);
         let (ends, will) = (session.ends, session.take_will());

@@ -6,6 +6,7 @@ use mqtt::{QoS, ReasonCode, Version};
 use testkit::Endpoint;
 use testkit::packets::{self, Sent};
 
+use super::claims::Claims;
 use super::ephemeral::WILLS;
 use super::messages::{MessageId, Messages};
 use crate::context::Context;
@@ -57,6 +58,8 @@ struct Published {
     number: u64,
     topic: String,
     qos: QoS,
+    /// Time at which it was last sent.
+    sent: Micros,
     /// PUBREC has arrived.
     is_received: bool,
 }
@@ -110,7 +113,8 @@ impl Client {
     }
 
     /// Begins a connection. Returns the bytes to send.
-    pub fn connect(&mut self, link: Link) -> Vec<u8> {
+    pub fn connect(&mut self, cx: &Context, claims: &mut Claims, link: Link) -> Vec<u8> {
+        claims.begin(cx.now(), link, &self.name, false, packets::DAY);
         let mut endpoint = Endpoint::new(Version::V5);
         let mut bytes = Vec::new();
         let connect = packets::durable(Version::V5, &self.name).receive_max(3);
@@ -150,7 +154,7 @@ impl Client {
         let may_be_exact = !topic.starts_with("jobs/") && cx.random.percent(60);
         let qos = if may_be_exact { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
         let ids = (1..).find(|id| !self.unacknowledged.contains_key(id));
-        let published = Published { number: self.published, topic, qos, is_received: false };
+        let published = Published { number: self.published, topic, qos, sent: cx.now(), is_received: false };
         cx.log(|| format!("{} publishes {published:?} as {ids:?}", self.name));
         messages.sent((self.number, self.published), &published.topic, cx.now());
         let message = self.message(ids.unwrap_or(1), &published, false);
@@ -208,15 +212,38 @@ impl Client {
     }
 
     /// Handles received bytes, and returns the answers.
-    pub fn read(&mut self, cx: &mut Context, messages: &mut Messages, bytes: &[u8]) -> Vec<u8> {
+    pub fn read(
+        &mut self,
+        cx: &mut Context,
+        messages: &mut Messages,
+        claims: &mut Claims,
+        bytes: &[u8],
+    ) -> Vec<u8> {
         let Some(connection) = &mut self.connection else { return Vec::new() };
         connection.endpoint.read(bytes);
         let mut answers = Vec::new();
         while let Some(packet) = self.connection.as_mut().and_then(|connection| connection.endpoint.pop()) {
             cx.log(|| format!("{} gets {}", self.name, crate::scene::brief(&packet)));
+            self.note(cx, claims, &packet);
             self.handle(cx, messages, packet, &mut answers);
         }
         answers
+    }
+
+    /// Notes what a packet says about the Claim of the connection.
+    fn note(&self, cx: &Context, claims: &mut Claims, packet: &Sent) {
+        let Some(Connection { link, .. }) = self.connection else { return };
+        match packet {
+            Sent::ConnAck { session_present, reason: ReasonCode::Success } => {
+                claims.connected(cx.now(), link, *session_present);
+            }
+            Sent::PubAck(id, reason) | Sent::PubRec(id, reason) if !reason.is_error() => {
+                if let Some(Published { sent, .. }) = self.unacknowledged.get(id) {
+                    claims.served(cx.now(), link, *sent);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn handle(&mut self, cx: &mut Context, messages: &mut Messages, packet: Sent, answers: &mut Vec<u8>) {
@@ -249,6 +276,9 @@ impl Client {
                 let mut again: Vec<_> = self.unacknowledged.clone().into_iter().collect();
                 again.sort_by_key(|(_, published)| published.number);
                 for (id, published) in again {
+                    if let Some(published) = self.unacknowledged.get_mut(&id) {
+                        published.sent = cx.now();
+                    }
                     let packet = match published.is_received {
                         true => Sent::PubRel(id, ReasonCode::Success),
                         false => self.message(id, &published, true),

@@ -3,13 +3,15 @@
 use crate::net::{Direction, Link, Piece};
 use crate::schedule::Event;
 
+use super::claims::{Origin, SessionNumber};
 use super::client::Client;
 use super::ephemeral::Fate;
 use super::world::AgreedShards;
 
-/// Number of the first client that writes or reads retained messages, and of the first device.
+/// Number of the first client that writes or reads retained messages, of the first device, and of the first contender.
 const RETAINED_CLIENTS: usize = 1000;
 const DEVICES: usize = 2000;
+const CONTENDERS: usize = 4000;
 
 impl AgreedShards {
     /// Opens a connection to a node, or to any one. Returns the node; `None` when none runs.
@@ -25,7 +27,8 @@ impl AgreedShards {
         let home = *self.cx.random.pick(&running);
         let node = self.hosts[home].node.as_mut()?;
         let link = self.net.open(number);
-        node.open(&mut self.cx, link);
+        let worker = node.open(&mut self.cx, link);
+        self.claims.opened(link, Origin { node: home, process: node.incarnation(), worker });
         self.cx.report.connections += 1;
         self.homes.insert(link, home);
         self.cx.log(|| format!("client {number} connects to node {home} on {link}"));
@@ -36,7 +39,7 @@ impl AgreedShards {
         match &self.clients[number].connection {
             None => {
                 let Some((home, link)) = self.open(number, None) else { return };
-                let bytes = self.clients[number].connect(link);
+                let bytes = self.clients[number].connect(&self.cx, &mut self.claims, link);
                 self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
                 self.after_turn(home);
             }
@@ -56,7 +59,7 @@ impl AgreedShards {
         let Some(link) = self.retained.link(client) else {
             let home = self.retained.home(client);
             let Some((home, link)) = self.open(RETAINED_CLIENTS + client, home) else { return };
-            let bytes = self.retained.connect(client, link);
+            let bytes = self.retained.connect(&self.cx, &mut self.claims, client, link);
             self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
             return self.after_turn(home);
         };
@@ -73,11 +76,32 @@ impl AgreedShards {
         }
         let Some(link) = self.devices.link(device) else {
             let Some((home, link)) = self.open(DEVICES + device, None) else { return };
-            let bytes = self.devices.connect(&mut self.cx, &mut self.messages, device, link);
+            let records = (&mut self.messages, &mut self.claims);
+            let bytes = self.devices.connect(&mut self.cx, records, device, link);
             self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
             return self.after_turn(home);
         };
-        let (bytes, fate) = self.devices.act(&mut self.cx, device);
+        let (bytes, fate) = self.devices.act(&mut self.cx, &mut self.claims, device);
+        self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+        if fate == Fate::Lose {
+            self.net.lose(&mut self.cx, link);
+        }
+    }
+
+    pub(super) fn act_contender(&mut self, contender: usize) {
+        if self.is_calm {
+            return;
+        }
+        let Some(link) = self.contenders.link(contender) else {
+            if !self.contenders.wants_connection(self.cx.now(), contender) {
+                return;
+            }
+            let Some((home, link)) = self.open(CONTENDERS + contender, None) else { return };
+            let bytes = self.contenders.connect(&mut self.cx, &mut self.claims, contender, link);
+            self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
+            return self.after_turn(home);
+        };
+        let (bytes, fate) = self.contenders.act(&mut self.cx, &mut self.claims, contender);
         self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
         if fate == Fate::Lose {
             self.net.lose(&mut self.cx, link);
@@ -101,39 +125,54 @@ impl AgreedShards {
             }
             Direction::ToClient => match self.net.take(link, direction) {
                 Some(Piece::Bytes(bytes)) => self.received(link, &bytes),
-                Some(Piece::End) => self.disconnected(link),
+                Some(Piece::End) => self.disconnected(link, true),
                 None => {}
             },
         }
     }
 
-    /// Handles the connections that a node has ended.
-    pub(super) fn end_connections(&mut self, at: usize) {
-        if let Some(node) = &mut self.hosts[at].node {
-            node.take_ended();
+    /// Notes the connections that a node has ended, and the sessions that it has given to others.
+    pub(super) fn note_connections(&mut self, at: usize) {
+        let Some(node) = &mut self.hosts[at].node else { return };
+        let now = self.cx.now();
+        for (link, session, epoch) in node.take_granted() {
+            self.claims.granted(link, SessionNumber { number: session.origin(), epoch });
         }
+        node.take_ended().into_iter().for_each(|(link, _)| self.claims.ended(now, link));
+    }
+
+    /// Notes that an incarnation of a node is over, with all its connections.
+    pub(super) fn end_claims(&mut self, at: usize) {
+        let now = self.cx.now();
+        let of_node = self.homes.iter().filter(|(_, home)| **home == at);
+        of_node.for_each(|(link, _)| self.claims.node_ended(now, *link));
     }
 
     /// Lets a client read.
     fn received(&mut self, link: Link, bytes: &[u8]) {
         let answers = if let Some(client) = self.retained.of_link(link) {
-            self.retained.read(&mut self.cx, client, bytes)
+            self.retained.read(&mut self.cx, &mut self.claims, client, bytes)
         } else if let Some(device) = self.devices.of_link(link) {
-            return self.devices.read(&mut self.cx, device, bytes);
+            return self.devices.read(&mut self.cx, &mut self.claims, device, bytes);
+        } else if let Some(contender) = self.contenders.of_link(link) {
+            return self.contenders.read(&mut self.cx, &mut self.claims, contender, bytes);
         } else if let Some(client) = self.clients.iter_mut().find(|client| has_link(client, link)) {
-            client.read(&mut self.cx, &mut self.messages, bytes)
+            client.read(&mut self.cx, &mut self.messages, &mut self.claims, bytes)
         } else {
             return;
         };
         self.net.send(&mut self.cx, link, Direction::ToNode, answers);
     }
 
-    /// Lets a client notice that its connection is gone.
-    fn disconnected(&mut self, link: Link) {
+    /// Lets a client notice that its connection is gone. `is_end` says that the node has closed it.
+    fn disconnected(&mut self, link: Link, is_end: bool) {
         if let Some(client) = self.retained.of_link(link) {
             self.retained.disconnected(&mut self.cx, client);
         } else if let Some(device) = self.devices.of_link(link) {
-            self.devices.disconnected(&mut self.cx, &mut self.messages, device);
+            let records = (&mut self.messages, &mut self.claims);
+            self.devices.disconnected(&mut self.cx, records, device, is_end);
+        } else if let Some(contender) = self.contenders.of_link(link) {
+            self.contenders.disconnected(&mut self.cx, &mut self.claims, contender, is_end);
         } else if let Some(client) = self.clients.iter_mut().find(|client| has_link(client, link)) {
             client.disconnected();
         }
@@ -150,7 +189,7 @@ impl AgreedShards {
                 node.lost(&mut self.cx, &mut self.net, link);
                 self.after_turn(home);
             }
-            Direction::ToClient => self.disconnected(link),
+            Direction::ToClient => self.disconnected(link, false),
         }
     }
 }

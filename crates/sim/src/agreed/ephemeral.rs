@@ -9,6 +9,7 @@ use mqtt::{QoS, ReasonCode, Version};
 use testkit::Endpoint;
 use testkit::packets::{self, Sent};
 
+use super::claims::Claims;
 use super::messages::{MessageId, Messages};
 use crate::context::Context;
 use crate::net::Link;
@@ -43,6 +44,8 @@ struct Connection {
     published: Option<Micros>,
     /// DISCONNECT was sent.
     has_left: bool,
+    /// The node has refused the connection, or sent DISCONNECT.
+    is_closed: bool,
 }
 
 /// A connection was served at the node from `from` to `until` at least: it got an answer before that says so, and
@@ -98,12 +101,13 @@ impl Devices {
     pub fn connect(
         &mut self,
         cx: &mut Context,
-        messages: &mut Messages,
+        (messages, claims): (&mut Messages, &mut Claims),
         device: usize,
         link: Link,
     ) -> Vec<u8> {
         let device = &mut self.devices[device];
         device.connections += 1;
+        claims.begin(cx.now(), link, &device.name, true, 0);
         let will = (device.number, device.connections);
         messages.sent(will, WILLS, cx.now());
         let message = packets::message(WILLS, format!("{} {} .", will.0, will.1)).qos(QoS::ExactlyOnce);
@@ -119,14 +123,24 @@ impl Devices {
             served: None,
             published: None,
             has_left: false,
+            is_closed: false,
         });
         bytes
     }
 
     /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the
     /// node may have died with it.
-    pub fn disconnected(&mut self, cx: &mut Context, messages: &mut Messages, device: usize) {
+    pub fn disconnected(
+        &mut self,
+        cx: &mut Context,
+        (messages, claims): (&mut Messages, &mut Claims),
+        device: usize,
+        is_end: bool,
+    ) {
         let Some(connection) = self.devices[device].connection.take() else { return };
+        if is_end && connection.has_left && !connection.is_closed {
+            claims.left(cx.now(), connection.link);
+        }
         if connection.served.is_some() && !connection.has_left {
             cx.report.agreed_wills += 1;
             messages.acknowledged(connection.will, cx.now());
@@ -134,7 +148,7 @@ impl Devices {
     }
 
     /// Lets a device do something. Returns the bytes to send.
-    pub fn act(&mut self, cx: &mut Context, device: usize) -> (Vec<u8>, Fate) {
+    pub fn act(&mut self, cx: &mut Context, claims: &mut Claims, device: usize) -> (Vec<u8>, Fate) {
         let mut bytes = Vec::new();
         let Some(connection) = &mut self.devices[device].connection else { return (bytes, Fate::Keep) };
         if !connection.is_open || connection.has_left {
@@ -144,6 +158,9 @@ impl Devices {
             0..2 => return (bytes, Fate::Lose),
             2..4 => {
                 connection.has_left = true;
+                if claims.is_answered(connection.link) {
+                    claims.leave(cx.now(), connection.link, None);
+                }
                 connection.endpoint.write(&packets::goodbye(), &mut bytes);
             }
             _ if connection.published.is_none() => {
@@ -157,7 +174,7 @@ impl Devices {
     }
 
     /// Handles received bytes.
-    pub fn read(&mut self, cx: &mut Context, device: usize, bytes: &[u8]) {
+    pub fn read(&mut self, cx: &mut Context, claims: &mut Claims, device: usize, bytes: &[u8]) {
         let Self { devices, served, overlaps } = self;
         let device = &mut devices[device];
         let Some(connection) = &mut device.connection else { return };
@@ -168,18 +185,13 @@ impl Devices {
                 Sent::ConnAck { session_present, reason: ReasonCode::Success } => {
                     assert!(!session_present, "an ephemeral session is not resumed");
                     connection.is_open = true;
+                    claims.connected(cx.now(), connection.link, session_present);
                     connection.served = Some(cx.now()).filter(|_| !*overlaps);
                 }
                 Sent::ConnAck { reason, .. } => {
                     cx.report.agreed_devices_refused += 1;
-                    let is_known = matches!(
-                        reason,
-                        ReasonCode::SessionTakenOver
-                            | ReasonCode::UnspecifiedError
-                            | ReasonCode::ServerUnavailable
-                            | ReasonCode::ServerBusy
-                    );
-                    assert!(is_known, "{}: {reason}", device.name);
+                    connection.is_closed = true;
+                    assert!(may_refuse(reason), "{}: {reason}", device.name);
                 }
                 Sent::PubAck(1, reason) => {
                     let Some(until) = connection.published.take().filter(|_| connection.is_open) else {
@@ -189,6 +201,7 @@ impl Devices {
                         continue;
                     }
                     let now = cx.now();
+                    claims.served(now, connection.link, until);
                     let from = *connection.served.get_or_insert(now);
                     if from <= until {
                         let now = Served { link: connection.link, from, until };
@@ -197,12 +210,25 @@ impl Devices {
                     }
                 }
                 Sent::Disconnect { reason, .. } => {
+                    connection.is_closed = true;
                     cx.report.agreed_devices_taken_over += u64::from(reason == ReasonCode::SessionTakenOver);
                 }
                 other => panic!("{}: {other:?}", device.name),
             }
         }
     }
+}
+
+/// Returns whether a node may refuse a client for this reason: its Claim is overtaken, is not answered in time, or
+/// cannot be answered now.
+pub fn may_refuse(reason: ReasonCode) -> bool {
+    matches!(
+        reason,
+        ReasonCode::SessionTakenOver
+            | ReasonCode::UnspecifiedError
+            | ReasonCode::ServerUnavailable
+            | ReasonCode::ServerBusy
+    )
 }
 
 /// Adds a time at which a connection was served. No other one was, at any of its times.

@@ -134,6 +134,7 @@ impl AgreedShards {
         for other in (0..self.hosts.len()).filter(|other| *other != at) {
             self.lose_link(at, other);
         }
+        self.end_claims(at);
         let delay = self.cx.between(SECOND, 5 * SECOND);
         self.cx.after(delay, Event::AgreedShards(Step::Ended { node: at, incarnation }));
         self.cx.after(after, Event::AgreedShards(Step::Start { node: at }));

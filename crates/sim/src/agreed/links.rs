@@ -177,7 +177,7 @@ impl AgreedShards {
         if let Some(incarnation) = ended {
             self.restart_incarnation(at, incarnation);
         }
-        self.end_connections(at);
+        self.note_connections(at);
     }
 
     pub(super) fn frame(&mut self, number: u64) {

@@ -80,6 +80,7 @@ impl AgreedShards {
         if self.members.get(&id).is_none_or(|last| last.incarnation != incarnation) {
             return;
         }
+        self.end_claims(at);
         let runs = self.hosts[at].node.is_some();
         if !runs && self.cx.random.below(2) == 0 {
             self.members.remove(&id);
@@ -100,6 +101,7 @@ impl AgreedShards {
             return;
         }
         self.cx.log(|| format!("node {at} goes on in another incarnation"));
+        self.end_claims(at);
         self.leases.pardon(at);
         self.cx.report.agreed_incarnations += 1;
         self.incarnations += 1;

@@ -1,8 +1,10 @@
 //! Simulations of shards with replicas on several nodes: `consensus` decides about their batches, and the program's
 //! workers host them. Clients connect to any node, also to one without replicas.
 
+mod claims;
 mod client;
 mod connections;
+mod contenders;
 mod ephemeral;
 mod faults;
 mod leases;

@@ -24,6 +24,8 @@ pub enum Step {
     ActRetained { client: usize },
     /// Lets a device with an ephemeral session act.
     ActDevice { device: usize },
+    /// Lets a client act that shares its Client Identifier.
+    ActContender { contender: usize },
     /// Causes a fault of the plan.
     Fault { number: usize },
     /// Compares the states of the replicas.

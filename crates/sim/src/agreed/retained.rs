@@ -10,6 +10,7 @@ use mqtt::{QoS, ReasonCode, SubscriptionOptions, Version};
 use testkit::Endpoint;
 use testkit::packets::{self, Message, Sent};
 
+use super::claims::Claims;
 use crate::context::Context;
 use crate::net::Link;
 use crate::schedule::{Micros, SECOND};
@@ -205,11 +206,12 @@ impl RetainedClients {
     }
 
     /// Begins a connection. Returns the bytes to send.
-    pub fn connect(&mut self, client: usize, link: Link) -> Vec<u8> {
+    pub fn connect(&mut self, cx: &Context, claims: &mut Claims, client: usize, link: Link) -> Vec<u8> {
         let RetainedClient { name, connection, role, .. } = &mut self.clients[client];
         let is_durable = !matches!(role, Role::Reader { is_durable: false, .. });
         let connect =
             if is_durable { packets::durable(Version::V5, name) } else { packets::v5(name).receive_max(3) };
+        claims.begin(cx.now(), link, name, connect.clean_start, connect.expiry.unwrap_or(0));
         let mut endpoint = Endpoint::new(Version::V5);
         let mut bytes = Vec::new();
         endpoint.write(&Sent::Connect(Box::new(connect)), &mut bytes);
@@ -278,7 +280,7 @@ impl RetainedClients {
     }
 
     /// Handles received bytes, and returns the answers.
-    pub fn read(&mut self, cx: &mut Context, number: usize, bytes: &[u8]) -> Vec<u8> {
+    pub fn read(&mut self, cx: &mut Context, claims: &mut Claims, number: usize, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
         if let Some(connection) = &mut self.clients[number].connection {
             connection.endpoint.read(bytes);
@@ -287,6 +289,11 @@ impl RetainedClients {
             self.clients[number].connection.as_mut().and_then(|connection| connection.endpoint.pop())
         {
             cx.log(|| format!("{} gets {}", self.clients[number].name, crate::scene::brief(&packet)));
+            if let (Sent::ConnAck { session_present, reason: ReasonCode::Success }, Some(link)) =
+                (&packet, self.link(number))
+            {
+                claims.connected(cx.now(), link, *session_present);
+            }
             self.handle(cx, number, packet, &mut answers);
         }
         answers

@@ -46,6 +46,7 @@ impl AgreedShards {
         assert_eq!(self.waiting(), 0, "completions that wait for routes, or behind one that does");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
         self.read_everywhere();
+        self.claims.check(&mut self.cx.report);
     }
 
     /// Reads all retained messages from each node. All find the messages of the replicas, which are equal.

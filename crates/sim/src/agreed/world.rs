@@ -10,7 +10,9 @@ use broker::{LaneCounters, ReadCounters, ReplicaCounters, ShardId};
 use consensus::{LogGroup, Member, ReplicaId};
 use shardlog::TargetMembers;
 
+use super::claims::Claims;
 use super::client::Client;
+use super::contenders::Contenders;
 use super::ephemeral::Devices;
 use super::faults::Fault;
 use super::leases::Leases;
@@ -37,7 +39,9 @@ pub struct AgreedShards {
     pub(super) clients: Vec<Client>,
     pub(super) retained: RetainedClients,
     pub(super) devices: Devices,
+    pub(super) contenders: Contenders,
     pub(super) messages: Messages,
+    pub(super) claims: Claims,
     pub(super) leases: Leases,
     /// CONNACK may overlap with the Claim of the client.
     pub(super) overlaps: bool,
@@ -80,7 +84,7 @@ pub(super) struct Host {
 pub(super) const REPLICAS: usize = 3;
 /// Shortest and longest time between two actions of a client.
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
-/// The same for a device with an ephemeral session.
+/// The same for a device with an ephemeral session, and for a contender.
 const DEVICE_PACE: (Micros, Micros) = (20 * MILLI, 600 * MILLI);
 /// Time between two comparisons of the replicas.
 const COMPARE: Micros = SECOND / 4;
@@ -174,6 +178,8 @@ impl AgreedShards {
             clients: (0..clients).map(Client::new).collect(),
             retained: RetainedClients::new(),
             devices: Devices::new(overlaps),
+            contenders: Contenders::new(),
+            claims: Claims::new(overlaps),
             overlaps,
             freezes: seed % 5 < 2,
             messages: Messages::default(),
@@ -208,6 +214,9 @@ impl AgreedShards {
         }
         for device in 0..self.devices.len() {
             self.cx.after(3 * SECOND, Event::AgreedShards(Step::ActDevice { device }));
+        }
+        for contender in 0..self.contenders.len() {
+            self.cx.after(3 * SECOND, Event::AgreedShards(Step::ActContender { contender }));
         }
         for (number, (at, _)) in self.faults.iter().enumerate() {
             self.cx.schedule.at(*at, number as u64, Event::AgreedShards(Step::Fault { number }));
@@ -292,6 +301,11 @@ impl AgreedShards {
                 self.act_device(device);
                 let delay = self.cx.between(DEVICE_PACE.0, DEVICE_PACE.1);
                 self.cx.after(delay, Event::AgreedShards(Step::ActDevice { device }));
+            }
+            Step::ActContender { contender } => {
+                self.act_contender(contender);
+                let delay = self.cx.between(DEVICE_PACE.0, DEVICE_PACE.1);
+                self.cx.after(delay, Event::AgreedShards(Step::ActContender { contender }));
             }
             Step::Fault { number } => {
                 let fault = self.faults[number].1;

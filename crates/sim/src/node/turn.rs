@@ -18,8 +18,8 @@ const TURNS_BETWEEN_CHECKS: u64 = 200;
 const FROZEN_PAUSE: Micros = 20 * MILLI;
 
 impl Node {
-    /// Opens a client's connection.
-    pub fn open(&mut self, cx: &mut Context, link: Link) {
+    /// Opens a client's connection. Returns its worker.
+    pub fn open(&mut self, cx: &mut Context, link: Link) -> usize {
         let worker = cx.random.below(self.workers.len());
         let now = self.time(cx);
         let slot = self.workers[worker].open(now, None).slot;
@@ -31,11 +31,13 @@ impl Node {
             held: false,
             reads: true,
             ended: false,
+            is_granted: false,
             is_lost: false,
         };
         self.connections.insert(link, connection);
         self.links.insert((worker, slot), link);
         self.wake(cx, worker, 0);
+        worker
     }
 
     /// Handles received bytes.
@@ -350,6 +352,14 @@ impl Node {
                 worker.written(now, slot);
                 self.writes += u64::from(!self.is_stopping);
                 net.send(cx, link, Direction::ToClient, bytes);
+                let granted = worker.owned_session(slot);
+                if let Some((session, epoch)) = granted
+                    && self.setup.replica.is_some()
+                    && let Some(connection) = self.connections.get_mut(&link)
+                    && !std::mem::replace(&mut connection.is_granted, true)
+                {
+                    self.granted.push((link, session, epoch));
+                }
             }
         }
         if is_over(worker, slot) {

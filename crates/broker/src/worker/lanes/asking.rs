@@ -243,6 +243,13 @@ impl Asking {
         self.lanes.get(shard.index())?.leader.map(|leader| leader.node)
     }
 
+    /// Returns the session that a connection owns, and the epoch, if its shard serves it.
+    pub fn owned_session(&self, connection: ConnectionId, session: SessionId) -> Option<(SessionId, u32)> {
+        let lane = self.lanes.get(session.shard.index())?;
+        let attached = lane.attached.get(&(connection.slot, connection.generation))?;
+        Some((attached.session, attached.epoch))
+    }
+
     /// Queues a request. Returns its token if it cannot be sent to another node.
     pub fn request(&mut self, now: Time, shard: ShardId, mut request: Request) -> Option<Token> {
         self.send_ready(now);

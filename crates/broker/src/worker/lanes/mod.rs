@@ -31,7 +31,7 @@ use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{AckKind, Phase};
-use crate::ids::{ConnectionId, ShardId, ShardSet, Time, WorkerId};
+use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
 use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
@@ -158,6 +158,13 @@ impl Worker {
     /// Returns whether the shards belong to a cluster: other nodes may lead them.
     pub(super) fn has_cluster_shards(&self) -> bool {
         self.lanes.is_some()
+    }
+
+    /// Returns the durable session of a connection, and the epoch in which the connection owns it. `None` on a node
+    /// alone.
+    pub fn owned_session(&self, slot: u32) -> Option<(SessionId, u32)> {
+        let connection = self.connections.occupant_ref(slot)?;
+        self.lanes.as_ref()?.asking.owned_session(connection.id, connection.session?)
     }
 
     /// Counters of the requests to shards that other nodes may lead.
