@@ -177,8 +177,15 @@ pub struct NodeLoad {
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
     pub quotas: Quotas,
-    /// Number of Claims of each shard of a cluster, by the node that they came from.
-    claim_origins: [Mutex<BTreeMap<u64, u64>>; SHARDS as usize],
+    pub owner_samples: OwnerSamples,
+}
+
+/// Samples of the connected clients of shards, by the nodes of their connections.
+#[derive(Debug, Default)]
+pub struct OwnerSamples {
+    /// Number of requests for samples.
+    pub requested: AtomicU64,
+    pub taken: [Mutex<Option<BTreeMap<u64, u64>>>; SHARDS as usize],
 }
 
 /// Retained messages of a shard and their bytes.
@@ -189,11 +196,6 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
-    /// Counts a Claim of a shard of the cluster, by the node of its client.
-    pub fn note_claim(&self, shard: ShardId, node: u64) {
-        *sync::lock(&self.claim_origins[shard.index()]).entry(node).or_default() += 1;
-    }
-
     /// Bytes that may wait for one connected client: the free part of the memory. However many clients use their share
     /// fully, each new client gets as much as they have.
     pub fn queue_share(&self, settings: &Settings) -> u64 {
@@ -577,13 +579,14 @@ impl Node {
         self.fresh_until.store(until.0, Relaxed);
     }
 
-    /// Takes the number of Claims since the last call, by shard and the node that they came from.
-    pub fn take_claim_origins(&self) -> Vec<(ShardId, u64, u64)> {
-        let shards = (0..).map(ShardId).zip(&self.load.claim_origins);
-        let taken = shards.map(|(shard, origins)| (shard, std::mem::take(&mut *sync::lock(origins))));
+    /// Takes the samples of connected clients that were requested by the last call, and requests new ones, which takes a
+    /// second. Returns the shards that this node leads in a cluster, each with the number of clients by node.
+    pub fn take_owner_samples(&self) -> Vec<(ShardId, BTreeMap<u64, u64>)> {
+        let samples = &self.load.owner_samples;
+        let shards = (0..).map(ShardId).zip(&samples.taken);
+        let taken = shards.filter_map(|(shard, sample)| Some((shard, sync::lock(sample).take()?))).collect();
+        samples.requested.fetch_add(1, Relaxed);
         taken
-            .flat_map(|(shard, all)| all.into_iter().map(move |(node, count)| (shard, node, count)))
-            .collect()
     }
 
     /// Says whether clients are neither read nor written to without a lease (`cluster.without_quorum = "freeze"`).

@@ -149,6 +149,14 @@ impl Network {
         body: Body,
         limit: Duration,
     ) -> Result<Body, RpcError> {
+        match Runtime::timeout(limit, self.ask(node, to, body)).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
+        }
+    }
+
+    /// Sends a request, and waits for the answer without a limit.
+    async fn ask(&self, node: NodeId, to: ReplicaId, body: Body) -> Result<Body, RpcError> {
         let (receiver, waiting) = {
             let mut calls = sync::lock(&self.0);
             calls.count = calls.count.wrapping_add(1);
@@ -158,11 +166,7 @@ impl Network {
             (receiver, Waiting(self, call))
         };
         self.send(node, to, waiting.1, body);
-        match Runtime::timeout(limit, receiver).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => Err(unreachable("the node is cut off")),
-            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
-        }
+        receiver.await.map_err(|_| unreachable("the node is cut off"))
     }
 }
 
@@ -227,18 +231,19 @@ impl Client {
         }
     }
 
-    /// Sends entries. `is_ahead`: earlier requests are on their way, so that the replica may not have what comes before.
+    /// Sends entries, and waits for the answer without a limit. `is_ahead`: earlier requests are on their way, so that the
+    /// replica may not have what comes before.
     pub(crate) async fn append(
         &self,
         request: AppendEntriesRequest<Types>,
         is_ahead: bool,
-        limit: Duration,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
         let index = |log_id: &LogId| log_id.index;
         let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
         let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
         let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
-        match self.call(Body::Append(request.into()), limit).await? {
+        match self.network.ask(self.node, self.to, Body::Append(request.into())).await? {
+            Body::Refused => Err(refused()),
             Body::Appended(appended) => {
                 let mut calls = sync::lock(&self.network.0);
                 match &appended {
@@ -336,7 +341,11 @@ impl RaftNetworkV2<Types> for Client {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
-        self.append(request, false, option.soft_ttl()).await
+        let sent = self.append(request, false);
+        match Runtime::timeout(option.soft_ttl(), sent).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
+        }
     }
 
     fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, AppendStream<'s>>

@@ -23,24 +23,28 @@ use crate::runtime::Runtime;
 /// Time between two requests while an answer is awaited. Replicas that are near answer earlier: then the entries of that
 /// time share a request.
 const PACE: Duration = Duration::from_millis(5);
-/// Maximum number of requests on their way, and size of their entries from which on no other leaves.
+/// Maximum number of requests on their way.
 const REQUESTS_MAX: usize = 128;
-const BYTES_MAX: usize = 1 << 20;
+/// Size of the entries on their way up to which another request leaves. All shards of a node may share a slow link.
+const BYTES_MAX: usize = 256 << 10;
 
 type Request = AppendEntriesRequest<Types>;
 type Response = AppendEntriesResponse<Types>;
+type Sleep = <Runtime as AsyncRuntime>::Sleep;
 
 /// Answers to the requests of `S`, in their order.
 pub(crate) struct Pipeline<'a, S> {
     client: &'a Client,
     /// `None` at its end.
     requests: Option<S>,
-    /// Maximum time for each answer.
+    /// Maximum time for each answer, from that to the previous request on.
     limit: Duration,
+    /// End of that time for the first request on its way.
+    deadline: Option<Pin<Box<Sleep>>>,
     in_flight: VecDeque<InFlight<'a>>,
     bytes: usize,
     /// Until then no other request leaves.
-    pause: Option<Pin<Box<<Runtime as AsyncRuntime>::Sleep>>>,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 struct InFlight<'a> {
@@ -56,7 +60,15 @@ struct InFlight<'a> {
 
 impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
     pub fn new(client: &'a Client, requests: S, limit: Duration) -> Self {
-        Self { client, requests: Some(requests), limit, in_flight: VecDeque::new(), bytes: 0, pause: None }
+        Self {
+            client,
+            requests: Some(requests),
+            limit,
+            deadline: None,
+            in_flight: VecDeque::new(),
+            bytes: 0,
+            pause: None,
+        }
     }
 
     /// Returns whether another request may leave now.
@@ -79,7 +91,10 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
         let bytes = request.entries.iter().map(size).sum();
         let (previous, is_ahead) = (request.prev_log_id, !self.in_flight.is_empty());
         let last = request.entries.last().map(|entry| entry.log_id).or(previous);
-        let mut answer: BoxFuture<'a, _> = Box::pin(self.client.append(request, is_ahead, self.limit));
+        let mut answer: BoxFuture<'a, _> = Box::pin(self.client.append(request, is_ahead));
+        if !is_ahead {
+            self.deadline = Some(Box::pin(Runtime::sleep(self.limit)));
+        }
         // The request leaves now.
         let early = match answer.as_mut().poll(cx) {
             Poll::Ready(early) => Some(early),
@@ -92,7 +107,7 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
 
     /// Ends the stream after an answer behind which nothing counts.
     fn end(&mut self) {
-        (self.requests, self.pause, self.bytes) = (None, None, 0);
+        (self.requests, self.pause, self.deadline, self.bytes) = (None, None, None, 0);
         self.in_flight.clear();
     }
 }
@@ -117,15 +132,22 @@ impl<S: Stream<Item = Request> + Unpin> Stream for Pipeline<'_, S> {
             Some(early) => early,
             None => match first.answer.as_mut().poll(cx) {
                 Poll::Ready(answer) => answer,
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match this.deadline.as_mut().map(|deadline| deadline.as_mut().poll(cx)) {
+                    Some(Poll::Ready(())) => Err(failed("no answer in time")),
+                    Some(Poll::Pending) | None => return Poll::Pending,
+                },
             },
         };
         let (previous, last, is_ahead) = (first.previous, first.last, first.is_ahead);
         this.bytes -= first.bytes;
         this.in_flight.pop_front();
+        let next = (!this.in_flight.is_empty()).then(|| Box::pin(Runtime::sleep(this.limit)));
+        this.deadline = next;
         let response = match answer {
             // An earlier request was overtaken, or its entries are gone again: the replica has not lost them.
-            Ok(Response::Conflict) if is_ahead => Err(ahead()),
+            Ok(Response::Conflict) if is_ahead => {
+                Err(failed("the replica lacks entries of an earlier request"))
+            }
             other => other,
         };
         let goes_on = match &response {
@@ -140,8 +162,8 @@ impl<S: Stream<Item = Request> + Unpin> Stream for Pipeline<'_, S> {
     }
 }
 
-fn ahead() -> RpcError {
-    RPCError::Network(NetworkError::from_string("the replica lacks entries of an earlier request"))
+fn failed(why: &str) -> RpcError {
+    RPCError::Network(NetworkError::from_string(why))
 }
 
 /// Approximate size of an entry in a frame.

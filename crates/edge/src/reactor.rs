@@ -455,7 +455,11 @@ impl Reactor {
         let reading = has_input && !self.reads_nothing();
         let accepting =
             |accepting: &Accepting| !is_frozen && accepting.pending && accepting.not_before <= self.now;
-        let working = self.worker.has_work() || self.worker.is_behind();
+        let working = match is_frozen {
+            true => self.worker.has_inner_work(),
+            false => self.worker.has_work() || !self.dirty.is_empty(),
+        };
+        let working = working || self.worker.is_behind();
         let busy = reading || working || self.may_have_events || self.accepting.iter().any(accepting);
         if busy {
             return Rest { since, timeout: Some(Duration::ZERO) };
@@ -508,8 +512,11 @@ impl Reactor {
     /// Reports to the worker the time up to which everything that clients sent was read.
     fn note_reading(&mut self) {
         let polls_needed = self.peers.len() / EVENTS;
-        // An overloaded or frozen reactor reads nothing, so the silence of clients is not their fault.
-        if !self.reads_nothing()
+        if self.is_frozen() {
+            return self.reads.pauses(self.now);
+        }
+        // An overloaded reactor reads nothing, so the silence of clients is not their fault.
+        if !self.is_overloaded()
             && let Some(until) =
                 self.reads.has_read(self.ready.is_empty() && !self.may_have_events, polls_needed)
         {

@@ -73,14 +73,15 @@ impl Sheet {
         let share = o.node_memory as f64 * GIB * o.memory_share as f64 / 100.0;
         let suffices = |nodes: &u64| {
             let (routes, owners) = cluster_bytes(*nodes);
-            let by_memory = (broker_bytes + kernel_bytes + routes + owners) / *nodes as f64 <= share;
-            by_memory && cores.1 <= (nodes * o.node_cores) as f64 * CPU_SHARE
+            (broker_bytes + kernel_bytes + routes + owners) / *nodes as f64 <= share
         };
-        let needed = (1..=NODES_MAX).find(suffices);
+        // More nodes always help against a lack of CPU.
+        let by_cpu = (cores.1 / (o.node_cores as f64 * CPU_SHARE)).ceil().max(1.0) as u64;
+        let needed = (by_cpu..=by_cpu.max(NODES_MAX)).find(suffices);
         let nodes = match (o.nodes, needed) {
             (0, Some(1)) => 1,
             (0, Some(needed)) => needed + 1,
-            (0, None) => NODES_MAX,
+            (0, None) => by_cpu.max(NODES_MAX),
             (nodes, _) => nodes,
         };
         let (routes_bytes, owners_bytes) = cluster_bytes(nodes);
@@ -272,6 +273,7 @@ mod tests {
         assert_eq!((many.needed, many.fits()), (None, false), "28 GB of routes on each node");
         assert!(many.to_string().contains("--memory-share"));
         let cpu = sheet("--clients 1 --rate 1000000 --node-cores 8");
+        assert_eq!(sheet("--clients 1 --rate 1000000000 --node-cores 4").needed, Some(15_500));
         assert_eq!(cpu.needed, Some(8), "31 cores over 4 each");
         let few = sheet("--clients 1 --rate 1000000 --nodes 2");
         assert!(!few.fits() && few.to_string().contains("--nodes 8"));

@@ -49,7 +49,13 @@ impl Worker {
     /// packet fits [MQTT-3.14.2-3].
     pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if connection.has_connack() {
+        // Another node may serve the client by now. What waits for it is too old, and was perhaps written in part.
+        let is_stale = self.node.is_frozen(self.clock.now()) && !connection.out.is_empty();
+        if is_stale {
+            connection.out.discard();
+            self.ready.mark_dirty(connection);
+        }
+        if connection.has_connack() && !is_stale {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
             if connection.marks.problem_information {

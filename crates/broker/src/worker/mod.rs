@@ -429,10 +429,12 @@ impl Worker {
 
     /// Returns whether the worker has work to do before it may sleep.
     pub fn has_work(&self) -> bool {
-        self.ready.has_work()
-            || !self.peers.outbound.is_empty()
-            || !self.outbox.is_empty()
-            || self.has_shard_frames()
+        self.ready.has_work() || self.has_inner_work()
+    }
+
+    /// Like [`Self::has_work`], apart from the connections of clients.
+    pub fn has_inner_work(&self) -> bool {
+        !self.peers.outbound.is_empty() || !self.outbox.is_empty() || self.has_shard_frames()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
@@ -500,6 +502,7 @@ impl Worker {
             self.retry_routes();
             self.request_missing_retained();
             self.shards.report_live();
+            self.shards.iter_mut().for_each(ShardHost::sample_owners);
             self.publish_figures();
             // Two workers that update this sum at once may store the older result.
             self.node.weigh(now);

@@ -229,7 +229,7 @@ impl ClusterRouter {
     pub fn placement_versions(&self) -> (u64, u64, u64) {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
-        (placement, meta.roster().index, self.shards.leaders_version() + self.claims.version())
+        (placement, meta.roster().index, self.shards.leaders_version() + self.owners.version())
     }
 
     /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.
@@ -242,7 +242,7 @@ impl ClusterRouter {
         let wish = |shard| match &self.config.leaders {
             LeaderPolicy::Spread => LeaderWish::Any,
             LeaderPolicy::Region(region) => LeaderWish::In(region),
-            LeaderPolicy::Follow => self.claims.region(shard).map_or(LeaderWish::Same, LeaderWish::In),
+            LeaderPolicy::Follow => self.owners.wish(shard),
         };
         self.membership.meta.preferred_leaders(wish, &self.shards.last_leaders())
     }

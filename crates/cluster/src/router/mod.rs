@@ -1,13 +1,13 @@
 //! Cluster router: one node's part in its cluster.
 
 mod attach;
-mod claims;
 mod clocks;
 mod event_log;
 mod forwarding;
 mod incarnations;
 mod leases;
 mod membership;
+mod owners;
 mod questions;
 mod routes;
 mod shard_routes;
@@ -99,7 +99,7 @@ pub struct ClusterRouter {
     inbound: InboundQueues,
     questions: Questions,
     shards: shards::ShardTraffic,
-    claims: claims::ClaimRegions,
+    owners: owners::OwnerRegions,
     shard_positions: ShardPositions,
     unsettled: incarnations::UnsettledShards,
     counters: Counters,
@@ -183,7 +183,7 @@ impl ClusterRouter {
             inbound: InboundQueues::new(usize::from(node.workers)),
             questions: Questions::default(),
             shards: shards::ShardTraffic::new(node.workers),
-            claims: claims::ClaimRegions::default(),
+            owners: owners::OwnerRegions::default(),
             shard_positions: ShardPositions::default(),
             unsettled: incarnations::UnsettledShards::default(),
             counters: Counters::default(),
@@ -277,7 +277,7 @@ impl ClusterRouter {
         self.write_event_log(now);
         self.open_traffic(now);
         self.settle_members(now);
-        self.follow_claims(now);
+        self.follow_clients(now);
         self.send_inbound();
     }
 
@@ -295,7 +295,7 @@ impl ClusterRouter {
             .min(self.attachment.due())
             .min(self.leave_due())
             .min(self.unsettled.due())
-            .min(self.claims_due())
+            .min(self.owners_due())
             .min(meta)
     }
 

@@ -89,7 +89,7 @@ fn requests_do_not_follow_each_other_at_once() {
 #[test]
 fn few_large_requests_are_on_their_way() {
     let (mut owner, mut way) = (far(), LongWay::default());
-    let large = |owner: &mut Owner| owner.replica.write(Arc::new(vec![1; 600 << 10]));
+    let large = |owner: &mut Owner| owner.replica.write(Arc::new(vec![1; 200 << 10]));
     for _ in 0..10 {
         assert!(large(&mut owner));
         way.turn(&mut owner, |_| Some(Appended::All));
@@ -128,7 +128,11 @@ fn requests_behind_a_lost_one_are_sent_again() {
             });
         }
         assert_eq!(owner.replica.poll_regressed(), None, "seed {seed}");
-        assert_eq!((owner.machine.count, owner.status().role), (u64::from(next), Role::Leader), "seed {seed}");
+        assert_eq!(
+            (owner.machine.count, owner.status().role),
+            (u64::from(next), Role::Leader),
+            "seed {seed}"
+        );
         assert!(conflicts > 0 && next > 100, "seed {seed}: {conflicts} conflicts, {next} commands");
     }
 }

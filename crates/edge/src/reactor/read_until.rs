@@ -28,9 +28,14 @@ impl ReadUntil {
     /// Reports that the thread did nothing for `waited`. Only `expected` was intended.
     pub fn waited(&mut self, now: Time, waited: Duration, expected: Duration) {
         if waited >= expected.saturating_add(PAUSE_MIN) {
-            self.round_begun = None;
-            self.not_before = now.after(GRACE);
+            self.pauses(now);
         }
+    }
+
+    /// Reports that nothing is read now. What was read before does not count any more.
+    pub fn pauses(&mut self, now: Time) {
+        self.round_begun = None;
+        self.not_before = now.after(GRACE);
     }
 
     /// Reports the start of a poll.
@@ -76,6 +81,17 @@ mod tests {
         assert_eq!((1..TURNS_MAX as u64 + 3).find_map(&mut turn), None);
         assert_eq!(turn(1_000), Some(Time(1)));
         assert_eq!(turn(1_001), None);
+    }
+
+    #[test]
+    fn timeouts_wait_for_a_while_after_nothing_was_read() {
+        let mut reads = ReadUntil::default();
+        reads.polls(Time(0));
+        reads.pauses(Time(60_000));
+        reads.polls(Time(60_500));
+        assert_eq!(reads.has_read(true, 1), None);
+        reads.polls(Time(61_000));
+        assert_eq!(reads.has_read(true, 1), Some(Time(61_000)));
     }
 
     #[test]

@@ -73,8 +73,7 @@ section! {
         pub replicas: u8 = "3" in "0..=7", at start;
         /// Cores that should lead the shards of `replicas`: `spread` gives each core as many as the others.
         /// `region:NAME` does so with the cores of a region, such as that of most clients. With `follow`, each shard
-        /// is led in the region from which most of its clients connect: more than 60 % of those of the last minutes. A
-        /// core without a replica leads none. All cores have the same value.
+        /// is led in the region in which most of its connected clients are. A core without a replica leads none. All cores have the same value.
         pub leaders: LeadersSetting = "spread", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;

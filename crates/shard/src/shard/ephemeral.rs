@@ -115,6 +115,21 @@ impl Shard {
         Some(EphemeralView { shard: self, session })
     }
 
+    /// Returns the nodes of some connected clients: up to `max` with an ephemeral session, and as many with a durable one.
+    /// `seed` chooses them.
+    pub fn sample_owners(&self, seed: u32, max: usize) -> impl Iterator<Item = NodeIncarnation> {
+        let first = |count: usize| seed.wrapping_mul(0x9E37_79B1) % (count as u32).max(1);
+        let (of_ephemeral, of_durable) = (first(self.ephemerals.len()), first(self.sessions.len()));
+        let ephemerals = self.ephemerals.from(of_ephemeral).chain(self.ephemerals.from(0)).take(max);
+        let ephemerals = ephemerals.take(self.ephemerals.len());
+        let ephemerals =
+            ephemerals.filter(|session| self.eras.is_live(session.era)).map(|session| session.era);
+        let durable = self.sessions.from(of_durable).chain(self.sessions.from(0)).take(max);
+        let durable = durable.take(self.sessions.len());
+        let durable = durable.filter(|session| self.is_owned(session)).map(|session| session.era);
+        ephemerals.chain(durable).filter_map(|era| self.eras.owner(era))
+    }
+
     /// Iterates over the ephemeral sessions whose owner may be alive.
     pub fn ephemerals(&self) -> impl Iterator<Item = EphemeralView<'_>> {
         let all = self.ephemerals.from(0).map(|session| EphemeralView { shard: self, session });

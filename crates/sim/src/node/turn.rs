@@ -222,7 +222,11 @@ impl Node {
     }
 
     fn wakes_next(&mut self, cx: &mut Context, worker: usize) {
-        if self.workers[worker].has_work() {
+        let worker_has_work = match self.frozen[worker] {
+            true => self.workers[worker].has_inner_work(),
+            false => self.workers[worker].has_work(),
+        };
+        if worker_has_work {
             return self.wake(cx, worker, 10);
         }
         let timeout = self.workers[worker].next_timeout();

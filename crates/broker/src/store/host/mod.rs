@@ -97,6 +97,8 @@ pub struct ShardHost {
     /// Sessions of this shard in [`NodeLoad::sessions`].
     counted_sessions: u64,
     charged: payers::Charged,
+    /// Number of the last request for a sample of owners that was answered.
+    owners_sampled: u64,
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
     memory: Memory,
@@ -244,6 +246,7 @@ impl ShardHost {
             clients: Clients::new(hasher.clone()),
             counted_sessions: sessions,
             charged: payers::Charged::new(hash_key, hasher.clone()),
+            owners_sampled: 0,
             live: HashMap::with_hasher(hasher.clone()),
             drops: drops::Drops::new(hasher.clone()),
             memory: Memory {

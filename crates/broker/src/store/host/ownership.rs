@@ -4,6 +4,7 @@
 //! that their expiry and their Will delay start when the process ends. In a cluster the state has the owners of
 //! ephemeral sessions, with their Wills, and no host remembers those of its own: each reads them there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,6 +24,9 @@ use crate::route::Options;
 use crate::store::log::Condition;
 use crate::store::replica::Urgency;
 use crate::store::{Attach, Claim, Completion, Release, WalkProgress, WillDisposition};
+
+/// Maximum number of clients of each kind of session in a sample.
+const OWNERS_SAMPLED: usize = 500;
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -60,6 +64,20 @@ impl ShardHost {
             None => out.complete(Completion::Revoke { connection: owner }),
             Some(overtaken) => self.refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
+    }
+
+    /// Counts some connected clients by node, if that was requested.
+    pub fn sample_owners(&mut self) {
+        let samples = &self.load.owner_samples;
+        let requested = samples.requested.load(Relaxed);
+        if std::mem::replace(&mut self.owners_sampled, requested) == requested || !self.replica.is_agreed() {
+            return;
+        }
+        let mut nodes = BTreeMap::new();
+        for owner in self.replica.state().sample_owners(requested as u32, OWNERS_SAMPLED) {
+            *nodes.entry(owner.node).or_default() += 1;
+        }
+        *sync::lock(&samples.taken[self.id.index()]) = Some(nodes);
     }
 
     /// Handles a claim while that of a connection whose worker is gone is in progress. The state does not name that
@@ -138,9 +156,6 @@ impl ShardHost {
         claim_state.underway += 1;
         let will = claim.will.as_ref();
         let producer = self.producers.of(claim.connection);
-        if let Some(producer) = producer {
-            self.load.note_claim(self.id, producer.owner.node);
-        }
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
             user: claim.user.as_u32(),
