@@ -30,8 +30,8 @@ pub struct Args {
     /// Client Identifiers, or after that
     #[arg(long, value_delimiter = ',', default_values = ["overlap"], value_parser = ["overlap", "claimed"])]
     connack: Vec<String>,
-    /// Values of `cluster.leaders` in the runs of E1 with cores on three continents: in `region` all leaders are near the
-    /// clients, and with `follow` they have moved there before the measurement
+    /// Values of `cluster.leaders` in the runs of E1 with cores on three continents: in `region` all leaders are near
+    /// the clients, and with `follow` they have moved there before the measurement
     #[arg(long, value_delimiter = ',', default_values = ["spread"], value_parser = ["spread", "region", "follow"])]
     leaders: Vec<String>,
     /// Program to test (default: the one that is built for this)

@@ -579,8 +579,8 @@ impl Node {
         self.fresh_until.store(until.0, Relaxed);
     }
 
-    /// Takes the samples of connected clients that were requested by the last call, and requests new ones, which takes a
-    /// second. Returns the shards that this node leads in a cluster, each with the number of clients by node.
+    /// Takes the samples of connected clients that were requested by the last call, and requests new ones, which takes
+    /// a second. Returns the shards that this node leads in a cluster, each with the number of clients by node.
     pub fn take_owner_samples(&self) -> Vec<(ShardId, BTreeMap<u64, u64>)> {
         let samples = &self.load.owner_samples;
         let shards = (0..).map(ShardId).zip(&samples.taken);

@@ -231,8 +231,8 @@ impl Client {
         }
     }
 
-    /// Sends entries, and waits for the answer without a limit. `is_ahead`: earlier requests are on their way, so that the
-    /// replica may not have what comes before.
+    /// Sends entries, and waits for the answer without a limit. `is_ahead`: earlier requests are on their way, so that
+    /// the replica may not have what comes before.
     pub(crate) async fn append(
         &self,
         request: AppendEntriesRequest<Types>,

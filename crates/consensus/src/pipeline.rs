@@ -1,7 +1,7 @@
-//! Requests to append entries at one replica, several of which may be on their way.
+//! Requests to append entries at one replica. Several may be on their way.
 //!
 //! An entry need not wait for the answers to earlier ones: a leader commits each after one round trip. The link keeps
-//! the order of requests, and the answers are passed on in that order. If one fails, `openraft` begins anew after the
+//! the order of requests, and the answers are passed on in that order. If one fails, `openraft` begins again after the
 //! last entry that the replica has confirmed.
 
 use std::collections::VecDeque;
@@ -20,8 +20,8 @@ use crate::network::{Client, RpcError};
 use crate::raft_types::{Entry, LogId, Types};
 use crate::runtime::Runtime;
 
-/// Time between two requests while an answer is awaited. Replicas that are near answer earlier: then the entries of that
-/// time share a request.
+/// Time between two requests while an answer is awaited. Replicas that are near answer earlier: then the entries of
+/// that time share a request.
 const PACE: Duration = Duration::from_millis(5);
 /// Maximum number of requests on their way.
 const REQUESTS_MAX: usize = 128;
@@ -43,7 +43,7 @@ pub(crate) struct Pipeline<'a, S> {
     deadline: Option<Pin<Box<Sleep>>>,
     in_flight: VecDeque<InFlight<'a>>,
     bytes: usize,
-    /// Until then no other request leaves.
+    /// Time until another request may leave.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,7 +51,7 @@ struct InFlight<'a> {
     previous: Option<LogId>,
     last: Option<LogId>,
     bytes: usize,
-    /// It was sent while others were on their way: the replica had not confirmed the previous entry.
+    /// True if others were on their way: the replica had not confirmed the previous entry.
     is_ahead: bool,
     answer: BoxFuture<'a, Result<Response, RpcError>>,
     /// Answer that arrived before those of earlier requests.

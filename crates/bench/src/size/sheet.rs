@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn nodes_follow_the_scarce_resource() {
         let memory = sheet("--clients 10000000 --node-cores 64");
-        // 49.15 GB for the connections and 2.52 GB for the owners, and 2.83 GB of routes on each node but its own share.
+        // 49.15 GB for the connections, 2.52 GB for the owners, and 2.83 GB of routes on each node but its own share.
         assert_eq!((memory.needed, memory.nodes), (Some(9), 10), "8.6 GB each, and one to spare");
         let many = sheet("--clients 100000000");
         assert_eq!((many.needed, many.fits()), (None, false), "28 GB of routes on each node");

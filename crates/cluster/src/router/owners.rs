@@ -17,8 +17,8 @@ use crate::meta::LeaderWish;
 const LOOK: Duration = Duration::from_secs(10);
 /// Number of connected clients from which on a shard follows them. With fewer, leaders are spread.
 const CLIENTS_MIN: u64 = 20;
-/// Share of the clients, in percent, from which on their region is chosen. A leader does not move back and forth between
-/// two regions with about as many clients.
+/// Share of the clients, in percent, from which on their region is chosen. A leader does not move back and forth
+/// between two regions with about as many clients.
 const SHARE_MIN: u64 = 60;
 
 /// Regions of the shards that this node leads.
@@ -35,7 +35,7 @@ enum Shard {
     /// This node does not lead it.
     #[default]
     OfOthers,
-    /// It has few clients, or none were counted yet.
+    /// Few clients are connected.
     OfFew,
     In(Box<str>),
 }

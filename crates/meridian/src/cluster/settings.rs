@@ -73,7 +73,8 @@ section! {
         pub replicas: u8 = "3" in "0..=7", at start;
         /// Cores that should lead the shards of `replicas`: `spread` gives each core as many as the others.
         /// `region:NAME` does so with the cores of a region, such as that of most clients. With `follow`, each shard
-        /// is led in the region in which most of its connected clients are. A core without a replica leads none. All cores have the same value.
+        /// is led in the region in which most of its connected clients are. A core without a replica leads none. All
+        /// cores have the same value.
         pub leaders: LeadersSetting = "spread", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
@@ -166,8 +167,8 @@ choices! {
     pub enum WithoutQuorumSetting {
         /// Acknowledgements at QoS 1 and 2 wait: a client may have subscribed elsewhere without this node knowing it.
         Hold = "hold",
-        /// As with `hold`, and clients wait for everything: nothing is read from them or sent to them. So a client that
-        /// is connected elsewhere meanwhile has only one connection that is served, also at QoS 0.
+        /// Like `hold`, and clients wait for everything: nothing is read from them or sent to them. So a client that is
+        /// connected elsewhere meanwhile has only one connection that is served, also at QoS 0.
         Freeze = "freeze",
         /// The node continues: subscribers elsewhere may miss messages that are published here and acknowledged.
         Serve = "serve",

@@ -115,8 +115,8 @@ impl Shard {
         Some(EphemeralView { shard: self, session })
     }
 
-    /// Returns the nodes of some connected clients: up to `max` with an ephemeral session, and as many with a durable one.
-    /// `seed` chooses them.
+    /// Returns the nodes of some connected clients: up to `max` with an ephemeral session, and as many with a durable
+    /// one. `seed` chooses them.
     pub fn sample_owners(&self, seed: u32, max: usize) -> impl Iterator<Item = NodeIncarnation> {
         let first = |count: usize| seed.wrapping_mul(0x9E37_79B1) % (count as u32).max(1);
         let (of_ephemeral, of_durable) = (first(self.ephemerals.len()), first(self.sessions.len()));

@@ -233,6 +233,7 @@ impl Claims {
                 clean_start: connection.clean_start,
                 expiry_s: connection.expiry_s,
                 ended: connection.ended,
+                release: connection.release.as_ref().map(|release| release.expiry_s),
                 present: connection.present.filter(|_| connection.answered.is_some()),
                 session: connection.session,
             };
@@ -304,6 +305,9 @@ struct Claim {
     expiry_s: u32,
     /// First time at which the connection can have ended.
     ended: Option<Micros>,
+    /// Session Expiry Interval of the DISCONNECT behind it, if there is one. It takes effect with a Claim that was not
+    /// answered, or later, or never.
+    release: Option<Option<u32>>,
     /// Session Present, if the Claim was answered.
     present: Option<bool>,
     session: Option<SessionNumber>,
@@ -362,7 +366,7 @@ impl Specification for Register {
 
     fn class(&self, operation: &Operation) -> Option<u64> {
         match operation {
-            Operation::Claim(Claim { clean_start, expiry_s, session: None, .. }) => {
+            Operation::Claim(Claim { clean_start, expiry_s, session: None, release: None, .. }) => {
                 Some(u64::from(*expiry_s) << 1 | u64::from(*clean_start))
             }
             _ => None,
@@ -380,7 +384,18 @@ fn claimed(state: &State, claim: &Claim, timed: &Timed<Operation>) -> Vec<State>
         .into_iter()
         .flatten()
         .filter_map(|it| resume_or_begin(state, it, claim, timed))
+        .flat_map(|state| [Some(state.clone()), left(state, claim, timed)].into_iter().flatten())
         .collect()
+}
+
+/// Returns the state after the DISCONNECT behind a Claim that was not answered.
+fn left(state: State, claim: &Claim, timed: &Timed<Operation>) -> Option<State> {
+    let release = claim.release.filter(|_| timed.responded.is_none())?;
+    let session = state.session.map(|session| {
+        let expiry_s = release.unwrap_or(session.expiry_s);
+        Session { expiry_s, ends: after(0, expiry_s), ..session }
+    });
+    Some(State { session: session.filter(|session| session.expiry_s > 0), ..state })
 }
 
 /// Returns the state after a Claim that finds a session, or none.
@@ -443,6 +458,7 @@ mod tests {
             clean_start: false,
             expiry_s: DAY,
             ended: None,
+            release: None,
             present: Some(present),
             session: Some(SessionNumber { number, epoch }),
         };
@@ -556,6 +572,21 @@ mod tests {
         let late = release(1, 25, None, 0);
         assert!(is_allowed(&[first.clone(), second.clone(), late.clone(), serve(2, 50, 60)]));
         assert!(!is_allowed(&[first, second, late, claim(3, (70, 80), false, 6, 1)]));
+    }
+
+    /// CONNACK may come before the Claim is answered. DISCONNECT follows, and nothing else is acknowledged.
+    #[test]
+    fn a_session_that_began_without_an_answer_may_be_released() {
+        let first = claim(1, (0, 10), false, 7, 1);
+        let second = |release| {
+            with(lost(claim(2, (20, 30), false, 8, 1)), |claim| {
+                (claim.clean_start, claim.session, claim.release) = (true, None, release);
+            })
+        };
+        let left = release(2, 40, None, 0);
+        let third = claim(3, (50, 60), false, 9, 1);
+        assert!(is_allowed(&[first.clone(), second(Some(Some(0))), left, third.clone()]));
+        assert!(!is_allowed(&[first, second(None), third]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! All nodes know these, so all of them find the same leaders and need not agree on anything. The leader of a shard
 //! that is not the preferred one transfers its leadership. Nodes that know different rosters or leaders for a moment
-//! disagree for that moment. If leaders follow their clients, a core wishes for the shards that it leads only
+//! disagree for that moment. If leaders follow their clients, a core plans for the shards that it leads only
 //! ([`LeaderWish::Same`] for the others).
 //!
 //! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
@@ -25,7 +25,7 @@ pub type ShardLeaders = Vec<Option<NodeId>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaderWish<'a> {
     Any,
-    /// Those of a region, if there are any.
+    /// Leaders in a region, if there are any.
     In(&'a str),
     /// The present one, if it can go on.
     Same,

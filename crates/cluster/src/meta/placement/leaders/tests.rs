@@ -190,8 +190,8 @@ fn a_core_that_is_replaced_gets_its_share_once_and_no_leader_moves_back_and_fort
     assert!((8..=10).contains(&transfers), "{transfers}");
 }
 
-/// Lets each core move one of the shards that it leads towards the region of its clients, all at the same time, until no
-/// core has a reason to. Returns the number of rounds.
+/// Lets each core move one of the shards that it leads towards the region of its clients, all at the same time, until
+/// no core has a reason to. Returns the number of rounds.
 fn follow_clients(
     cores: &[Core],
     placement: &Placement,
