@@ -62,6 +62,9 @@ pub struct Config {
     /// With 0 it is written at once, which costs a sync for each commit. A replica that restarts applies what is known
     /// to be committed, and the rest when a leader reports it.
     pub save_committed_after: u64,
+    /// True if entries are sent to a replica before it has confirmed earlier ones. An entry is committed one round trip
+    /// after it was proposed then, and not up to two. For groups with many entries.
+    pub sends_ahead: bool,
     /// True if the owner keeps what its state needs of the entries in a segment of the log that is to be freed. See
     /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).
     pub keeps_bodies: bool,
@@ -88,6 +91,7 @@ impl Config {
             snapshot_bytes_in_flight: SNAPSHOT_BYTES_IN_FLIGHT,
             waiting_max: 4096,
             save_committed_after: 0,
+            sends_ahead: false,
             keeps_bodies: false,
             frame_prefix: &[],
             seed,

@@ -9,7 +9,7 @@ use futures_util::Stream;
 use link::NodeId;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     VoteRequest, VoteResponse,
@@ -41,6 +41,7 @@ pub(crate) struct Calls {
     prefix: &'static [u8],
     count: u32,
     piece_bytes: usize,
+    sends_ahead: bool,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
     out: VecDeque<Transmit>,
     /// Highest index that each replica has confirmed to this leader, and the vote by which it leads.
@@ -83,6 +84,7 @@ impl Network {
             prefix: config.frame_prefix,
             count: config.seed as u32,
             piece_bytes: config.snapshot_piece_bytes.max(1),
+            sends_ahead: config.sends_ahead,
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
             confirmed: BTreeMap::new(),
@@ -352,6 +354,9 @@ impl RaftNetworkV2<Types> for Client {
     where
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
+        if !sync::lock(&self.network.0).sends_ahead {
+            return stream_append_sequential(self, input, option);
+        }
         let answers: BoxStream<'s, _> = Box::pin(Pipeline::new(self, input, option.soft_ttl()));
         Box::pin(std::future::ready(Ok(answers)))
     }

@@ -264,6 +264,7 @@ impl ShardAgreement {
         let config = Config {
             group: log_group(shard),
             save_committed_after: SAVE_COMMITTED_AFTER,
+            sends_ahead: true,
             keeps_bodies: true,
             frame_prefix: ShardFrame::REPLICA,
             ..config

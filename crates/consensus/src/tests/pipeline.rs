@@ -36,7 +36,7 @@ fn has_entries(body: &Body) -> bool {
 }
 
 fn far() -> Owner {
-    let mut owner = Owner::leads_another(config());
+    let mut owner = Owner::leads_another(Config { sends_ahead: true, ..config() });
     owner.is_answered = false;
     owner
 }

@@ -219,6 +219,7 @@ impl Host {
             entry_cache_bytes: parameters.entry_cache_bytes,
             snapshot_piece_bytes: parameters.snapshot_piece_bytes,
             snapshot_bytes_in_flight: parameters.snapshot_bytes_in_flight,
+            sends_ahead: self.id.0.is_multiple_of(2),
             ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
         };
         let neighbour = Neighbour::new(log.clone(), parameters.segment_bytes, &recovery.groups);
