@@ -151,10 +151,7 @@ impl Network {
         body: Body,
         limit: Duration,
     ) -> Result<Body, RpcError> {
-        match Runtime::timeout(limit, self.ask(node, to, body)).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
-        }
+        within(limit, self.ask(node, to, body)).await
     }
 
     /// Sends a request, and waits for the answer without a limit.
@@ -176,6 +173,15 @@ pub(crate) type RpcError = RPCError<Types>;
 
 /// Answers to a stream of requests.
 type AppendStream<'a> = Result<BoxStream<'a, Result<StreamAppendResult<Types>, RpcError>>, RpcError>;
+
+/// Waits for an answer for a limited time.
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, RpcError>> + OptionalSend,
+) -> Result<T, RpcError> {
+    let timed_out = |error: &dyn ToString| RPCError::Network(NetworkError::from_string(error.to_string()));
+    Runtime::timeout(limit, answer).await.unwrap_or_else(|elapsed| Err(timed_out(&elapsed)))
+}
 
 fn unreachable(why: &str) -> RpcError {
     RPCError::Unreachable(Unreachable::from_string(why))
@@ -343,11 +349,7 @@ impl RaftNetworkV2<Types> for Client {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
-        let sent = self.append(request, false);
-        match Runtime::timeout(option.soft_ttl(), sent).await {
-            Ok(answer) => answer,
-            Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
-        }
+        within(option.soft_ttl(), self.append(request, false)).await
     }
 
     fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, AppendStream<'s>>

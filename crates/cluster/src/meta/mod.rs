@@ -35,7 +35,7 @@ use storage::LogEvent;
 pub use command::{Answer, Command, RecordBatch};
 pub use descriptor::NodeDescriptor;
 pub use meta_state::MetaState;
-pub use placement::leaders::{LeaderWish, ShardLeaders};
+pub use placement::leaders::{LeaderPreference, ShardLeaders};
 pub use placement::{CoreLog, Placement, ReplicaRole, ShardPlacement, ShardReplica, StoredReplica};
 pub use record_sync::RecordSyncConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};

@@ -8,7 +8,7 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
-use super::placement::leaders::{LeaderWish, ShardLeaders, preferred_leaders};
+use super::placement::leaders::{LeaderPreference, ShardLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
@@ -40,7 +40,7 @@ impl Meta {
     /// `present` leaders. `None` before there is a placement.
     pub fn preferred_leaders<'a>(
         &self,
-        wish: impl Fn(ShardId) -> LeaderWish<'a>,
+        preference: impl Fn(ShardId) -> LeaderPreference<'a>,
         present: &[Option<NodeId>],
     ) -> Option<ShardLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
@@ -50,7 +50,7 @@ impl Meta {
             Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
         };
         let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
-        Some(preferred_leaders(self.placement.as_ref()?, &cores, wish, present))
+        Some(preferred_leaders(self.placement.as_ref()?, &cores, preference, present))
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

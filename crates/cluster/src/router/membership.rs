@@ -20,8 +20,8 @@ use crate::config::{LeaderPolicy, NodeInfo};
 use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES};
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, CoreLog, LeaderWish, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, Placement,
-    ProposalId, ShardLeaders, State,
+    Answer, Command, CoreLog, LeaderPreference, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor,
+    Placement, ProposalId, ShardLeaders, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -239,12 +239,12 @@ impl ClusterRouter {
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.
     pub fn preferred_leaders(&self) -> Option<ShardLeaders> {
-        let wish = |shard| match &self.config.leaders {
-            LeaderPolicy::Spread => LeaderWish::Any,
-            LeaderPolicy::Region(region) => LeaderWish::In(region),
-            LeaderPolicy::Follow => self.owners.wish(shard),
+        let preference = |shard| match &self.config.leaders {
+            LeaderPolicy::Spread => LeaderPreference::Any,
+            LeaderPolicy::Region(region) => LeaderPreference::In(region),
+            LeaderPolicy::Follow => self.owners.preference(shard),
         };
-        self.membership.meta.preferred_leaders(wish, &self.shards.last_leaders())
+        self.membership.meta.preferred_leaders(preference, &self.shards.last_leaders())
     }
 
     /// Returns the log of this core, by which it finds its replicas in a placement. `None` on a replicant.

@@ -11,7 +11,7 @@ use link::{NodeId, Time};
 
 use super::ClusterRouter;
 use crate::config::LeaderPolicy;
-use crate::meta::LeaderWish;
+use crate::meta::LeaderPreference;
 
 /// Time between two looks at the owners.
 const LOOK: Duration = Duration::from_secs(10);
@@ -45,16 +45,16 @@ impl OwnerRegions {
         self.due
     }
 
-    /// Returns a number that grows when [`Self::wish`] of a shard changes.
+    /// Returns a number that grows when [`Self::preference`] of a shard changes.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    pub fn wish(&self, shard: ShardId) -> LeaderWish<'_> {
+    pub fn preference(&self, shard: ShardId) -> LeaderPreference<'_> {
         match self.shards.get(shard.index()) {
-            None | Some(Shard::OfOthers) => LeaderWish::Same,
-            Some(Shard::OfFew) => LeaderWish::Any,
-            Some(Shard::In(region)) => LeaderWish::In(region),
+            None | Some(Shard::OfOthers) => LeaderPreference::Same,
+            Some(Shard::OfFew) => LeaderPreference::Any,
+            Some(Shard::In(region)) => LeaderPreference::In(region),
         }
     }
 
@@ -121,7 +121,7 @@ impl ClusterRouter {
         let own = &self.config.own.region;
         let moved = self.owners.learn(now, own, |shard| self.shards.is_led_here(shard), &clients);
         for shard in moved {
-            if let LeaderWish::In(region) = self.owners.wish(shard) {
+            if let LeaderPreference::In(region) = self.owners.preference(shard) {
                 tracing::info!(
                     shard = shard.0,
                     region,
@@ -156,17 +156,17 @@ mod tests {
     #[test]
     fn a_shard_stays_in_its_leaders_region_until_most_clients_are_in_another() {
         let mut regions = OwnerRegions::default();
-        assert_eq!(regions.wish(SHARD), LeaderWish::Same);
+        assert_eq!(regions.preference(SHARD), LeaderPreference::Same);
         assert!(!look(&mut regions, &[("home", 50), ("far", 50)]));
-        assert_eq!(regions.wish(SHARD), LeaderWish::In("home"));
+        assert_eq!(regions.preference(SHARD), LeaderPreference::In("home"));
         assert!(look(&mut regions, &[("home", 40), ("far", 60)]));
         assert_eq!(
-            (regions.wish(SHARD), regions.wish(ShardId(4))),
-            (LeaderWish::In("far"), LeaderWish::Same)
+            (regions.preference(SHARD), regions.preference(ShardId(4))),
+            (LeaderPreference::In("far"), LeaderPreference::Same)
         );
         for _ in 0..9 {
             assert!(!look(&mut regions, &[("home", 59), ("far", 41)]), "it does not return yet");
-            assert_eq!(regions.wish(SHARD), LeaderWish::In("far"));
+            assert_eq!(regions.preference(SHARD), LeaderPreference::In("far"));
         }
     }
 
@@ -174,10 +174,10 @@ mod tests {
     fn shards_with_few_clients_are_spread() {
         let mut regions = OwnerRegions::default();
         assert!(!look(&mut regions, &[("far", CLIENTS_MIN - 1)]));
-        assert_eq!(regions.wish(SHARD), LeaderWish::Any);
+        assert_eq!(regions.preference(SHARD), LeaderPreference::Any);
         assert!(look(&mut regions, &[("far", CLIENTS_MIN)]));
         assert!(!look(&mut regions, &[]));
-        assert_eq!(regions.wish(SHARD), LeaderWish::Any);
+        assert_eq!(regions.preference(SHARD), LeaderPreference::Any);
     }
 
     #[test]
@@ -187,11 +187,11 @@ mod tests {
         assert!(look(&mut regions, &[("far", 100)]));
         let version = regions.version();
         assert_eq!(regions.learn(Time(1), "home", |_| true, &none), []);
-        assert_eq!(regions.wish(SHARD), LeaderWish::In("far"), "nothing was counted");
+        assert_eq!(regions.preference(SHARD), LeaderPreference::In("far"), "nothing was counted");
         assert_eq!(regions.learn(Time(2), "home", |_| false, &none), []);
-        assert_eq!(regions.wish(SHARD), LeaderWish::Same);
+        assert_eq!(regions.preference(SHARD), LeaderPreference::Same);
         assert_eq!(regions.learn(Time(3), "home", |_| true, &none), []);
-        assert_eq!(regions.wish(SHARD), LeaderWish::In("home"));
+        assert_eq!(regions.preference(SHARD), LeaderPreference::In("home"));
         assert!(regions.version() > version);
     }
 }

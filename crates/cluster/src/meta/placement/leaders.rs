@@ -3,7 +3,7 @@
 //! All nodes know these, so all of them find the same leaders and need not agree on anything. The leader of a shard
 //! that is not the preferred one transfers its leadership. Nodes that know different rosters or leaders for a moment
 //! disagree for that moment. If leaders follow their clients, a core plans for the shards that it leads only
-//! ([`LeaderWish::Same`] for the others).
+//! ([`LeaderPreference::Same`] for the others).
 //!
 //! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
 //! voter that leads fewest. Then shards move from a core to one that leads at least two less, directly or by way of
@@ -23,7 +23,7 @@ pub type ShardLeaders = Vec<Option<NodeId>>;
 
 /// Leaders that a shard may have, of those that can lead it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaderWish<'a> {
+pub enum LeaderPreference<'a> {
     Any,
     /// Leaders in a region, if there are any.
     In(&'a str),
@@ -36,12 +36,13 @@ pub enum LeaderWish<'a> {
 pub fn preferred_leaders<'a>(
     placement: &Placement,
     cores: &BTreeMap<CoreLog, Box<str>>,
-    wish: impl Fn(ShardId) -> LeaderWish<'a>,
+    preference: impl Fn(ShardId) -> LeaderPreference<'a>,
     present: &[Option<NodeId>],
 ) -> ShardLeaders {
     let present_of = |id: ShardId| present.get(id.index()).copied().flatten();
     let shards = placement.shards();
-    let candidates = shards.map(|(id, shard)| candidates(shard, cores, wish(id), present_of(id))).collect();
+    let candidates =
+        shards.map(|(id, shard)| candidates(shard, cores, preference(id), present_of(id))).collect();
     let mut leaders = Leaders::new(candidates, present);
     while leaders.balance() {}
     while leaders.take_back() {}
@@ -52,18 +53,18 @@ pub fn preferred_leaders<'a>(
 fn candidates(
     shard: &ShardPlacement,
     cores: &BTreeMap<CoreLog, Box<str>>,
-    wish: LeaderWish<'_>,
+    preference: LeaderPreference<'_>,
     present: Option<NodeId>,
 ) -> Vec<NodeId> {
     let can_lead = |voter: &&ShardReplica| Some(**voter) != shard.leaving && cores.contains_key(&voter.log());
     let mut able: Vec<&ShardReplica> = shard.voters.iter().filter(can_lead).collect();
-    let is_wished = |voter: &&ShardReplica| match wish {
-        LeaderWish::Any => true,
-        LeaderWish::In(region) => cores.get(&voter.log()).is_some_and(|known| **known == *region),
-        LeaderWish::Same => present == Some(voter.node),
+    let is_preferred = |voter: &&ShardReplica| match preference {
+        LeaderPreference::Any => true,
+        LeaderPreference::In(region) => cores.get(&voter.log()).is_some_and(|known| **known == *region),
+        LeaderPreference::Same => present == Some(voter.node),
     };
-    if able.iter().any(is_wished) {
-        able.retain(is_wished);
+    if able.iter().any(is_preferred) {
+        able.retain(is_preferred);
     }
     able.into_iter().map(|voter| voter.node).collect()
 }

@@ -40,7 +40,7 @@ fn spread(placement: &Placement, cores: &[Core]) -> ShardLeaders {
 }
 
 fn spread_from(placement: &Placement, cores: &[Core], present: &[Option<NodeId>]) -> ShardLeaders {
-    preferred_leaders(placement, &serving(cores), |_| LeaderWish::Any, present)
+    preferred_leaders(placement, &serving(cores), |_| LeaderPreference::Any, present)
 }
 
 /// Number of shards that have another leader.
@@ -142,7 +142,7 @@ fn leaders_are_in_a_region_while_it_has_a_voter_that_can_lead() {
     let mut cores = cores(&[0, 0, 1, 1, 1]);
     let placement = placed(&cores, SHARDS, 3);
     let led = |cores: &[Core]| {
-        let leaders = preferred_leaders(&placement, &serving(cores), |_| LeaderWish::In("r0"), &[]);
+        let leaders = preferred_leaders(&placement, &serving(cores), |_| LeaderPreference::In("r0"), &[]);
         assert!(leaders.iter().all(Option::is_some));
         loads(cores, &leaders)
     };
@@ -196,18 +196,22 @@ fn follow_clients(
     cores: &[Core],
     placement: &Placement,
     leaders: &mut ShardLeaders,
-    wished: &[Box<str>],
+    regions_of_clients: &[Box<str>],
 ) -> usize {
     const ROUNDS_MAX: usize = 200;
     for round in 0..ROUNDS_MAX {
         let known = leaders.clone();
         for core in cores {
             let own = Some(core.log.node);
-            let wish = |shard: ShardId| {
+            let preference = |shard: ShardId| {
                 let is_own = known[shard.index()] == own;
-                if is_own { LeaderWish::In(&wished[shard.index()]) } else { LeaderWish::Same }
+                if is_own {
+                    LeaderPreference::In(&regions_of_clients[shard.index()])
+                } else {
+                    LeaderPreference::Same
+                }
             };
-            let preferred = preferred_leaders(placement, &serving(cores), wish, &known);
+            let preferred = preferred_leaders(placement, &serving(cores), preference, &known);
             let moved = (0..known.len()).find(|at| known[*at] == own && preferred[*at] != own);
             if let Some(at) = moved {
                 leaders[at] = preferred[at];
@@ -226,26 +230,26 @@ proptest! {
     fn leaders_follow_clients_and_come_to_rest(
         regions in vec(0..3_u8, 1..9),
         replicas in 1..=7_u8,
-        wished in vec(0..4_u8, 1..40),
+        regions_of_clients in vec(0..4_u8, 1..40),
         is_one_region in any::<bool>(),
         present in vec(0..9_u64, 40),
     ) {
         let cores = cores(&regions);
-        let placement = placed(&cores, wished.len() as u16, replicas);
-        let wished: Vec<Box<str>> =
-            wished.iter().map(|at| format!("r{}", if is_one_region { wished[0] } else { *at }).into()).collect();
+        let placement = placed(&cores, regions_of_clients.len() as u16, replicas);
+        let regions_of_clients: Vec<Box<str>> =
+            regions_of_clients.iter().map(|at| format!("r{}", if is_one_region { regions_of_clients[0] } else { *at }).into()).collect();
         let led_by = |((_, shard), at): ((ShardId, &ShardPlacement), &u64)| {
             Some(shard.voters[*at as usize % shard.voters.len()].node)
         };
         let mut leaders: ShardLeaders = placement.shards().zip(&present).map(led_by).collect();
-        let rounds = follow_clients(&cores, &placement, &mut leaders, &wished);
+        let rounds = follow_clients(&cores, &placement, &mut leaders, &regions_of_clients);
         prop_assert!(rounds < 60, "{rounds} rounds");
         let region = |node: NodeId| cores.iter().find(|core| core.log.node == node).map(|core| &core.region);
         let led = loads(&cores, &leaders);
         for ((id, shard), leader) in placement.shards().zip(&leaders) {
-            let wished = &wished[id.index()];
+            let regions_of_clients = &regions_of_clients[id.index()];
             let able: Vec<NodeId> = shard.voters.iter().map(|voter| voter.node).collect();
-            let near: Vec<NodeId> = able.iter().copied().filter(|node| region(*node) == Some(wished)).collect();
+            let near: Vec<NodeId> = able.iter().copied().filter(|node| region(*node) == Some(regions_of_clients)).collect();
             let Some(leader) = *leader else { panic!("each shard is led") };
             prop_assert!(near.is_empty() || near.contains(&leader));
             let load = |node: NodeId| led[node.0 as usize - 1];
