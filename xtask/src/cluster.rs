@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod client;
+pub mod contention;
 pub mod copies;
 mod disconnect;
 mod memory;

@@ -282,12 +282,21 @@ pub trait Access: Send + Sync + 'static {
         None
     }
 
+    /// Counts a connection of this client to any node of the cluster, and returns whether there are too many. The node
+    /// that leads the client's shard calls it when the client may have this Client Identifier.
+    fn flaps_in_cluster(&self, _client_id: &str) -> bool {
+        false
+    }
+
     /// Number that grows when a client may have lost the right to be connected. It grows once the change is in force,
     /// so that later clients are refused.
     fn revocations(&self) -> u64 {
         0
     }
 }
+
+/// Name of the listener of connections that the process makes to itself. No configured listener has it.
+pub const INTERNAL_LISTENER: &str = "$internal";
 
 /// Access control that allows everything: used by an unconfigured node on loopback.
 #[derive(Debug, Default)]

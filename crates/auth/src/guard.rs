@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use access::{
-    Access, Action, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission, RetryAuthorize, Step,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission,
+    Principal, RetryAuthorize, Step,
 };
 use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
@@ -244,6 +245,9 @@ impl Access for Guard {
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<AuthResult> {
+        if credentials.listener == access::INTERNAL_LISTENER {
+            return Some(admit_internal());
+        }
         if let Some(reason) = self.refused_immediately(&credentials) {
             return Some(AuthResult::Deny(reason));
         }
@@ -328,10 +332,25 @@ impl Access for Guard {
         Some(ReasonCode::Banned)
     }
 
+    fn flaps_in_cluster(&self, client_id: &str) -> bool {
+        let shared = &self.shared;
+        let flaps = shared.protection.flaps_in_cluster(client_id, &shared.bans, Instant::now());
+        if flaps {
+            shared.counters.rate_limited.fetch_add(1, Ordering::Relaxed);
+        }
+        flaps
+    }
+
     fn revocations(&self) -> u64 {
         let of_links = self.extra_links.0.iter().map(|link| link.revocations());
         of_links.fold(self.shared.bans.revocations(), u64::wrapping_add)
     }
+}
+
+/// Admits a connection that the process makes to itself. Access rules do not apply to it.
+fn admit_internal() -> AuthResult {
+    let principal = Arc::new(Principal { superuser: true, ..Principal::default() });
+    AuthResult::Admit(Box::new(Admission { principal: Some(principal), ..Admission::default() }))
 }
 
 /// Enhanced authentication that fails at its first step.

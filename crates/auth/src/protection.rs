@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use self::settings::Protection as Settings;
 use crate::bans::Bans;
 use backoff::{Backoff, Rule};
-use flapping::{Connects, Flapping};
+use flapping::{Connects, Flapping, Scope};
 use table::Table;
 
 /// Recent behaviour of clients, and the limits that follow from it.
@@ -179,7 +179,13 @@ impl Protection {
 
     /// Returns whether this Client Identifier connects too often, and bans it then. Counts the connect.
     pub fn flaps(&self, client_id: &str, bans: &Arc<Bans>, now: Instant) -> bool {
-        self.flapping.connect(client_id, &self.settings.load(), bans, now)
+        self.flapping.connect(Scope::Node, client_id, &self.settings.load(), bans, now)
+    }
+
+    /// Like [`Protection::flaps`], for connects to all nodes of a cluster. They are counted apart from those to this
+    /// node.
+    pub fn flaps_in_cluster(&self, client_id: &str, bans: &Arc<Bans>, now: Instant) -> bool {
+        self.flapping.connect(Scope::Cluster, client_id, &self.settings.load(), bans, now)
     }
 
     pub fn figures(&self) -> ProtectionFigures {
@@ -190,7 +196,8 @@ impl Protection {
             self.addresses.figures(),
             self.usernames.figures(),
             self.connects.figures(),
-            self.flapping.table_figures(),
+            self.flapping.table_figures(Scope::Node),
+            self.flapping.table_figures(Scope::Cluster),
         ];
         ProtectionFigures {
             failures: value(&self.figures.failures),

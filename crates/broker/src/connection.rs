@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
+use shard::QueueLimits;
 
-use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Validity};
+use crate::access::{
+    ClientCertificate, Credentials, INTERNAL_LISTENER, Identity, Mechanism, Principal, Validity,
+};
 use crate::backlog::Waiting;
 use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
@@ -176,6 +179,8 @@ pub(crate) struct Connecting {
     pub attempts: u8,
     /// The last Authentication Data, for CONNACK.
     pub authentication_data: Option<Vec<u8>>,
+    /// Limits of the session's queue, of a connection that the process makes to itself.
+    pub queue_limits: Option<QueueLimits>,
 }
 
 /// State of messages in both directions.
@@ -680,6 +685,11 @@ impl Connection {
     /// Converts a topic of the node to the client's topic; `None` outside of its mountpoint.
     pub fn unmounted<'t>(&self, topic: &'t str) -> Option<&'t str> {
         if self.marks.mounted { topic.strip_prefix(self.mountpoint()) } else { Some(topic) }
+    }
+
+    /// Returns whether the process has made this connection to itself.
+    pub fn is_internal(&self, node: &Node) -> bool {
+        node.listener_name(self.listener) == INTERNAL_LISTENER
     }
 
     /// Client Identifier as the client knows it.

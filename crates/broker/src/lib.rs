@@ -20,6 +20,7 @@ mod durability;
 mod full_queues;
 mod groups;
 mod ids;
+pub mod internal;
 mod match_cache;
 mod message;
 mod message_queue;

@@ -178,6 +178,8 @@ pub struct NodeLoad {
     pub full_queues: FullQueues,
     pub quotas: Quotas,
     pub owner_samples: OwnerSamples,
+    /// True for each shard that this node leads.
+    pub led: [AtomicBool; SHARDS as usize],
 }
 
 /// Samples of the connected clients of shards, by the nodes of their connections.

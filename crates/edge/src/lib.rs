@@ -5,6 +5,7 @@
 //! reactor, one thread at a time runs a reactor, and it blocks only in its poll.
 
 mod connection_counts;
+mod door;
 mod layer;
 mod listener;
 mod listener_layers;
@@ -15,6 +16,7 @@ mod reactor_threads;
 pub mod settings;
 mod stream;
 
+pub use door::Door;
 pub use listener_layers::{ListenerLayersError, check};
 pub use node::{Bound, Certificates, Node, Options, Renewed, StartError, Stopped, start};
 pub use reactor::Reactor;

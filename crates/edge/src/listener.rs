@@ -100,6 +100,13 @@ impl Drop for Listener {
 pub(crate) struct ConnectionPermit(Arc<Shared>);
 
 impl ConnectionPermit {
+    /// Takes a permit for a connection that has no limit.
+    pub fn of(listener: &Arc<Shared>) -> ConnectionPermit {
+        listener.connections.fetch_add(1, Ordering::Relaxed);
+        listener.connection_counts.connections.fetch_add(1, Ordering::Relaxed);
+        ConnectionPermit(listener.clone())
+    }
+
     /// Returns `None` when the listener or the node is at its limit.
     pub fn take(listener: &Arc<Shared>, node_max: usize) -> Option<ConnectionPermit> {
         let permit = ConnectionPermit(listener.clone());

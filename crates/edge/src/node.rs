@@ -9,13 +9,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use broker::access::Access;
+use broker::access::{Access, INTERNAL_LISTENER};
 use broker::admin::Admin;
 use broker::peers::Peers;
 use mio::{Poll, Waker};
 use tls::Expiry;
 
 use crate::connection_counts::ConnectionCounts;
+use crate::door::Door;
 use crate::listener::{self, Listener, ListenerSocket, Pace};
 use crate::listener_layers::{ListenerLayers, ListenerLayersError};
 use crate::mailbox::{Mailbox, ReactorCommand, mailbox};
@@ -46,6 +47,7 @@ pub struct Node {
     threads: Vec<JoinHandle<Stopped>>,
     connections_max: usize,
     admin: Admin,
+    door: Door,
 }
 
 /// Bound listener. A host name with several addresses gives one for each.
@@ -245,8 +247,11 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     let (bound, mut listeners) = bind_all(&edge, workers, &connection_counts)?;
     shared.set_durability(edge.listeners.iter().map(|listener| listener.durability).collect());
     shared.set_suback(edge.listeners.iter().map(|listener| listener.suback).collect());
-    shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
-    let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
+    let names = edge.listeners.iter().map(name_of).chain([INTERNAL_LISTENER]);
+    shared.name_listeners(names.map(str::to_owned).collect());
+    let door = Door::new(&mailboxes, internal_listener(edge.listeners.len(), &connection_counts));
+    let mut node =
+        Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin, door };
     // All workers exist before the first thread starts: a reactor accepts connections as soon as it runs.
     let workers = shared.build_workers();
     let reactors = polls.into_iter().zip(inboxes).zip(workers).enumerate();
@@ -284,6 +289,11 @@ impl Node {
         self.admin.clone()
     }
 
+    /// Returns a handle that opens connections from this process to the node.
+    pub fn door(&self) -> Door {
+        self.door.clone()
+    }
+
     /// Maximum number of connections of the node.
     pub fn connections_max(&self) -> usize {
         self.connections_max
@@ -316,6 +326,21 @@ impl Node {
 /// Name of a listener in logs, metrics and access rules.
 fn name_of(settings: &settings::Listener) -> &str {
     if settings.name.is_empty() { &settings.address } else { &settings.name }
+}
+
+/// Listener of connections of the process. It has no address. Its index follows those of the configured ones.
+fn internal_listener(index: usize, connection_counts: &Arc<ConnectionCounts>) -> Arc<listener::Shared> {
+    Arc::new(listener::Shared {
+        listener_layers: ArcSwap::default(),
+        name: INTERNAL_LISTENER.to_owned(),
+        index: index as u16,
+        connections: AtomicUsize::new(0),
+        connections_max: 0,
+        connection_counts: connection_counts.clone(),
+        connect_rate: 0,
+        pace: Pace::default(),
+        handshake_timeout: Duration::ZERO,
+    })
 }
 
 /// Example of another address, for an error message.

@@ -82,6 +82,7 @@ impl Bench {
             window: 1024,
             will: None,
             keeps_ephemeral: false,
+            queue_limits: None,
         };
         self.push(&Command::Claim(claim));
         self.flush();
@@ -176,6 +177,7 @@ fn ephemeral_sessions(count: usize) {
             window: 1024,
             will: None,
             keeps_ephemeral: true,
+            queue_limits: None,
         }));
     }
     bench.flush();
@@ -207,6 +209,7 @@ fn queued_messages(count: usize) {
         window: 1024,
         will: None,
         keeps_ephemeral: false,
+        queue_limits: None,
     };
     // The time is too short for the kernel's CPU accounting.
     let start = Instant::now();

@@ -73,6 +73,7 @@ fn check_part_with(part: PartId, bytes: &[u8], with_others: bool) {
             window: 1,
             will: None,
             keeps_ephemeral: false,
+            queue_limits: None,
         };
         for command in [
             Command::Sweep { count: u32::MAX },
@@ -150,6 +151,7 @@ fn write_lively() -> Checkpoint {
             window: 2,
             will,
             keeps_ephemeral: false,
+            queue_limits: None,
         };
         let Some(session) = apply(&Command::Claim(claim)) else { continue };
         let filters = vec![Filter { text: "t/#", options: 2, id: 1 }];
@@ -182,6 +184,7 @@ fn write_lively() -> Checkpoint {
         window: 2,
         will: None,
         keeps_ephemeral: false,
+        queue_limits: None,
     };
     let ephemeral = Claim { client_id: "brief", expiry_s: 0, keeps_ephemeral: true, ..claim.clone() };
     request(&Command::Claim(ephemeral), Some(RequestNumber::Claim { number: 6 }));

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, Subscription, TopicFilter, TopicName};
-use shard::{Acknowledgement, Limits, NEVER, NodeIncarnation, Phase, QueueFull, RequestNumber, ShardSet};
+use shard::{
+    Acknowledgement, Limits, NEVER, NodeIncarnation, Phase, QueueFull, QueueLimits, RequestNumber, ShardSet,
+};
 
 #[derive(Default)]
 pub struct Model {
@@ -36,6 +38,7 @@ pub struct Session {
     pub will: Option<Will>,
     pub subscriptions: BTreeMap<String, (u8, u32)>,
     pub walks: BTreeMap<String, (ShardSet, &'static str)>,
+    pub queue_limits: Option<QueueLimits>,
     pub entries: Vec<Entry>,
     pub next: u64,
     /// Number of the last command of the present epoch that had one.
@@ -181,6 +184,7 @@ impl Model {
         client: &str,
         owner: Option<NodeIncarnation>,
         (clean, expiry_s, window): (bool, u32, u16),
+        queue_limits: Option<QueueLimits>,
         will: Option<Will>,
     ) -> (bool, Option<u32>) {
         self.end_ephemeral(client, true);
@@ -201,9 +205,22 @@ impl Model {
         session.last_number = 0;
         (session.owned, session.owner, session.ends) = (true, owner, NEVER);
         (session.window, session.expiry_s, session.will) = (window, expiry_s, will);
+        session.queue_limits = queue_limits;
         let epoch = session.epoch;
         self.pump(client);
         (present, Some(epoch))
+    }
+
+    fn limits_of(&self, client: &str) -> Limits {
+        let own = self.sessions.get(client).and_then(|session| session.queue_limits);
+        own.map_or(self.limits, |own| Limits {
+            queue_messages_max: own.messages_max,
+            queue_bytes_max: own.bytes_max,
+            queue_age_max_ms: own.age_max_ms,
+            queue_full: own.full,
+            absent_bytes_max: u64::MAX,
+            ..self.limits
+        })
     }
 
     pub fn release(&mut self, client: &str, expiry_s: Option<u32>, arm: bool) {
@@ -219,7 +236,7 @@ impl Model {
         let due = session.will.take_if(|will| will.due <= now);
         self.wills.extend(due.map(|will| will.payload));
         self.settle(client);
-        let max = self.limits.absent_bytes_max;
+        let max = self.limits_of(client).absent_bytes_max;
         let ends = self.sessions[client].ends;
         while self.sessions[client].waiting_bytes() > max && self.drop_oldest(client) {}
         if ends <= now {
@@ -281,7 +298,7 @@ impl Model {
         grouped: bool,
         wait: bool,
     ) {
-        let limits = self.limits;
+        let limits = self.limits_of(client);
         let session = &self.sessions[client];
         let mut over = false;
         if session.owned {
@@ -320,7 +337,7 @@ impl Model {
     /// Settles the messages beyond the limits by the rule for full queues.
     pub fn settle(&mut self, client: &str) {
         loop {
-            let limits = self.limits;
+            let limits = self.limits_of(client);
             let Some(session) = self.sessions.get_mut(client) else { return };
             session.move_up(&limits);
             if !session.entries.iter().any(|entry| entry.over) {
@@ -343,7 +360,7 @@ impl Model {
     }
 
     pub fn pump(&mut self, client: &str) {
-        let (now, limits) = (self.now, self.limits);
+        let (now, limits) = (self.now, self.limits_of(client));
         let Some(session) = self.sessions.get_mut(client).filter(|session| session.owned) else { return };
         loop {
             let unfinished = session.entries.iter().filter(|entry| entry.phase != Phase::Waiting);

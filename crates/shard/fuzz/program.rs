@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use mqtt::{PacketId, QoS, ReasonCode};
 use shard::{
     Acknowledgement, Answer, BatchBuilder, Claim, Command, Cursor, EPHEMERAL_EPOCH, Effect, Enqueue, Filter,
-    Identity, LANES_MAX, Limits, MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull,
+    Identity, LANES_MAX, Limits, MessageView, NEVER, NodeIncarnation, PartId, Phase, QueueFull, QueueLimits,
     RequestNumber, Rewrite, SessionUid, Shard, ShardId, ShardSet, Subscribed, WalkStep, Will, WillFate,
     fnv64,
 };
@@ -574,6 +574,12 @@ impl<'a> Run<'a> {
         let (connection, user) = (u64::from(choice), 0);
         let owner = self.node();
         let keeps_ephemeral = choice & 16 == 0;
+        let queue_limits = (choice & 32 != 0).then(|| QueueLimits {
+            messages_max: self.bytes.of(&[1, 3, 20]),
+            bytes_max: self.bytes.of(&[100, 1000, u64::MAX]),
+            age_max_ms: self.bytes.of(&[u64::MAX, 1000]),
+            full: self.bytes.of(&[QueueFull::DropOldest, QueueFull::DropNewest]),
+        });
         let claim = Claim {
             client_id: client,
             user,
@@ -584,6 +590,7 @@ impl<'a> Run<'a> {
             window,
             will,
             keeps_ephemeral,
+            queue_limits,
         };
         let number = owner.filter(|_| choice & 8 == 0).map(|_| {
             self.last_number += 1;
@@ -595,7 +602,8 @@ impl<'a> Run<'a> {
         }
         let will_payload = will.map(|_| payload.clone());
         let will = will_payload.clone().map(|payload| model::Will { payload, delay_s, due: NEVER });
-        let (present, epoch) = self.model.claim(client, owner, (clean_start, expiry_s, window), will);
+        let (present, epoch) =
+            self.model.claim(client, owner, (clean_start, expiry_s, window), queue_limits, will);
         let Answer::Claimed { session, epoch: said, present: was } = answer else { panic!("{answer:?}") };
         assert_eq!((was, session.map(|_| said)), (present, epoch));
         if session.is_none() && keeps_ephemeral {

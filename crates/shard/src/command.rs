@@ -8,7 +8,7 @@ use mqtt::{PacketId, QoS};
 
 use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MessageKey, SessionUid};
-use crate::limits::Limits;
+use crate::limits::{Limits, QueueLimits};
 use crate::message::MessageView;
 use crate::shard_set::ShardSet;
 
@@ -169,6 +169,8 @@ pub struct Claim<'a> {
     /// True when an ephemeral session begins if no session is to outlive the connection. Otherwise nothing of such a
     /// Claim is kept. Earlier versions do not know this field, and refuse it.
     pub keeps_ephemeral: bool,
+    /// Limits of the session's queue; `None` for those of the shard. Earlier versions refuse this field.
+    pub queue_limits: Option<QueueLimits>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,7 +55,7 @@ pub use ids::{
     RETAINED_FIRST, SESSIONS_MAX, SHARDS, SessionUid, ShardId, client_bucket, fnv64, retained_bucket,
 };
 pub use kept::StoredBatch;
-pub use limits::{Limits, QueueFull};
+pub use limits::{Limits, QueueFull, QueueLimits};
 pub use message::{Expired, MessageView, NEVER};
 pub use mutation::{Mutation, mutated};
 #[cfg(feature = "trial")]

@@ -24,6 +24,20 @@ pub struct Limits {
     pub subscriptions_max: u32,
 }
 
+/// Limits of the queue of one session, instead of those of its shard. No other limit applies while the session is
+/// absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    /// Value for [`Limits::queue_messages_max`].
+    pub messages_max: u32,
+    /// Value for [`Limits::queue_bytes_max`].
+    pub bytes_max: u64,
+    /// Value for [`Limits::queue_age_max_ms`].
+    pub age_max_ms: u64,
+    /// Value for [`Limits::queue_full`].
+    pub full: QueueFull,
+}
+
 /// Rule for full queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -45,7 +59,47 @@ impl Default for Limits {
     }
 }
 
+impl QueueLimits {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.u32(self.messages_max);
+        out.u64(self.bytes_max);
+        out.u64(self.age_max_ms);
+        out.u8(self.full as u8);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            messages_max: reader.u32()?,
+            bytes_max: reader.u64()?,
+            age_max_ms: reader.u64()?,
+            full: QueueFull::decode(reader)?,
+        })
+    }
+}
+
+impl QueueFull {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match reader.u8()? {
+            0 => Ok(QueueFull::DropOldest),
+            1 => Ok(QueueFull::DropNewest),
+            _ => malformed("rule for full queues"),
+        }
+    }
+}
+
 impl Limits {
+    /// Returns the limits of a session that may have its own for its queue.
+    pub(crate) fn with(&self, own: Option<&QueueLimits>) -> Self {
+        own.map_or(*self, |own| Self {
+            queue_messages_max: own.messages_max,
+            queue_bytes_max: own.bytes_max,
+            queue_age_max_ms: own.age_max_ms,
+            queue_full: own.full,
+            absent_bytes_max: u64::MAX,
+            ..*self
+        })
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.u32(self.queue_messages_max);
         out.u32(self.subscriptions_max);
@@ -59,11 +113,7 @@ impl Limits {
         let (queue_messages_max, subscriptions_max) = (reader.u32()?, reader.u32()?);
         let (queue_bytes_max, absent_bytes_max) = (reader.u64()?, reader.u64()?);
         let queue_age_max_ms = reader.u64()?;
-        let queue_full = match reader.u8()? {
-            0 => QueueFull::DropOldest,
-            1 => QueueFull::DropNewest,
-            _ => return malformed("rule for full queues"),
-        };
+        let queue_full = QueueFull::decode(reader)?;
         Ok(Self {
             queue_messages_max,
             queue_bytes_max,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::ids::SessionUid;
 use crate::inbound::Inbound;
+use crate::limits::{Limits, QueueLimits};
 use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::shard_set::ShardSet;
@@ -49,6 +50,7 @@ pub(crate) struct Extra {
     pub will: Option<ArmedWill>,
     /// Walks by Topic Filter, to which the session has subscribed or was refused.
     pub walks: BTreeMap<Box<str>, Walk>,
+    pub queue_limits: Option<QueueLimits>,
 }
 
 /// Progress of queueing the retained messages of a subscription.
@@ -78,7 +80,7 @@ pub(crate) fn after(now: u64, seconds: u32) -> u64 {
 
 impl Extra {
     pub fn is_empty(&self) -> bool {
-        self.will.is_none() && self.inbound.is_empty() && self.walks.is_empty()
+        self.will.is_none() && self.inbound.is_empty() && self.walks.is_empty() && self.queue_limits.is_none()
     }
 }
 
@@ -102,6 +104,22 @@ impl Session {
 
     pub fn set_will(&mut self, will: ArmedWill) {
         self.extra.get_or_insert_default().will = Some(will);
+    }
+
+    /// Limits of the session, of which its queue may have its own.
+    pub fn limits(&self, common: &Limits) -> Limits {
+        common.with(self.queue_limits())
+    }
+
+    pub fn queue_limits(&self) -> Option<&QueueLimits> {
+        self.extra.as_ref()?.queue_limits.as_ref()
+    }
+
+    pub fn set_queue_limits(&mut self, limits: Option<QueueLimits>) {
+        if limits.is_some() || self.extra.is_some() {
+            self.extra.get_or_insert_default().queue_limits = limits;
+            self.drop_extra_if_empty();
+        }
     }
 
     pub fn inbound(&self) -> Option<&Inbound> {

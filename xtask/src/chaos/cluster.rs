@@ -1,8 +1,9 @@
 //! `cargo xtask chaos --cluster`: five nodes, clients on all of them, and one fault after the other.
 //! `meridian bench ha` reports losses; this injects the faults, and measures the time until the cluster has recovered
-//! from each. Full disks have a separate cluster, and so do twenty nodes that start at once ([`ClusterSetup`]).
+//! from each. Some faults have a cluster of their own ([`ClusterSetup`]).
 
 mod all_cores;
+mod contention;
 mod disks;
 mod each;
 mod full;
@@ -39,14 +40,22 @@ enum Fault {
     JoinStorm,
     /// SIGKILL of each core in turn, of the first one with the loss of its disk.
     KillEach,
+    /// SIGKILL of two of five cores at once, one pair after the other.
+    KillPairs,
+    /// Kills and stops of several nodes, while clients contend for Client Identifiers.
+    Contention,
 }
 
 impl Fault {
     fn setup(self) -> ClusterSetup {
         match self {
-            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores | Self::KillEach => {
-                ClusterSetup::Five
-            }
+            Self::Kill(_)
+            | Self::Stop(..)
+            | Self::Roll
+            | Self::KillCores
+            | Self::KillEach
+            | Self::Contention => ClusterSetup::Five,
+            Self::KillPairs => ClusterSetup::FiveCores,
             Self::Fill(_) => ClusterSetup::SmallDisks,
             Self::JoinStorm => ClusterSetup::Twenty,
         }
@@ -57,19 +66,22 @@ impl Fault {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ClusterSetup {
     Five,
+    /// Five cores, with three replicas of each shard.
+    FiveCores,
     /// The usual cluster, where each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
 }
 
-const CLUSTER_SETUPS: [ClusterSetup; 3] =
-    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
+const CLUSTER_SETUPS: [ClusterSetup; 4] =
+    [ClusterSetup::Five, ClusterSetup::FiveCores, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
 
 impl ClusterSetup {
     fn plan(self) -> Plan {
         let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: &[] };
         match self {
             Self::Five => five,
+            Self::FiveCores => Plan { name: "cores", cores: 5, replicants: 0, ..five },
             Self::SmallDisks => Plan {
                 name: "disks",
                 disk_mib: Some(full::DISK_MIB),
@@ -89,7 +101,7 @@ enum TargetRole {
 }
 
 /// Faults in their order, by the names of `--fault`.
-const FAULTS: [(&str, Fault); 13] = [
+const FAULTS: [(&str, Fault); 15] = [
     ("kill-core", Fault::Kill(TargetRole::OtherCore)),
     (SHORT, Fault::Kill(TargetRole::Leader)),
     ("kill-replicant", Fault::Kill(TargetRole::Replicant)),
@@ -103,6 +115,8 @@ const FAULTS: [(&str, Fault); 13] = [
     ("fill-leader", Fault::Fill(TargetRole::Leader)),
     ("join-storm", Fault::JoinStorm),
     (SHORT_EACH, Fault::KillEach),
+    ("kill-pairs", Fault::KillPairs),
+    ("contention", Fault::Contention),
 ];
 /// Faults of `--short`.
 const SHORT: &str = "kill-leader";
@@ -214,7 +228,10 @@ fn run_faults(
     for fault in faults {
         let suffered = match fault.1 {
             Fault::JoinStorm => storm::apply_fault(&mut test_cluster, results),
-            Fault::KillEach => each::apply_fault(args, (program, directory), &mut test_cluster, results),
+            Fault::KillEach | Fault::KillPairs => {
+                each::apply_fault(args, (program, directory), &mut test_cluster, *fault, results)
+            }
+            Fault::Contention => contention::apply_fault(&mut test_cluster, results),
             _ => apply_fault(args, (program, directory), &mut test_cluster, *fault, results),
         };
         if let Err(error) = suffered {
@@ -236,7 +253,12 @@ fn apply_fault(
     results: &mut CheckResults,
 ) -> Result<()> {
     let victim = match fault {
-        Fault::Roll | Fault::KillCores | Fault::JoinStorm | Fault::KillEach => None,
+        Fault::Roll
+        | Fault::KillCores
+        | Fault::JoinStorm
+        | Fault::KillEach
+        | Fault::KillPairs
+        | Fault::Contention => None,
         Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
             Some(pick(test_cluster, target_role)?)
         }
@@ -293,7 +315,7 @@ fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
         Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
-        Fault::KillEach => Vec::new(),
+        Fault::KillEach | Fault::KillPairs | Fault::Contention => Vec::new(),
     }
 }
 
@@ -321,7 +343,9 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
         Fault::KillCores => "SIGKILL of all cores at once".to_owned(),
         Fault::Fill(it) => format!("no room on the disk of {}, {name}", target_role(it)),
         Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
-        Fault::KillEach => "SIGKILL of each core in turn".to_owned(),
+        Fault::KillEach => "SIGKILL of each core in turn, the first one with its disk".to_owned(),
+        Fault::KillPairs => "SIGKILL of two of five cores at once, in turn".to_owned(),
+        Fault::Contention => "kills and stops while clients contend for Client Identifiers".to_owned(),
     }
 }
 

@@ -40,21 +40,27 @@ impl Client {
 
     /// Connects to a new session, with a Session Expiry Interval in seconds.
     pub fn connect_lasting(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
-        Self::connect_with(address, id, CLEAN_START, expiry)
+        Self::connect_within(address, id, true, expiry, ANSWER)
     }
 
     /// Connects to the session that the client has there, with a Session Expiry Interval in seconds.
     pub fn resume(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
-        Self::connect_with(address, id, 0, expiry)
+        Self::connect_within(address, id, false, expiry, ANSWER)
     }
 
-    fn connect_with(address: SocketAddr, id: &str, flags: u8, expiry: u32) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, ANSWER).with_context(|| format!("{address}"))?;
+    /// Connects, with a maximum time for CONNACK and all later answers.
+    pub fn connect_within(
+        address: SocketAddr,
+        id: &str,
+        clean_start: bool,
+        expiry: u32,
+        patience: Duration,
+    ) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, patience).with_context(|| format!("{address}"))?;
         stream.set_nodelay(true)?;
-        let mut client =
-            Self { stream, bytes: Vec::new(), received: VecDeque::new(), next_id: 0, patience: ANSWER };
+        let mut client = Self { stream, bytes: Vec::new(), received: VecDeque::new(), next_id: 0, patience };
         let mut body = b"\0\x04MQTT\x05".to_vec();
-        body.push(flags);
+        body.push(if clean_start { CLEAN_START } else { 0 });
         body.extend(b"\0\0\x05\x11");
         body.extend(expiry.to_be_bytes());
         put_text(id, &mut body);
@@ -62,6 +68,11 @@ impl Client {
         let connack = client.answer(0x20)?;
         ensure!(connack.body.get(1) == Some(&0), "{id} was refused: {:02x?}", connack.body);
         Ok(client)
+    }
+
+    /// Sends DISCONNECT and closes the connection.
+    pub fn disconnect(mut self) -> Result<()> {
+        self.send(0xe0, &[])
     }
 
     /// Sets the maximum time for answers from now on.

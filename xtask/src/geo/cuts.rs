@@ -1,7 +1,9 @@
 //! Cuts: behaviour of nodes on several continents while some do not reach others, and after the links are restored.
 
 use anyhow::{Context, Result, bail, ensure};
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, MQTT, Plan};
@@ -9,6 +11,7 @@ use super::start;
 use super::startup::leader_of;
 use crate::bench::child::interrupted;
 use crate::cluster::client::Client;
+use crate::cluster::contention::{Contender, Open, Verdict};
 
 const CORES: [&str; 3] = ["euc1", "ape1", "afs1"];
 const REPLICANT: &str = "aps1";
@@ -30,7 +33,7 @@ const FLAPS: u32 = 5;
 type Case =
     (&'static str, &'static [&'static str], &'static [&'static str], fn(&mut Cluster) -> Result<String>);
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 7] = [
     ("the continent of the leader is cut off", &CORES, &[REPLICANT], continent),
     ("the leader receives from the others, and they receive nothing from it", &CORES, &[REPLICANT], one_way),
     ("a link between two cores is up and down in turn", &CORES, &[REPLICANT], flapping),
@@ -42,6 +45,7 @@ const CASES: [Case; 6] = [
     ),
     ("a replicant is cut off from all cores", &CORES, &[REPLICANT], replicant),
     ("four cores, and two no longer reach the other two", &FOUR, &[], even_split),
+    ("clients contend for Client Identifiers across cuts", &CORES, &[REPLICANT], contention),
 ];
 
 pub fn run(
@@ -257,6 +261,66 @@ fn even_split(cluster: &mut Cluster) -> Result<String> {
         ensure!(!acknowledges(cluster, core)?, "{core} acknowledges and reaches half of the cores");
     }
     Ok("no half acknowledged".to_owned())
+}
+
+/// Number of Client Identifiers for which clients contend.
+const NAMES: usize = 6;
+/// Duration of each cut and of each pause between cuts, in this case.
+const CUT: Duration = Duration::from_secs(12);
+
+/// Checks that no two connections of one Client Identifier are served at the same time, on both sides of each cut.
+fn contention(cluster: &mut Cluster) -> Result<String> {
+    let cluster = &*cluster;
+    let is_over = AtomicBool::new(false);
+    let hosts: Vec<&str> = CORES.into_iter().chain([REPLICANT]).collect();
+    let addresses: Vec<SocketAddr> =
+        hosts.iter().map(|host| Ok((cluster.lab().address(host)?, MQTT).into())).collect::<Result<_>>()?;
+    let verdict = std::thread::scope(|scope| {
+        let contenders: Vec<_> = Contender::all(NAMES)
+            .map(|contender| {
+                let (hosts, addresses, is_over) = (&hosts, &addresses, &is_over);
+                let connect = move |number: u64, open: &Open<'_>| {
+                    let at = (number % hosts.len() as u64) as usize;
+                    cluster.lab().within(hosts[at], || open(addresses[at]))?
+                };
+                scope.spawn(move || contender.contend(is_over, connect))
+            })
+            .collect();
+        let injected = cut_in_turn(cluster);
+        is_over.store(true, Ordering::Relaxed);
+        let outcomes = contenders.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        injected.and_then(|()| Verdict::of(outcomes))
+    })?;
+    Ok(verdict.describe())
+}
+
+/// Cuts off the leader in both directions, the leader in one direction, and a replicant.
+fn cut_in_turn(cluster: &Cluster) -> Result<()> {
+    let pause = || {
+        ensure!(!interrupted(), "interrupted");
+        std::thread::sleep(CUT);
+        Ok(())
+    };
+    pause()?;
+    for is_one_way in [false, true] {
+        let (leader, others) = parts(cluster)?;
+        for other in others.iter().chain([&REPLICANT]) {
+            cluster.lab().cut(&leader, other)?;
+            if !is_one_way {
+                cluster.lab().cut(other, &leader)?;
+            }
+        }
+        pause()?;
+        cluster.lab().heal()?;
+        pause()?;
+    }
+    for core in CORES {
+        cluster.lab().cut(REPLICANT, core)?;
+        cluster.lab().cut(core, REPLICANT)?;
+    }
+    pause()?;
+    cluster.lab().heal()?;
+    pause()
 }
 
 fn connect(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {

@@ -63,6 +63,8 @@ const LOSSY_RUN: &str = "6";
 const LEADERS_MAX: Duration = Duration::from_secs(300);
 /// Clients that connect so that the leaders follow them.
 const FOLLOWED: &str = "1000";
+/// Maximum time for which they stay connected, in seconds. The measurement ends them earlier.
+const FOLLOWED_S: &str = "900";
 /// Host of the node that the clients connect to.
 const HOME: &str = "ape1";
 /// Share of a time that may come on top of it.
@@ -208,8 +210,13 @@ fn measure(
     };
     let plan = Plan { cores, replicants, level, connack, batch_sync: case.batch_sync, leaders: &setting };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
+    // They stay connected: without clients the leaders are spread again.
+    let _followed = match leaders {
+        "follow" => Some(connect_followed(&cluster, program)?),
+        _ => None,
+    };
     if leaders != "spread" {
-        await_leaders(&cluster, program, leaders == "follow")?;
+        await_leaders(&cluster)?;
     }
     let file = |loss: f64| directory.join(format!("{}-{leaders}-{connack}-{level}-{loss}.json", case.name));
     let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, options.rounds)?;
@@ -248,11 +255,16 @@ fn measure(
     ))
 }
 
-/// Waits until the core in Hong Kong leads all shards. If leaders follow their clients, these connect again and again.
-fn await_leaders(cluster: &Cluster, program: &Path, follow: bool) -> Result<()> {
+/// Connects clients in Hong Kong, which leaders follow.
+fn connect_followed(cluster: &Cluster, program: &Path) -> Result<Generator> {
+    let host = cluster.lab().address(HOME)?.to_string();
+    let arguments = ["conn", "-h", &host, "-c", FOLLOWED, "-i", "0", "--duration", FOLLOWED_S];
+    Generator::start(cluster.lab(), "ape1-clients", program, &arguments)
+}
+
+/// Waits until the core in Hong Kong leads all shards.
+fn await_leaders(cluster: &Cluster) -> Result<()> {
     let deadline = Instant::now() + LEADERS_MAX;
-    let lab = cluster.lab();
-    let host = lab.address(HOME)?.to_string();
     while !cluster.leads_all(HOME)? {
         ensure!(!interrupted(), "interrupted");
         ensure!(
@@ -260,11 +272,6 @@ fn await_leaders(cluster: &Cluster, program: &Path, follow: bool) -> Result<()> 
             "{HOME} does not lead all shards after {} s",
             LEADERS_MAX.as_secs()
         );
-        if follow {
-            let arguments = ["conn", "-h", &host, "-c", FOLLOWED, "-i", "0", "--duration", "2"];
-            let clients = Generator::start(lab, "ape1-clients", program, &arguments)?;
-            clients.report(Duration::from_secs(60))?;
-        }
         std::thread::sleep(Duration::from_secs(1));
     }
     Ok(())

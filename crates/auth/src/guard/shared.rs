@@ -130,7 +130,6 @@ impl Shared {
     ///
     /// # Errors
     /// The Reason Code, when the client is refused after all.
-    /// With the Reason Code, when the client cannot come in after all.
     pub fn admit(
         &self,
         policy: &Policy,

@@ -13,8 +13,17 @@ use crate::bans::{BanError, BanKind, BanTarget, Bans, NewBan, Pattern};
 #[derive(Debug)]
 pub struct Flapping {
     connects: Table<Connects>,
+    /// Connects to all nodes of the cluster.
+    cluster_connects: Table<Connects>,
     queue: OnceLock<SyncSender<BanRequest>>,
     counters: Arc<Counters>,
+}
+
+/// Nodes whose connects are counted.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope {
+    Node,
+    Cluster,
 }
 
 #[derive(Debug, Default)]
@@ -49,16 +58,35 @@ impl Connects {
 
 impl Flapping {
     pub fn new(entries_max: usize) -> Self {
-        Self { connects: Table::new(entries_max), queue: OnceLock::new(), counters: Arc::default() }
+        Self {
+            connects: Table::new(entries_max),
+            cluster_connects: Table::new(entries_max),
+            queue: OnceLock::new(),
+            counters: Arc::default(),
+        }
+    }
+
+    fn table(&self, scope: Scope) -> &Table<Connects> {
+        match scope {
+            Scope::Node => &self.connects,
+            Scope::Cluster => &self.cluster_connects,
+        }
     }
 
     /// Returns whether this Client Identifier has connected too often. A ban follows a moment later.
-    pub fn connect(&self, client_id: &str, settings: &Settings, bans: &Arc<Bans>, now: Instant) -> bool {
+    pub fn connect(
+        &self,
+        scope: Scope,
+        client_id: &str,
+        settings: &Settings,
+        bans: &Arc<Bans>,
+        now: Instant,
+    ) -> bool {
         if settings.flapping_connects_max == 0 {
             return false;
         }
         let window = settings.flapping_window;
-        let count = self.connects.with(&client_id, |connects| connects.count(window, now));
+        let count = self.table(scope).with(&client_id, |connects| connects.count(window, now));
         if count <= settings.flapping_connects_max {
             return false;
         }
@@ -92,8 +120,8 @@ impl Flapping {
         (self.counters.banned.load(Ordering::Relaxed), self.counters.failed.load(Ordering::Relaxed))
     }
 
-    pub fn table_figures(&self) -> TableFigures {
-        self.connects.figures()
+    pub fn table_figures(&self, scope: Scope) -> TableFigures {
+        self.table(scope).figures()
     }
 
     /// The first flapping client starts the thread. Most nodes never need it.

@@ -108,6 +108,23 @@ fn a_flapping_client_is_banned_with_a_reason() {
     assert!(bans.find("c1", None, None, in_six_minutes).is_none());
 }
 
+/// The leader of a client's shard counts the connects to all nodes, also those to itself, which it counts a second time
+/// for itself alone.
+#[test]
+fn connects_to_the_node_and_to_the_cluster_are_counted_apart() {
+    let settings = Settings { flapping_connects_max: 3, ..Settings::default() };
+    let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
+    for _ in 0..3 {
+        assert!(!protection.flaps("c1", &bans, now));
+        assert!(!protection.flaps_in_cluster("c1", &bans, now));
+    }
+    assert_eq!(protection.figures().entries, 2);
+    assert!(protection.flaps_in_cluster("c1", &bans, now));
+    while bans.is_empty() {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn connects_that_are_far_apart_do_not_flap() {
     let settings = Settings { flapping_connects_max: 1, ..Settings::default() };

@@ -252,6 +252,12 @@ impl Admin {
         );
     }
 
+    /// Returns whether this node leads the shard of a Client Identifier. Two nodes may say so for a moment.
+    pub fn leads_shard_of(&self, client_id: &str) -> bool {
+        let led = &self.node.load.led[crate::store::shard_of_client(client_id).index()];
+        led.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Finds out where a client is, as far as this node knows.
     pub fn locate(&self, client_id: &str, reply: Reply<Whereabouts>) {
         let shard = client_shard(client_hash(client_id));

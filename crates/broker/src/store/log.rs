@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use shard::MessageKey;
 
 use crate::ids::{ShardId, Time};
@@ -256,7 +257,7 @@ pub struct Frame {
 pub struct PeerFrame {
     /// Number of the node in the cluster.
     pub from: u64,
-    pub bytes: Vec<u8>,
+    pub bytes: Bytes,
 }
 
 impl From<PeerFrame> for StoreEvent {

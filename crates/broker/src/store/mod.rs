@@ -23,7 +23,7 @@ use crate::shapes::ShapeReservations;
 use mqtt::{PacketId, QoS, ReasonCode, Subscription};
 use session::Dispatched;
 pub use shard::SHARDS;
-use shard::SessionUid;
+use shard::{QueueLimits, SessionUid};
 
 pub(crate) use follower::Follower;
 pub use host::ShardOutput;
@@ -361,6 +361,8 @@ pub struct Claim {
     /// the connection's worker cannot request that. Its `expires` is still an interval, its topic is the node's, and it
     /// is signed, see `WillOwner::sign`.
     pub will: Option<(Message, u32)>,
+    /// Limits of the session's queue; `None` for the settings of the node.
+    pub queue_limits: Option<QueueLimits>,
     /// Number of the request; 0 on a node alone.
     pub number: u64,
 }

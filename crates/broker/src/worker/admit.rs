@@ -11,6 +11,7 @@ use crate::access::{Admission, AuthResult, Principal, Validity};
 use crate::batch::Claimed;
 use crate::connection::{Connection, Phase, UNCHECKED};
 use crate::ids::{ConnectionId, ShardId, client_key, fold};
+use crate::internal;
 use crate::quota::Resource;
 use crate::settings::{Quota, SessionOwner};
 use crate::store::{Claim, Request, client_shard};
@@ -81,6 +82,9 @@ impl Worker {
     pub(super) fn claim_client_id(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
+        if internal::is_reserved(&connection.client_id) && !connection.is_internal(&self.node) {
+            return self.refuse_connect(slot, version, ReasonCode::ClientIdentifierNotValid);
+        }
         // Read the generation first: rules that change during the check must not count as checked.
         let rules = self.node.access.generation();
         match connection.may_will(&self.node) {
@@ -131,6 +135,7 @@ impl Worker {
             clean_start: connecting.is_none_or(|connecting| connecting.clean_start),
             expiry: connection.session_expiry,
             window: connection.window,
+            queue_limits: connecting.and_then(|connecting| connecting.queue_limits),
             will,
             number: 0,
         };

@@ -16,6 +16,7 @@ use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::groups::Join;
 use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
+use crate::internal;
 use crate::route::{Options, Route, RouteKind};
 use crate::store::{GroupName, Identity};
 use crate::wheel::TimerKind;
@@ -26,10 +27,11 @@ impl Worker {
         // A refusal obeys these two values too.
         connection.packet_size_max = connect.maximum_packet_size();
         connection.marks.problem_information = connect.properties.request_problem_information();
+        let is_internal = connection.is_internal(&self.node);
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
-        if self.load.refuses_clients() {
+        if self.load.refuses_clients() && !is_internal {
             self.counters.connects_shed += 1;
             return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
         }
@@ -37,7 +39,8 @@ impl Worker {
         let client_id: Arc<str> =
             if assigned { self.new_client_id().into() } else { connect.client_id.into() };
         let mqtt = &self.settings.mqtt;
-        let granted_expiry = self.node.granted_expiry(connect.session_expiry());
+        let asked_expiry = connect.session_expiry();
+        let granted_expiry = if is_internal { asked_expiry } else { self.node.granted_expiry(asked_expiry) };
         let keep_alive = match (connect.keep_alive, mqtt.keep_alive_max) {
             (asked, 0) => asked,
             (0, maximum) => maximum,
@@ -75,12 +78,13 @@ impl Worker {
         }
         connection.connecting = Some(Box::new(Connecting {
             clean_start: connect.clean_start,
-            asked_expiry: connect.session_expiry(),
+            asked_expiry,
             assigned,
             response_information: connect.properties.request_response_information(),
             server_keep_alive: has_properties && keep_alive != connect.keep_alive,
             attempts: 0,
             authentication_data: None,
+            queue_limits: if is_internal { internal::queue_limits(&connect.properties) } else { None },
         }));
         if let Some(method) = connect.properties.authentication_method() {
             return self.start_exchange(slot, method, connect);
@@ -392,6 +396,7 @@ impl Worker {
         let reason = match reason {
             ReasonCode::ClientIdentifierNotValid => ReasonCode::NotAuthorized,
             ReasonCode::ServerUnavailable => ReasonCode::ServerBusy,
+            ReasonCode::Banned => ReasonCode::AdministrativeAction,
             reason => reason,
         };
         self.close_because(slot, reason, why);

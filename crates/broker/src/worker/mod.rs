@@ -142,6 +142,7 @@ fn host_context(node: &Arc<Node>, settings: &Arc<Settings>) -> HostContext {
         settings: settings.clone(),
         node_routes: node.routes.clone(),
         load: node.load.clone(),
+        access: node.access.clone(),
         hash_key: node.owner_hash(),
         counters: StoreCounters::default(),
     }

@@ -447,11 +447,12 @@ impl ClusterRouter {
     /// that a worker that does not get on holds no more than the lanes' windows.
     pub(super) fn agreement_came(&mut self, now: Time, from: NodeId, frame: &Bytes, credit: Credit) {
         match wire::decode(frame) {
-            Some(PeerMessage::Shard { shard, frame })
+            Some(PeerMessage::Shard { shard, frame: part })
                 if shard < SHARDS && self.can(from, features::SHARDS) =>
             {
-                let (shard, frame) = (ShardId(shard), PeerFrame { from: from.0, bytes: frame.into() });
-                self.inbound.push_agreement(self.node.shard_host(shard), shard, frame, credit);
+                let bytes = frame.slice_ref(part);
+                let (shard, received) = (ShardId(shard), PeerFrame { from: from.0, bytes });
+                self.inbound.push_agreement(self.node.shard_host(shard), shard, received, credit);
             }
             message => {
                 self.mesh.consume(from, credit);

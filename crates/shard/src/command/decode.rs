@@ -7,7 +7,7 @@ use super::{Acknowledgement, Claim, Command, Enqueue, Filter, Rewrite, WalkStep,
 use crate::eras::NodeIncarnation;
 use crate::error::{Malformed, malformed};
 use crate::ids::{Identity, MESSAGE_ALIGN, MESSAGE_OFFSET_MAX, MessageKey, SessionUid};
-use crate::limits::Limits;
+use crate::limits::{Limits, QueueLimits};
 use crate::message::MessageView;
 use crate::request_number::RequestNumber;
 use crate::shard_set::ShardSet;
@@ -154,7 +154,7 @@ impl<'a> Body<'a> {
         let reader = &mut self.reader;
         let (connection, user, expiry_s) = (reader.u64()?, reader.u32()?, reader.u32()?);
         let (window, flags, has_will) = (reader.u16()?, reader.u8()?, reader.bool()?);
-        if flags > 3 {
+        if flags > 7 {
             return malformed("flags of a Claim");
         }
         let (clean_start, keeps_ephemeral) = (flags & 1 != 0, flags & 2 != 0);
@@ -164,6 +164,8 @@ impl<'a> Body<'a> {
         }
         let will = if has_will { Some(Will { message: self.message()?, delay_s }) } else { None };
         let client_id = self.reader.text()?;
+        let has_limits = flags & 4 != 0;
+        let queue_limits = if has_limits { Some(QueueLimits::decode(&mut self.reader)?) } else { None };
         Ok(Command::Claim(Claim {
             client_id,
             user,
@@ -174,6 +176,7 @@ impl<'a> Body<'a> {
             window,
             will,
             keeps_ephemeral,
+            queue_limits,
         }))
     }
 

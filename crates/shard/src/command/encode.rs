@@ -216,11 +216,15 @@ fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
     out.u32(claim.user);
     out.u32(claim.expiry_s);
     out.u16(claim.window);
-    out.u8(u8::from(claim.clean_start) | u8::from(claim.keeps_ephemeral) << 1);
+    let flags = [claim.clean_start, claim.keeps_ephemeral, claim.queue_limits.is_some()];
+    out.u8(flags.into_iter().enumerate().map(|(bit, is_set)| u8::from(is_set) << bit).sum());
     out.bool(claim.will.is_some());
     out.u32(claim.will.map_or(0, |will| will.delay_s));
     let message = claim.will.map(|will| put_message(&will.message, out));
     out.text(claim.client_id);
+    if let Some(limits) = &claim.queue_limits {
+        limits.encode(out);
+    }
     message
 }
 

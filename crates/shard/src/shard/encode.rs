@@ -16,6 +16,9 @@ pub(super) const WITH_WALKS: u8 = 2;
 pub(super) const WITH_NUMBERS: u8 = 3;
 /// Version of a bucket with ephemeral sessions, which follow the others. Those are as [`WITH_NUMBERS`].
 pub(super) const WITH_EPHEMERALS: u8 = 4;
+/// Version of a bucket where some sessions have limits for their queues. It is as [`WITH_EPHEMERALS`], and each session
+/// has its limits, or has none.
+pub(super) const WITH_LIMITS: u8 = 5;
 /// Version of the part [`REST`] of a shard whose sessions belong to nodes of a cluster.
 pub(super) const WITH_NODES: u8 = 2;
 /// Version of the part [`REST`] of such a shard when requests of nodes may come again.
@@ -38,11 +41,13 @@ impl Shard {
         if slots.is_empty() && ephemerals.is_empty() {
             return out;
         }
-        let has_ephemerals = !ephemerals.is_empty();
         let sessions = || slots.iter().filter_map(|slot| self.sessions.at(*slot));
+        let with_limits = sessions().any(|session| session.queue_limits().is_some());
+        let has_ephemerals = with_limits || !ephemerals.is_empty();
         let with_numbers = has_ephemerals || slots.iter().any(|slot| self.sessions.last_number(*slot) > 0);
         let with_walks = with_numbers || sessions().any(|session| session.walks().next().is_some());
         out.u8(match (with_walks, with_numbers) {
+            _ if with_limits => WITH_LIMITS,
             _ if has_ephemerals => WITH_EPHEMERALS,
             (_, true) => WITH_NUMBERS,
             (true, false) => WITH_WALKS,
@@ -56,6 +61,11 @@ impl Shard {
             }
             if with_numbers {
                 out.u64(self.sessions.last_number(session.uid.slot()));
+            }
+            if with_limits {
+                let limits = session.queue_limits();
+                out.bool(limits.is_some());
+                limits.into_iter().for_each(|limits| limits.encode(&mut out));
             }
         }
         if has_ephemerals {

@@ -7,7 +7,7 @@ use crate::command::Enqueue;
 use crate::effect::{Answer, DropReason, Effect};
 use crate::entry::{Entry, message_size};
 use crate::ids::{MessageKey, SessionUid};
-use crate::limits::QueueFull;
+use crate::limits::{Limits, QueueFull};
 use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::shard::Shard;
@@ -71,20 +71,21 @@ impl Shard {
         let Arrival { ordinal, mut entry, mut details, when_full } = arrival;
         let size = entry.size();
         let Some(session) = self.sessions.at_mut(slot) else { return };
+        let limits = session.limits(&self.limits);
         let owned = session.has_owner;
         let uid = session.uid;
         let mut over = false;
         if owned {
-            over = session.queue_mut().is_full(&self.limits);
+            over = session.queue_mut().is_full(&limits);
             if over && when_full == WhenFull::Refuse {
                 self.counts.dropped_queue_full += 1;
                 return effects.push(Effect::NotQueued { ordinal, session: uid });
             }
-        } else if !self.make_room(slot, size, effects) {
+        } else if !self.make_room(slot, size, &limits, effects) {
             self.counts.dropped_queue_full += 1;
             return effects.push(Effect::NotQueued { ordinal, session: uid });
         }
-        details.expires = details.expires.min(self.now.saturating_add(self.limits.queue_age_max_ms));
+        details.expires = details.expires.min(self.now.saturating_add(limits.queue_age_max_ms));
         let expires = details.expires;
         self.bodies.add(&mut entry, details);
         self.counts.enqueued += 1;
@@ -99,7 +100,7 @@ impl Shard {
         let first = queue.next_waiting().is_none();
         let n = queue.push(entry, over);
         // While another message waits, this one waits too: the window is closed.
-        let turn = owned && first && queue.window_open(window, &self.limits);
+        let turn = owned && first && queue.window_open(window, &limits);
         let pinned = turn && (expires == NEVER || expires > now);
         if pinned {
             queue.open_next();
@@ -114,18 +115,18 @@ impl Shard {
 
     /// Makes room in the queue of an absent session, by the rule for full queues. Returns false when that is not
     /// possible.
-    fn make_room(&mut self, slot: u32, size: u64, effects: &mut Vec<Effect>) -> bool {
+    fn make_room(&mut self, slot: u32, size: u64, limits: &Limits, effects: &mut Vec<Effect>) -> bool {
         let mut dropped = Dropped::default();
         let room = loop {
             let Some(queue) = self.sessions.queue(slot) else {
-                break size <= self.limits.absent_bytes_max;
+                break size <= limits.absent_bytes_max;
             };
-            let full = queue.is_full(&self.limits)
-                || queue.waiting_bytes().saturating_add(size) > self.limits.absent_bytes_max;
+            let full =
+                queue.is_full(limits) || queue.waiting_bytes().saturating_add(size) > limits.absent_bytes_max;
             if !full {
                 break true;
             }
-            if self.limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(slot, &mut dropped) {
+            if limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(slot, &mut dropped) {
                 break false;
             }
         };
@@ -135,17 +136,20 @@ impl Shard {
 
     /// Settles the messages beyond the limits of a session's queue by the rule for full queues.
     pub(super) fn settle_over(&mut self, slot: u32, effects: &mut Vec<Effect>) {
+        let limits = self.limits_of(slot);
         let Some(queue) = self.sessions.queue_mut(slot) else { return };
         let end = queue.end();
         if queue.within() == end {
             return;
         }
-        queue.move_up(&self.limits);
+        queue.move_up(&limits);
         let mut dropped = Dropped::default();
-        match self.limits.queue_full {
+        match limits.queue_full {
             QueueFull::DropOldest => {
                 while self.is_over(slot) && self.drop_oldest(slot, &mut dropped) {
-                    self.move_up(slot);
+                    if let Some(queue) = self.sessions.queue_mut(slot) {
+                        queue.move_up(&limits);
+                    }
                 }
             }
             QueueFull::DropNewest => while self.drop_over(slot, &mut dropped) {},
@@ -161,16 +165,15 @@ impl Shard {
         queue.is_some_and(|queue| queue.within() < queue.end())
     }
 
-    fn move_up(&mut self, slot: u32) {
-        if let Some(queue) = self.sessions.queue_mut(slot) {
-            queue.move_up(&self.limits);
-        }
+    /// Limits of a session.
+    pub(super) fn limits_of(&self, slot: u32) -> Limits {
+        self.sessions.at(slot).map_or(self.limits, |session| session.limits(&self.limits))
     }
 
     /// Reduces the queue of a session whose connection goes to the limits of an absent session.
     pub(super) fn trim(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let mut dropped = Dropped::default();
-        let max = self.limits.absent_bytes_max;
+        let max = self.limits_of(slot).absent_bytes_max;
         let waits_too_much = |shard: &Self| {
             let queue = shard.sessions.queue(slot);
             queue.is_some_and(|queue| queue.waiting_bytes() > max)
@@ -229,13 +232,13 @@ impl Shard {
         if !self.is_owned(session) {
             return;
         }
-        let (uid, window) = (session.uid, session.window);
+        let (uid, window, limits) = (session.uid, session.window, session.limits(&self.limits));
         let over = session.queue.as_ref().map(|queue| queue.within()).filter(|_| self.is_over(slot));
         let mut expired_left = EXPIRED_AT_ONCE;
         let mut pinned = Run { effects: &mut *effects, session: uid, from: 0, to: 0 };
         while let Some(queue) = self.sessions.queue_mut(slot) {
             let Some(next) = queue.next_waiting() else { break };
-            if !queue.window_open(window, &self.limits) {
+            if !queue.window_open(window, &limits) {
                 break;
             }
             let size = next.size();
@@ -258,7 +261,7 @@ impl Shard {
         }
         pinned.end();
         let Some(queue) = self.sessions.queue_mut(slot) else { return };
-        queue.move_up(&self.limits);
+        queue.move_up(&limits);
         if over.is_some_and(|before| queue.within() > before) {
             effects.push(Effect::Room { session: uid, before: queue.within() });
         }

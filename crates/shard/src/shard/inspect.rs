@@ -10,7 +10,7 @@ use crate::counts::Counts;
 use crate::entry::{Entry, Phase};
 use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MessageKey, SessionUid};
-use crate::limits::Limits;
+use crate::limits::{Limits, QueueLimits};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::queue::{PACKET_IDS, Queue};
@@ -267,6 +267,11 @@ impl<'a> SessionView<'a> {
 
     pub fn epoch(self) -> u32 {
         self.session.epoch
+    }
+
+    /// Limits of its queue; `None` for those of the shard.
+    pub fn queue_limits(self) -> Option<QueueLimits> {
+        self.session.queue_limits().copied()
     }
 
     /// Number of the last command of the present epoch that had a [`RequestNumber`](crate::RequestNumber); 0 when there

@@ -136,6 +136,7 @@ impl Shard {
         session.user = claim.user;
         session.window = claim.window;
         session.expiry_s = claim.expiry_s;
+        session.set_queue_limits(claim.queue_limits);
         if session.epoch == 0 || !mutated(Mutation::KeepEpoch) {
             session.epoch = session.epoch.wrapping_add(1).max(1);
         }

@@ -16,7 +16,7 @@ use crate::identities::Identities;
 use crate::ids::{MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, SessionUid};
 use crate::ids::{client_bucket, retained_bucket};
 use crate::inbound::Inbound;
-use crate::limits::Limits;
+use crate::limits::{Limits, QueueLimits};
 use crate::message::{MessageView, NEVER};
 use crate::mutation::{Mutation, mutated};
 use crate::parts::PAGE_HEADER;
@@ -25,7 +25,7 @@ use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
 use crate::shard::encode::{
-    VERSION, WITH_EPHEMERALS, WITH_FLOORS, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS, WITH_WALKS,
+    VERSION, WITH_EPHEMERALS, WITH_FLOORS, WITH_LIMITS, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS,
 };
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
@@ -95,7 +95,7 @@ impl Shard {
         let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
         let is_known = match bucket {
-            ..RETAINED_FIRST => matches!(version, VERSION | WITH_WALKS | WITH_NUMBERS | WITH_EPHEMERALS),
+            ..RETAINED_FIRST => (VERSION..=WITH_LIMITS).contains(&version),
             RETAINED_FIRST..REST => version == VERSION,
             REST.. => matches!(version, VERSION | WITH_NODES | WITH_REQUESTS | WITH_FLOORS),
         };
@@ -107,7 +107,7 @@ impl Shard {
                 for _ in 0..reader.u32()? {
                     self.decode_session(bucket, version, &mut reader)?;
                 }
-                let ephemerals = if version == WITH_EPHEMERALS { reader.u32()? } else { 0 };
+                let ephemerals = if version >= WITH_EPHEMERALS { reader.u32()? } else { 0 };
                 for _ in 0..ephemerals {
                     self.decode_ephemeral(bucket, &mut reader)?;
                 }
@@ -161,12 +161,13 @@ impl Shard {
                 session.set_walk(filter, Walk { done, after }, usize::MAX);
             }
         }
+        let number = if version >= WITH_NUMBERS { reader.u64()? } else { 0 };
+        if version == WITH_LIMITS && reader.bool()? {
+            session.set_queue_limits(Some(QueueLimits::decode(reader)?));
+        }
         self.sessions.insert(session);
-        if matches!(version, WITH_NUMBERS | WITH_EPHEMERALS) {
-            let number = reader.u64()?;
-            if !mutated(Mutation::ForgetNumbers) {
-                self.sessions.set_last_number(uid.slot(), number);
-            }
+        if !mutated(Mutation::ForgetNumbers) {
+            self.sessions.set_last_number(uid.slot(), number);
         }
         Ok(())
     }

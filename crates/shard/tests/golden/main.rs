@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use mqtt::{PacketId, QoS};
 use shard::{
     Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
-    MessageView, NodeIncarnation, QueueFull, RequestNumber, Rewrite, SessionUid, Shard, ShardId, ShardSet,
-    WalkStep, Will, WillFate,
+    MessageView, NodeIncarnation, QueueFull, QueueLimits, RequestNumber, Rewrite, SessionUid, Shard, ShardId,
+    ShardSet, WalkStep, Will, WillFate,
 };
 use support::{Host, restore};
 
@@ -53,6 +53,7 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
         window: 20,
         will: Some(Will { message: message(), delay_s: 30 }),
         keeps_ephemeral: false,
+        queue_limits: None,
     };
     let filters = vec![
         Filter { text: "a/+", options: 0x1D, id: 268_435_455 },
@@ -135,12 +136,20 @@ fn commands_of_nodes() -> Vec<(&'static str, Command<'static>)> {
     vec![("claim-of-a-node", Command::Claim(claim)), ("node-ended", Command::NodeEnded(owner))]
 }
 
+const QUEUE_LIMITS: QueueLimits = QueueLimits {
+    messages_max: 0x0102_0304,
+    bytes_max: 0x0506_0708_090A_0B0C,
+    age_max_ms: 60_000,
+    full: QueueFull::DropNewest,
+};
+
 fn ephemeral_claim(owner: NodeIncarnation) -> Command<'static> {
     Command::Claim(Claim {
         owner: Some(owner),
         will: Some(Will { message: message(), delay_s: 30 }),
         expiry_s: 0,
         keeps_ephemeral: true,
+        queue_limits: None,
         ..support::claim("thermostat")
     })
 }
@@ -186,6 +195,11 @@ fn the_bytes_of_commands_never_change() {
     let owner = NodeIncarnation { node: 0x0011_0022_0033_0044, incarnation: 0x0055_0066_0077_0088 };
     let ephemeral = vec![("ephemeral-claim", ephemeral_claim(owner))];
     check_commands("commands_of_ephemeral_sessions.txt", &plain(ephemeral));
+    let with_limits = Claim { queue_limits: Some(QUEUE_LIMITS), ..support::claim("$bridge/plant") };
+    check_commands(
+        "commands_with_limits.txt",
+        &plain(vec![("claim-with-limits", Command::Claim(with_limits))]),
+    );
     let below = Command::ForgetBelow(Identity { origin: 0x1122_3344_5566_7788, number: 10 });
     let number = RequestNumber::Lane { owner, lane: 63, number: 7 };
     let below = [("forget-below", below.clone(), None), ("forget-below-again", below, Some(number))];
@@ -316,6 +330,16 @@ fn the_bytes_of_parts_with_ephemeral_sessions_never_change() {
     host.claim_as(&Claim { client_id: "durable", expiry_s: 60, ..claim });
     let restored = check_parts("parts_with_ephemerals.txt", &mut host);
     assert!(restored.ephemeral_of("thermostat").is_some_and(|it| it.has_will()));
+}
+
+/// A session with limits for its queue gives its part another version.
+#[test]
+fn the_bytes_of_parts_with_queue_limits_never_change() {
+    let mut host = Host::with(Limits::default());
+    host.claim_as(&Claim { queue_limits: Some(QUEUE_LIMITS), ..support::claim("$bridge/plant") });
+    let restored = check_parts("parts_with_limits.txt", &mut host);
+    let uid = restored.session_of("$bridge/plant").expect("is there");
+    assert_eq!(restored.session(uid).expect("is there").queue_limits(), Some(QUEUE_LIMITS));
 }
 
 /// A session that waits for retained messages gives its part another version.

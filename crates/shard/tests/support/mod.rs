@@ -220,6 +220,7 @@ pub fn claim(client_id: &str) -> Claim<'_> {
         window: 2,
         will: None,
         keeps_ephemeral: false,
+        queue_limits: None,
     }
 }
 

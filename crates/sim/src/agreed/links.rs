@@ -192,7 +192,7 @@ impl AgreedShards {
         let Some(node) = host.node.as_mut().filter(|_| is_current) else { return };
         match content {
             Content::Agreement(shard, bytes) => {
-                let received = PeerFrame { from: sender, bytes };
+                let received = PeerFrame { from: sender, bytes: bytes.into() };
                 node.broker().store_event(shard, received.into());
                 node.send_posted(&mut self.cx);
             }

@@ -139,8 +139,9 @@ impl TestCluster {
     }
 
     /// Views of the cluster of all nodes except excluded ones.
-    pub fn views(&self, without: Option<usize>) -> Views {
-        let asked = self.nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
+    pub fn views(&self, without: impl IntoIterator<Item = usize>) -> Views {
+        let without: Vec<usize> = without.into_iter().collect();
+        let asked = self.nodes.iter().enumerate().filter(|(at, _)| !without.contains(at));
         Views::new(asked.map(|(at, node)| (at, node.is_core, views::of(node.http))).collect())
     }
 

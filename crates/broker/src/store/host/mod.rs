@@ -57,6 +57,7 @@ use super::log::{Frame, Incarnation, StoreEvent};
 use super::replica::{Replica, ReplicaCounters};
 use super::replica_routes::ReplicaRoutes;
 use super::{Claim, Completion, DueWill, Identity, Request, SHARDS, session_uid};
+use crate::access::Access;
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
@@ -79,6 +80,7 @@ pub struct ShardHost {
     node_routes: Arc<Routes>,
     routes: ReplicaRoutes,
     load: Arc<NodeLoad>,
+    access: Arc<dyn Access>,
     hash_key: [u8; 16],
     replica: Replica,
     /// Term in which the replica leads.
@@ -124,6 +126,7 @@ pub struct HostContext {
     pub settings: Arc<Settings>,
     pub node_routes: Arc<Routes>,
     pub load: Arc<NodeLoad>,
+    pub access: Arc<dyn Access>,
     pub hash_key: [u8; 16],
     /// Counters of earlier hosts of the shard.
     pub counters: StoreCounters,
@@ -224,17 +227,19 @@ fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
 impl ShardHost {
     /// Creates the host of a shard, without any connection.
     pub(in crate::store) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
-        let HostContext { settings, node_routes, load, hash_key, counters } = context;
+        let HostContext { settings, node_routes, load, access, hash_key, counters } = context;
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
         let sessions = replica.state().counts().sessions;
         load.sessions.fetch_add(sessions, Relaxed);
+        load.led[replica.id().index()].store(true, Relaxed);
         Self {
             id: replica.id(),
             routes,
             node_routes,
             load,
+            access,
             hash_key,
             term: 0,
             has_ended: false,
@@ -278,8 +283,9 @@ impl ShardHost {
     pub fn into_follower(mut self) -> Follower {
         self.charged.clear();
         self.load.sessions.fetch_sub(self.counted_sessions, Relaxed);
-        let Self { settings, node_routes, load, hash_key, counters, replica, routes, .. } = self;
-        let context = HostContext { settings, node_routes, load, hash_key, counters };
+        self.load.led[self.id.index()].store(false, Relaxed);
+        let Self { settings, node_routes, load, access, hash_key, counters, replica, routes, .. } = self;
+        let context = HostContext { settings, node_routes, load, access, hash_key, counters };
         Follower::new(replica, context, routes)
     }
 

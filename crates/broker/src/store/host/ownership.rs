@@ -137,6 +137,10 @@ impl ShardHost {
             // Its worker is gone, or sends the Claim again.
             return self.forget_client_if_idle(&claim.client_id);
         }
+        if keeps_ephemeral && self.access.flaps_in_cluster(&claim.client_id) {
+            self.forget_client_if_idle(&claim.client_id);
+            return self.refuse(&claim, ReasonCode::Banned, out);
+        }
         let is_unknown = existing.is_none() && !has_ephemeral && client.underway() == 0;
         if claim.expiry == 0 && is_unknown && !keeps_ephemeral {
             client.set_owner(claim.connection, claim.user);
@@ -167,6 +171,7 @@ impl ShardHost {
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
             keeps_ephemeral,
+            queue_limits: claim.queue_limits,
         });
         let number = producer.map(|producer| producer.claim_number(claim.number));
         let ticket = self.replica.propose(now, &command, number, Urgency::Now);

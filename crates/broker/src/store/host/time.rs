@@ -178,7 +178,8 @@ mod tests {
         let routes = Arc::new(crate::Routes::new(index, [7; 16], false));
         let (settings, load) = Default::default();
         let counters = Default::default();
-        let context = HostContext { settings, node_routes: routes, load, hash_key: key, counters };
+        let access = Arc::new(crate::access::AllowAll);
+        let context = HostContext { settings, node_routes: routes, load, access, hash_key: key, counters };
         Follower::open(state, None, None, context).into_host()
     }
 
@@ -213,6 +214,7 @@ mod tests {
                 expiry: 60,
                 window: 10,
                 will: None,
+                queue_limits: None,
                 number: 0,
             };
             host.apply(Time(0), Request::Claim(Box::new(claim)), &mut ShardOutput::default());

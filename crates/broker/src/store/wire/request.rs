@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use shard::{QueueFull, QueueLimits};
+
 use super::reader::{MESSAGE_MIN, Reader};
 use super::writer::Writer;
 use super::{Malformed, RequestOrigin, malformed};
@@ -46,6 +48,8 @@ pub(super) const ENQUEUE_TO_GROUP: u8 = 31;
 pub(super) const FIND_IDENTITY: u8 = 32;
 pub(super) const APPEND: u8 = 33;
 pub(super) const FORGET_BELOW: u8 = 34;
+/// A claim with limits for the session's queue. Earlier versions refuse it.
+pub(super) const CLAIM_WITH_LIMITS: u8 = 35;
 
 /// Fewest bytes of a message of [`Request::Enqueue`].
 const ENTRY_MIN: usize = MESSAGE_MIN + 7;
@@ -56,7 +60,10 @@ const COMPLETIONS_MAX: u32 = 1 << 30;
 pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) {
     let form = Writer::new(now, out);
     match request {
-        Request::Claim(claim) => put_claim(claim, form.begin(CLAIM)),
+        Request::Claim(claim) => {
+            let kind = if claim.queue_limits.is_some() { CLAIM_WITH_LIMITS } else { CLAIM };
+            put_claim(claim, form.begin(kind));
+        }
         Request::Release(release) => put_release(release, form.begin(RELEASE)),
         Request::Attach(attach) => put_attach(attach, form.begin(ATTACH)),
         Request::Subscribe { session, connection, ticket, filters, shapes: _, retained } => {
@@ -205,8 +212,7 @@ pub(crate) fn encode_request(request: &Request, now: Time, out: &mut Vec<u8>) {
 }
 
 fn put_claim(claim: &Claim, mut out: Writer<'_>) {
-    let Claim { client_id, connection, user, payers: _, clean_start, expiry, window, will, number: _ } =
-        claim;
+    let Claim { client_id, connection, user, clean_start, expiry, window, will, queue_limits, .. } = claim;
     out.text(client_id);
     out.connection(*connection);
     out.u32(user.as_u32());
@@ -219,6 +225,12 @@ fn put_claim(claim: &Claim, mut out: Writer<'_>) {
         out.will(owner.as_ref(), &MessageView { properties, ..view }.to_message());
         out.u32(*delay);
     });
+    if let Some(QueueLimits { messages_max, bytes_max, age_max_ms, full }) = queue_limits {
+        out.u32(*messages_max);
+        out.u64(*bytes_max);
+        out.u64(*age_max_ms);
+        out.bool(*full == QueueFull::DropNewest);
+    }
 }
 
 fn put_release(release: &Release, mut out: Writer<'_>) {
@@ -296,6 +308,17 @@ impl Decoder<'_> {
     fn request(&mut self) -> Result<Request, Malformed> {
         Ok(match self.from.u8()? {
             CLAIM => Request::Claim(Box::new(self.claim()?)),
+            CLAIM_WITH_LIMITS => {
+                let mut claim = self.claim()?;
+                let from = &mut self.from;
+                claim.queue_limits = Some(QueueLimits {
+                    messages_max: from.u32()?,
+                    bytes_max: from.u64()?,
+                    age_max_ms: from.u64()?,
+                    full: if from.bool()? { QueueFull::DropNewest } else { QueueFull::DropOldest },
+                });
+                Request::Claim(Box::new(claim))
+            }
             RELEASE => Request::Release(Box::new(self.release()?)),
             ATTACH => Request::Attach(Box::new(self.attach()?)),
             SUBSCRIBE => Request::Subscribe {
@@ -420,6 +443,7 @@ impl Decoder<'_> {
             expiry: from.u32()?,
             window: from.u16()?,
             will: from.option(signed_will)?,
+            queue_limits: None,
             number: self.origin.number,
         })
     }

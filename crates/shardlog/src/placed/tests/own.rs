@@ -85,6 +85,7 @@ fn run_alone(disk: &FaultDisk) -> (Shard, Vec<MessageKey>) {
             window: 10,
             will,
             keeps_ephemeral: false,
+            queue_limits: None,
         }));
         let session = alone.shard.session_of(client_id).expect("a session");
         let filters = vec![Filter { text: "t", options: 2, id: 0 }];

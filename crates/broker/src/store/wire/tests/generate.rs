@@ -3,6 +3,7 @@
 use mqtt::{PacketId, QoS, ReasonCode};
 use random::Random;
 use session::{Dispatched, Toggles};
+use shard::{QueueFull, QueueLimits};
 
 use crate::batch::{Claimed, Resume, SessionDelivery, SubscriptionIds, Token, TokenKind};
 use crate::durability::Durability;
@@ -194,6 +195,12 @@ impl Generator {
             will: self.option(|random| {
                 let (will, owner) = (random.will(), random.option(Self::owner));
                 (owner.map_or(will.clone(), |owner| owner.sign(&will)), random.u32())
+            }),
+            queue_limits: self.option(|random| QueueLimits {
+                messages_max: random.u32(),
+                bytes_max: random.u64(),
+                age_max_ms: random.u64(),
+                full: if random.bool() { QueueFull::DropNewest } else { QueueFull::DropOldest },
             }),
             number: self.origin.number,
         }

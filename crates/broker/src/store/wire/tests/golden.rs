@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, QoS, ReasonCode};
 use session::{Dispatched, Toggles};
+use shard::{QueueFull, QueueLimits};
 
 use crate::batch::{Claimed, Resume, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;
@@ -102,8 +103,20 @@ fn claim(will: Option<(Message, u32)>) -> Request {
         expiry: 3600,
         window: 20,
         will,
+        queue_limits: None,
         number: 1,
     }))
+}
+
+fn claim_with_limits() -> Request {
+    let Request::Claim(claim) = claim(None) else { unreachable!("a Claim") };
+    let limits = QueueLimits {
+        messages_max: 0x0102_0304,
+        bytes_max: 0x0506_0708_090A_0B0C,
+        age_max_ms: 60_000,
+        full: QueueFull::DropNewest,
+    };
+    Request::Claim(Box::new(Claim { queue_limits: Some(limits), ..*claim }))
 }
 
 fn release(expiry: Option<u32>, dispatched: Option<Vec<Dispatched<ShardSet>>>) -> Request {
@@ -188,6 +201,7 @@ fn requests() -> Vec<(&'static str, Request)> {
     let retained = true;
     vec![
         ("claim", claim(None)),
+        ("claim with limits", claim_with_limits()),
         ("claim with a Will", claim(Some((owner().sign(&will()), 30)))),
         ("claim with a Will of nobody", claim(Some((will(), 30)))),
         ("release", release(None, None)),

@@ -180,6 +180,7 @@ fn times_are_sent_as_differences() {
         expiry: 60,
         window: 20,
         will: Some((owner.sign(&will), 5)),
+        queue_limits: None,
         number: 0,
     }));
     let Request::Claim(claim) = travel(&claim, Time(1000), Time(500_000)) else { panic!("a claim") };

@@ -1,0 +1,37 @@
+//! Connections of the process itself, for bridges and actions. Their Client Identifiers are reserved, their sessions
+//! last as long as they say, and their queues may have limits of their own.
+
+use mqtt::Properties;
+use shard::{QueueFull, QueueLimits};
+
+/// Beginnings of Client Identifiers that only such connections may have.
+const RESERVED: [&str; 2] = ["$action/", "$bridge/"];
+
+/// User Property of CONNECT: maximum number of messages that wait for the session.
+pub const QUEUE_MESSAGES_MAX: &str = "queue-messages-max";
+/// User Property of CONNECT: maximum number of bytes of the messages that wait for the session.
+pub const QUEUE_BYTES_MAX: &str = "queue-bytes-max";
+/// User Property of CONNECT: maximum time in milliseconds that a message waits; the default is until it expires.
+pub const QUEUE_AGE_MAX_MS: &str = "queue-age-max-ms";
+/// User Property of CONNECT: `drop-oldest`, the default, or `drop-newest`.
+pub const QUEUE_FULL: &str = "queue-full";
+
+/// Returns whether only connections of the process may have this Client Identifier.
+pub fn is_reserved(client_id: &str) -> bool {
+    RESERVED.iter().any(|prefix| client_id.starts_with(prefix))
+}
+
+/// Returns the limits that a CONNECT of the process has for the queue of its session. It has none without a number of
+/// messages and of bytes.
+pub(crate) fn queue_limits(properties: &Properties<'_>) -> Option<QueueLimits> {
+    let text = |name| properties.user_properties().find(|(other, _)| *other == name).map(|(_, value)| value);
+    Some(QueueLimits {
+        messages_max: text(QUEUE_MESSAGES_MAX)?.parse().ok()?,
+        bytes_max: text(QUEUE_BYTES_MAX)?.parse().ok()?,
+        age_max_ms: text(QUEUE_AGE_MAX_MS).and_then(|ms| ms.parse().ok()).unwrap_or(u64::MAX),
+        full: match text(QUEUE_FULL) {
+            Some("drop-newest") => QueueFull::DropNewest,
+            _ => QueueFull::DropOldest,
+        },
+    })
+}
