@@ -11,33 +11,68 @@ use crate::value::Kind;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
     /// The evaluation needs more steps than [`Limits::steps`](crate::Limits::steps).
-    StepLimit { max: u64 },
+    StepLimit {
+        max: u64,
+    },
     /// The evaluation produces more bytes than [`Limits::bytes`](crate::Limits::bytes).
-    ByteLimit { max: u64 },
+    ByteLimit {
+        max: u64,
+    },
     /// FOREACH has more outputs than [`Limits::outputs`](crate::Limits::outputs).
-    OutputLimit { max: usize },
+    OutputLimit {
+        max: usize,
+    },
     /// A value is nested deeper than [`VALUE_DEPTH_MAX`](crate::VALUE_DEPTH_MAX).
-    DepthLimit { max: usize },
+    DepthLimit {
+        max: usize,
+    },
     /// A text is not JSON. `source` is `payload` or the name of a function.
-    NotJson { source: &'static str, error: JsonError },
+    NotJson {
+        source: &'static str,
+        error: JsonError,
+    },
     /// A value has no form in JSON: bytes that are not UTF-8.
     BytesInJson,
     /// An operand or an argument has the wrong type. `at` is the number of the argument, or 0 for an operator.
-    WrongType { operation: &'static str, at: usize, expected: &'static str, found: Kind },
+    WrongType {
+        operation: &'static str,
+        at: usize,
+        expected: &'static str,
+        found: Kind,
+    },
     /// An argument has the right type and a wrong value.
-    WrongArgument { function: &'static str, at: usize, value: Box<str>, expected: &'static str },
+    WrongArgument {
+        function: &'static str,
+        at: usize,
+        value: Box<str>,
+        expected: &'static str,
+    },
     /// The result does not fit a 64-bit integer.
-    Overflow { operation: &'static str },
-    DivisionByZero { operation: &'static str },
+    Overflow {
+        operation: &'static str,
+    },
+    DivisionByZero {
+        operation: &'static str,
+    },
     /// The result is not a finite number.
-    NotFinite { operation: &'static str },
+    NotFinite {
+        operation: &'static str,
+    },
     /// The right side of `=~` is not a Topic Filter.
-    NotTopicFilter { filter: Box<str>, error: TopicError },
+    NotTopicFilter {
+        filter: Box<str>,
+        error: TopicError,
+    },
     /// A regular expression that is not a constant is wrong or too large.
-    Regex { function: &'static str, error: RegexError },
+    Regex {
+        function: &'static str,
+        error: RegexError,
+    },
     /// The program of `jq` is wrong or failed.
     #[cfg(feature = "jq")]
-    Jq { message: Box<str> },
+    Jq {
+        message: Box<str>,
+    },
 }
 
 /// Reason why a text is not a regular expression.
@@ -45,7 +80,9 @@ pub enum EvalError {
 pub enum RegexError {
     Syntax(Box<str>),
     /// The compiled expression is larger than [`Limits::regex_bytes`](crate::Limits::regex_bytes).
-    TooLarge { max: usize },
+    TooLarge {
+        max: usize,
+    },
 }
 
 impl EvalError {

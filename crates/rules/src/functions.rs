@@ -17,7 +17,6 @@ use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::value::{Kind, Value};
 
-
 pub use maps::put;
 pub use sprintf::{FORMAT, directives};
 pub use strings::append;

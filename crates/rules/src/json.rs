@@ -32,7 +32,9 @@ pub enum JsonFault {
     /// The number does not fit a float.
     NumberTooLarge,
     /// Arrays and objects are nested deeper than [`Limits::json_depth`](crate::Limits::json_depth).
-    TooDeep { max: usize },
+    TooDeep {
+        max: usize,
+    },
 }
 
 impl fmt::Display for JsonError {

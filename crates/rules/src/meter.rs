@@ -27,7 +27,13 @@ pub struct Meter {
 
 impl Meter {
     pub fn new(limits: &Limits, context: &Context) -> Self {
-        Self { limits: *limits, context: *context, steps_left: limits.steps, bytes_left: limits.bytes, uuids: 0 }
+        Self {
+            limits: *limits,
+            context: *context,
+            steps_left: limits.steps,
+            bytes_left: limits.bytes,
+            uuids: 0,
+        }
     }
 
     /// Accounts for nodes that are evaluated and elements that are touched.

@@ -163,7 +163,11 @@ impl<'a> Parser<'a> {
         }
         if self.next < self.tokens.len() {
             let is_last = condition.is_some();
-            return Err(self.expected(if is_last { "an operator or the end" } else { "`,`, WHERE or the end" }));
+            return Err(self.expected(if is_last {
+                "an operator or the end"
+            } else {
+                "`,`, WHERE or the end"
+            }));
         }
         Ok(Rule { kind, columns: self.columns.into(), sources: sources.into(), condition, plan: self.plan })
     }
@@ -191,7 +195,9 @@ impl<'a> Parser<'a> {
         if self.accept_word("as") {
             name = Some(Arc::from(self.plain_name("the name of an element")?));
             if self.is_symbol(".") || self.is_symbol("[") {
-                return Err(self.expected("DO, INCASE or FROM after the name of the element, which is one name"));
+                return Err(
+                    self.expected("DO, INCASE or FROM after the name of the element, which is one name")
+                );
             }
         }
         self.item = Some(name.clone().unwrap_or_else(|| ITEM.into()));
@@ -262,7 +268,9 @@ impl<'a> Parser<'a> {
         loop {
             match self.peek() {
                 Some(Token::Text(name)) => names.push(name.as_str().into()),
-                Some(Token::Word(name)) if !names.is_empty() || !is_keyword(name) => names.push((*name).into()),
+                Some(Token::Word(name)) if !names.is_empty() || !is_keyword(name) => {
+                    names.push((*name).into())
+                }
                 Some(Token::Quoted(_)) => return Err(self.error(ParseFault::DoubleQuotes)),
                 _ => return Err(self.expected("a name")),
             }
@@ -316,7 +324,10 @@ impl<'a> Parser<'a> {
     fn source(&self, name: &str) -> Result<Source, ParseError> {
         if name.starts_with(EVENTS) {
             return Event::of_name(name).map(Source::Event).ok_or_else(|| {
-                self.error(ParseFault::EventUnknown { name: crate::error::shown(name), nearest: Event::nearest(name) })
+                self.error(ParseFault::EventUnknown {
+                    name: crate::error::shown(name),
+                    nearest: Event::nearest(name),
+                })
             });
         }
         if name.starts_with("$share/") {

@@ -63,7 +63,9 @@ mod tests {
             Some(vec![name("a"), name("b-c"), Part::Index(1), Part::Index(-2), name("d.e")])
         );
         assert_eq!(parse("[1].a"), Some(vec![Part::Index(1), name("a")]));
-        for wrong in ["", ".", "a.", ".a", "a..b", "a[0]", "a[", "a[]", "a[+1]", "a[x]", "a]", "a[1]b", "'a", "a{"] {
+        for wrong in
+            ["", ".", "a.", ".a", "a..b", "a[0]", "a[", "a[]", "a[+1]", "a[x]", "a]", "a[1]b", "'a", "a{"]
+        {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
         assert_eq!(parse(&"[1]".repeat(200)), None);

@@ -40,7 +40,10 @@ pub struct TemplateError {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateFault {
-    TooLong { size: usize, max: usize },
+    TooLong {
+        size: usize,
+        max: usize,
+    },
     /// A placeholder has no `}`.
     Open,
     /// The text between the braces is not a path.
@@ -86,8 +89,8 @@ impl Template {
             if !plain.is_empty() {
                 pieces.push(Piece::Text(std::mem::take(&mut plain).into()));
             }
-            let (piece, len) = placeholder(&text[begin + 2..])
-                .map_err(|fault| TemplateError { offset: begin, fault })?;
+            let (piece, len) =
+                placeholder(&text[begin + 2..]).map_err(|fault| TemplateError { offset: begin, fault })?;
             pieces.push(piece);
             at = begin + 2 + len;
         }
@@ -169,13 +172,15 @@ impl Renderer<'_> {
         let mut value = self.output.clone();
         for part in parts {
             if let Value::Text(text) = &value {
-                let is_known = self.decoded.as_ref().is_some_and(|(known, _)| std::sync::Arc::ptr_eq(known, text));
+                let is_known =
+                    self.decoded.as_ref().is_some_and(|(known, _)| std::sync::Arc::ptr_eq(known, text));
                 if !is_known {
-                    let decoded = match json::decode(&mut self.meter, "template", text.as_bytes(), &Wanted::All) {
-                        Ok(decoded) => decoded,
-                        Err(EvalError::NotJson { .. }) => Value::Null,
-                        Err(error) => return Err(RenderError::Limit(error)),
-                    };
+                    let decoded =
+                        match json::decode(&mut self.meter, "template", text.as_bytes(), &Wanted::All) {
+                            Ok(decoded) => decoded,
+                            Err(EvalError::NotJson { .. }) => Value::Null,
+                            Err(error) => return Err(RenderError::Limit(error)),
+                        };
                     self.decoded = Some((text.clone(), decoded));
                 }
                 value = self.decoded.as_ref().map(|(_, decoded)| decoded.clone()).unwrap_or_default();

@@ -95,8 +95,8 @@ pub fn subbits(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError
     let choices = [("integer", Bits::Integer), ("float", Bits::Float), ("bits", Bits::Bytes)];
     let kind =
         if it.len() > 3 { it.choice(3, &choices, "'integer', 'float' or 'bits'")? } else { Bits::Integer };
-    let is_signed = it.len() > 4
-        && it.choice(4, &[("signed", true), ("unsigned", false)], "'signed' or 'unsigned'")?;
+    let is_signed =
+        it.len() > 4 && it.choice(4, &[("signed", true), ("unsigned", false)], "'signed' or 'unsigned'")?;
     let is_little = it.len() > 5 && it.choice(5, &[("little", true), ("big", false)], "'big' or 'little'")?;
 
     let Some(before) = start.checked_sub(1) else { return Err(it.wrong(1, "1 or more")) };
@@ -139,7 +139,9 @@ pub fn subbits(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError
             Ok(Value::Float(float))
         }
         _ if is_signed => Ok(Value::Int((number << (64 - len)) as i64 >> (64 - len))),
-        _ => i64::try_from(number).map(Value::Int).map_err(|_| EvalError::Overflow { operation: it.function }),
+        _ => {
+            i64::try_from(number).map(Value::Int).map_err(|_| EvalError::Overflow { operation: it.function })
+        }
     }
 }
 

@@ -166,7 +166,8 @@ mod tests {
         for day in 1..366_000_i64 {
             let at = i128::from(-62_167_219_200 + day * DAY) * NANOSECONDS;
             let date = DateTime::of_unix(at, 0).expect("a date");
-            let follows = (date.year, date.month, date.day) == (previous.year, previous.month, previous.day + 1)
+            let follows = (date.year, date.month, date.day)
+                == (previous.year, previous.month, previous.day + 1)
                 || (date.day == 1 && previous.day == days_of_month(previous.year, previous.month));
             assert!(follows, "{previous:?} {date:?}");
             assert_eq!(date.to_unix(0), Some(at));

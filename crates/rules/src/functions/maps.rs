@@ -60,8 +60,7 @@ pub fn mget(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError> {
 
 /// `map_put(path, value, object)`
 pub fn map_put(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError> {
-    let names: Option<Vec<Arc<str>>> =
-        path(it)?.into_iter().map(|part| part.name().cloned()).collect();
+    let names: Option<Vec<Arc<str>>> = path(it)?.into_iter().map(|part| part.name().cloned()).collect();
     let names = names.ok_or_else(|| it.wrong(0, "names with dots between them"))?;
     match container(meter, it, 2)? {
         Value::Null => put(meter, Value::Null, &names, it.value(1).clone()),

@@ -47,7 +47,8 @@ fn pieces(format: &str) -> Option<Vec<Piece<'_>>> {
             rest = after;
             directive.precision = Some(number(&mut rest)?.unwrap_or(0));
         }
-        directive.conversion = rest.chars().next().filter(|c| matches!(c, 's' | 'd' | 'f' | 'e' | 'x' | 'X'))?;
+        directive.conversion =
+            rest.chars().next().filter(|c| matches!(c, 's' | 'd' | 'f' | 'e' | 'x' | 'X'))?;
         rest = &rest[1..];
         pieces.push(Piece::Directive(directive));
     }

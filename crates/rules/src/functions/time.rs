@@ -84,8 +84,9 @@ fn out_of_range(it: &Arguments<'_>, at: usize) -> EvalError {
 /// `rfc3339_to_unix_ts(text)`, `rfc3339_to_unix_ts(text, unit)`
 pub fn rfc3339_to_unix_ts(_: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError> {
     let unit = unit(it, 1)?;
-    let at = DateTime::parse(it.text(0)?)
-        .ok_or_else(|| it.wrong(0, "a time such as '2024-01-31T12:00:00Z' or '2024-01-31T12:00:00.5+01:00'"))?;
+    let at = DateTime::parse(it.text(0)?).ok_or_else(|| {
+        it.wrong(0, "a time such as '2024-01-31T12:00:00Z' or '2024-01-31T12:00:00.5+01:00'")
+    })?;
     timestamp(it, at, unit)
 }
 

@@ -101,7 +101,9 @@ impl<'a> Parser<'a> {
                 "mod" => Infix::Arithmetic(Arithmetic::Mod),
                 "in" => Infix::In { negated: false },
                 "not" if self.is_word(self.next + 1, "in") => return Some((Infix::In { negated: true }, 2)),
-                "is" if self.is_word(self.next + 1, "null") => return Some((Infix::IsNull { negated: false }, 2)),
+                "is" if self.is_word(self.next + 1, "null") => {
+                    return Some((Infix::IsNull { negated: false }, 2));
+                }
                 "is" if self.is_word(self.next + 1, "not") && self.is_word(self.next + 2, "null") => {
                     return Some((Infix::IsNull { negated: true }, 3));
                 }
@@ -153,7 +155,9 @@ impl<'a> Parser<'a> {
                 if let Expr::Literal(Value::Text(filter)) = &right.expr
                     && let Err(error) = TopicFilter::parse(filter)
                 {
-                    return Err(self.error_at(begin, ParseFault::TopicFilter { filter: shown(filter), error }));
+                    return Err(
+                        self.error_at(begin, ParseFault::TopicFilter { filter: shown(filter), error })
+                    );
                 }
                 self.tree(Expr::Matches(left.into(), right.expr.into()), left_height.max(right.height))
             }
@@ -305,7 +309,9 @@ impl<'a> Parser<'a> {
                     Some(Token::Word(name)) => parts.push(Part::Name(Arc::from(*name))),
                     Some(Token::Text(name)) => parts.push(Part::Name(name.as_str().into())),
                     Some(Token::Quoted(_)) => return Err(self.error(ParseFault::DoubleQuotes)),
-                    Some(Token::Int(_) | Token::Float(_)) => return Err(self.error(ParseFault::NumberAndName)),
+                    Some(Token::Int(_) | Token::Float(_)) => {
+                        return Err(self.error(ParseFault::NumberAndName));
+                    }
                     _ => return Err(self.expected("a name after the dot")),
                 }
                 self.next += 1;
@@ -396,7 +402,8 @@ impl<'a> Parser<'a> {
             Some(Expr::Literal(Value::Text(text))) => Some(&**text),
             _ => None,
         };
-        let wrong = |at: usize, expected| ParseFault::Argument { function: function.name, at: at + 1, expected };
+        let wrong =
+            |at: usize, expected| ParseFault::Argument { function: function.name, at: at + 1, expected };
         match function.run {
             Run::Regex(_) => {
                 let Some(pattern) = constant(1) else { return Ok(Prepared::Nothing) };

@@ -22,42 +22,85 @@ pub struct ParseError {
 /// What is wrong with the text of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseFault {
-    TooLong { size: usize, max: usize },
-    NestedTooDeep { max: usize },
+    TooLong {
+        size: usize,
+        max: usize,
+    },
+    NestedTooDeep {
+        max: usize,
+    },
     /// A string or a Topic Filter has no closing quotation mark.
-    QuoteOpen { quote: char },
+    QuoteOpen {
+        quote: char,
+    },
     Character(char),
     IntegerTooLarge,
     FloatTooLarge,
     /// A digit is followed by a letter.
     NumberAndName,
-    Expected { expected: &'static str },
+    Expected {
+        expected: &'static str,
+    },
     /// The rule does not begin with SELECT or FOREACH.
     NoSelect,
     NoFrom,
     /// A keyword is where a value or a name is expected.
-    Keyword { word: Box<str>, expected: &'static str },
+    Keyword {
+        word: Box<str>,
+        expected: &'static str,
+    },
     /// A string is in double quotation marks.
     DoubleQuotes,
     /// A Topic Filter is in single quotation marks, or in none.
     NoDoubleQuotes,
-    EventUnknown { name: Box<str>, nearest: Event },
-    TopicFilter { filter: Box<str>, error: TopicError },
+    EventUnknown {
+        name: Box<str>,
+        nearest: Event,
+    },
+    TopicFilter {
+        filter: Box<str>,
+        error: TopicError,
+    },
     SharedFilter,
     SourceRepeated,
-    FunctionUnknown { name: Box<str>, nearest: &'static str },
+    FunctionUnknown {
+        name: Box<str>,
+        nearest: &'static str,
+    },
     /// The function is known, but this program was built without it.
-    FunctionNotBuilt { name: &'static str },
-    ArgumentCount { function: &'static str, min: usize, max: Option<usize>, found: usize },
+    FunctionNotBuilt {
+        name: &'static str,
+    },
+    ArgumentCount {
+        function: &'static str,
+        min: usize,
+        max: Option<usize>,
+        found: usize,
+    },
     /// A constant argument is wrong.
-    Argument { function: &'static str, at: usize, expected: &'static str },
+    Argument {
+        function: &'static str,
+        at: usize,
+        expected: &'static str,
+    },
     Regex(RegexError),
-    NameUnknown { name: Box<str>, nearest: Box<str> },
+    NameUnknown {
+        name: Box<str>,
+        nearest: Box<str>,
+    },
     /// No source of the rule has the field. `event` is one that has it.
-    FieldNotInSources { field: Field, event: Event, nearest: Box<str> },
+    FieldNotInSources {
+        field: Field,
+        event: Event,
+        nearest: Box<str>,
+    },
     /// The name is the beginning of an alias.
-    PartOfAlias { alias: Box<str> },
-    ColumnRepeated { name: Box<str> },
+    PartOfAlias {
+        alias: Box<str>,
+    },
+    ColumnRepeated {
+        name: Box<str>,
+    },
     /// An alias has an index.
     AliasIndex,
     IndexZero,
@@ -100,28 +143,38 @@ impl fmt::Display for ParseFault {
                 f.write_str("the integer does not fit 64 bits; write it as a float, with a fraction")
             }
             Self::FloatTooLarge => f.write_str("the number is too large for a float"),
-            Self::NumberAndName => {
-                f.write_str("a name begins with a letter or `_`; write other names in quotation marks: .'1st'")
-            }
+            Self::NumberAndName => f.write_str(
+                "a name begins with a letter or `_`; write other names in quotation marks: .'1st'",
+            ),
             Self::Expected { expected } => write!(f, "expected {expected}"),
             Self::NoSelect => f.write_str("a rule begins with SELECT or FOREACH"),
             Self::NoFrom => f.write_str("the rule names no source; add FROM \"topic/filter\""),
             Self::Keyword { word, expected } => {
-                write!(f, "expected {expected}, and `{word}` is a keyword; write a name as '{word}' after a dot")
+                write!(
+                    f,
+                    "expected {expected}, and `{word}` is a keyword; write a name as '{word}' after a dot"
+                )
             }
             Self::DoubleQuotes => f.write_str("a string is in single quotation marks: 'text'"),
-            Self::NoDoubleQuotes => f.write_str("a source is in double quotation marks: FROM \"topic/filter\""),
+            Self::NoDoubleQuotes => {
+                f.write_str("a source is in double quotation marks: FROM \"topic/filter\"")
+            }
             Self::EventUnknown { name, nearest } => {
                 write!(f, "unknown event `{name}`; the nearest known one is `{}`", nearest.name())
             }
             Self::TopicFilter { filter, error } => write!(f, "`{filter}` is not a Topic Filter: {error}"),
-            Self::SharedFilter => f.write_str("a rule cannot be shared; write the Topic Filter without $share"),
+            Self::SharedFilter => {
+                f.write_str("a rule cannot be shared; write the Topic Filter without $share")
+            }
             Self::SourceRepeated => f.write_str("the source is named twice; remove one of them"),
             Self::FunctionUnknown { name, nearest } => {
                 write!(f, "unknown function `{name}`; the nearest known one is `{nearest}`")
             }
             Self::FunctionNotBuilt { name } => {
-                write!(f, "this program was built without the function `{name}`; use paths and other functions")
+                write!(
+                    f,
+                    "this program was built without the function `{name}`; use paths and other functions"
+                )
             }
             Self::ArgumentCount { function, min, max, found } => {
                 write!(f, "`{function}` takes ")?;

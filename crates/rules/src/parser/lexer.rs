@@ -25,9 +25,8 @@ pub struct Spanned<'a> {
 }
 
 /// Symbols; longer ones are before their beginnings.
-const SYMBOLS: &[&str] = &[
-    "=~", "!=", "<>", "<=", ">=", "(", ")", "[", "]", ",", ".", "=", "<", ">", "+", "-", "*", "/",
-];
+const SYMBOLS: &[&str] =
+    &["=~", "!=", "<>", "<=", ">=", "(", ")", "[", "]", ",", ".", "=", "<", ">", "+", "-", "*", "/"];
 
 /// Splits a text into tokens. Comments from `--` to the end of the line are left out.
 pub fn split(text: &str) -> Result<Vec<Spanned<'_>>, ParseError> {
@@ -72,7 +71,8 @@ pub fn is_of_name(c: char) -> bool {
 
 /// Reads a number: digits, a fraction, an exponent.
 fn number(text: &str) -> Result<(Token<'_>, usize), (usize, ParseFault)> {
-    let digits = |from: usize| text.as_bytes()[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let digits =
+        |from: usize| text.as_bytes()[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let mut len = digits(0);
     let mut is_integer = true;
     if text[len..].starts_with('.') && digits(len + 1) > 0 {
@@ -119,8 +119,8 @@ fn quoted(text: &str, quote: char) -> Option<(String, usize)> {
 
 /// Words that are no names, unless a dot is before them.
 pub const KEYWORDS: &[&str] = &[
-    "select", "foreach", "do", "incase", "from", "where", "as", "and", "or", "not", "in", "is", "null", "case", "when",
-    "then", "else", "end", "div", "mod", "true", "false",
+    "select", "foreach", "do", "incase", "from", "where", "as", "and", "or", "not", "in", "is", "null",
+    "case", "when", "then", "else", "end", "div", "mod", "true", "false",
 ];
 
 /// Returns whether a word is a keyword, in upper or lower case.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::fault::{ParseError, ParseFault};
 use super::Parser;
+use super::fault::{ParseError, ParseFault};
 use crate::error::shown;
 use crate::expression::{Part, Path, Root};
 use crate::rule::Column;
@@ -62,7 +62,8 @@ impl Parser<'_> {
     /// The longest alias that a path begins with: its column and its number of names.
     fn alias_of(&self, parts: &[Part]) -> Option<(usize, usize)> {
         let begins = |alias: &[Arc<str>]| {
-            alias.len() <= parts.len() && alias.iter().zip(parts).all(|(name, part)| part.name() == Some(name))
+            alias.len() <= parts.len()
+                && alias.iter().zip(parts).all(|(name, part)| part.name() == Some(name))
         };
         self.aliases()
             .filter(|(_, alias)| begins(alias))
@@ -84,7 +85,8 @@ impl Parser<'_> {
 
     /// The known name that is nearest to an unknown one.
     fn nearest(&self, name: &str) -> Box<str> {
-        let fields = Field::ALL.iter().copied().filter(|field| self.events.iter().any(|event| event.has(*field)));
+        let fields =
+            Field::ALL.iter().copied().filter(|field| self.events.iter().any(|event| event.has(*field)));
         let aliases: Vec<String> = self.aliases().map(|(_, alias)| alias.join(".")).collect();
         let mut known: Vec<&str> = aliases.iter().map(String::as_str).chain(self.item.as_deref()).collect();
         for field in fields {

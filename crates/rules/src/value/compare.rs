@@ -85,7 +85,11 @@ fn integer_and_float(integer: i64, float: f64) -> Option<Ordering> {
         return Some(Ordering::Greater);
     }
     let whole = float.trunc();
-    Some(integer.cmp(&(whole as i64)).then_with(|| 0.0.partial_cmp(&(float - whole)).unwrap_or(Ordering::Equal)))
+    Some(
+        integer
+            .cmp(&(whole as i64))
+            .then_with(|| 0.0.partial_cmp(&(float - whole)).unwrap_or(Ordering::Equal)),
+    )
 }
 
 #[cfg(test)]
@@ -105,7 +109,11 @@ mod tests {
             (0, -0.0, Ordering::Equal),
         ];
         for (integer, float, expected) in cases {
-            assert_eq!(order(&Value::Int(integer), &Value::Float(float)), Some(expected), "{integer} {float}");
+            assert_eq!(
+                order(&Value::Int(integer), &Value::Float(float)),
+                Some(expected),
+                "{integer} {float}"
+            );
             assert_eq!(order(&Value::Float(float), &Value::Int(integer)), Some(expected.reverse()));
         }
     }

@@ -93,7 +93,8 @@ impl FromIterator<(Arc<str>, Value)> for Object {
         }
         object.sort();
         object.remove_repeated();
-        object.depth = object.members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0).saturating_add(1);
+        object.depth =
+            object.members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0).saturating_add(1);
         object
     }
 }
