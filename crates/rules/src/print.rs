@@ -183,7 +183,9 @@ impl fmt::Display for Shown<'_> {
             Expr::Literal(value) => Self::literal(f, value),
             Expr::Path(path) => self.path(f, path),
             Expr::Access(expr, parts) => {
-                self.inner(f, expr, strength::PRIMARY)?;
+                // A constant has no path without parentheses.
+                let is_constant = matches!(**expr, Expr::Literal(_));
+                self.inner(f, expr, strength::PRIMARY + u8::from(is_constant))?;
                 write_parts(f, parts)
             }
             Expr::Negate(expr) => {
