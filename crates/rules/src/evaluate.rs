@@ -12,7 +12,7 @@ use crate::functions::{self, Arguments, Function, Run};
 use crate::json::{self, Wanted};
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::meter::{Context, Meter};
+use crate::meter::{Context, Meter, checked_depth};
 use crate::path_text;
 use crate::rule::{Column, Kind, Plan, Rule};
 use crate::source::Field;
@@ -116,7 +116,8 @@ impl Machine<'_> {
                 return Err(EvalError::OutputLimit { max });
             }
             outputs.push(if rule.columns.is_empty() {
-                let mut object = self.all_fields()?;
+                let mut object = Object::new();
+                self.add_all_fields(&mut object)?;
                 object.insert(rule.item_name().into(), element.clone());
                 Value::Object(Arc::new(object))
             } else {
@@ -128,14 +129,11 @@ impl Machine<'_> {
 
     /// Makes one output. The columns in `early` are evaluated already.
     fn output(&mut self, columns: &[Column], early: &[usize]) -> Result<Value, EvalError> {
-        let mut output = Value::Object(Arc::new(Object::new()));
+        let mut output = Object::with_capacity(columns.len());
         for (index, column) in columns.iter().enumerate() {
             let (expr, name) = match column {
                 Column::All => {
-                    let fields = self.all_fields()?;
-                    for (name, value) in fields.iter() {
-                        output = self.insert(output, name.clone(), value.clone())?;
-                    }
+                    self.add_all_fields(&mut output)?;
                     continue;
                 }
                 Column::Expr { expr, name, .. } => (expr, name),
@@ -148,44 +146,34 @@ impl Machine<'_> {
             if let Some(kept) = self.aliases.get_mut(index) {
                 *kept = value.clone();
             }
-            output = match &**name {
-                [name] => self.insert(output, name.clone(), value)?,
-                [first, ..] => {
-                    self.open_payload(&mut output, first)?;
-                    functions::put(&mut self.meter, output, name, value)?
-                }
-                [] => output,
-            };
+            if let [first, _, ..] = &**name {
+                self.open_payload(&mut output, first)?;
+            }
+            functions::put_into(&mut self.meter, &mut output, name, value)?;
         }
-        Ok(output)
-    }
-
-    fn insert(&mut self, output: Value, name: Arc<str>, value: Value) -> Result<Value, EvalError> {
-        functions::put(&mut self.meter, output, std::slice::from_ref(&name), value)
+        checked_depth(Value::Object(Arc::new(output)))
     }
 
     /// Decodes the payload in an output, because a column is about to be put into it.
-    fn open_payload(&mut self, output: &mut Value, first: &str) -> Result<(), EvalError> {
-        if first == Field::Payload.name()
-            && let Value::Object(object) = output
-            && let Some(Value::Text(text)) = object.get(first)
+    fn open_payload(&mut self, output: &mut Object, first: &Arc<str>) -> Result<(), EvalError> {
+        if **first == *Field::Payload.name()
+            && let Some(Value::Text(text)) = output.get(first)
         {
             let text = text.clone();
             let decoded = json::decode(&mut self.meter, PAYLOAD, text.as_bytes(), &Wanted::All)?;
-            Arc::make_mut(object).insert(first.into(), decoded);
+            output.insert(first.clone(), decoded);
         }
         Ok(())
     }
 
-    /// All fields of the message: `*`.
-    fn all_fields(&mut self) -> Result<Object, EvalError> {
-        let mut object = Object::new();
+    /// Adds all fields of the message: `*`.
+    fn add_all_fields(&mut self, output: &mut Object) -> Result<(), EvalError> {
         for field in self.message.event().fields() {
             self.meter.produce_elements(1)?;
             let value = self.field_of_message(field)?;
-            object.insert(field.name().into(), value);
+            output.insert(field.name().into(), value);
         }
-        Ok(object)
+        Ok(())
     }
 
     fn field_of_message(&mut self, field: Field) -> Result<Value, EvalError> {
@@ -194,7 +182,7 @@ impl Machine<'_> {
             // An event without a payload has null, and a message without one has an empty string.
             Field::Payload if !self.message.event().has(field) => Ok(Value::Null),
             Field::Payload => self.meter.of_bytes(self.message.payload()),
-            other => crate::meter::checked_depth(self.message.field(other)),
+            other => checked_depth(self.message.field(other)),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::value::{Kind, Value};
 
-pub use maps::put;
+pub use maps::put_into;
 pub use sprintf::{FORMAT, directives};
 pub use strings::append;
 

@@ -70,22 +70,30 @@ pub fn map_put(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError
 }
 
 /// Returns `target` with another value at a path. What is not an object on the way is replaced by one.
-pub fn put(meter: &mut Meter, target: Value, names: &[Arc<str>], value: Value) -> Result<Value, EvalError> {
-    let Some((name, rest)) = names.split_first() else { return Ok(value) };
+fn put(meter: &mut Meter, target: Value, names: &[Arc<str>], value: Value) -> Result<Value, EvalError> {
+    let mut object = match target {
+        Value::Object(object) => object,
+        _ => Arc::new(Object::new()),
+    };
+    if Arc::get_mut(&mut object).is_none() {
+        meter.produce_elements(object.len())?;
+    }
+    put_into(meter, Arc::make_mut(&mut object), names, value)?;
+    checked_depth(Value::Object(object))
+}
+
+/// Puts a value into an object at a path of at least one name.
+pub fn put_into(
+    meter: &mut Meter,
+    object: &mut Object,
+    names: &[Arc<str>],
+    value: Value,
+) -> Result<(), EvalError> {
+    let Some((name, rest)) = names.split_first() else { return Ok(()) };
     if names.len() > VALUE_DEPTH_MAX {
         return Err(EvalError::DepthLimit { max: VALUE_DEPTH_MAX });
     }
     meter.produce_elements(1)?;
-    let mut object = match target {
-        Value::Object(object) => match Arc::try_unwrap(object) {
-            Ok(object) => object,
-            Err(shared) => {
-                meter.produce_elements(shared.len())?;
-                Object::clone(&shared)
-            }
-        },
-        _ => Object::new(),
-    };
     let inner = if rest.is_empty() {
         value
     } else {
@@ -93,7 +101,7 @@ pub fn put(meter: &mut Meter, target: Value, names: &[Arc<str>], value: Value) -
         put(meter, before, rest, value)?
     };
     object.insert(name.clone(), inner);
-    checked_depth(Value::Object(Arc::new(object)))
+    Ok(())
 }
 
 pub fn map_keys(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError> {

@@ -39,6 +39,9 @@ impl Wanted {
 /// Maximum number of names to search for each member of a payload.
 const WANTED_MAX: usize = 16;
 
+/// Maximum number of names that members share.
+const SHARED_MAX: usize = 8;
+
 /// Decodes a text. `source` names the text in errors.
 pub fn decode(
     meter: &mut Meter,
@@ -55,7 +58,7 @@ pub fn decode(
         }
     };
     let depth_max = meter.limits.json_depth.min(JSON_DEPTH_MAX);
-    let mut decoder = Decoder { text, at: 0, source, meter, depth_max };
+    let mut decoder = Decoder { text, at: 0, source, meter, depth_max, names: Vec::new() };
     decoder.blanks();
     let value = match wanted {
         Wanted::Members(names) => decoder.outermost(names)?,
@@ -75,6 +78,8 @@ struct Decoder<'a> {
     source: &'static str,
     meter: &'a mut Meter,
     depth_max: usize,
+    /// The first names of members, which later members share: objects in an array mostly have equal names.
+    names: Vec<Arc<str>>,
 }
 
 type Members = Vec<(Arc<str>, Value)>;
@@ -130,10 +135,9 @@ impl Decoder<'_> {
             Some(b'{') => {
                 let mut members = Members::new();
                 self.members(depth + 1, |decoder, name| {
-                    let name = keep.then(|| Arc::from(name));
+                    let name = keep.then(|| decoder.shared(name));
                     let value = decoder.value(depth + 1, keep)?;
                     if let Some(name) = name {
-                        let name: Arc<str> = name;
                         decoder.meter.produce(name.len() + size_of::<(Arc<str>, Value)>())?;
                         members.push((name, value));
                     }
@@ -158,6 +162,17 @@ impl Decoder<'_> {
             Some(b'n') => self.word("null", Value::Null),
             _ => Err(self.unexpected()),
         }
+    }
+
+    fn shared(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.iter().find(|known| ***known == *name) {
+            return known.clone();
+        }
+        let name: Arc<str> = name.into();
+        if self.names.len() < SHARED_MAX {
+            self.names.push(name.clone());
+        }
+        name
     }
 
     fn word(&mut self, word: &str, value: Value) -> Result<Value, EvalError> {

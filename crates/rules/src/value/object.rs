@@ -19,6 +19,10 @@ impl Object {
         Self { depth: 1, ..Self::default() }
     }
 
+    pub fn with_capacity(count: usize) -> Self {
+        Self { members: Vec::with_capacity(count), ..Self::new() }
+    }
+
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -86,13 +90,11 @@ impl FromIterator<(Arc<str>, Value)> for Object {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Value)>>(members: I) -> Self {
         let mut object = Self { members: members.into_iter().collect(), ..Self::new() };
         if object.members.len() <= LINEAR_MAX {
-            for (name, value) in std::mem::take(&mut object.members) {
-                object.insert(name, value);
-            }
-            return object;
+            object.remove_repeated_of_few();
+        } else {
+            object.sort();
+            object.remove_repeated();
         }
-        object.sort();
-        object.remove_repeated();
         object.depth =
             object.members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0).saturating_add(1);
         object
@@ -100,6 +102,21 @@ impl FromIterator<(Arc<str>, Value)> for Object {
 }
 
 impl Object {
+    /// Removes repeated names from an object without an index.
+    fn remove_repeated_of_few(&mut self) {
+        let mut at = 1;
+        while at < self.members.len() {
+            let (before, rest) = self.members.split_at_mut(at);
+            match before.iter_mut().find(|(name, _)| *name == rest[0].0) {
+                Some((_, value)) => {
+                    *value = std::mem::take(&mut rest[0].1);
+                    self.members.remove(at);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
     /// Removes repeated names from a sorted object. Sorting is stable, so equal names are in the order of insertion.
     fn remove_repeated(&mut self) {
         let mut is_repeated = vec![false; self.members.len()];
