@@ -352,12 +352,17 @@ impl Machine<'_> {
             Run::Plain(run) => run(&mut self.meter, &it),
             Run::Regex(run) => match prepared {
                 Prepared::Regex(regex) => run(&mut self.meter, regex, &it),
-                Prepared::Nothing => {
+                _ => {
                     self.meter.step(COMPILE_STEPS)?;
                     let regex = functions::compile(it.text(1)?, &self.meter.limits)
                         .map_err(|error| EvalError::Regex { function: function.name, error })?;
                     run(&mut self.meter, &regex, &it)
                 }
+            },
+            #[cfg(feature = "jq")]
+            Run::Jq(run) => match prepared {
+                Prepared::Jq(program) => run(&mut self.meter, program, &it),
+                _ => Err(it.wrong(0, "a constant program")),
             },
             Run::Topic => self.topic_level(&it),
             Run::Payload => self.payload_at(&it),

@@ -54,6 +54,8 @@ pub enum Expr {
 pub enum Prepared {
     Nothing,
     Regex(Regex),
+    #[cfg(feature = "jq")]
+    Jq(crate::jq::Program),
 }
 
 /// Compares the texts that were compiled, which the arguments of a call have too.
@@ -62,6 +64,8 @@ impl PartialEq for Prepared {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
             (Self::Regex(a), Self::Regex(b)) => a.as_str() == b.as_str(),
+            #[cfg(feature = "jq")]
+            (Self::Jq(a), Self::Jq(b)) => a == b,
             _ => false,
         }
     }

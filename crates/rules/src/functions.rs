@@ -39,6 +39,9 @@ pub enum Run {
     Plain(fn(&mut Meter, &Arguments<'_>) -> Result<Value, EvalError>),
     /// A function whose second argument is a regular expression, which may be compiled already.
     Regex(fn(&mut Meter, &Regex, &Arguments<'_>) -> Result<Value, EvalError>),
+    /// The function `jq`, whose first argument is a constant program.
+    #[cfg(feature = "jq")]
+    Jq(fn(&mut Meter, &crate::jq::Program, &Arguments<'_>) -> Result<Value, EvalError>),
     /// The first argument that is not null. Later arguments are not evaluated.
     Coalesce,
     /// The topic, or one of its levels.
@@ -83,7 +86,7 @@ pub static FUNCTIONS: &[Function] = &[
     with_null(plain("json_encode", 1, 1, maps::json_encode)),
     plain("json_decode", 1, 1, maps::json_decode),
     #[cfg(feature = "jq")]
-    plain("jq", 2, 2, crate::jq::run),
+    other("jq", 2, 2, Run::Jq(crate::jq::run)),
     with_null(plain("map_get", 2, 3, maps::map_get)),
     with_null(plain("map_put", 3, 3, maps::map_put)),
     plain("map_keys", 1, 1, maps::map_keys),

@@ -143,6 +143,9 @@ fn cases_have_their_results() {
             setting.set(name, text.trim());
             continue;
         };
+        if cfg!(feature = "jq") && case.starts_with("jq(") {
+            continue;
+        }
         count += 1;
         let result = if let Some(rule) = case.strip_prefix("rule:") {
             outputs(&setting, rule.trim()).map(|outputs| json(&Value::array(outputs)))

@@ -411,6 +411,15 @@ impl<'a> Parser<'a> {
                     .map(Prepared::Regex)
                     .map_err(|error| self.error_at(begin, ParseFault::Regex(error)));
             }
+            #[cfg(feature = "jq")]
+            Run::Jq(_) => {
+                return constant(0).and_then(crate::jq::compile).map(Prepared::Jq).ok_or_else(|| {
+                    self.error_at(
+                        begin,
+                        wrong(0, "a constant program of jq, without errors and not too long"),
+                    )
+                });
+            }
             Run::Topic => {
                 self.field(Field::Topic)
                     .ok_or_else(|| self.error_at(begin, self.field_missing(Field::Topic)))?;
