@@ -1,0 +1,502 @@
+//! Evaluation of a rule for one message.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use mqtt::{TopicFilter, TopicName};
+use smallvec::SmallVec;
+
+use crate::error::{EvalError, shown};
+use crate::expression::{Arithmetic, Comparison, Expr, Part, Path, Prepared, Root, descend};
+use crate::functions::{self, Arguments, Function, Run};
+use crate::json::{self, Wanted};
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::meter::{Context, Meter, checked_depth};
+use crate::path_text;
+use crate::rule::{Column, Kind, Plan, Rule};
+use crate::source::Field;
+use crate::value::{Object, Value, equal, order};
+
+impl Rule {
+    /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects. There
+    /// are none when WHERE does not hold.
+    ///
+    /// # Errors
+    /// The evaluation reaches a limit, or an expression has no value.
+    pub fn evaluate(
+        &self,
+        message: &dyn Message,
+        context: &Context,
+        limits: &Limits,
+    ) -> Result<Vec<Value>, EvalError> {
+        let mut machine = Machine {
+            message,
+            plan: &self.plan,
+            meter: Meter::new(limits, context),
+            fields: SmallVec::new(),
+            payload: None,
+            aliases: Vec::new(),
+            item: Value::Null,
+        };
+        if self.plan.uses_aliases {
+            machine.aliases = vec![Value::Null; self.columns.len()];
+        }
+        for column in &self.plan.early {
+            machine.alias(&self.columns, *column)?;
+        }
+        if let Some(condition) = &self.condition
+            && !machine.holds(condition, "WHERE")?
+        {
+            return Ok(Vec::new());
+        }
+        match &self.kind {
+            Kind::Select => Ok(vec![machine.output(&self.columns, &self.plan.early)?]),
+            Kind::Foreach { over, incase, .. } => {
+                let elements = match machine.eval(over)? {
+                    Value::Text(text) => {
+                        json::decode(&mut machine.meter, FOREACH, text.as_bytes(), &Wanted::All)?
+                    }
+                    other => other,
+                };
+                let elements = match &elements {
+                    Value::Null => &[],
+                    Value::Array(array) => array.elements(),
+                    other => return Err(wrong_operand(FOREACH, "an array", other)),
+                };
+                machine.outputs(self, elements, incase.as_ref())
+            }
+        }
+    }
+}
+
+const FOREACH: &str = "FOREACH";
+
+/// State of one evaluation.
+struct Machine<'a> {
+    message: &'a dyn Message,
+    plan: &'a Plan,
+    meter: Meter,
+    /// Values of the fields of the plan that were used before.
+    fields: SmallVec<[Option<Value>; 6]>,
+    /// Decoded payload. Only the members that the plan wants.
+    payload: Option<Value>,
+    /// Values of the columns that have an alias.
+    aliases: Vec<Value>,
+    /// Current element of FOREACH.
+    item: Value,
+}
+
+impl Machine<'_> {
+    /// Evaluates a column and keeps its value for later expressions.
+    fn alias(&mut self, columns: &[Column], index: usize) -> Result<(), EvalError> {
+        if let Some(Column::Expr { expr, .. }) = columns.get(index) {
+            self.aliases[index] = self.eval(expr)?;
+        }
+        Ok(())
+    }
+
+    fn outputs(
+        &mut self,
+        rule: &Rule,
+        elements: &[Value],
+        incase: Option<&Expr>,
+    ) -> Result<Vec<Value>, EvalError> {
+        let mut outputs = Vec::new();
+        for element in elements {
+            self.meter.step(1)?;
+            self.item = element.clone();
+            if let Some(condition) = incase
+                && !self.holds(condition, "INCASE")?
+            {
+                continue;
+            }
+            let max = self.meter.limits.outputs;
+            if outputs.len() >= max {
+                return Err(EvalError::OutputLimit { max });
+            }
+            outputs.push(if rule.columns.is_empty() {
+                let mut object = Object::new();
+                self.add_all_fields(&mut object)?;
+                object.insert(rule.item_name().into(), element.clone());
+                Value::Object(Arc::new(object))
+            } else {
+                self.output(&rule.columns, &[])?
+            });
+        }
+        Ok(outputs)
+    }
+
+    /// Makes one output. The columns in `early` are evaluated already.
+    fn output(&mut self, columns: &[Column], early: &[usize]) -> Result<Value, EvalError> {
+        let mut output = Object::with_capacity(columns.len());
+        for (index, column) in columns.iter().enumerate() {
+            let (expr, name) = match column {
+                Column::All => {
+                    self.add_all_fields(&mut output)?;
+                    continue;
+                }
+                Column::Expr { expr, name, .. } => (expr, name),
+            };
+            let value = if early.contains(&index) {
+                self.aliases.get(index).cloned().unwrap_or_default()
+            } else {
+                self.eval(expr)?
+            };
+            if let Some(kept) = self.aliases.get_mut(index) {
+                *kept = value.clone();
+            }
+            if let [first, _, ..] = &**name {
+                self.open_payload(&mut output, first)?;
+            }
+            functions::put_into(&mut self.meter, &mut output, name, value)?;
+        }
+        checked_depth(Value::Object(Arc::new(output)))
+    }
+
+    /// Decodes the payload in an output, because a column is about to be put into it.
+    fn open_payload(&mut self, output: &mut Object, first: &Arc<str>) -> Result<(), EvalError> {
+        if **first == *Field::Payload.name()
+            && let Some(Value::Text(text)) = output.get(first)
+        {
+            let text = text.clone();
+            let decoded = json::decode(&mut self.meter, PAYLOAD, text.as_bytes(), &Wanted::All)?;
+            output.insert(first.clone(), decoded);
+        }
+        Ok(())
+    }
+
+    /// Adds all fields of the message: `*`.
+    fn add_all_fields(&mut self, output: &mut Object) -> Result<(), EvalError> {
+        for field in self.message.event().fields() {
+            self.meter.produce_elements(1)?;
+            let value = self.field_of_message(field)?;
+            output.insert(field.name().into(), value);
+        }
+        Ok(())
+    }
+
+    fn field_of_message(&mut self, field: Field) -> Result<Value, EvalError> {
+        match field {
+            Field::Event => Ok(self.message.event().value().into()),
+            // An event without a payload has null, and a message without one has an empty string.
+            Field::Payload if !self.message.event().has(field) => Ok(Value::Null),
+            Field::Payload => self.meter.of_bytes(self.message.payload()),
+            other => checked_depth(self.message.field(other)),
+        }
+    }
+
+    /// Value of a field, which is made once.
+    fn field(&mut self, field: Field, slot: usize) -> Result<Value, EvalError> {
+        if self.fields.is_empty() {
+            self.fields.resize(self.plan.fields.len(), None);
+        }
+        if let Some(Some(value)) = self.fields.get(slot) {
+            return Ok(value.clone());
+        }
+        let value = self.field_of_message(field)?;
+        if let Some(kept) = self.fields.get_mut(slot) {
+            *kept = Some(value.clone());
+        }
+        Ok(value)
+    }
+
+    /// The decoded payload, which is decoded once.
+    fn decoded_payload(&mut self) -> Result<Value, EvalError> {
+        if let Some(decoded) = &self.payload {
+            return Ok(decoded.clone());
+        }
+        let decoded = if self.message.event().has(Field::Payload) {
+            json::decode(&mut self.meter, PAYLOAD, self.message.payload(), &self.plan.wanted)?
+        } else {
+            Value::Null
+        };
+        self.payload = Some(decoded.clone());
+        Ok(decoded)
+    }
+
+    fn path(&mut self, path: &Path) -> Result<Value, EvalError> {
+        self.meter.step(path.parts.len())?;
+        let root = match path.root {
+            Root::Field { field: Field::Payload, .. } if !path.parts.is_empty() => self.decoded_payload()?,
+            Root::Field { field, slot } => self.field(field, slot)?,
+            Root::Alias(column) => self.aliases.get(column).cloned().unwrap_or_default(),
+            Root::Item => self.item.clone(),
+        };
+        if path.parts.is_empty() {
+            return Ok(root);
+        }
+        Ok(descend(&root, &path.parts).cloned().unwrap_or_default())
+    }
+
+    /// Returns whether a condition holds. Null does not.
+    fn holds(&mut self, condition: &Expr, operation: &'static str) -> Result<bool, EvalError> {
+        match self.eval(condition)? {
+            Value::Bool(holds) => Ok(holds),
+            Value::Null => Ok(false),
+            other => Err(wrong_operand(operation, "a condition", &other)),
+        }
+    }
+
+    fn eval(&mut self, expr: &Expr) -> Result<Value, EvalError> {
+        self.meter.step(1)?;
+        match expr {
+            Expr::Literal(value) => Ok(value.clone()),
+            Expr::Path(path) => self.path(path),
+            Expr::Access(expr, parts) => {
+                self.meter.step(parts.len())?;
+                let value = self.eval(expr)?;
+                Ok(descend(&value, parts).cloned().unwrap_or_default())
+            }
+            Expr::Negate(expr) => match self.eval(expr)? {
+                Value::Null => Ok(Value::Null),
+                Value::Int(number) => {
+                    number.checked_neg().map(Value::Int).ok_or(EvalError::Overflow { operation: "-" })
+                }
+                Value::Float(number) => Ok(Value::Float(-number)),
+                other => Err(wrong_operand("-", "a number", &other)),
+            },
+            Expr::Not(expr) => Ok(Value::Bool(!self.holds(expr, "not")?)),
+            Expr::And(list) => {
+                for condition in list {
+                    if !self.holds(condition, "and")? {
+                        return Ok(Value::Bool(false));
+                    }
+                }
+                Ok(Value::Bool(true))
+            }
+            Expr::Or(list) => {
+                for condition in list {
+                    if self.holds(condition, "or")? {
+                        return Ok(Value::Bool(true));
+                    }
+                }
+                Ok(Value::Bool(false))
+            }
+            Expr::Arithmetic(operator, left, right) => {
+                let (left, right) = (self.eval(left)?, self.eval(right)?);
+                self.arithmetic(*operator, &left, &right)
+            }
+            Expr::Compare(comparison, left, right) => {
+                let (left, right) = (self.eval(left)?, self.eval(right)?);
+                self.compare(*comparison, &left, &right).map(Value::Bool)
+            }
+            Expr::Matches(left, right) => {
+                let (left, right) = (self.eval(left)?, self.eval(right)?);
+                self.matches(&left, &right).map(Value::Bool)
+            }
+            Expr::In { value, list, negated } => {
+                let value = self.eval(value)?;
+                for candidate in list {
+                    let candidate = self.eval(candidate)?;
+                    if self.compare(Comparison::Equal, &value, &candidate)? {
+                        return Ok(Value::Bool(!negated));
+                    }
+                }
+                Ok(Value::Bool(*negated))
+            }
+            Expr::IsNull { value, negated } => Ok(Value::Bool(self.eval(value)?.is_null() != *negated)),
+            Expr::Case { subject, arms, otherwise } => {
+                self.case(subject.as_deref(), arms, otherwise.as_deref())
+            }
+            Expr::Call { function, arguments, prepared } => self.call(function, arguments, prepared),
+        }
+    }
+
+    fn case(
+        &mut self,
+        subject: Option<&Expr>,
+        arms: &[(Expr, Expr)],
+        otherwise: Option<&Expr>,
+    ) -> Result<Value, EvalError> {
+        let subject = subject.map(|subject| self.eval(subject)).transpose()?;
+        for (when, then) in arms {
+            let is_taken = match &subject {
+                Some(subject) => {
+                    let when = self.eval(when)?;
+                    self.compare(Comparison::Equal, subject, &when)?
+                }
+                None => self.holds(when, "case")?,
+            };
+            if is_taken {
+                return self.eval(then);
+            }
+        }
+        otherwise.map_or(Ok(Value::Null), |otherwise| self.eval(otherwise))
+    }
+
+    fn call(
+        &mut self,
+        function: &'static Function,
+        arguments: &[Expr],
+        prepared: &Prepared,
+    ) -> Result<Value, EvalError> {
+        if let Run::Coalesce = function.run {
+            for argument in arguments {
+                let value = self.eval(argument)?;
+                if !value.is_null() {
+                    return Ok(value);
+                }
+            }
+            return Ok(Value::Null);
+        }
+        let mut values = SmallVec::<[Value; 4]>::new();
+        for argument in arguments {
+            values.push(self.eval(argument)?);
+        }
+        if function.is_null_with_null && values.iter().any(Value::is_null) {
+            return Ok(Value::Null);
+        }
+        let it = Arguments { function: function.name, values: &values };
+        match function.run {
+            Run::Plain(run) => run(&mut self.meter, &it),
+            Run::Regex(run) => match prepared {
+                Prepared::Regex(regex) => run(&mut self.meter, regex, &it),
+                _ => {
+                    self.meter.step(COMPILE_STEPS)?;
+                    let regex = functions::compile(it.text(1)?, &self.meter.limits)
+                        .map_err(|error| EvalError::Regex { function: function.name, error })?;
+                    run(&mut self.meter, &regex, &it)
+                }
+            },
+            #[cfg(feature = "jq")]
+            Run::Jq(run) => match prepared {
+                Prepared::Jq(program) => run(&mut self.meter, program, &it),
+                _ => Err(it.wrong(0, "a constant program")),
+            },
+            Run::Topic => self.topic_level(&it),
+            Run::Payload => self.payload_at(&it),
+            Run::Coalesce => Ok(Value::Null),
+        }
+    }
+
+    /// `topic()` and `topic(n)`.
+    fn topic_level(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
+        let topic = self.message.field(Field::Topic);
+        if it.len() == 0 {
+            return Ok(topic);
+        }
+        let index = it.int(0)?;
+        let Value::Text(topic) = topic else { return Ok(Value::Null) };
+        self.meter.read(topic.len())?;
+        let nth = |number: i64| usize::try_from(number.unsigned_abs()).ok()?.checked_sub(1);
+        let level = match nth(index) {
+            None => return Ok(Value::Null),
+            Some(at) if index > 0 => topic.split('/').nth(at),
+            Some(at) => topic.rsplit('/').nth(at),
+        };
+        level.map_or(Ok(Value::Null), |level| self.meter.text(level))
+    }
+
+    /// `payload()` and `payload(path)`.
+    fn payload_at(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
+        if it.len() == 0 {
+            return self.field_of_message(Field::Payload);
+        }
+        let parts: Vec<Part> =
+            path_text::parse(it.text(0)?).ok_or_else(|| it.wrong(0, "a path such as 'a.b' or 'a.b[1]'"))?;
+        self.meter.step(parts.len())?;
+        let payload = self.decoded_payload()?;
+        Ok(descend(&payload, &parts).cloned().unwrap_or_default())
+    }
+
+    fn compare(&mut self, comparison: Comparison, left: &Value, right: &Value) -> Result<bool, EvalError> {
+        if let (Value::Text(left), Value::Text(right)) = (left, right) {
+            self.meter.read(left.len().min(right.len()))?;
+        }
+        Ok(match comparison {
+            Comparison::Equal => equal(&mut self.meter, left, right)?,
+            Comparison::NotEqual => !equal(&mut self.meter, left, right)?,
+            Comparison::Less => order(left, right) == Some(Ordering::Less),
+            Comparison::Greater => order(left, right) == Some(Ordering::Greater),
+            Comparison::LessOrEqual => order(left, right).is_some_and(Ordering::is_le),
+            Comparison::GreaterOrEqual => order(left, right).is_some_and(Ordering::is_ge),
+        })
+    }
+
+    /// `topic =~ filter`. What is no Topic Name matches nothing.
+    fn matches(&mut self, topic: &Value, filter: &Value) -> Result<bool, EvalError> {
+        let (topic, filter) = match (topic, filter) {
+            (Value::Null, _) | (_, Value::Null) => return Ok(false),
+            (Value::Text(topic), Value::Text(filter)) => (topic, filter),
+            (Value::Text(_), other) | (other, _) => return Err(wrong_operand("=~", "strings", other)),
+        };
+        self.meter.read(topic.len() + filter.len())?;
+        let filter = TopicFilter::parse(filter)
+            .map_err(|error| EvalError::NotTopicFilter { filter: shown(filter), error })?;
+        Ok(TopicName::parse(topic).is_ok_and(|topic| filter.matches(topic)))
+    }
+
+    fn arithmetic(&mut self, operator: Arithmetic, left: &Value, right: &Value) -> Result<Value, EvalError> {
+        let operation = operator.symbol();
+        match (left, right) {
+            (Value::Null, _) | (_, Value::Null) => Ok(Value::Null),
+            (Value::Int(left), Value::Int(right)) => integers(operator, *left, *right),
+            (Value::Int(left), Value::Float(right)) => floats(operator, *left as f64, *right),
+            (Value::Float(left), Value::Int(right)) => floats(operator, *left, *right as f64),
+            (Value::Float(left), Value::Float(right)) => floats(operator, *left, *right),
+            (Value::Text(_) | Value::Bytes(_), Value::Text(_) | Value::Bytes(_))
+                if operator == Arithmetic::Add =>
+            {
+                let mut joined = Vec::new();
+                functions::append(&mut self.meter, left, &mut joined)?;
+                functions::append(&mut self.meter, right, &mut joined)?;
+                Ok(Value::of_bytes(&joined))
+            }
+            (Value::Int(_) | Value::Float(_), other) | (other, _) => {
+                let expected = match operator {
+                    Arithmetic::Add => "two numbers or two strings (use str or concat)",
+                    _ => "two numbers",
+                };
+                Err(wrong_operand(operation, expected, other))
+            }
+        }
+    }
+}
+
+const PAYLOAD: &str = "payload";
+
+/// Steps of the compilation of a regular expression that is not a constant.
+const COMPILE_STEPS: usize = 2_000;
+
+fn wrong_operand(operation: &'static str, expected: &'static str, found: &Value) -> EvalError {
+    EvalError::WrongType { operation, at: 0, expected, found: found.kind() }
+}
+
+fn integers(operator: Arithmetic, left: i64, right: i64) -> Result<Value, EvalError> {
+    let operation = operator.symbol();
+    let result = match operator {
+        Arithmetic::Add => left.checked_add(right),
+        Arithmetic::Subtract => left.checked_sub(right),
+        Arithmetic::Multiply => left.checked_mul(right),
+        Arithmetic::Divide => return floats(operator, left as f64, right as f64),
+        Arithmetic::Div if right == 0 => return Err(EvalError::DivisionByZero { operation }),
+        Arithmetic::Div => left.checked_div(right),
+        Arithmetic::Mod => return modulo(left, right),
+    };
+    result.map(Value::Int).ok_or(EvalError::Overflow { operation })
+}
+
+/// Remainder of a division. Its sign is that of `left`.
+pub fn modulo(left: i64, right: i64) -> Result<Value, EvalError> {
+    if right == 0 {
+        return Err(EvalError::DivisionByZero { operation: "mod" });
+    }
+    // The only overflow is that of a division by -1, whose remainder is 0.
+    Ok(Value::Int(left.checked_rem(right).unwrap_or(0)))
+}
+
+fn floats(operator: Arithmetic, left: f64, right: f64) -> Result<Value, EvalError> {
+    let operation = operator.symbol();
+    let result = match operator {
+        Arithmetic::Add => left + right,
+        Arithmetic::Subtract => left - right,
+        Arithmetic::Multiply => left * right,
+        Arithmetic::Divide if right == 0.0 => return Err(EvalError::DivisionByZero { operation }),
+        Arithmetic::Divide => left / right,
+        Arithmetic::Div | Arithmetic::Mod => {
+            return Err(wrong_operand(operation, "two integers (use int)", &Value::Float(left)));
+        }
+    };
+    if result.is_finite() { Ok(Value::Float(result)) } else { Err(EvalError::NotFinite { operation }) }
+}
