@@ -1,0 +1,124 @@
+//! SUBSCRIBE and UNSUBSCRIBE packets that wait for their answer.
+
+use mqtt::{
+    Packet, PacketId, PacketType, Properties, ReasonCode, SubAck, Subscribe, SubscribeFiltersBuf,
+    SubscriptionOptions, Unsubscribe, UnsubscribeFiltersBuf, Version,
+};
+
+use super::error::CloseReason;
+
+/// Requests that the server has not answered.
+///
+/// Their Packet Identifiers share a space with the messages to the server, whose identifiers the other broker has
+/// chosen. They count down from 65,535. When the server reports that one is in use, the request gets the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    open: Vec<(PacketId, Request)>,
+    /// Number of identifiers that were used.
+    used: u16,
+    retries: u8,
+}
+
+#[derive(Debug)]
+enum Request {
+    Subscribe(Vec<(String, SubscriptionOptions)>),
+    Unsubscribe(Vec<String>),
+}
+
+/// Maximum number of filters in one packet. Some public brokers accept no more.
+const FILTERS_MAX: usize = 8;
+
+/// Maximum number of requests that are repeated with another Packet Identifier, on one connection.
+const RETRIES_MAX: u8 = 16;
+
+impl Requests {
+    /// Number of filters without an answer.
+    pub(crate) fn open(&self) -> usize {
+        let filters = self.open.iter().map(|(_, request)| match request {
+            Request::Subscribe(filters) => filters.len(),
+            Request::Unsubscribe(filters) => filters.len(),
+        });
+        filters.sum()
+    }
+
+    pub(crate) fn subscribe(
+        &mut self,
+        version: Version,
+        filters: &[(String, SubscriptionOptions)],
+        out: &mut Vec<u8>,
+    ) {
+        for filters in filters.chunks(FILTERS_MAX) {
+            let packet_id = self.next_id();
+            let mut buf = SubscribeFiltersBuf::default();
+            for (filter, options) in filters {
+                buf.push(filter, *options);
+            }
+            let (properties, list) = (Properties::EMPTY, buf.as_filters());
+            let is_written =
+                Packet::Subscribe(Subscribe { packet_id, properties, filters: list }).encode(version, out);
+            debug_assert!(is_written, "parsed filters fit into a packet");
+            self.open.push((packet_id, Request::Subscribe(filters.to_vec())));
+        }
+    }
+
+    pub(crate) fn unsubscribe(&mut self, version: Version, filters: &[String], out: &mut Vec<u8>) {
+        for filters in filters.chunks(FILTERS_MAX) {
+            let packet_id = self.next_id();
+            let mut buf = UnsubscribeFiltersBuf::default();
+            for filter in filters {
+                buf.push(filter);
+            }
+            let (properties, list) = (Properties::EMPTY, buf.as_filters());
+            let is_written = Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters: list })
+                .encode(version, out);
+            debug_assert!(is_written, "parsed filters fit into a packet");
+            self.open.push((packet_id, Request::Unsubscribe(filters.to_vec())));
+        }
+    }
+
+    /// Handles a SUBACK. Returns `None` when the request is repeated with another Packet Identifier.
+    pub(crate) fn subscribed(
+        &mut self,
+        version: Version,
+        ack: &SubAck<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Vec<(String, ReasonCode)>>, CloseReason> {
+        let mismatch = CloseReason::AnswerMismatch(PacketType::SubAck);
+        let filters = match self.take(ack.packet_id) {
+            Some(Request::Subscribe(filters)) if filters.len() == ack.reasons.len() => filters,
+            _ => return Err(mismatch),
+        };
+        let in_use = ReasonCode::PacketIdentifierInUse.as_u8();
+        if ack.reasons.contains(&in_use) && self.retries < RETRIES_MAX {
+            self.retries += 1;
+            self.subscribe(version, &filters, out);
+            return Ok(None);
+        }
+        let reason = |&byte: &u8| ReasonCode::try_from(byte).unwrap_or(ReasonCode::UnspecifiedError);
+        let answers = filters.into_iter().zip(ack.reasons).map(|((filter, _), byte)| (filter, reason(byte)));
+        Ok(Some(answers.collect()))
+    }
+
+    /// Handles an UNSUBACK.
+    pub(crate) fn unsubscribed(&mut self, ack: &SubAck<'_>) -> Result<Vec<String>, CloseReason> {
+        match self.take(ack.packet_id) {
+            Some(Request::Unsubscribe(filters)) => Ok(filters),
+            _ => Err(CloseReason::AnswerMismatch(PacketType::UnsubAck)),
+        }
+    }
+
+    fn take(&mut self, packet_id: PacketId) -> Option<Request> {
+        let at = self.open.iter().position(|(known, _)| *known == packet_id)?;
+        Some(self.open.remove(at).1)
+    }
+
+    fn next_id(&mut self) -> PacketId {
+        loop {
+            let id = PacketId::new(u16::MAX - self.used);
+            self.used = (self.used + 1) % u16::MAX;
+            if let Some(id) = id {
+                return id;
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Counters of one bridge.
+
+use std::collections::BTreeMap;
+
+use mqtt::{QoS, ReasonCode};
+
+use crate::side::Sides;
+
+/// Counters of one bridge since its start. In `messages`, `refused` and `dropped`, a side stands for the broker that the
+/// messages come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub messages: Sides<[Traffic; 3]>,
+    /// Messages that the other broker refused, by Reason Code.
+    pub refused: Sides<BTreeMap<ReasonCode, u64>>,
+    /// Messages that were not passed on, by cause.
+    pub dropped: Sides<[u64; Dropped::ALL.len()]>,
+    /// Connections to the remote broker after the first one.
+    pub reconnects: u64,
+    /// Attempts to connect to the remote broker that failed.
+    pub failed_attempts: u64,
+    /// Times that the remote broker had lost the bridge's session. Messages may be duplicated then.
+    pub remote_sessions_lost: u64,
+    /// Times that this broker had lost the bridge's session.
+    pub local_sessions_lost: u64,
+    /// Subscriptions that were refused.
+    pub subscriptions_refused: u64,
+    /// Acknowledgements that belong to no message.
+    pub unexpected_acks: u64,
+    /// Packet Identifiers of an earlier session that were released.
+    pub released: u64,
+    /// Messages that waited because the other broker's Receive Maximum was reached.
+    pub held: u64,
+}
+
+/// Messages of one direction and QoS, as they were sent to the other broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub messages: u64,
+    /// Bytes of whole packets.
+    pub bytes: u64,
+}
+
+/// Cause for which a message is not passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// The packet exceeds the other broker's Maximum Packet Size.
+    TooLarge,
+    /// A QoS 0 message does not fit into the outgoing buffer.
+    BufferFull,
+    /// The message has passed too many bridges.
+    HopLimit,
+    /// The message has already been at the broker that it would be sent to, or has left this one before.
+    OwnLoop,
+    /// No topic entry matches.
+    NotMapped,
+    /// A QoS 0 message arrived while the bridge registered its subscriptions.
+    NotReady,
+}
+
+impl Dropped {
+    /// All causes.
+    pub const ALL: [Self; 6] =
+        [Self::TooLarge, Self::BufferFull, Self::HopLimit, Self::OwnLoop, Self::NotMapped, Self::NotReady];
+
+    /// Returns the Reason Code that the sender gets.
+    pub(crate) fn reason_code(self) -> ReasonCode {
+        match self {
+            Self::NotMapped => ReasonCode::TopicNameInvalid,
+            Self::TooLarge | Self::BufferFull | Self::HopLimit | Self::OwnLoop | Self::NotReady => {
+                ReasonCode::ImplementationSpecificError
+            }
+        }
+    }
+}
+
+impl Counters {
+    /// Messages from one side that were passed on.
+    pub fn traffic(&self, from: crate::Side, qos: QoS) -> Traffic {
+        self.messages.of(from)[qos as usize]
+    }
+
+    /// Messages from one side that were dropped for this cause.
+    pub fn dropped(&self, from: crate::Side, cause: Dropped) -> u64 {
+        self.dropped.of(from)[cause as usize]
+    }
+}

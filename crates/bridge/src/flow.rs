@@ -1,0 +1,393 @@
+//! Messages and acknowledgements between the two connections.
+
+use mqtt::{
+    Ack, Outgoing, Packet, PacketId, PacketType, Properties, Publish, QoS, ReasonCode, Version, decode,
+    put_short_ack,
+};
+
+use crate::client::Unsent;
+use crate::counters::{Counters, Dropped};
+use crate::lane::{Lane, Step};
+use crate::message::{Terms, Translator};
+use crate::mutation::{Mutation, mutated};
+use crate::side::{Side, Sides};
+use crate::sweep::Sweep;
+
+/// Passes packets from one connection to the other. A message keeps its Packet Identifier, and an acknowledgement is
+/// sent only when the other broker has sent it. So the sessions of the two brokers have the whole state, and each
+/// message that is not complete comes again after a loss of connections.
+///
+/// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or when
+/// the message ends here.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) translator: Translator,
+    pub(crate) counters: Counters,
+    /// A lane for each sending broker.
+    lanes: Sides<Lane>,
+    /// Limits of the brokers on the present connections.
+    terms: Option<Sides<Terms>>,
+    /// PUBREL packets to each broker that release what an earlier session left open.
+    sweeps: Sides<Option<Sweep>>,
+    outgoing_max: usize,
+    /// True when messages that need an acknowledgement are left to their sender's session.
+    is_draining: bool,
+    /// Number of pairs of connections so far.
+    pairs: u16,
+}
+
+/// Cause to close both connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A broker sends more messages than the other accepts at once, and the buffer for them is full.
+    TooManyInFlight,
+}
+
+/// The buffers of one direction, and the versions that packets in them have.
+struct Ends<'a> {
+    /// Buffer to the broker that the message comes from.
+    source: &'a mut Unsent,
+    /// Buffer to the broker that the message goes to.
+    target: &'a mut Unsent,
+}
+
+impl Flow {
+    pub(crate) fn new(translator: Translator, outgoing_max: usize) -> Self {
+        Self {
+            translator,
+            counters: Counters::default(),
+            lanes: Sides::default(),
+            terms: None,
+            sweeps: Sides::default(),
+            outgoing_max,
+            is_draining: false,
+            pairs: 0,
+        }
+    }
+
+    /// Replaces the rules of the translation, between connections.
+    pub(crate) fn configure(&mut self, translator: Translator, outgoing_max: usize) {
+        (self.translator, self.outgoing_max) = (translator, outgoing_max);
+    }
+
+    /// Returns the lane of the messages from `from`.
+    pub(crate) fn lane_mut(&mut self, from: Side) -> &mut Lane {
+        self.lanes.of_mut(from)
+    }
+
+    /// Number of incomplete messages from `from`.
+    pub(crate) fn in_flight(&self, from: Side) -> usize {
+        self.lanes.of(from).in_flight()
+    }
+
+    pub(crate) fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
+    }
+
+    /// Starts with new connections.
+    pub(crate) fn attach(&mut self, terms: Sides<Terms>) {
+        self.reset();
+        self.pairs = self.pairs.wrapping_add(1);
+        self.terms = Some(terms);
+    }
+
+    /// Forgets the connections.
+    pub(crate) fn reset(&mut self) {
+        self.lanes.local.reset();
+        self.lanes.remote.reset();
+        self.sweeps = Sides::default();
+        self.terms = None;
+    }
+
+    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session.
+    pub(crate) fn start_sweep(&mut self, at: Side) {
+        let unreleased = &self.lanes.of(at.other()).unreleased;
+        if unreleased.is_stale() && !mutated(Mutation::SkipSweep) {
+            *self.sweeps.of_mut(at) = Some(Sweep::new(unreleased));
+        }
+    }
+
+    /// Returns whether identifiers at `at` are being released. Messages to it wait until that is done.
+    pub(crate) fn is_sweeping(&self, at: Side) -> bool {
+        self.sweeps.of(at).is_some()
+    }
+
+    /// Continues to release identifiers at `at`.
+    pub(crate) fn write_sweep(&mut self, at: Side, out: &mut Unsent) {
+        if let Some(sweep) = self.sweeps.of_mut(at) {
+            self.counters.released += sweep.write(self.outgoing_max, out);
+            if sweep.is_done(&mut self.lanes.of_mut(at.other()).unreleased) {
+                *self.sweeps.of_mut(at) = None;
+            }
+        }
+    }
+
+    /// Handles a packet from the broker `from`. `own` is the buffer to that broker, `other` the one to the other.
+    pub(crate) fn handle(
+        &mut self,
+        from: Side,
+        packet: Packet<'_>,
+        own: &mut Unsent,
+        other: &mut Unsent,
+    ) -> Result<(), Fault> {
+        let Some(terms) = self.terms.clone() else { return Ok(()) };
+        // A message and its PUBREL come from the sender, the other acknowledgements from the receiver.
+        match packet {
+            Packet::Publish(publish) => {
+                let mut ends = Ends { source: own, target: other };
+                self.publish(from, &terms, &publish, &mut ends)
+            }
+            Packet::PubRel(ack) => {
+                let mut ends = Ends { source: own, target: other };
+                self.pubrel(from, &terms, ack.packet_id, &mut ends);
+                Ok(())
+            }
+            Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack) => {
+                if packet.packet_type() == PacketType::PubComp
+                    && let Some(sweep) = self.sweeps.of_mut(from)
+                {
+                    sweep.answered();
+                    return Ok(());
+                }
+                let mut ends = Ends { source: other, target: own };
+                let sender = from.other();
+                self.acknowledged(sender, &terms, packet.packet_type(), ack, &mut ends);
+                self.release_held(sender, &terms, &mut ends);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn publish(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        publish: &Publish<'_>,
+        ends: &mut Ends<'_>,
+    ) -> Result<(), Fault> {
+        if self.is_draining && publish.qos > QoS::AtMostOnce {
+            return Ok(());
+        }
+        let lane = self.lanes.of_mut(from);
+        let is_full = publish.qos > QoS::AtMostOnce
+            && lane.counted() >= usize::from(terms.of(from.other()).receive_maximum)
+            && !mutated(Mutation::HoldNothing);
+        if lane.is_holding() || is_full {
+            let mut packet = Vec::new();
+            Packet::Publish(*publish).encode(terms.of(from).version, &mut packet);
+            self.counters.held += 1;
+            return if lane.hold(packet, self.outgoing_max) { Ok(()) } else { Err(Fault::TooManyInFlight) };
+        }
+        self.forward(from, terms, publish, ends);
+        Ok(())
+    }
+
+    /// Sends packets that waited for the receiver's Receive Maximum.
+    fn release_held(&mut self, from: Side, terms: &Sides<Terms>, ends: &mut Ends<'_>) {
+        let receive_maximum = usize::from(terms.of(from.other()).receive_maximum);
+        loop {
+            let lane = self.lanes.of_mut(from);
+            if lane.counted() >= receive_maximum {
+                return;
+            }
+            let Some(packet) = lane.unhold() else { return };
+            if let Ok(Packet::Publish(publish)) = decode(terms.of(from).version, &packet) {
+                self.forward(from, terms, &publish, ends);
+            }
+        }
+    }
+
+    fn forward(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
+        let target = terms.of(from.other());
+        let has_hops = Side::ALL.iter().all(|side| terms.of(*side).version.has_properties());
+        let translated = match self.translator.translate(from, publish, target, has_hops) {
+            Ok(translated) => translated,
+            Err(cause) => return self.drop_message(from, terms, publish, cause, ends),
+        };
+        let outgoing = Outgoing {
+            dup: publish.dup,
+            qos: translated.qos,
+            retain: translated.retain,
+            packet_id: publish.packet_id.map(|id| self.identifier(from, id)),
+            topic: &translated.topic,
+            topic_alias: None,
+            message_expiry: translated.message_expiry,
+            subscription_ids: &[],
+            properties: self.translator.properties().as_bytes(),
+            payload: publish.payload,
+        };
+        let length = outgoing.encoded_len(target.version);
+        if length > target.packet_size_max as usize {
+            return self.drop_message(from, terms, publish, Dropped::TooLarge, ends);
+        }
+        let is_full = !ends.target.is_empty() && ends.target.len() + length > self.outgoing_max;
+        if publish.qos == QoS::AtMostOnce && is_full {
+            return self.drop_message(from, terms, publish, Dropped::BufferFull, ends);
+        }
+        outgoing.encode(target.version, ends.target.buffer());
+        let traffic = &mut self.counters.messages.of_mut(from)[translated.qos as usize];
+        traffic.messages += 1;
+        traffic.bytes += length as u64;
+        if let Some(id) = publish.packet_id {
+            self.published(from, terms, id, (publish.qos, translated.qos), ends);
+        }
+    }
+
+    /// Notes the first step of a message that needs an acknowledgement.
+    fn published(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        id: PacketId,
+        (came, went): (QoS, QoS),
+        ends: &mut Ends<'_>,
+    ) {
+        if went == QoS::AtMostOnce {
+            return self.complete(from, terms, id, came, ReasonCode::Success, ends);
+        }
+        let lane = self.lanes.of_mut(from);
+        if went == QoS::ExactlyOnce {
+            lane.unreleased.insert(id);
+        }
+        lane.set(id, Step::Published(came, went));
+        if mutated(Mutation::AcknowledgeEarly) {
+            if came == QoS::ExactlyOnce {
+                put_short_ack(PacketType::PubRec, id, ends.source.buffer());
+                lane.set(id, Step::Received);
+            } else {
+                put_short_ack(PacketType::PubAck, id, ends.source.buffer());
+                lane.remove(id);
+            }
+        }
+    }
+
+    fn drop_message(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        publish: &Publish<'_>,
+        cause: Dropped,
+        ends: &mut Ends<'_>,
+    ) {
+        self.counters.dropped.of_mut(from)[cause as usize] += 1;
+        if let Some(id) = publish.packet_id {
+            self.complete(from, terms, id, publish.qos, cause.reason_code(), ends);
+        }
+    }
+
+    /// Acknowledges a message to its sender: the receiver has finished with it, or never gets it.
+    fn complete(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        id: PacketId,
+        qos: QoS,
+        reason: ReasonCode,
+        ends: &mut Ends<'_>,
+    ) {
+        let version = terms.of(from).version;
+        let lane = self.lanes.of_mut(from);
+        lane.remove(id);
+        if qos == QoS::ExactlyOnce {
+            // A failure ends the message. Otherwise, and before 5.0 always, the sender continues with PUBREL.
+            if !reason.is_error() || !version.has_receive_maximum() {
+                lane.set(id, Step::EndsHere);
+            }
+            put_ack(PacketType::PubRec, id, reason, version, ends.source);
+        } else {
+            put_ack(PacketType::PubAck, id, reason, version, ends.source);
+        }
+    }
+
+    fn pubrel(&mut self, from: Side, terms: &Sides<Terms>, id: PacketId, ends: &mut Ends<'_>) {
+        let target_id = self.identifier(from, id);
+        let lane = self.lanes.of_mut(from);
+        let step = lane.step(id);
+        let is_resumed = step.is_none();
+        // A broker without QoS 2 never had the message as QoS 2. It may take a PUBREL for an error.
+        let ends_here = step == Some(Step::EndsHere)
+            || is_resumed && terms.of(from.other()).maximum_qos < QoS::ExactlyOnce
+            || is_resumed && mutated(Mutation::ForgetPubRel);
+        if ends_here {
+            lane.remove(id);
+            put_short_ack(PacketType::PubComp, id, ends.source.buffer());
+            return;
+        }
+        lane.unreleased.insert(id);
+        lane.set(id, Step::Released { counted: !is_resumed });
+        put_short_ack(PacketType::PubRel, target_id, ends.target.buffer());
+    }
+
+    fn acknowledged(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        packet_type: PacketType,
+        ack: Ack<'_>,
+        ends: &mut Ends<'_>,
+    ) {
+        let id = self.identifier(from, ack.packet_id);
+        let version = terms.of(from).version;
+        let lane = self.lanes.of_mut(from);
+        match (packet_type, lane.step(id)) {
+            (PacketType::PubAck, Some(Step::Published(came, QoS::AtLeastOnce))) => {
+                self.note_refusal(from, ack.reason);
+                self.complete(from, terms, id, came, ack.reason, ends);
+            }
+            (PacketType::PubRec, Some(Step::Published(came, QoS::ExactlyOnce))) => {
+                if ack.reason.is_error() {
+                    self.note_refusal(from, ack.reason);
+                    self.lanes.of_mut(from).unreleased.remove(id);
+                    self.complete(from, terms, id, came, ack.reason, ends);
+                } else {
+                    lane.set(id, Step::Received);
+                    put_ack(PacketType::PubRec, id, ack.reason, version, ends.source);
+                }
+            }
+            (PacketType::PubComp, Some(Step::Released { .. })) => {
+                lane.remove(id);
+                lane.unreleased.remove(id);
+                // A broker that lost its session does not know the identifier. The message is complete all the same.
+                put_short_ack(PacketType::PubComp, id, ends.source.buffer());
+            }
+            _ => self.counters.unexpected_acks += 1,
+        }
+    }
+
+    fn note_refusal(&mut self, from: Side, reason: ReasonCode) {
+        if reason.is_error() {
+            *self.counters.refused.of_mut(from).entry(reason).or_default() += 1;
+        }
+    }
+
+    /// Returns the identifier on the other connection, which is the same.
+    fn identifier(&self, from: Side, id: PacketId) -> PacketId {
+        if from == Side::Local && mutated(Mutation::NewIdentifiers) {
+            return PacketId::new(id.get() ^ (self.pairs % 8) << 8).unwrap_or(id);
+        }
+        id
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        self.lanes.local.check_invariants();
+        self.lanes.remote.check_invariants();
+    }
+}
+
+fn put_ack(
+    packet_type: PacketType,
+    packet_id: PacketId,
+    reason: ReasonCode,
+    version: Version,
+    out: &mut Unsent,
+) {
+    let ack = Ack { packet_id, reason, properties: Properties::EMPTY };
+    let packet = match packet_type {
+        PacketType::PubAck => Packet::PubAck(ack),
+        _ => Packet::PubRec(ack),
+    };
+    if !packet.encode(version, out.buffer()) {
+        put_short_ack(packet_type, packet_id, out.buffer());
+    }
+}

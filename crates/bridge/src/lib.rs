@@ -1,0 +1,35 @@
+//! A bridge between two MQTT brokers, without I/O, clocks or threads.
+//!
+//! Read [`Relay`] first. [`Settings`] describe a bridge, [`TopicMap`] names its topics on both sides, and [`Client`] is
+//! the client side of one connection.
+//!
+//! **Invariant:** a bridge needs no state of its own for a message. The sessions of the two brokers have all of it.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod counters;
+mod flow;
+mod lane;
+mod message;
+mod mutation;
+mod relay;
+mod settings;
+mod side;
+mod sweep;
+mod time;
+mod topic_map;
+
+pub use client::{Client, CloseReason, ConnectOptions, Event, Limits, Unsent, WillMessage};
+pub use counters::{Counters, Dropped, Traffic};
+pub use message::VIA;
+pub use mutation::Mutation;
+#[cfg(feature = "trial")]
+pub use mutation::{mutate, reached};
+pub use relay::{ConnectionId, Existing, Input, Output, Relay, State};
+pub use settings::{
+    AddressOrder, Backoff, Direction, Names, Notifications, Pass, Settings, SettingsError, Start, Topic,
+};
+pub use side::{Side, Sides};
+pub use time::Time;
+pub use topic_map::{MapError, Mapped, TopicMap, Wanted};

@@ -1,0 +1,20 @@
+//! Faults put into the product on purpose: the simulation must notice each of them.
+
+mutation::mutations! {
+    pub(crate) fn mutated;
+
+    /// A PUBREL of a message whose PUBLISH was on an earlier connection is not passed on.
+    ForgetPubRel,
+    /// Each connection uses other Packet Identifiers towards the remote broker.
+    NewIdentifiers,
+    /// A message is acknowledged when it was forwarded, not when the other broker has acknowledged it.
+    AcknowledgeEarly,
+    /// The remote session is discarded at each connection.
+    CleanStart,
+    /// Identifiers that an earlier session left open are not released.
+    SkipSweep,
+    /// The local broker is not limited to what the remote broker accepts.
+    IgnoreReceiveMaximum,
+    /// Messages beyond the Receive Maximum of the local broker are not held.
+    HoldNothing,
+}

@@ -1,0 +1,407 @@
+//! The state machine of a bridge.
+
+mod interface;
+mod phases;
+mod wire;
+
+use std::collections::VecDeque;
+
+use mqtt::{Packet, QoS};
+use random::Random;
+
+use crate::client::{CloseReason, Event};
+use crate::counters::{Counters, Dropped};
+use crate::flow::{Fault, Flow};
+use crate::message::Translator;
+use crate::settings::{Settings, SettingsError, Start};
+use crate::side::{Side, Sides};
+use crate::time::Time;
+pub use interface::{ConnectionId, Input, Output, State};
+use wire::Wire;
+
+/// A bridge: a relay between a durable session at this broker and a session at the remote broker.
+///
+/// 1. It registers its subscriptions at this broker and disconnects. From then on the local session queues messages.
+/// 2. It connects to the remote broker. While that fails, the queue of the local session grows.
+/// 3. It connects to this broker, and accepts no more messages in flight than the remote broker does.
+/// 4. It passes on messages and acknowledgements, with the same Packet Identifiers on both sides.
+///
+/// When one connection ends, it closes the other one too. Both sessions then send again what is not complete.
+///
+/// **Invariant:** a message needs no state here. A new relay continues where an earlier one with the same sessions ended.
+#[derive(Debug)]
+pub struct Relay {
+    settings: Settings,
+    own_id: String,
+    random: Random,
+    phase: Phase,
+    wires: Sides<Option<Wire>>,
+    flow: Flow,
+    outputs: VecDeque<Output>,
+    connections: u64,
+    /// True when the local session has the present subscriptions.
+    is_primed: bool,
+    /// Filters of earlier settings, whose subscriptions must end.
+    stale: Sides<Vec<String>>,
+    /// Index of the present address.
+    address: usize,
+    /// Number of attempts that failed since the last stable connection.
+    failures: u32,
+    /// True to set the bridge bit in the next CONNECT.
+    is_private: bool,
+    will: WillForm,
+    /// True when the sessions were seen before.
+    known: Sides<bool>,
+    /// True when the remote broker was connected before.
+    was_connected: bool,
+    /// Receive Maximum of this broker, as it was announced last.
+    local_receive_maximum: u16,
+    queued: u64,
+    /// Time of the last message or acknowledgement.
+    last_traffic: Time,
+    last_error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Priming,
+    Idle,
+    Connecting,
+    /// The remote broker is connected, and the local connection is not.
+    Attaching,
+    Running {
+        since: Time,
+    },
+    Draining {
+        until: Time,
+    },
+    Waiting {
+        until: Time,
+        reason: String,
+    },
+    Stopped {
+        reason: String,
+    },
+}
+
+/// Form of the Will that the remote broker accepts.
+#[derive(Clone, Copy, Debug)]
+struct WillForm {
+    qos: QoS,
+    retain: bool,
+}
+
+/// Subscriptions that exist before a relay starts, from earlier settings or an earlier process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Existing {
+    /// Filters of the subscriptions. Those that the settings do not have are ended.
+    pub filters: Sides<Vec<String>>,
+    /// True when an earlier process has connected the remote session.
+    pub remote_session: bool,
+}
+
+/// Effect of one packet on the relay.
+enum Effect {
+    None,
+    Connected,
+    Fault(Fault),
+    Closed(CloseReason),
+}
+
+/// Number of bytes of acknowledgements that may wait for a broker beyond the bound: one for each Packet Identifier.
+const ACKS_MAX: usize = 65_535 * 5;
+
+impl Relay {
+    /// Creates a bridge. `own_id` identifies this broker or its cluster in the list of hops. `seed` is random.
+    ///
+    /// # Errors
+    /// A setting that is not valid.
+    pub fn new(
+        settings: Settings,
+        own_id: &str,
+        existing: Existing,
+        seed: u64,
+    ) -> Result<Self, SettingsError> {
+        let map = settings.check()?;
+        let translator = Translator::new(&settings, map, own_id);
+        let flow = Flow::new(translator, settings.outgoing_max);
+        let mut relay = Self {
+            own_id: own_id.to_owned(),
+            random: Random::new(seed),
+            phase: Phase::New,
+            wires: Sides::default(),
+            flow,
+            outputs: VecDeque::new(),
+            connections: 0,
+            is_primed: false,
+            stale: Sides::default(),
+            address: 0,
+            failures: 0,
+            is_private: settings.try_private,
+            will: WillForm::PREFERRED,
+            known: Sides { local: false, remote: existing.remote_session },
+            was_connected: false,
+            local_receive_maximum: u16::MAX,
+            queued: 0,
+            last_traffic: Time::default(),
+            last_error: None,
+            settings,
+        };
+        for side in Side::ALL {
+            relay.add_stale(side, existing.filters.of(side).iter());
+        }
+        Ok(relay)
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.flow.counters
+    }
+
+    /// Number of messages from a broker that are not complete.
+    pub fn in_flight(&self, from: Side) -> usize {
+        self.flow.in_flight(from)
+    }
+
+    /// Cause of the last failure.
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    pub fn state(&self) -> State {
+        let address = || self.current_address().to_owned();
+        match &self.phase {
+            Phase::New => State::New,
+            Phase::Priming => State::Preparing,
+            Phase::Idle => State::Idle,
+            Phase::Connecting | Phase::Attaching => State::Connecting { address: address() },
+            Phase::Running { since } => State::Connected { address: address(), since: *since },
+            Phase::Draining { .. } => State::Stopping,
+            Phase::Waiting { until, reason } => State::Waiting { until: *until, reason: reason.clone() },
+            Phase::Stopped { reason } => State::Stopped { reason: reason.clone() },
+        }
+    }
+
+    /// Handles one input. [`Self::poll_output`] and [`Self::outgoing`] have the results.
+    ///
+    /// # Errors
+    /// New settings that are not valid. The bridge continues with the present ones.
+    pub fn handle(&mut self, now: Time, input: Input<'_>) -> Result<(), SettingsError> {
+        let before = self.phase.clone();
+        match input {
+            Input::Start => self.start(now),
+            Input::Opened(id) => self.opened(now, id),
+            Input::Failed(id, cause) => {
+                if self.take_wire(id) {
+                    self.lost(now, id.side, format!("no connection: {cause}"));
+                }
+            }
+            Input::Closed(id, cause) => self.closed(now, id, &cause),
+            Input::Received(id, bytes) => {
+                if let Some(client) = self.wire(id).and_then(|wire| wire.client.as_mut()) {
+                    client.receive(now, bytes);
+                }
+            }
+            Input::Sent(id, count) => {
+                if let Some(client) = self.wire(id).and_then(|wire| wire.client.as_mut()) {
+                    client.unsent_mut().consume(count);
+                }
+            }
+            Input::Timeout => self.timed_out(now),
+            Input::Queued(count) => {
+                self.queued = count;
+                if self.phase == Phase::Idle {
+                    self.connect_if_due(now);
+                }
+            }
+            Input::Stop { within } => self.stop(now, within),
+            Input::Configure(settings) => self.configure(now, *settings)?,
+        }
+        self.process(now);
+        if before != self.phase {
+            self.outputs.push_back(Output::StateChanged);
+        }
+        Ok(())
+    }
+
+    /// Returns the next request, oldest first.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Returns the connection of a side, if one was requested.
+    pub fn connection(&self, side: Side) -> Option<ConnectionId> {
+        self.wires.of(side).as_ref().map(|wire| wire.id)
+    }
+
+    /// Returns the bytes to be written to a side. [`Input::Sent`] removes them.
+    pub fn outgoing(&self, side: Side) -> &[u8] {
+        let client = self.wires.of(side).as_ref().and_then(|wire| wire.client.as_ref());
+        client.map_or(&[], |client| client.unsent().bytes())
+    }
+
+    /// Returns whether bytes of a side can be handled now. While they cannot, the driver must not read from the side:
+    /// what it reads would only be stored.
+    pub fn wants_read(&self, side: Side) -> bool {
+        let Some(wire) = self.wires.of(side) else { return false };
+        let Some(client) = &wire.client else { return false };
+        if client.limits().is_none() {
+            return true;
+        }
+        match self.phase {
+            Phase::Priming => true,
+            Phase::Running { .. } | Phase::Draining { .. } => {
+                let other = self.wires.of(side.other()).as_ref().map_or(0, Wire::outgoing_len);
+                !self.flow.is_sweeping(side.other())
+                    && other < self.settings.outgoing_max.max(1)
+                    && wire.outgoing_len() < self.settings.outgoing_max.saturating_add(ACKS_MAX)
+            }
+            _ => false,
+        }
+    }
+
+    /// Number of bytes that the relay stores of packets that it has received and not handled.
+    pub fn unread(&self, side: Side) -> usize {
+        let client = self.wires.of(side).as_ref().and_then(|wire| wire.client.as_ref());
+        client.map_or(0, |client| client.unread())
+    }
+
+    /// Returns the time at which [`Input::Timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let wires = Side::ALL.iter().filter_map(|side| self.wires.of(*side).as_ref());
+        let of_wires = wires.filter_map(|wire| match (&wire.client, wire.limits()) {
+            (Some(client), Some(_)) => client.timeout(),
+            _ => Some(wire.deadline),
+        });
+        let of_phase = match (&self.phase, self.settings.start) {
+            (Phase::Waiting { until, .. } | Phase::Draining { until, .. }, _) => Some(*until),
+            (Phase::Running { .. }, Start::Lazy { idle, .. }) => Some(self.last_traffic.after(idle)),
+            _ => None,
+        };
+        of_wires.chain(of_phase).min()
+    }
+
+    /// Checks the relay's own state.
+    ///
+    /// # Panics
+    /// Panics when the state contradicts itself.
+    pub fn check_invariants(&self) {
+        self.flow.check_invariants();
+        let has = |side| self.wires.of(side).is_some();
+        let expected = match self.phase {
+            Phase::New | Phase::Idle | Phase::Waiting { .. } | Phase::Stopped { .. } => (false, false),
+            Phase::Priming => (true, false),
+            Phase::Connecting => (false, true),
+            Phase::Attaching | Phase::Running { .. } | Phase::Draining { .. } => (true, true),
+        };
+        assert_eq!((has(Side::Local), has(Side::Remote)), expected, "connections in {:?}", self.phase);
+    }
+
+    /// Handles received packets until nothing more can be done now.
+    fn process(&mut self, now: Time) {
+        loop {
+            let mut progress = false;
+            for side in Side::ALL {
+                progress |= self.continue_sweep(now, side);
+                while self.wants_read(side) && self.process_packet(now, side) {
+                    progress = true;
+                }
+            }
+            progress |= self.advance(now);
+            if !progress {
+                break;
+            }
+        }
+        for side in Side::ALL {
+            let is_paused = !self.wants_read(side);
+            if let Some(client) = self.wires.of_mut(side).as_mut().and_then(|wire| wire.client.as_mut()) {
+                client.set_paused(now, is_paused);
+            }
+        }
+    }
+
+    /// Continues to release identifiers at a side. Returns whether that has ended now.
+    fn continue_sweep(&mut self, now: Time, side: Side) -> bool {
+        if !self.flow.is_sweeping(side) {
+            return false;
+        }
+        if let Some(client) = self.wires.of_mut(side).as_mut().and_then(|wire| wire.client.as_mut()) {
+            let before = client.unsent().len();
+            self.flow.write_sweep(side, client.unsent_mut());
+            if client.unsent().len() > before {
+                client.note_sent(now);
+            }
+        }
+        !self.flow.is_sweeping(side)
+    }
+
+    /// Handles one packet of a side. Returns false when there is none.
+    fn process_packet(&mut self, now: Time, side: Side) -> bool {
+        let is_attached = matches!(self.phase, Phase::Running { .. } | Phase::Draining { .. });
+        let (wires, flow) = (&mut self.wires, &mut self.flow);
+        let (wire, other) = match side {
+            Side::Local => (&mut wires.local, &mut wires.remote),
+            Side::Remote => (&mut wires.remote, &mut wires.local),
+        };
+        let Some(client) = wire.as_mut().and_then(|wire| wire.client.as_mut()) else { return false };
+        let effect = match client.poll(now) {
+            Ok(None) => return false,
+            Err(reason) => Effect::Closed(reason),
+            Ok(Some((Event::Connected, _))) => Effect::Connected,
+            Ok(Some((Event::Packet(packet), own))) => {
+                let other = other.as_mut().and_then(|wire| wire.client.as_mut()).filter(|_| is_attached);
+                match other {
+                    Some(other) => {
+                        self.last_traffic = now;
+                        let before = (own.len(), other.unsent().len());
+                        let handled = flow.handle(side, packet, own, other.unsent_mut());
+                        let is_answered = own.len() > before.0;
+                        if other.unsent().len() > before.1 {
+                            other.note_sent(now);
+                        }
+                        if is_answered {
+                            client.note_sent(now);
+                        }
+                        handled.map_or_else(Effect::Fault, |()| Effect::None)
+                    }
+                    // Messages that need an acknowledgement get none: they come again on the next connection.
+                    None => {
+                        if matches!(packet, Packet::Publish(publish) if publish.qos == QoS::AtMostOnce) {
+                            flow.counters.dropped.of_mut(side)[Dropped::NotReady as usize] += 1;
+                        }
+                        Effect::None
+                    }
+                }
+            }
+            Ok(Some((Event::Subscribed(answers), _))) => {
+                for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
+                    flow.counters.subscriptions_refused += 1;
+                    self.last_error = Some(format!("the subscription {filter} was refused: {reason}"));
+                }
+                Effect::None
+            }
+            Ok(Some((Event::Unsubscribed(filters), _))) => {
+                self.stale.of_mut(side).retain(|filter| !filters.contains(filter));
+                Effect::None
+            }
+        };
+        match effect {
+            Effect::None => {}
+            Effect::Connected => self.connected(now, side),
+            Effect::Fault(Fault::TooManyInFlight) => {
+                let text = "too many messages in flight at once; increase the Receive Maximum of this broker";
+                self.lost(now, side, text.to_owned());
+            }
+            Effect::Closed(reason) => self.ended(now, side, &reason),
+        }
+        true
+    }
+}
+
+impl WillForm {
+    const PREFERRED: Self = Self { qos: QoS::AtLeastOnce, retain: true };
+}

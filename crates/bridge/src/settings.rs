@@ -1,0 +1,382 @@
+//! Settings of one bridge, as plain data.
+
+use std::fmt;
+use std::time::Duration;
+
+use mqtt::{QoS, TopicName, Version};
+
+use crate::topic_map::{MapError, TopicMap};
+
+/// Settings of one bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of the bridge. The Client Identifier of its local session is `$bridge/` and this name.
+    pub name: String,
+    /// Addresses of the remote broker, in order of preference. All of them reach the same sessions: they belong to one
+    /// broker or one cluster.
+    pub addresses: Vec<String>,
+    /// Choice of the address after a failure.
+    pub address_order: AddressOrder,
+    /// Protocol version towards the remote broker: 3.1.1 or 5.0.
+    pub version: Version,
+    /// Client Identifier of the remote session.
+    pub client_id: String,
+    pub username: Option<String>,
+    pub password: Option<Vec<u8>>,
+    /// True to discard the remote session at each connection. Messages in flight may then be lost or duplicated.
+    pub clean: bool,
+    /// Seconds that the remote session outlives its connection, in MQTT 5.0; `u32::MAX` is forever.
+    pub session_expiry: u32,
+    /// Keep Alive in seconds towards the remote broker; 0 turns it off.
+    pub keep_alive: u16,
+    /// Maximum number of unacknowledged QoS 1 and 2 messages in each direction; at least 1.
+    pub in_flight: u16,
+    /// Topics that the bridge carries, and their names on each side. The first entry that matches applies.
+    pub topics: Vec<Topic>,
+    pub start: Start,
+    /// True to set the bridge bit of the protocol level in MQTT 3.1.1. A remote broker that refuses it gets a CONNECT
+    /// without the bit.
+    pub try_private: bool,
+    /// True to carry topics in both directions even if the remote broker cannot exclude the bridge's own messages. Each
+    /// message then comes back once.
+    pub allow_echo: bool,
+    /// Topics on which the bridge publishes, retained, whether it is connected: `1` or `0`.
+    pub notifications: Notifications,
+    pub backoff: Backoff,
+    /// Maximum time to open a connection and to get its CONNACK.
+    pub connect_timeout: Duration,
+    pub pass: Pass,
+    /// Maximum number of bridges that a message passes.
+    pub hops_max: usize,
+    /// Maximum size of a packet from either broker, in bytes.
+    pub packet_size_max: u32,
+    /// Number of bytes that may wait for one side before the bridge stops reading the other side. One packet may
+    /// exceed it.
+    pub outgoing_max: usize,
+}
+
+/// Choice of the next address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressOrder {
+    /// The next address after a failure, and the first one again after a connection that was stable.
+    #[default]
+    Ordered,
+    /// The next address for each connection.
+    RoundRobin,
+}
+
+/// Start of a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// The bridge is always connected.
+    #[default]
+    Automatic,
+    /// The bridge connects when messages wait, and disconnects when it was idle.
+    Lazy {
+        /// Time without messages after which the bridge disconnects.
+        idle: Duration,
+        /// Number of waiting messages that make it connect; at least 1.
+        queued_min: u64,
+    },
+    /// The bridge connects once, and stops when the connection ends.
+    Once,
+}
+
+/// Direction in which a topic is carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// From the remote broker to this one.
+    In,
+    /// From this broker to the remote one.
+    #[default]
+    Out,
+    Both,
+}
+
+impl Direction {
+    /// Returns whether messages leave this broker.
+    #[must_use]
+    pub fn is_out(self) -> bool {
+        self != Self::In
+    }
+
+    /// Returns whether messages enter this broker.
+    #[must_use]
+    pub fn is_in(self) -> bool {
+        self != Self::Out
+    }
+}
+
+/// Topics that a bridge carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    pub names: Names,
+    pub direction: Direction,
+    /// Maximum QoS of the messages.
+    pub qos: QoS,
+}
+
+/// Names of topics on both sides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// The words of mosquitto: the topics on a side are those that begin with its prefix and continue with the filter.
+    /// With an empty filter the prefixes are complete Topic Names.
+    Prefixed { filter: String, local_prefix: String, remote_prefix: String },
+    /// Two filters with the same wildcards in the same order.
+    Remapped { local: String, remote: String },
+}
+
+impl Topic {
+    /// Creates an entry whose topics have the same name on both sides.
+    pub fn new(filter: &str, direction: Direction, qos: QoS) -> Self {
+        Self::prefixed(filter, direction, qos, "", "")
+    }
+
+    /// Creates an entry of mosquitto's form: `topic FILTER DIRECTION QOS LOCAL-PREFIX REMOTE-PREFIX`.
+    pub fn prefixed(filter: &str, direction: Direction, qos: QoS, local: &str, remote: &str) -> Self {
+        let names = Names::Prefixed {
+            filter: filter.into(),
+            local_prefix: local.into(),
+            remote_prefix: remote.into(),
+        };
+        Self { names, direction, qos }
+    }
+
+    /// Creates an entry from two filters.
+    pub fn remapped(local: &str, remote: &str, direction: Direction, qos: QoS) -> Self {
+        Self { names: Names::Remapped { local: local.into(), remote: remote.into() }, direction, qos }
+    }
+}
+
+/// Topics of the state messages; `None` for no message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notifications {
+    /// Topic at the remote broker, which also gets the Will of the connection.
+    pub remote: Option<String>,
+    /// Topic at this broker.
+    pub local: Option<String>,
+}
+
+/// Waiting time between attempts to connect. It doubles from `min` to `max`; a random part of up to one half is taken
+/// off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    pub min: Duration,
+    pub max: Duration,
+    /// Duration of a connection after which the waiting time is `min` again.
+    pub stable: Duration,
+}
+
+/// Parts of a message that are passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    pub retain: bool,
+    pub user_properties: bool,
+    pub content_type: bool,
+    /// The Response Topic, with its name on the other side.
+    pub response_topic: bool,
+    pub correlation_data: bool,
+    pub payload_format: bool,
+    pub message_expiry: bool,
+}
+
+impl Default for Pass {
+    fn default() -> Self {
+        Self {
+            retain: true,
+            user_properties: true,
+            content_type: true,
+            response_topic: true,
+            correlation_data: true,
+            payload_format: true,
+            message_expiry: true,
+        }
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { min: Duration::from_secs(1), max: Duration::from_secs(60), stable: Duration::from_secs(30) }
+    }
+}
+
+impl Settings {
+    /// Creates the settings of a bridge with default values.
+    pub fn new(name: &str, address: &str) -> Self {
+        Self {
+            name: name.into(),
+            addresses: vec![address.into()],
+            address_order: AddressOrder::default(),
+            version: Version::V5,
+            client_id: name.into(),
+            username: None,
+            password: None,
+            clean: false,
+            session_expiry: u32::MAX,
+            keep_alive: 60,
+            in_flight: 256,
+            topics: Vec::new(),
+            start: Start::default(),
+            try_private: true,
+            allow_echo: false,
+            notifications: Notifications::default(),
+            backoff: Backoff::default(),
+            connect_timeout: Duration::from_secs(30),
+            pass: Pass::default(),
+            hops_max: 8,
+            packet_size_max: 1 << 20,
+            outgoing_max: 1 << 20,
+        }
+    }
+
+    /// Returns the Client Identifier of the local session.
+    pub fn local_client_id(&self) -> String {
+        format!("$bridge/{}", self.name)
+    }
+
+    /// Checks the settings and returns their map of topics.
+    ///
+    /// # Errors
+    /// The first value that is not valid.
+    pub fn check(&self) -> Result<TopicMap, SettingsError> {
+        if self.name.is_empty() || self.name.contains(['/', '+', '#', '\0']) {
+            return Err(SettingsError::NameInvalid { name: self.name.clone() });
+        }
+        if self.addresses.is_empty() {
+            return Err(SettingsError::NoAddress);
+        }
+        if self.version == Version::V3_1 {
+            return Err(SettingsError::VersionNotSupported);
+        }
+        if self.client_id.is_empty() && !self.clean {
+            return Err(SettingsError::ClientIdMissing);
+        }
+        if self.version < Version::V5 && self.password.is_some() && self.username.is_none() {
+            return Err(SettingsError::PasswordWithoutUserName);
+        }
+        if self.in_flight == 0 {
+            return Err(SettingsError::InFlightZero);
+        }
+        if let Start::Lazy { queued_min: 0, .. } = self.start {
+            return Err(SettingsError::QueuedMinZero);
+        }
+        let names = [&self.notifications.local, &self.notifications.remote];
+        for topic in names.into_iter().flatten() {
+            if TopicName::parse(topic).is_err() {
+                return Err(SettingsError::NotificationTopicInvalid { topic: topic.clone() });
+            }
+        }
+        let map = TopicMap::new(&self.topics)?;
+        let excludes_own = self.version == Version::V5 || self.try_private;
+        if let (false, false, Some((out, into))) = (excludes_own, self.allow_echo, map.echoes().next()) {
+            return Err(SettingsError::Echo { out, into });
+        }
+        Ok(map)
+    }
+}
+
+/// A value of the settings that is not valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SettingsError {
+    NameInvalid {
+        name: String,
+    },
+    NoAddress,
+    VersionNotSupported,
+    ClientIdMissing,
+    PasswordWithoutUserName,
+    InFlightZero,
+    QueuedMinZero,
+    NotificationTopicInvalid {
+        topic: String,
+    },
+    Topic(MapError),
+    /// Messages of the entry `out` come back through the entry `into`. Entries are counted from 0.
+    Echo {
+        out: usize,
+        into: usize,
+    },
+    /// New settings of a running bridge have another name.
+    NameChanged,
+}
+
+impl From<MapError> for SettingsError {
+    fn from(error: MapError) -> Self {
+        Self::Topic(error)
+    }
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NameInvalid { name } => {
+                write!(f, "the name {name:?} is empty or has `/`, `+` or `#`; use letters, digits and `-`")
+            }
+            Self::NoAddress => f.write_str("no address of the remote broker; write at least one"),
+            Self::VersionNotSupported => f.write_str("MQTT 3.1 is not supported; use 3.1.1 or 5.0"),
+            Self::ClientIdMissing => {
+                f.write_str("a durable remote session needs a Client Identifier; set one, or set clean")
+            }
+            Self::PasswordWithoutUserName => {
+                f.write_str("MQTT 3.1.1 has no password without a user name; set a user name")
+            }
+            Self::InFlightZero => f.write_str("the number of messages in flight is 0; use at least 1"),
+            Self::QueuedMinZero => f.write_str(
+                "a lazy bridge connects at 0 waiting messages; use at least 1, or start automatically",
+            ),
+            Self::NotificationTopicInvalid { topic } => {
+                write!(f, "{topic:?} is not a Topic Name; use a topic without wildcards for notifications")
+            }
+            Self::Topic(error) => error.fmt(f),
+            Self::Echo { out, into } => write!(
+                f,
+                "messages of topic entry {out} come back through entry {into}, because the remote broker does not know \
+                 that this client is a bridge; use MQTT 5.0 or try_private, or change the topics"
+            ),
+            Self::NameChanged => {
+                f.write_str("the name of a bridge cannot change; remove the bridge and add another")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl Fn(&mut Settings)) -> Option<SettingsError> {
+        let mut settings = Settings::new("b", "remote:1883");
+        settings.topics = vec![Topic::new("a/#", Direction::Both, QoS::AtLeastOnce)];
+        change(&mut settings);
+        settings.check().err()
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        assert_eq!(check(|_| ()), None);
+        assert_eq!(check(|s| s.name = "a/b".into()), Some(SettingsError::NameInvalid { name: "a/b".into() }));
+        assert_eq!(check(|s| s.addresses.clear()), Some(SettingsError::NoAddress));
+        assert_eq!(check(|s| s.version = Version::V3_1), Some(SettingsError::VersionNotSupported));
+        assert_eq!(check(|s| s.client_id.clear()), Some(SettingsError::ClientIdMissing));
+        assert_eq!(check(|s| s.in_flight = 0), Some(SettingsError::InFlightZero));
+        let topic = "a/+".to_owned();
+        assert_eq!(
+            check(|s| s.notifications.local = Some("a/+".into())),
+            Some(SettingsError::NotificationTopicInvalid { topic })
+        );
+    }
+
+    #[test]
+    fn both_directions_need_a_remote_broker_that_excludes_own_messages() {
+        let old = |s: &mut Settings| (s.version, s.try_private) = (Version::V3_1_1, false);
+        assert_eq!(check(old), Some(SettingsError::Echo { out: 0, into: 0 }));
+        assert_eq!(check(|s| s.version = Version::V3_1_1), None);
+        let allowed = |s: &mut Settings| {
+            old(s);
+            s.allow_echo = true;
+        };
+        assert_eq!(check(allowed), None);
+    }
+}
