@@ -41,7 +41,7 @@ impl Fanout {
     /// Returns the fanout of the operation with this id; `None` when only the node itself can be asked.
     pub fn of(operation: &str) -> Option<Self> {
         Some(match operation {
-            "nodes" | "list_clients" | "list_subscriptions" => Self::Pages,
+            "nodes" | "bridges" | "list_clients" | "list_subscriptions" => Self::Pages,
             "get_client"
             | "get_client_queue"
             | "list_client_subscriptions"

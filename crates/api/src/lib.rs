@@ -10,6 +10,7 @@ mod alarms;
 mod ask;
 mod assets;
 mod audit;
+mod bridges;
 mod catch_panic;
 mod change_queue;
 mod changes;
@@ -44,6 +45,7 @@ mod timestamp;
 mod tls;
 mod turns;
 
+pub use bridges::{BridgeView, Bridges};
 pub use cluster::{
     AnswerCallback, Cluster, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView,
     NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, ShardView, ShardsView,

@@ -14,6 +14,7 @@ use broker::admin::Admin;
 use tls::Expiry;
 
 use crate::audit::Audit;
+use crate::bridges::Bridges;
 use crate::change_queue::ChangeQueue;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
@@ -42,6 +43,7 @@ pub struct Parts {
     pub storage: Option<Arc<dyn Storage>>,
     /// `None`: the node belongs to no cluster.
     pub cluster: Option<Arc<dyn Cluster>>,
+    pub bridges: Arc<dyn Bridges>,
 }
 
 /// Facts that do not change while the node runs.
@@ -83,6 +85,7 @@ pub struct Shared {
     pub storage: Option<Arc<dyn Storage>>,
     /// `None`: the node belongs to no cluster.
     pub cluster: Option<Arc<dyn Cluster>>,
+    pub bridges: Arc<dyn Bridges>,
     pub settings: HttpSettings,
     /// Address of the HTTP server.
     pub address: SocketAddr,
@@ -126,7 +129,8 @@ impl State {
         operations: Operations,
         audit: Audit,
     ) -> Self {
-        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage, cluster } = parts;
+        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage, cluster, bridges } =
+            parts;
         Self(Arc::new(Shared {
             admin,
             guard,
@@ -138,6 +142,7 @@ impl State {
             node,
             storage,
             cluster,
+            bridges,
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,

@@ -37,6 +37,8 @@ pub struct ConnectOptions {
     pub receive_maximum: u16,
     /// Maximum size of a packet from the server, in bytes.
     pub packet_size_max: u32,
+    /// User Properties of CONNECT, in MQTT 5.0.
+    pub user_properties: Vec<(String, String)>,
     pub will: Option<WillMessage>,
 }
 
@@ -115,11 +117,14 @@ impl Client {
     /// # Errors
     /// No packet can hold the options: a string is too long or has U+0000.
     pub fn new(now: Time, options: &ConnectOptions) -> Result<Self, CloseReason> {
-        let properties = PropertiesBuf::from_iter([
+        let mut properties = PropertiesBuf::from_iter([
             Property::SessionExpiryInterval(options.session_expiry),
             Property::ReceiveMaximum(options.receive_maximum.max(1)),
             Property::MaximumPacketSize(options.packet_size_max.max(1)),
         ]);
+        for (name, value) in &options.user_properties {
+            properties.push(Property::UserProperty(name, value));
+        }
         let connect = Connect {
             version: options.version,
             bridge: options.private,

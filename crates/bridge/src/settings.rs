@@ -53,6 +53,8 @@ pub struct Settings {
     /// Number of bytes that may wait for one side before the bridge stops reading the other side. One packet may
     /// exceed it.
     pub outgoing_max: usize,
+    /// User Properties of each CONNECT to this broker.
+    pub local_properties: Vec<(String, String)>,
 }
 
 /// Choice of the next address.
@@ -226,6 +228,7 @@ impl Settings {
             hops_max: 8,
             packet_size_max: 1 << 20,
             outgoing_max: 1 << 20,
+            local_properties: Vec::new(),
         }
     }
 

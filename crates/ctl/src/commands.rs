@@ -5,6 +5,7 @@ use crate::failure::Failure;
 
 pub mod audit;
 pub mod ban;
+pub mod bridges;
 pub mod client;
 pub mod clients;
 pub mod cluster;

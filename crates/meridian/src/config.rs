@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use api::settings::HttpSettings;
 use auth::settings::{Auth, HttpAclSettings, HttpAuthSettings, Jwt, Protection};
+use bridges::BridgeSettings;
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
@@ -36,6 +37,7 @@ pub struct Config {
     pub protection: Protection,
     pub broker: BrokerSettings,
     pub cluster: ClusterSettings,
+    pub bridges: Vec<BridgeSettings>,
 }
 
 section! {
@@ -145,6 +147,7 @@ impl Tree for Config {
             protection,
             broker,
             cluster,
+            bridges: _,
         } = self;
         let BrokerSettings {
             mqtt,
@@ -167,7 +170,7 @@ impl Tree for Config {
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
-        vec![&mut self.edge.listeners, &mut self.broker.durability]
+        vec![&mut self.edge.listeners, &mut self.broker.durability, &mut self.bridges]
     }
 }
 

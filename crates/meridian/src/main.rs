@@ -10,6 +10,7 @@ use clap::Parser as _;
 
 mod acl_command;
 mod bench_command;
+mod bridge_views;
 mod cli;
 mod client;
 mod cluster;

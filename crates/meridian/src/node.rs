@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use api::{ListenerFacts, NodeFacts};
 use auth::Guard;
+use bridges::Bridges;
 use broker::admin::Admin;
 use broker::peers::Peers;
 
 use crate::cli::VERSION;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, is_clustered};
 use crate::config::Config;
 use crate::expiry::TlsFiles;
 use crate::running::Handles;
@@ -73,6 +74,16 @@ impl Node {
             listeners: listeners.collect(),
             expiries: Box::new(move || files.expiries()),
         }
+    }
+
+    /// Starts the bridges of the configuration.
+    ///
+    /// # Errors
+    /// The setting that is wrong, with advice.
+    pub fn start_bridges(&self, config: &Config, name: &str) -> Result<Bridges, String> {
+        let own_id = if is_clustered(config) { &config.cluster.id } else { name };
+        let started = Bridges::start(&config.bridges, own_id, &self.0.door(), &self.admin());
+        started.map_err(|(name, problem)| format!("bridge \"{name}\": {problem}"))
     }
 
     /// Begins to disconnect all clients, within about this time, and accepts no others. Everything else goes on.

@@ -24,7 +24,7 @@ pub fn open_to_others(config: &Config) -> Vec<String> {
 
 /// Secret files, with the settings that name them.
 fn of(config: &Config) -> Vec<(String, &Path)> {
-    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, .. } = config;
+    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, .. } = config;
     let named = [
         ("cluster.secret_file", &cluster.secret_file),
         ("cluster.tls_key", &cluster.tls_key),
@@ -39,7 +39,12 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
     let of_listeners = edge.listeners.iter().enumerate().filter_map(|(place, listener)| {
         Some((format!("listener.{place}.tls_key"), listener.tls_key.as_deref()?))
     });
-    named.chain(of_listeners).collect()
+    let of_bridges = bridges.iter().enumerate().flat_map(|(place, bridge)| {
+        let files = [("tls_key", &bridge.tls_key), ("password_file", &bridge.password_file)];
+        files.map(|(name, path)| (format!("bridge.{place}.{name}"), path.as_deref()))
+    });
+    let of_bridges = of_bridges.filter_map(|(name, path)| Some((name, path?)));
+    named.chain(of_listeners).chain(of_bridges).collect()
 }
 
 fn is_open(path: &Path) -> bool {

@@ -10,6 +10,7 @@ use broker::settings::Durability;
 use configstore::{ConfigStore, LocalStore, Position, ReplicatedStore};
 use settings::{Layers, Loaded};
 
+use crate::bridge_views::BridgeViews;
 use crate::cli::VERSION;
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
@@ -220,6 +221,7 @@ fn serve(
     let segments = store.as_ref().map_or(0, Store::segments);
     let node = Node::start(&config, guard.clone(), broker_store, peers, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
+    let bridges = Arc::new(node.start_bridges(&config, name)?);
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
@@ -242,6 +244,7 @@ fn serve(
                 node: node.facts(&config, name, files.clone()),
                 storage: store.as_ref().map(Store::operator),
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
+                bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
@@ -301,6 +304,7 @@ fn serve(
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
+    bridges.stop();
     let (mut is_stuck, mut left) = (false, Ok(()));
     match cluster {
         // Its shards need it until other cores have them.

@@ -30,6 +30,7 @@ macro_rules! merged {
             .merge(stats::$routes())
             .merge(storage::$routes())
             .merge(cluster::$routes())
+            .merge(bridges::$routes())
             .merge(metrics::$routes())
             .merge(top::$routes())
             .merge(clients::$routes())
@@ -56,6 +57,7 @@ macro_rules! merged {
 mod alarms;
 mod audit;
 mod bans;
+mod bridges;
 pub(crate) mod clients;
 mod cluster;
 mod config;

@@ -17,6 +17,7 @@ fn options(version: Version) -> ConnectOptions {
         keep_alive: 10,
         receive_maximum: 5,
         packet_size_max: 1000,
+        user_properties: Vec::new(),
         will: None,
     }
 }

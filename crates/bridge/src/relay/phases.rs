@@ -151,6 +151,7 @@ impl Relay {
             keep_alive: 0,
             receive_maximum,
             packet_size_max: self.settings.packet_size_max,
+            user_properties: self.settings.local_properties.clone(),
             will: topic.map(|topic| will(topic, WillForm::PREFERRED)),
         }
     }
@@ -168,6 +169,7 @@ impl Relay {
             keep_alive: settings.keep_alive,
             receive_maximum: settings.in_flight.min(self.local_receive_maximum),
             packet_size_max: settings.packet_size_max,
+            user_properties: Vec::new(),
             will: settings.notifications.remote.as_ref().map(|topic| will(topic, self.will)),
         }
     }

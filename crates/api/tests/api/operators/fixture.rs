@@ -125,6 +125,7 @@ impl Fixture {
             node: facts,
             storage: None,
             cluster: None,
+            bridges: Arc::new(()),
         });
         let server = server.unwrap();
         server.readiness().ready();

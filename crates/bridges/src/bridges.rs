@@ -1,0 +1,205 @@
+//! All bridges of a node, and the thread that starts and stops them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bridge::{Counters, Existing, Relay};
+use broker::admin::{Admin, ClientDetail};
+use edge::Door;
+use mio::{Poll, Waker};
+
+use crate::driver::{Command, Driver, WAKER};
+use crate::settings::{BridgeProblem, BridgeSettings};
+
+/// Time between two looks at what each bridge has to do.
+const LOOK: Duration = Duration::from_millis(500);
+/// Maximum time for the messages in flight of a bridge that moves to another node, or whose node stops.
+const STOP_MAX: Duration = Duration::from_secs(2);
+
+/// State of a bridge, as its thread said last.
+#[derive(Clone, Debug, Default)]
+pub struct BridgeView {
+    pub name: String,
+    pub is_enabled: bool,
+    /// Client Identifier of the session in which messages wait.
+    pub session: String,
+    pub state: String,
+    /// Seconds since it is connected.
+    pub connected_s: Option<u64>,
+    pub counters: Counters,
+    /// Messages that wait in the session, if this node leads its shard.
+    pub queued: u64,
+    /// Messages for the other broker that are not complete.
+    pub in_flight_out: u64,
+    /// Messages of the other broker that are not complete.
+    pub in_flight_in: u64,
+    pub last_error: Option<String>,
+}
+
+/// What the thread of a bridge tells others.
+#[derive(Default)]
+pub struct Published {
+    pub state: Mutex<BridgeView>,
+    /// True while this node leads the shard of the session.
+    pub is_here: AtomicBool,
+    pub is_connected: AtomicBool,
+    pub is_idle: AtomicBool,
+    /// Number of messages that wait in the session.
+    pub queued: AtomicU64,
+}
+
+/// The bridges of a node. Dropping it stops them.
+pub struct Bridges {
+    handles: Vec<Arc<Handle>>,
+    /// Dropped at the end, which stops the thread that looks at the bridges.
+    stop: Mutex<Option<Sender<()>>>,
+}
+
+struct Handle {
+    name: String,
+    client_id: String,
+    is_enabled: bool,
+    commands: Mutex<Sender<Command>>,
+    waker: Waker,
+    published: Arc<Published>,
+}
+
+impl Handle {
+    fn view(&self) -> BridgeView {
+        let published = sync::lock(&self.published.state).clone();
+        BridgeView {
+            name: self.name.clone(),
+            is_enabled: self.is_enabled,
+            session: self.client_id.clone(),
+            queued: self.published.queued.load(Ordering::Relaxed),
+            ..published
+        }
+    }
+
+    fn command(&self, command: Command) {
+        // The thread of a bridge ends only with the node, or after an error that it has logged.
+        let _ = sync::lock(&self.commands).send(command);
+        let _ = self.waker.wake();
+    }
+}
+
+impl Bridges {
+    /// Reads the files of the bridges, and starts their threads. `own_id` names this node, or its cluster, in the hops of
+    /// messages.
+    ///
+    /// # Errors
+    /// The name of a bridge, and what is wrong with it.
+    pub fn start(
+        settings: &[BridgeSettings],
+        own_id: &str,
+        door: &Door,
+        admin: &Admin,
+    ) -> Result<Self, (String, BridgeProblem)> {
+        let mut handles = Vec::new();
+        for settings in settings {
+            let handle = start(settings, own_id, door).map_err(|problem| (settings.name.clone(), problem))?;
+            handles.push(Arc::new(handle));
+        }
+        let stop = match handles.is_empty() {
+            true => None,
+            false => Some(look_after(handles.clone(), admin.clone()).map_err(|why| (String::new(), why))?),
+        };
+        Ok(Self { handles, stop: Mutex::new(stop) })
+    }
+
+    /// Bridges whose sessions are in shards that this node leads, in the order of the configuration.
+    pub fn views(&self) -> Vec<BridgeView> {
+        let here = self.handles.iter().filter(|handle| handle.published.is_here.load(Ordering::Relaxed));
+        here.map(|handle| handle.view()).collect()
+    }
+
+    /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
+    pub fn stop(&self) {
+        drop(sync::lock(&self.stop).take());
+        self.handles.iter().for_each(|handle| handle.command(Command::Stop(STOP_MAX)));
+        let deadline = Instant::now() + STOP_MAX;
+        let is_connected = |handle: &Arc<Handle>| handle.published.is_connected.load(Ordering::Relaxed);
+        while self.handles.iter().any(is_connected) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle, BridgeProblem> {
+    settings.check()?;
+    let failed = |why: &dyn std::fmt::Display| BridgeProblem { setting: "name", why: why.to_string() };
+    let relay = settings.relay(settings.password()?);
+    let client_id = relay.local_client_id();
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| failed(&error))?;
+    let relay = Relay::new(relay, own_id, Existing::default(), u64::from_le_bytes(seed))
+        .map_err(|error| failed(&error))?;
+    let poll = Poll::new().map_err(|error| failed(&error))?;
+    let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
+    // tidy: allow(unbounded-channel): two commands a second at most, and the thread takes all of them at once.
+    let (commands, received) = channel();
+    let published = Arc::new(Published::default());
+    let driver = Driver {
+        relay,
+        poll,
+        door: door.clone(),
+        tls: settings.tls()?,
+        server_name: settings.tls_server_name.clone(),
+        commands: received,
+        published: published.clone(),
+        clock: Instant::now(),
+        local: None,
+        remote: None,
+        readable: [false; 2],
+    };
+    critical::spawn(format!("bridge-{}", settings.name), move || driver.run())
+        .map_err(|error| failed(&error))?;
+    let commands = Mutex::new(commands);
+    let (name, is_enabled) = (settings.name.clone(), settings.enabled);
+    Ok(Handle { name, client_id, is_enabled, commands, waker, published })
+}
+
+/// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
+fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<Sender<()>, BridgeProblem> {
+    let (stop, stopped) = channel::<()>();
+    let run = move || {
+        let mut runs = vec![false; handles.len()];
+        loop {
+            for (handle, runs) in handles.iter().zip(&mut runs) {
+                let is_here = admin.leads_shard_of(&handle.client_id);
+                handle.published.is_here.store(is_here, Ordering::Relaxed);
+                let wanted = handle.is_enabled && is_here;
+                if wanted != *runs {
+                    *runs = wanted;
+                    handle.command(if wanted { Command::Start } else { Command::Stop(STOP_MAX) });
+                }
+                match is_here {
+                    true => ask_queued(handle, &admin),
+                    false => handle.published.queued.store(0, Ordering::Relaxed),
+                }
+            }
+            match stopped.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    };
+    critical::spawn("bridges", run)
+        .map_err(|error| BridgeProblem { setting: "name", why: error.to_string() })?;
+    Ok(stop)
+}
+
+/// Asks how many messages wait in the session of a bridge.
+fn ask_queued(handle: &Arc<Handle>, admin: &Admin) {
+    let of = handle.clone();
+    let answered = move |detail: Option<Box<ClientDetail>>| {
+        let Some(session) = detail.and_then(|detail| detail.session) else { return };
+        of.published.queued.store(session.queued_messages as u64, Ordering::Relaxed);
+        if of.published.is_idle.load(Ordering::Relaxed) {
+            of.command(Command::Queued(session.queued_messages as u64));
+        }
+    };
+    admin.client(&handle.client_id, Box::new(answered));
+}

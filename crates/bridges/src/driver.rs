@@ -1,0 +1,289 @@
+//! The thread of one bridge: it moves bytes between the relay and two sockets.
+
+use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use bridge::{ConnectionId, Input, Output, Relay, Side, State, Time};
+use edge::Door;
+use mio::{Events, Interest, Poll, Token};
+use rustls::ClientConfig;
+
+use crate::bridges::{BridgeView, Published};
+use crate::remote::Remote;
+
+const LOCAL: Token = Token(0);
+const REMOTE: Token = Token(1);
+pub const WAKER: Token = Token(2);
+/// Maximum time until the view of the bridge is renewed.
+const VIEW: Duration = Duration::from_millis(500);
+/// Size of a read.
+const READ: usize = 64 << 10;
+/// Maximum number of reads of one side before the other side has its turn.
+const READS_AT_ONCE: usize = 8;
+
+/// Request to the thread.
+#[derive(Debug)]
+pub enum Command {
+    /// Run while this node leads the shard of the session.
+    Start,
+    /// Complete what is in flight, for at most this time, and close the connections.
+    Stop(Duration),
+    /// Number of messages that wait in the session.
+    Queued(u64),
+}
+
+/// A bridge with its sockets.
+pub struct Driver {
+    pub relay: Relay,
+    pub poll: Poll,
+    pub door: Door,
+    pub tls: Option<Arc<ClientConfig>>,
+    pub server_name: Option<String>,
+    pub commands: Receiver<Command>,
+    pub published: Arc<Published>,
+    pub clock: Instant,
+    pub local: Option<(ConnectionId, mio::net::UnixStream)>,
+    pub remote: Option<(ConnectionId, Remote)>,
+    /// Sides that may have something to read.
+    pub readable: [bool; 2],
+}
+
+impl Driver {
+    /// Runs until the node drops the sender of the commands.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(16);
+        loop {
+            if !self.take_commands() {
+                return;
+            }
+            // What one step sends may allow the next one.
+            while self.obey() | self.write() | self.read() {}
+            self.publish();
+            let now = self.now();
+            let due = self.relay.poll_timeout().map_or(VIEW, |due| due.since(now)).min(VIEW);
+            if let Err(error) = self.poll.poll(&mut events, Some(due))
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "bridge: the sockets cannot be polled; the bridge ends");
+                return;
+            }
+            for event in &events {
+                match event.token() {
+                    LOCAL => self.readable[0] = true,
+                    REMOTE => self.readable[1] = true,
+                    _ => {}
+                }
+            }
+            let now = self.now();
+            if self.relay.poll_timeout().is_some_and(|due| due <= now) {
+                self.handle(Input::Timeout);
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.clock.elapsed().as_micros() as u64)
+    }
+
+    fn handle(&mut self, input: Input<'_>) {
+        if let Err(error) = self.relay.handle(self.now(), input) {
+            tracing::error!(%error, bridge = self.relay.settings().name, "bridge: settings are refused");
+        }
+    }
+
+    /// Returns false when the node ends.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Start) => self.handle(Input::Start),
+                Ok(Command::Stop(within)) => self.handle(Input::Stop { within }),
+                Ok(Command::Queued(count)) => self.handle(Input::Queued(count)),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// Opens and closes connections. Returns whether the relay has had a request.
+    fn obey(&mut self) -> bool {
+        let mut has_obeyed = false;
+        while let Some(output) = self.relay.poll_output() {
+            has_obeyed = true;
+            match output {
+                Output::Open { connection, address: None } => self.open_local(connection),
+                Output::Open { connection, address: Some(address) } => self.open_remote(connection, &address),
+                Output::Close { connection, rest } => self.close(connection, &rest),
+                Output::StateChanged => self.log_state(),
+            }
+        }
+        has_obeyed
+    }
+
+    fn open_local(&mut self, connection: ConnectionId) {
+        let opened = self.door.open().and_then(|stream| {
+            stream.set_nonblocking(true)?;
+            let mut stream = mio::net::UnixStream::from_std(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            self.poll.registry().register(&mut stream, LOCAL, interest)?;
+            Ok(stream)
+        });
+        match opened {
+            Ok(stream) => {
+                self.local = Some((connection, stream));
+                self.handle(Input::Opened(connection));
+            }
+            Err(error) => self.handle(Input::Failed(connection, error.to_string())),
+        }
+    }
+
+    fn open_remote(&mut self, connection: ConnectionId, address: &str) {
+        let tls = self.tls.as_ref().map(|config| (config, self.server_name.as_deref()));
+        let opened = Remote::open(address, tls).and_then(|mut remote| {
+            remote.register(self.poll.registry(), REMOTE).map_err(|error| error.to_string())?;
+            Ok(remote)
+        });
+        match opened {
+            Ok(remote) => {
+                self.remote = Some((connection, remote));
+                self.handle(Input::Opened(connection));
+            }
+            Err(why) => self.handle(Input::Failed(connection, why)),
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId, rest: &[u8]) {
+        match connection.side {
+            Side::Local => {
+                if let Some((_, mut stream)) = self.local.take_if(|(id, _)| *id == connection) {
+                    // A DISCONNECT that does not fit into the socket is not worth a wait.
+                    let _ = stream.write(rest);
+                }
+            }
+            Side::Remote => {
+                if let Some((_, mut remote)) = self.remote.take_if(|(id, _)| *id == connection) {
+                    // The same.
+                    let _ = remote.write(rest);
+                    remote.close();
+                }
+            }
+        }
+    }
+
+    /// Writes what the relay has for each side. Returns whether anything was written.
+    fn write(&mut self) -> bool {
+        let mut has_written = false;
+        for side in Side::ALL {
+            let Some(connection) = self.relay.connection(side) else { continue };
+            let bytes = self.relay.outgoing(side);
+            let written = match side {
+                Side::Local => match &mut self.local {
+                    Some((id, stream)) if *id == connection && !bytes.is_empty() => match stream.write(bytes)
+                    {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                        written => written.map_err(|error| error.to_string()),
+                    },
+                    _ => continue,
+                },
+                Side::Remote => match &mut self.remote {
+                    Some((id, remote)) if *id == connection && (!bytes.is_empty() || remote.has_unsent()) => {
+                        remote.write(bytes).map_err(|error| remote.explain(&error))
+                    }
+                    _ => continue,
+                },
+            };
+            match written {
+                Ok(0) => {}
+                Ok(count) => {
+                    has_written = true;
+                    self.handle(Input::Sent(connection, count));
+                }
+                Err(why) => self.lost(connection, why),
+            }
+        }
+        has_written
+    }
+
+    /// Reads from the sides that the relay can handle. Returns whether anything was read.
+    fn read(&mut self) -> bool {
+        let mut has_read = false;
+        let mut buffer = [0; READ];
+        for (at, side) in Side::ALL.into_iter().enumerate() {
+            for _ in 0..READS_AT_ONCE {
+                if !self.readable[at] || !self.relay.wants_read(side) {
+                    break;
+                }
+                let Some(connection) = self.relay.connection(side) else { break };
+                let read = match side {
+                    Side::Local => match &mut self.local {
+                        Some((id, stream)) if *id == connection => stream.read(&mut buffer),
+                        _ => break,
+                    },
+                    Side::Remote => match &mut self.remote {
+                        Some((id, remote)) if *id == connection => remote.read(&mut buffer),
+                        _ => break,
+                    },
+                };
+                match read {
+                    Ok(0) => {
+                        self.lost(connection, "the broker closed the connection".to_owned());
+                        has_read = true;
+                    }
+                    Ok(count) => {
+                        has_read = true;
+                        self.handle(Input::Received(connection, &buffer[..count]));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable[at] = false,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        let why = match &self.remote {
+                            Some((_, remote)) if side == Side::Remote => remote.explain(&error),
+                            _ => error.to_string(),
+                        };
+                        self.lost(connection, why);
+                        has_read = true;
+                    }
+                }
+            }
+        }
+        has_read
+    }
+
+    fn lost(&mut self, connection: ConnectionId, why: String) {
+        match connection.side {
+            Side::Local => drop(self.local.take_if(|(id, _)| *id == connection)),
+            Side::Remote => drop(self.remote.take_if(|(id, _)| *id == connection)),
+        }
+        self.handle(Input::Closed(connection, why));
+    }
+
+    fn log_state(&self) {
+        let name = &*self.relay.settings().name;
+        match self.relay.state() {
+            State::Connected { address, .. } => tracing::info!(bridge = name, address, "bridge: connected"),
+            State::Waiting { reason, .. } => tracing::warn!(bridge = name, reason, "bridge: not connected"),
+            State::Stopped { reason } => tracing::info!(bridge = name, reason, "bridge: stopped"),
+            state => tracing::debug!(bridge = name, %state, "bridge"),
+        }
+    }
+
+    fn publish(&self) {
+        let state = self.relay.state();
+        self.published.is_connected.store(matches!(state, State::Connected { .. }), Ordering::Relaxed);
+        self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
+        *sync::lock(&self.published.state) = BridgeView {
+            state: state.to_string(),
+            connected_s: match state {
+                State::Connected { since, .. } => Some(self.now().since(since).as_secs()),
+                _ => None,
+            },
+            counters: self.relay.counters().clone(),
+            in_flight_out: self.relay.in_flight(Side::Local) as u64,
+            in_flight_in: self.relay.in_flight(Side::Remote) as u64,
+            last_error: self.relay.last_error().map(str::to_owned),
+            ..BridgeView::default()
+        };
+    }
+}

@@ -1,0 +1,139 @@
+//! A connection to the other broker: TCP, with TLS if it is configured. It never blocks, except while it is opened.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::{Interest, Registry, Token};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+
+/// Maximum time to open a connection to one address.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+/// Maximum number of addresses of a name that are tried.
+const ADDRESSES_MAX: usize = 4;
+/// Maximum number of bytes that wait in TLS.
+const TLS_BUFFER: usize = 64 << 10;
+
+/// A connection to the other broker.
+pub struct Remote {
+    stream: mio::net::TcpStream,
+    tls: Option<Box<ClientConnection>>,
+    host: String,
+}
+
+impl Remote {
+    /// Opens a connection. Blocks for some seconds at most.
+    ///
+    /// # Errors
+    /// The reason why there is no connection.
+    pub fn open(address: &str, tls: Option<(&Arc<ClientConfig>, Option<&str>)>) -> Result<Self, String> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let addresses = address.to_socket_addrs().map_err(|error| format!("{address}: {error}"))?;
+        let mut last = format!("{address}: the name has no address");
+        for one in addresses.take(ADDRESSES_MAX) {
+            let stream = TcpStream::connect_timeout(&one, OPEN_MAX)
+                .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
+                .and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
+            match stream {
+                Ok(stream) => {
+                    let stream = mio::net::TcpStream::from_std(stream);
+                    let Some((config, name)) = tls else { return Ok(Self { stream, tls: None, host }) };
+                    let host = name.map_or(host, str::to_owned);
+                    let name = ServerName::try_from(host.clone())
+                        .map_err(|_| format!("`{host}` is no host name for TLS"))?;
+                    let mut tls = ClientConnection::new(config.clone(), name)
+                        .map_err(|error| tls::explain(&error, &host))?;
+                    tls.set_buffer_limit(Some(TLS_BUFFER));
+                    return Ok(Self { stream, tls: Some(Box::new(tls)), host });
+                }
+                Err(error) => last = format!("{one}: {error}"),
+            }
+        }
+        Err(last)
+    }
+
+    /// Begins to poll the connection.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// Reads what has arrived into `buffer`; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there; the others end the connection.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return self.stream.read(buffer) };
+        loop {
+            match tls.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if tls.read_tls(&mut self.stream)? == 0 {
+                return Ok(0);
+            }
+            let processed = tls.process_new_packets();
+            // An alert that names the reason, or an answer of the handshake.
+            flush(tls, &mut self.stream)?;
+            processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        }
+    }
+
+    /// Writes some of the bytes, and returns how many. 0 when nothing can be written now.
+    ///
+    /// # Errors
+    /// Those that end the connection.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else {
+            if bytes.is_empty() {
+                return Ok(0);
+            }
+            return match self.stream.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                done => done,
+            };
+        };
+        flush(tls, &mut self.stream)?;
+        let taken = if bytes.is_empty() { 0 } else { tls.writer().write(bytes)? };
+        flush(tls, &mut self.stream)?;
+        Ok(taken)
+    }
+
+    /// Returns whether bytes wait below the last ones that were written.
+    pub fn has_unsent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
+    /// Announces the end of the connection.
+    pub fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // The connection ends in any case.
+            let _ = flush(tls, &mut self.stream);
+        }
+        // The same.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Text for an error of this connection.
+    pub fn explain(&self, error: &io::Error) -> String {
+        tls::explain_io(error, &self.host).unwrap_or_else(|| error.to_string())
+    }
+}
+
+/// Writes what TLS has, as far as the socket takes it.
+fn flush(tls: &mut ClientConnection, stream: &mut mio::net::TcpStream) -> io::Result<()> {
+    while tls.wants_write() {
+        match tls.write_tls(stream) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Settings of bridges: `[[bridge]]`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridge::{AddressOrder, Backoff, Notifications, Start};
+use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
+use broker::settings::QueueFull;
+use mqtt::Version;
+use rustls::ClientConfig;
+use settings::{ByteSize, HostPorts, choices, section};
+use tls::{ClientTls, Trust};
+
+use crate::topics::Topics;
+
+section! {
+    /// Bridge to another MQTT broker. Messages wait in a durable session of this node or cluster until the other broker
+    /// has them. In a cluster give all nodes the same bridges: each runs on one of them.
+    [bridge]
+    pub struct BridgeSettings {
+        /// Name of the bridge. It belongs to the session in which messages wait.
+        pub name: String = "", at start;
+        /// Run the bridge. Messages wait for a bridge that has run before, too, while it does not run.
+        pub enabled: bool = "true", at start;
+        /// Addresses of the other broker, separated by commas. All of them must reach the same broker or cluster.
+        pub address: Option<HostPorts> = "", at start;
+        /// Order in which several addresses are used.
+        pub address_order: AddressChoice = "ordered", at start;
+        /// Topics that the bridge carries, a line for each: `PATTERN [out|in|both [QOS [LOCAL-PREFIX REMOTE-PREFIX]]]`.
+        /// Without a direction it is `out`, without a QoS 0. `""` is an empty prefix.
+        pub topics: Topics = "", at start;
+        /// MQTT version towards the other broker.
+        pub version: BridgeVersion = "5.0", at start;
+        /// Client Identifier at the other broker, which must be used by no other client there. Empty: the name of the
+        /// bridge.
+        pub client_id: String = "", at start;
+        /// User name at the other broker.
+        pub username: Option<String> = "", at start;
+        /// File with the password at the other broker.
+        pub password_file: Option<PathBuf> = "", at start;
+        /// `true`: the other broker keeps no session of the bridge. What is in flight when a connection is lost may then
+        /// be lost or come twice.
+        pub clean: bool = "false", at start;
+        /// Keep Alive towards the other broker; 0 turns it off.
+        pub keep_alive: Duration = "60s" in "0s..=65535s", at start;
+        /// Maximum number of unacknowledged messages in each direction.
+        pub in_flight: u16 = "256" in "1..", at start;
+        /// Moment at which the bridge connects.
+        pub start: StartChoice = "automatic", at start;
+        /// Time without messages after which a lazy bridge disconnects.
+        pub lazy_idle: Duration = "1m" in "1s..=1d", at start;
+        /// Number of waiting messages at which a lazy bridge connects.
+        pub lazy_messages: u32 = "1" in "1..", at start;
+        /// Tell brokers of MQTT 3.1.1 that this client is a bridge. They do not send its own messages back to it then.
+        pub try_private: bool = "true", at start;
+        /// Topic at the other broker on which the bridge publishes `1` while it is connected, and `0` otherwise,
+        /// retained.
+        pub state_topic_remote: Option<String> = "", at start;
+        /// Topic at this broker on which the bridge publishes `1` while it is connected, and `0` otherwise, retained.
+        pub state_topic_local: Option<String> = "", at start;
+        /// Pause after the first failed connection. It doubles with each further one.
+        pub backoff_min: Duration = "1s" in "100ms..=1h", at start;
+        /// Longest pause between two attempts to connect.
+        pub backoff_max: Duration = "1m" in "100ms..=1d", at start;
+        /// Maximum number of bridges that a message passes, between brokers of MQTT 5.0 that count them.
+        pub hops_max: u16 = "8" in "1..=64", at start;
+        /// Maximum size of a packet.
+        pub packet_size_max: ByteSize = "1MiB" in "1KiB..=256MiB", at start;
+        /// Maximum number of messages that wait for the other broker. Each takes about 100 bytes of memory on each node
+        /// that has a replica of the session; its payload is on disk.
+        pub queue_messages_max: u32 = "1000000" in "1..", at start;
+        /// Maximum number of bytes that wait for the other broker.
+        pub queue_bytes_max: ByteSize = "1GiB" in "1KiB..", at start;
+        /// Maximum time that a message waits; 0 is until it expires.
+        pub queue_age_max: Duration = "0s", at start;
+        /// Message that is dropped when the queue is full.
+        pub queue_full: QueueFull = "drop_oldest", at start;
+        /// Connect with TLS.
+        pub tls: bool = "false", at start;
+        /// Authorities (PEM) that verify the certificate of the other broker. Unset: those of the system.
+        pub tls_ca: Option<PathBuf> = "", at start;
+        /// Certificate chain (PEM) of the bridge.
+        pub tls_certificate: Option<PathBuf> = "", at start;
+        /// Private key (PEM) of `tls_certificate`.
+        pub tls_key: Option<PathBuf> = "", at start;
+        /// Host name that the certificate of the other broker must have. Unset: that of its address.
+        pub tls_server_name: Option<String> = "", at start;
+    }
+}
+
+choices! {
+    /// MQTT version of a bridge.
+    pub enum BridgeVersion {
+        /// MQTT 5.0.
+        V5 = "5.0",
+        /// MQTT 3.1.1.
+        V311 = "3.1.1",
+    }
+}
+
+choices! {
+    /// Order in which the addresses of a bridge are used.
+    pub enum AddressChoice {
+        /// The next address after a failure, and the first one again after a stable connection.
+        Ordered = "ordered",
+        /// The next address for each connection.
+        RoundRobin = "round_robin",
+    }
+}
+
+choices! {
+    /// Moment at which a bridge connects.
+    pub enum StartChoice {
+        /// The bridge is always connected.
+        Automatic = "automatic",
+        /// The bridge connects while messages wait.
+        Lazy = "lazy",
+        /// The bridge connects once, and stops when that connection ends.
+        Once = "once",
+    }
+}
+
+/// Reason why a bridge cannot run as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgeProblem {
+    /// Name of the setting, without its section.
+    pub setting: &'static str,
+    pub why: String,
+}
+
+impl fmt::Display for BridgeProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.why)
+    }
+}
+
+impl std::error::Error for BridgeProblem {}
+
+fn problem(setting: &'static str, why: impl fmt::Display) -> BridgeProblem {
+    BridgeProblem { setting, why: why.to_string() }
+}
+
+impl BridgeSettings {
+    /// Checks what can be checked without files.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn check(&self) -> Result<(), BridgeProblem> {
+        if self.address.is_none() {
+            return Err(problem("address", "the other broker has no address; write HOST:PORT"));
+        }
+        if self.topics.is_empty() {
+            return Err(problem(
+                "topics",
+                "the bridge carries no topic; write a line such as sensors/# out 1",
+            ));
+        }
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            return Err(problem("tls_key", "tls_certificate and tls_key belong together; set both or none"));
+        }
+        if !self.tls && (self.tls_ca.is_some() || self.tls_certificate.is_some()) {
+            return Err(problem("tls", "there are settings of TLS and it is off; set tls = true"));
+        }
+        if self.backoff_min > self.backoff_max {
+            return Err(problem("backoff_min", "it is longer than backoff_max"));
+        }
+        self.relay(None).check().map_err(|error| problem("name", error)).map(drop)
+    }
+
+    /// Reads the password. Only the first line counts.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
+        let Some(path) = &self.password_file else { return Ok(None) };
+        let text = std::fs::read(path)
+            .map_err(|error| problem("password_file", format!("{}: {error}", path.display())))?;
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+    }
+
+    /// Reads the files of TLS; `None` without TLS.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {
+        if !self.tls {
+            return Ok(None);
+        }
+        let trust = self.tls_ca.clone().map_or(Trust::System, Trust::File);
+        let own = self.tls_certificate.clone().zip(self.tls_key.clone());
+        let tls = ClientTls { trust, own, ..ClientTls::default() };
+        tls.config().map(Some).map_err(|error| problem("tls_ca", error))
+    }
+
+    /// Settings of the relay.
+    pub fn relay(&self, password: Option<Vec<u8>>) -> bridge::Settings {
+        let addresses = self.address.iter().flat_map(|addresses| &addresses.0);
+        let mut properties = vec![
+            (QUEUE_MESSAGES_MAX.to_owned(), self.queue_messages_max.to_string()),
+            (QUEUE_BYTES_MAX.to_owned(), self.queue_bytes_max.bytes().to_string()),
+        ];
+        if !self.queue_age_max.is_zero() {
+            properties.push((QUEUE_AGE_MAX_MS.to_owned(), self.queue_age_max.as_millis().to_string()));
+        }
+        if self.queue_full == QueueFull::DropNewest {
+            properties.push((QUEUE_FULL.to_owned(), "drop-newest".to_owned()));
+        }
+        bridge::Settings {
+            addresses: addresses.map(|address| address.as_str().to_owned()).collect(),
+            address_order: match self.address_order {
+                AddressChoice::Ordered => AddressOrder::Ordered,
+                AddressChoice::RoundRobin => AddressOrder::RoundRobin,
+            },
+            version: match self.version {
+                BridgeVersion::V5 => Version::V5,
+                BridgeVersion::V311 => Version::V3_1_1,
+            },
+            client_id: if self.client_id.is_empty() { self.name.clone() } else { self.client_id.clone() },
+            username: self.username.clone(),
+            password,
+            clean: self.clean,
+            keep_alive: self.keep_alive.as_secs() as u16,
+            in_flight: self.in_flight,
+            topics: self.topics.topics().to_vec(),
+            start: match self.start {
+                StartChoice::Automatic => Start::Automatic,
+                StartChoice::Lazy => {
+                    Start::Lazy { idle: self.lazy_idle, queued_min: u64::from(self.lazy_messages) }
+                }
+                StartChoice::Once => Start::Once,
+            },
+            try_private: self.try_private,
+            notifications: Notifications {
+                remote: self.state_topic_remote.clone(),
+                local: self.state_topic_local.clone(),
+            },
+            backoff: Backoff { min: self.backoff_min, max: self.backoff_max, ..Backoff::default() },
+            hops_max: usize::from(self.hops_max),
+            packet_size_max: self.packet_size_max.bytes() as u32,
+            local_properties: properties,
+            ..bridge::Settings::new(&self.name, "")
+        }
+    }
+}
