@@ -18,6 +18,7 @@ import traceback
 
 import checks_access
 import checks_away
+import checks_bridges
 import checks_change
 import checks_clocks
 import checks_cluster
@@ -28,9 +29,9 @@ import checks_top
 import node
 
 # The checks of access come last, because they end open mode.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_away, checks_clocks, checks_limits, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_bridges, checks_away, checks_clocks, checks_limits, checks_access]
 # Checks with nodes of their own that take longest. They begin first, so that all processes end at about the same time.
-LONGEST = ["leaves_once", "changed_everywhere", "full", "no_descriptors", "members", "refused_peers"]
+LONGEST = ["bridge_survives_kills", "leaves_once", "changed_everywhere", "full", "no_descriptors", "members", "refused_peers"]
 
 
 def has_own_nodes(check):

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bridge::{Counters, Existing, Relay};
+use bridge::{Counters, Existing, Relay, State};
 use broker::admin::{Admin, ClientDetail};
 use edge::Door;
 use mio::{Poll, Waker};
@@ -153,6 +153,7 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
         local: None,
         remote: None,
         readable: [false; 2],
+        logged: State::New,
     };
     critical::spawn(format!("bridge-{}", settings.name), move || driver.run())
         .map_err(|error| failed(&error))?;

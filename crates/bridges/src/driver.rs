@@ -49,6 +49,8 @@ pub struct Driver {
     pub remote: Option<(ConnectionId, Remote)>,
     /// Sides that may have something to read.
     pub readable: [bool; 2],
+    /// State that was logged last.
+    pub logged: State,
 }
 
 impl Driver {
@@ -259,9 +261,13 @@ impl Driver {
         self.handle(Input::Closed(connection, why));
     }
 
-    fn log_state(&self) {
+    fn log_state(&mut self) {
         let name = &*self.relay.settings().name;
-        match self.relay.state() {
+        let state = self.relay.state();
+        if std::mem::replace(&mut self.logged, state.clone()) == state {
+            return;
+        }
+        match state {
             State::Connected { address, .. } => tracing::info!(bridge = name, address, "bridge: connected"),
             State::Waiting { reason, .. } => tracing::warn!(bridge = name, reason, "bridge: not connected"),
             State::Stopped { reason } => tracing::info!(bridge = name, reason, "bridge: stopped"),

@@ -12,4 +12,4 @@ mod settings;
 mod topics;
 
 pub use bridges::{BridgeView, Bridges};
-pub use settings::{BridgeProblem, BridgeSettings};
+pub use settings::{BridgeProblem, BridgeSettings, check};

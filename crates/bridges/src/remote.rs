@@ -31,8 +31,8 @@ impl Remote {
     pub fn open(address: &str, tls: Option<(&Arc<ClientConfig>, Option<&str>)>) -> Result<Self, String> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let addresses = address.to_socket_addrs().map_err(|error| format!("{address}: {error}"))?;
-        let mut last = format!("{address}: the name has no address");
+        let addresses = address.to_socket_addrs().map_err(|error| error.to_string())?;
+        let mut last = "the name has no address".to_owned();
         for one in addresses.take(ADDRESSES_MAX) {
             let stream = TcpStream::connect_timeout(&one, OPEN_MAX)
                 .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
@@ -49,6 +49,7 @@ impl Remote {
                     tls.set_buffer_limit(Some(TLS_BUFFER));
                     return Ok(Self { stream, tls: Some(Box::new(tls)), host });
                 }
+                Err(error) if one.to_string() == address => last = error.to_string(),
                 Err(error) => last = format!("{one}: {error}"),
             }
         }

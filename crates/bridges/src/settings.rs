@@ -10,7 +10,7 @@ use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESS
 use broker::settings::QueueFull;
 use mqtt::Version;
 use rustls::ClientConfig;
-use settings::{ByteSize, HostPorts, choices, section};
+use settings::{ByteSize, HostPort, HostPorts, choices, section};
 use tls::{ClientTls, Trust};
 
 use crate::topics::Topics;
@@ -45,8 +45,10 @@ section! {
         pub clean: bool = "false", at start;
         /// Keep Alive towards the other broker; 0 turns it off.
         pub keep_alive: Duration = "60s" in "0s..=65535s", at start;
-        /// Maximum number of unacknowledged messages in each direction.
-        pub in_flight: u16 = "256" in "1..", at start;
+        /// Maximum number of unacknowledged messages in each direction, if the other broker accepts as many. 0 is 256 with
+        /// MQTT 5.0, and 20 with 3.1.1: there a broker cannot say how many it accepts, and mosquitto discards QoS 2
+        /// messages beyond its `max_inflight_messages`, which is 20.
+        pub in_flight: u16 = "0", at start;
         /// Moment at which the bridge connects.
         pub start: StartChoice = "automatic", at start;
         /// Time without messages after which a lazy bridge disconnects.
@@ -122,6 +124,38 @@ choices! {
     }
 }
 
+/// Checks all bridges of a node that listens at these addresses, with their files. Returns what is wrong.
+pub fn check(bridges: &[BridgeSettings], listens: &[HostPort]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (at, bridge) in bridges.iter().enumerate() {
+        let mut note = |problem: BridgeProblem| problems.push(format!("bridge.{at}.{problem}"));
+        if let Err(wrong) = bridge.check() {
+            note(wrong);
+            continue;
+        }
+        if bridges[..at].iter().any(|other| other.name == bridge.name) {
+            note(problem("name", format!("another bridge has the name \"{}\"", bridge.name)));
+        }
+        if let Some(own) = bridge.own_address(listens) {
+            note(problem(
+                "address",
+                format!("{own} is an address of this node; a bridge leads to another broker"),
+            ));
+        }
+        bridge.password().err().into_iter().for_each(&mut note);
+        bridge.tls().err().into_iter().for_each(&mut note);
+    }
+    problems
+}
+
+/// Returns whether a node that listens at `own` answers at `address`, as far as that is known without the network.
+fn is_own(own: &HostPort, address: &HostPort) -> bool {
+    own.is_same(address)
+        || address.is_loopback()
+            && own.port() == address.port()
+            && (own.is_loopback() || own.is_unspecified())
+}
+
 /// Reason why a bridge cannot run as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeProblem {
@@ -167,6 +201,12 @@ impl BridgeSettings {
             return Err(problem("backoff_min", "it is longer than backoff_max"));
         }
         self.relay(None).check().map_err(|error| problem("name", error)).map(drop)
+    }
+
+    /// Returns an address of the other broker at which this node listens.
+    fn own_address(&self, listens: &[HostPort]) -> Option<&HostPort> {
+        let mut addresses = self.address.iter().flat_map(|addresses| &addresses.0);
+        addresses.find(|address| listens.iter().any(|own| is_own(own, address)))
     }
 
     /// Reads the password. Only the first line counts.
@@ -223,7 +263,11 @@ impl BridgeSettings {
             password,
             clean: self.clean,
             keep_alive: self.keep_alive.as_secs() as u16,
-            in_flight: self.in_flight,
+            in_flight: match (self.in_flight, self.version) {
+                (0, BridgeVersion::V5) => 256,
+                (0, BridgeVersion::V311) => 20,
+                (in_flight, _) => in_flight,
+            },
             topics: self.topics.topics().to_vec(),
             start: match self.start {
                 StartChoice::Automatic => Start::Automatic,

@@ -131,6 +131,14 @@ impl Value for LogLevel {
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
+impl Config {
+    /// Problems of the bridges and their files.
+    pub fn bridge_problems(&self) -> Vec<String> {
+        let listens = self.edge.listeners.iter().filter_map(|listener| listener.address.parse().ok());
+        bridges::check(&self.bridges, &listens.collect::<Vec<_>>())
+    }
+}
+
 impl Tree for Config {
     fn sections(&mut self) -> Vec<&mut dyn Section> {
         let Self {

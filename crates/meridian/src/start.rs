@@ -120,6 +120,10 @@ impl OpenStores {
 fn open_stores(config: &Config, name: &str) -> Result<OpenStores, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
+    let problems = config.bridge_problems();
+    if !problems.is_empty() {
+        return Err(problems.join("\n"));
+    }
     if config.storage.durability == Durability::LocalDisk {
         system::prepare_data_dir(data_dir)?;
     }

@@ -1,0 +1,227 @@
+"""Bridges: to mosquitto, and between nodes."""
+
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from node import Node, end, free_port, until
+
+
+class Mosquitto:
+    """A mosquitto that keeps its sessions over an orderly stop."""
+
+    def __init__(self, *more):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="meridian-bridged-"))
+        self.directory.chmod(0o777)
+        self.port = free_port()
+        self.process = None
+        # Root's mosquitto would become another user, who may not write here.
+        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence true",
+                 f"persistence_location {self.directory}/", "user root", *more]
+        (self.directory / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+
+    def start(self):
+        log = open(self.directory / "log", "ab")
+        self.process = subprocess.Popen(["mosquitto", "-c", str(self.directory / "mosquitto.conf")], stdout=log, stderr=log)
+        log.close()
+        until(lambda: subprocess.run(["mosquitto_pub", "-p", str(self.port), "-t", "up", "-m", "x"], capture_output=True,
+                                     timeout=5, check=False).returncode == 0, "mosquitto answers")
+        return self
+
+    def stop(self):
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
+
+    def close(self):
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def subscriber(self, client_id, *topics, durable=False, qos=2):
+        command = ["mosquitto_sub", "-p", str(self.port), "-V", "311", "-i", client_id, "-q", str(qos), "-F", "%t %r %p"]
+        command += ["-c"] if durable else []
+        for topic in topics:
+            command += ["-t", topic]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(0.5)
+        return process
+
+    def publish(self, topic, payload, *more):
+        subprocess.run(["mosquitto_pub", "-p", str(self.port), "-t", topic, "-m", payload, *more], check=True, capture_output=True, timeout=10)
+
+
+def configured(node, *bridges):
+    """Writes the bridges of a node into its configuration file, and returns the arguments that use it."""
+    path = node.directory / "meridian.toml"
+    path.write_text("\n".join("[[bridge]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in bridge.items()) for bridge in bridges))
+    return ["--config", str(path)]
+
+
+def bridge_of(node, name):
+    return next((bridge for bridge in node.json("bridges")["items"] if bridge["name"] == name), None)
+
+
+def connected(node, name):
+    return (bridge_of(node, name) or {}).get("connected")
+
+
+def received(process, count, seconds=15):
+    """Lines of a subscriber: `count` of them, and what comes in the second after that."""
+    data, finish = b"", time.monotonic() + seconds
+    pipe = process.stdout.fileno()
+    while data.count(b"\n") < count and time.monotonic() < finish:
+        if select.select([pipe], [], [], 0.2)[0]:
+            more = os.read(pipe, 65_536)
+            if not more:
+                break
+            data += more
+    time.sleep(1)
+    process.terminate()
+    while more := os.read(pipe, 65_536):
+        data += more
+    process.wait(10)
+    return data.decode().splitlines()
+
+
+def bridge_carries_topics(_):
+    """a bridge to mosquitto carries topics both ways with their prefixes, keeps retain, and publishes its state"""
+    other, node = Mosquitto().start(), Node()
+    try:
+        node.start(*configured(node, {
+            "name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "state_topic_remote": "bridges/plant",
+            "topics": 'sensors/# out 2 "" site7/\ncommands/# in 1 "" site7/\n'}))
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+        there = other.subscriber("there", "#", "bridges/#")
+        here = node.subscriber("here", "#")
+        node.publish("sensors/t", "21", "-q", "2", "-r")
+        other.publish("site7/commands/fan", "on", "-q", "1")
+        lines = received(there, 3)
+        assert "bridges/plant 1 1" in lines and "site7/sensors/t 0 21" in lines, lines
+        lines = received(here, 2)
+        assert sorted(lines) == ["commands/fan " + "on".encode().hex(), "sensors/t " + "21".encode().hex()], lines
+        later = other.subscriber("later", "site7/sensors/#")
+        assert received(later, 1) == ["site7/sensors/t 1 21"]
+        table = node.text("bridges")
+        assert "BRIDGE" in table and f"connected to 127.0.0.1:{other.port}" in table, table
+        node.stop()
+        state = other.subscriber("state", "bridges/#")
+        assert received(state, 1) == ["bridges/plant 1 0"]
+    finally:
+        node.close()
+        other.close()
+
+
+def bridge_waits_for_other(_):
+    """while the other broker is away, messages wait on disk, over a kill -9 of the node, and arrive once in their order"""
+    other, node = Mosquitto().start(), Node()
+    try:
+        start = configured(node, {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "topics": "a/# out 2",
+                                  "backoff_min": "100ms", "backoff_max": "500ms"})
+        node.start(*start)
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+        end(other.subscriber("there", "a/#", durable=True))
+        other.stop()
+        until(lambda: not connected(node, "plant"), "the bridge has lost its connection")
+        for number in range(100):
+            node.publish("a/n", str(number), "-q", "2")
+            if number == 50:
+                node.process.kill()
+                node.process.wait()
+                node.start(*start)
+        until(lambda: (bridge_of(node, "plant") or {}).get("queued_messages", 0) >= 99, "all messages wait, but for one that may be in flight")
+        assert "waiting: " in bridge_of(node, "plant")["state"]
+        other.start()
+        until(lambda: connected(node, "plant"), "the bridge is connected again", 20)
+        until(lambda: bridge_of(node, "plant")["queued_messages"] == 0, "nothing waits")
+        lines = received(other.subscriber("there", "a/#", durable=True), 100)
+        assert lines == [f"a/n 0 {number}" for number in range(100)], lines
+    finally:
+        node.close()
+        other.close()
+
+
+def bridge_survives_kills(_):
+    """two bridged nodes that are killed in turn lose nothing, and deliver QoS 2 once"""
+    nodes = [Node(), Node()]
+    try:
+        bridge = {"name": "pair", "address": f"127.0.0.1:{nodes[1].mqtt}", "topics": "+/# both 2", "backoff_min": "100ms", "backoff_max": "500ms"}
+        starts = [configured(nodes[0], bridge), []]
+        for node, start in zip(nodes, starts):
+            node.start(*start)
+        until(lambda: connected(nodes[0], "pair"), "the bridge is connected")
+        hosts = ",".join(f"127.0.0.1:{node.mqtt}" for node in nodes)
+        load = nodes[0].spawn("bench", "ha", "--stay", "-h", hosts, "--prefix", "kills", "-q", "mixed", "--publishers", "2", "--subscribers", "2",
+                              "-R", "400", "--duration", "14", "--still", "8", "--json", "--quiet")
+        for kill in range(6):
+            time.sleep(2)
+            node, start = nodes[kill % 2], starts[kill % 2]
+            node.process.kill()
+            node.process.wait()
+            node.start(*start)
+        out, err = load.communicate(timeout=100)
+        verdict = json.loads(out)
+        wrong = {key: verdict[key] for key in ("losses", "duplicated_qos2", "out_of_order", "unacknowledged", "phantom", "corrupt") if verdict[key]}
+        assert not wrong and verdict["delivered"] > 1000, (wrong, verdict, err)
+        until(lambda: connected(nodes[0], "pair"), "the bridge is connected at the end")
+        seen = bridge_of(nodes[0], "pair")
+        assert seen["remote_sessions_lost"] == 0 and seen["messages_out"] > 100 and seen["messages_in"] > 100, seen
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def bridge_ring(_):
+    """a ring of three bridged brokers delivers each message to each, at most once from each side and once back, and comes to rest"""
+    nodes = [Node(), Node(), Node()]
+    try:
+        for at, node in enumerate(nodes):
+            following = nodes[(at + 1) % 3]
+            node.start("--name", f"ring{at}", *configured(node, {
+                "name": f"next{at}", "address": f"127.0.0.1:{following.mqtt}", "topics": "ring/# both 1", "backoff_min": "100ms", "backoff_max": "500ms"}))
+        for at, node in enumerate(nodes):
+            until(lambda node=node, at=at: connected(node, f"next{at}"), "the bridge is connected")
+        subscribers = [node.subscriber(f"in-{at}", "ring/#") for at, node in enumerate(nodes)]
+        for at, node in enumerate(nodes):
+            node.publish("ring/t", f"from {at}", "-q", "1")
+        time.sleep(3)
+        moved = [sum(bridge_of(node, f"next{at}")[key] for key in ("messages_out", "messages_in")) for at, node in enumerate(nodes)]
+        time.sleep(2)
+        later = [sum(bridge_of(node, f"next{at}")[key] for key in ("messages_out", "messages_in")) for at, node in enumerate(nodes)]
+        assert moved == later, ("messages still go round", moved, later)
+        for process in subscribers:
+            payloads = [bytes.fromhex(line.split()[1]).decode() for line in received(process, 3)]
+            copies = {payload: payloads.count(payload) for payload in payloads}
+            assert set(copies) == {"from 0", "from 1", "from 2"} and max(copies.values()) <= 3, copies
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def bridge_names_are_reserved(_):
+    """no client from outside gets the session of a bridge, and a wrong bridge is refused with advice"""
+    node = Node()
+    try:
+        node.start()
+        for client_id in ("$bridge/plant", "$action/x"):
+            refused = subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-i", client_id, "-t", "x", "-m", "x"], capture_output=True,
+                                     text=True, timeout=10, check=False)
+            assert refused.returncode != 0 and "not valid" in refused.stderr.lower(), refused
+        for bridge, advice in [
+            ({"name": "x", "topics": "a/#"}, "address"),
+            ({"name": "x", "address": "127.0.0.1:1"}, "topics"),
+            ({"name": "x", "address": "127.0.0.1:1", "topics": "a/# up"}, "use out, in or both"),
+            ({"name": "a/b", "address": "127.0.0.1:1", "topics": "a/#"}, "name"),
+        ]:
+            checked = node.run("config", "check", *configured(node, bridge), code=1)
+            assert advice in checked.out + checked.err, (bridge, checked.out, checked.err)
+    finally:
+        node.close()
+
+
+CHECKS = [bridge_carries_topics, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_names_are_reserved]
