@@ -46,7 +46,7 @@ pub struct Traffic {
 /// Cause for which a message is not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// The packet exceeds the other broker's Maximum Packet Size.
+    /// The packet exceeds the other broker's Maximum Packet Size, or the one of the bridge.
     TooLarge,
     /// A QoS 0 message does not fit into a buffer.
     BufferFull,

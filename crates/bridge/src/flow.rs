@@ -147,6 +147,15 @@ impl Flow {
         }
     }
 
+    /// Handles a message from `from` whose packet was too large and is discarded. `own` is the buffer to that broker.
+    pub(crate) fn discard(&mut self, from: Side, qos: QoS, packet_id: Option<PacketId>, own: &mut Unsent) {
+        let Some(terms) = self.terms.clone() else { return };
+        self.counters.dropped.of_mut(from)[Dropped::TooLarge as usize] += 1;
+        if let Some(id) = packet_id {
+            self.complete(from, &terms, id, qos, Dropped::TooLarge.reason_code(), own);
+        }
+    }
+
     fn publish(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
         let lane = self.lanes.of_mut(from);
         if publish.qos > QoS::AtMostOnce && (self.is_draining || lane.is_skipping()) {
@@ -236,7 +245,7 @@ impl Flow {
         ends: &mut Ends<'_>,
     ) {
         if went == QoS::AtMostOnce {
-            return self.complete(from, terms, id, came, ReasonCode::Success, ends);
+            return self.complete(from, terms, id, came, ReasonCode::Success, ends.source);
         }
         let lane = self.lanes.of_mut(from);
         if went == QoS::ExactlyOnce {
@@ -264,7 +273,7 @@ impl Flow {
     ) {
         self.counters.dropped.of_mut(from)[cause as usize] += 1;
         if let Some(id) = publish.packet_id {
-            self.complete(from, terms, id, publish.qos, cause.reason_code(), ends);
+            self.complete(from, terms, id, publish.qos, cause.reason_code(), ends.source);
         }
     }
 
@@ -276,7 +285,7 @@ impl Flow {
         id: PacketId,
         qos: QoS,
         reason: ReasonCode,
-        ends: &mut Ends<'_>,
+        source: &mut Unsent,
     ) {
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
@@ -286,9 +295,9 @@ impl Flow {
             if !reason.is_error() || !version.has_receive_maximum() {
                 lane.set(id, Step::EndsHere);
             }
-            put_ack(PacketType::PubRec, id, reason, version, ends.source);
+            put_ack(PacketType::PubRec, id, reason, version, source);
         } else {
-            put_ack(PacketType::PubAck, id, reason, version, ends.source);
+            put_ack(PacketType::PubAck, id, reason, version, source);
         }
     }
 
@@ -325,13 +334,13 @@ impl Flow {
         match (packet_type, lane.step(id)) {
             (PacketType::PubAck, Some(Step::Published(came, QoS::AtLeastOnce))) => {
                 self.note_refusal(from, ack.reason);
-                self.complete(from, terms, id, came, ack.reason, ends);
+                self.complete(from, terms, id, came, ack.reason, ends.source);
             }
             (PacketType::PubRec, Some(Step::Published(came, QoS::ExactlyOnce))) => {
                 if ack.reason.is_error() {
                     self.note_refusal(from, ack.reason);
                     self.lanes.of_mut(from).unreleased.remove(id);
-                    self.complete(from, terms, id, came, ack.reason, ends);
+                    self.complete(from, terms, id, came, ack.reason, ends.source);
                 } else {
                     lane.set(id, Step::Received);
                     put_ack(PacketType::PubRec, id, ack.reason, version, ends.source);

@@ -376,6 +376,11 @@ impl Relay {
                     }
                 }
             }
+            Ok(Some((Event::TooLarge(qos, packet_id), own))) => {
+                flow.discard(side, qos, packet_id, own);
+                client.note_sent(now);
+                Effect::None
+            }
             Ok(Some((Event::Subscribed(answers), _))) => {
                 for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
                     flow.counters.subscriptions_refused += 1;

@@ -42,7 +42,7 @@ impl Oracle {
         let topic = TopicName::parse(&message.topic).expect("a Topic Name");
         let mapped = self.map.map(from, topic).expect("the topics are carried");
         let qos = message.qos.min(mapped.qos).min(target.maximum_qos);
-        let is_large = message.padding > 800 && target.packet_size_max <= 800;
+        let is_large = message.padding > 1_100 || message.padding > 800 && target.packet_size_max <= 800;
         // Only MQTT 5.0 can refuse. A packet of 3.1.1 has no limit in these tests.
         let is_v5 = target.packet_size_max <= 800;
         let is_refused = message.topic.contains("refused") && mapped.topic.ends_with("refused") && is_v5;
