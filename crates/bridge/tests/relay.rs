@@ -1,5 +1,6 @@
 //! Simulation of a relay between two model brokers: connections that end at any byte, processes that end at any moment,
-//! slow readers, refused messages and lost sessions. `MERIDIAN_BRIDGE_SEED` runs one seed.
+//! slow readers, refused messages and lost sessions. `MERIDIAN_BRIDGE_SEED` runs one seed, `MERIDIAN_BRIDGE_RUNS`
+//! another number of them.
 
 mod world;
 
@@ -14,7 +15,8 @@ fn messages_arrive_as_their_qos_says_whatever_fails() {
     if let Some(seed) = std::env::var("MERIDIAN_BRIDGE_SEED").ok().and_then(|text| text.parse().ok()) {
         return run(seed, &mut report);
     }
-    for seed in 0..RUNS {
+    let runs = std::env::var("MERIDIAN_BRIDGE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    for seed in 0..runs {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, &mut report)));
         if let Err(panic) = result {
             eprintln!("seed {seed}: run it alone with MERIDIAN_BRIDGE_SEED={seed}");
@@ -34,6 +36,10 @@ fn messages_arrive_as_their_qos_says_whatever_fails() {
         "remote session lost",
         "sessions lost, as the relay saw it",
         "slow reader",
+        "gentle stop",
+        "stopped",
+        "stopped with messages in flight",
+        "new settings",
         "reading paused",
         "receive maximum reached",
         "identifier of a subscription in use",

@@ -53,6 +53,8 @@ struct Faults {
     remote_sessions: bool,
     local_sessions: bool,
     stalls: bool,
+    /// The bridge is stopped and started, and gets new settings.
+    operator: bool,
     /// Faults in 1,000 steps.
     rate: usize,
 }
@@ -135,6 +137,7 @@ impl World {
             remote_sessions: random.percent(18),
             local_sessions: random.percent(7),
             stalls: random.percent(60),
+            operator: random.percent(50),
             rate: 5 + random.below(40),
         };
         if faults.kills && (faults.remote_sessions || faults.local_sessions) {
@@ -217,7 +220,10 @@ impl World {
                     self.brokers.of_mut(side).work(&mut self.random, report, false);
                 }
             }
-            85..93 => self.pass_time(),
+            85..93 => {
+                self.pass_time();
+                self.start_again(report);
+            }
             _ => self.open(side, report, false),
         }
         for side in Side::ALL {
@@ -235,6 +241,16 @@ impl World {
             }
             7 if self.faults.local_sessions && self.can_lose(Side::Local) => {
                 self.lose_session(Side::Local, report)
+            }
+            8 if self.faults.operator && self.random.percent(50) => {
+                report.add("gentle stop");
+                let within = Duration::from_millis(self.random.below(3000) as u64);
+                self.handle(Input::Stop { within });
+            }
+            8 if self.faults.operator => {
+                report.add("new settings");
+                self.settings.in_flight = 1 + self.random.below(12) as u16;
+                self.handle(Input::Configure(Box::new(self.settings.clone())));
             }
             _ if self.faults.stalls => {
                 *self.stalled.of_mut(side) = self.random.below(60);
@@ -325,6 +341,14 @@ impl World {
         }
     }
 
+    /// Starts a bridge that was stopped.
+    fn start_again(&mut self, report: &mut Report) {
+        if let State::Stopped { reason } = self.relay.state() {
+            report.add(if reason == "by request" { "stopped" } else { "stopped with messages in flight" });
+            self.start();
+        }
+    }
+
     /// Ends a connection at any byte. The relay reads what has arrived, later.
     fn cut(&mut self, side: Side, report: &mut Report) {
         if let Some(pipe) = self.pipes.of_mut(side).as_mut().filter(|pipe| pipe.is_open && !pipe.is_cut) {
@@ -393,6 +417,7 @@ impl World {
             if self.relay.poll_timeout().is_some_and(|due| due <= self.now) {
                 self.handle(Input::Timeout);
             }
+            self.start_again(report);
             let is_connected = matches!(self.relay.state(), State::Connected { .. });
             let is_quiet = Side::ALL.iter().all(|side| {
                 self.brokers.of(*side).is_quiet()
