@@ -8,13 +8,13 @@ mod requests;
 use std::time::Duration;
 
 use mqtt::{
-    Connect, DecodeError, Disconnect, Packet, PacketType, Properties, PropertiesBuf, Property, QoS,
+    Connect, DecodeError, Disconnect, Packet, PacketId, PacketType, Properties, PropertiesBuf, Property, QoS,
     ReasonCode, SubscriptionOptions, Version, Will, decode,
 };
 
 use crate::time::Time;
-use buffers::Incoming;
 pub use buffers::Unsent;
+use buffers::{Incoming, Next, TooLarge};
 pub use error::CloseReason;
 pub use limits::Limits;
 use requests::Requests;
@@ -97,6 +97,9 @@ pub enum Event<'a> {
     Connected,
     /// A PUBLISH, PUBACK, PUBREC, PUBREL or PUBCOMP. Its answer belongs into the `Unsent` that came with it.
     Packet(Packet<'a>),
+    /// A PUBLISH that was too large and is discarded. Only a server before 5.0, which cannot know the limit, may send
+    /// one.
+    TooLarge(QoS, Option<PacketId>),
     /// The server has answered subscriptions, each with its Reason Code.
     Subscribed(Vec<(String, ReasonCode)>),
     /// The server has answered the end of subscriptions.
@@ -107,6 +110,7 @@ pub enum Event<'a> {
 enum Step {
     Connected,
     Packet,
+    TooLarge(QoS, Option<PacketId>),
     Subscribed(Vec<(String, ReasonCode)>),
     Unsubscribed(Vec<String>),
 }
@@ -227,6 +231,7 @@ impl Client {
         };
         let event = match step {
             Step::Connected => Event::Connected,
+            Step::TooLarge(qos, packet_id) => Event::TooLarge(qos, packet_id),
             Step::Subscribed(answers) => Event::Subscribed(answers),
             Step::Unsubscribed(filters) => Event::Unsubscribed(filters),
             // It is decoded once more, because the loop in `advance` cannot return what it borrows.
@@ -241,8 +246,13 @@ impl Client {
     /// Handles packets until one is of interest to the caller.
     fn advance(&mut self, now: Time) -> Result<Option<Step>, CloseReason> {
         loop {
-            if matches!(self.phase, Phase::Closed) || !self.incoming.next(self.packet_size_max)? {
+            if matches!(self.phase, Phase::Closed) {
                 return Ok(None);
+            }
+            match self.incoming.next(self.packet_size_max, self.too_large())? {
+                Next::Incomplete => return Ok(None),
+                Next::TooLarge(qos, packet_id) => return Ok(Some(Step::TooLarge(qos, packet_id))),
+                Next::Packet => {}
             }
             let packet = decode(self.version, self.incoming.current())?;
             let packet_type = packet.packet_type();
@@ -294,6 +304,11 @@ impl Client {
                 | Packet::Auth(_) => return Err(CloseReason::Unexpected(packet_type)),
             }
         }
+    }
+
+    fn too_large(&self) -> TooLarge {
+        let is_connected = matches!(self.phase, Phase::Connected(_));
+        if is_connected && !self.version.has_properties() { TooLarge::IsDiscarded } else { TooLarge::Fails }
     }
 
     /// Sends SUBSCRIBE packets for these filters.

@@ -30,7 +30,9 @@ pub struct Counters {
     /// Packet Identifiers of an earlier session that were released.
     pub released: u64,
     /// Messages that waited because the other broker's Receive Maximum was reached.
-    pub held: u64,
+    pub held: Sides<u64>,
+    /// Times that the bridge connected again because more messages were in flight than could wait.
+    pub restarts: u64,
 }
 
 /// Messages of one direction and QoS, as they were sent to the other broker.
@@ -44,9 +46,9 @@ pub struct Traffic {
 /// Cause for which a message is not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dropped {
-    /// The packet exceeds the other broker's Maximum Packet Size.
+    /// The packet exceeds the other broker's Maximum Packet Size, or the one of the bridge.
     TooLarge,
-    /// A QoS 0 message does not fit into the outgoing buffer.
+    /// A QoS 0 message does not fit into a buffer.
     BufferFull,
     /// The message has passed too many bridges.
     HopLimit,

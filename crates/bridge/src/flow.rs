@@ -36,13 +36,6 @@ pub(crate) struct Flow {
     pairs: u16,
 }
 
-/// Cause to close both connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// A broker sends more messages than the other accepts at once, and the buffer for them is full.
-    TooManyInFlight,
-}
-
 /// The buffers of one direction, and the versions that packets in them have.
 struct Ends<'a> {
     /// Buffer to the broker that the message comes from.
@@ -99,10 +92,13 @@ impl Flow {
         self.terms = None;
     }
 
-    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session.
+    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker without
+    /// QoS 2 keeps none, and may take a PUBREL for an error.
     pub(crate) fn start_sweep(&mut self, at: Side) {
+        let has_exactly_once =
+            self.terms.as_ref().is_some_and(|terms| terms.of(at).maximum_qos == QoS::ExactlyOnce);
         let unreleased = &self.lanes.of(at.other()).unreleased;
-        if unreleased.is_stale() && !mutated(Mutation::SkipSweep) {
+        if unreleased.is_stale() && has_exactly_once && !mutated(Mutation::SkipSweep) {
             *self.sweeps.of_mut(at) = Some(Sweep::new(unreleased));
         }
     }
@@ -123,64 +119,69 @@ impl Flow {
     }
 
     /// Handles a packet from the broker `from`. `own` is the buffer to that broker, `other` the one to the other.
-    pub(crate) fn handle(
-        &mut self,
-        from: Side,
-        packet: Packet<'_>,
-        own: &mut Unsent,
-        other: &mut Unsent,
-    ) -> Result<(), Fault> {
-        let Some(terms) = self.terms.clone() else { return Ok(()) };
+    pub(crate) fn handle(&mut self, from: Side, packet: Packet<'_>, own: &mut Unsent, other: &mut Unsent) {
+        let Some(terms) = self.terms.clone() else { return };
         // A message and its PUBREL come from the sender, the other acknowledgements from the receiver.
         match packet {
             Packet::Publish(publish) => {
                 let mut ends = Ends { source: own, target: other };
-                self.publish(from, &terms, &publish, &mut ends)
+                self.publish(from, &terms, &publish, &mut ends);
             }
             Packet::PubRel(ack) => {
                 let mut ends = Ends { source: own, target: other };
                 self.pubrel(from, &terms, ack.packet_id, &mut ends);
-                Ok(())
             }
             Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack) => {
                 if packet.packet_type() == PacketType::PubComp
                     && let Some(sweep) = self.sweeps.of_mut(from)
                 {
                     sweep.answered();
-                    return Ok(());
+                    return;
                 }
                 let mut ends = Ends { source: other, target: own };
                 let sender = from.other();
                 self.acknowledged(sender, &terms, packet.packet_type(), ack, &mut ends);
                 self.release_held(sender, &terms, &mut ends);
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
     }
 
-    fn publish(
-        &mut self,
-        from: Side,
-        terms: &Sides<Terms>,
-        publish: &Publish<'_>,
-        ends: &mut Ends<'_>,
-    ) -> Result<(), Fault> {
-        if self.is_draining && publish.qos > QoS::AtMostOnce {
-            return Ok(());
+    /// Handles a message from `from` whose packet was too large and is discarded. `own` is the buffer to that broker.
+    pub(crate) fn discard(&mut self, from: Side, qos: QoS, packet_id: Option<PacketId>, own: &mut Unsent) {
+        let Some(terms) = self.terms.clone() else { return };
+        self.counters.dropped.of_mut(from)[Dropped::TooLarge as usize] += 1;
+        if let Some(id) = packet_id {
+            self.complete(from, &terms, id, qos, Dropped::TooLarge.reason_code(), own);
         }
+    }
+
+    fn publish(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
         let lane = self.lanes.of_mut(from);
+        if publish.qos > QoS::AtMostOnce && (self.is_draining || lane.is_skipping()) {
+            return;
+        }
         let is_full = publish.qos > QoS::AtMostOnce
             && lane.counted() >= usize::from(terms.of(from.other()).receive_maximum)
             && !mutated(Mutation::HoldNothing);
         if lane.is_holding() || is_full {
             let mut packet = Vec::new();
             Packet::Publish(*publish).encode(terms.of(from).version, &mut packet);
-            self.counters.held += 1;
-            return if lane.hold(packet, self.outgoing_max) { Ok(()) } else { Err(Fault::TooManyInFlight) };
+            if lane.hold(publish.qos, packet, self.outgoing_max) {
+                *self.counters.held.of_mut(from) += 1;
+            } else if publish.qos == QoS::AtMostOnce {
+                self.counters.dropped.of_mut(from)[Dropped::BufferFull as usize] += 1;
+            }
+            return;
         }
         self.forward(from, terms, publish, ends);
-        Ok(())
+    }
+
+    /// Returns whether a broker has sent messages that must come again, and nothing else is in flight from it. Then both
+    /// connections must start again.
+    pub(crate) fn must_restart(&self) -> bool {
+        let lanes = [&self.lanes.local, &self.lanes.remote];
+        lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0)
     }
 
     /// Sends packets that waited for the receiver's Receive Maximum.
@@ -244,7 +245,7 @@ impl Flow {
         ends: &mut Ends<'_>,
     ) {
         if went == QoS::AtMostOnce {
-            return self.complete(from, terms, id, came, ReasonCode::Success, ends);
+            return self.complete(from, terms, id, came, ReasonCode::Success, ends.source);
         }
         let lane = self.lanes.of_mut(from);
         if went == QoS::ExactlyOnce {
@@ -272,7 +273,7 @@ impl Flow {
     ) {
         self.counters.dropped.of_mut(from)[cause as usize] += 1;
         if let Some(id) = publish.packet_id {
-            self.complete(from, terms, id, publish.qos, cause.reason_code(), ends);
+            self.complete(from, terms, id, publish.qos, cause.reason_code(), ends.source);
         }
     }
 
@@ -284,7 +285,7 @@ impl Flow {
         id: PacketId,
         qos: QoS,
         reason: ReasonCode,
-        ends: &mut Ends<'_>,
+        source: &mut Unsent,
     ) {
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
@@ -294,9 +295,9 @@ impl Flow {
             if !reason.is_error() || !version.has_receive_maximum() {
                 lane.set(id, Step::EndsHere);
             }
-            put_ack(PacketType::PubRec, id, reason, version, ends.source);
+            put_ack(PacketType::PubRec, id, reason, version, source);
         } else {
-            put_ack(PacketType::PubAck, id, reason, version, ends.source);
+            put_ack(PacketType::PubAck, id, reason, version, source);
         }
     }
 
@@ -333,13 +334,13 @@ impl Flow {
         match (packet_type, lane.step(id)) {
             (PacketType::PubAck, Some(Step::Published(came, QoS::AtLeastOnce))) => {
                 self.note_refusal(from, ack.reason);
-                self.complete(from, terms, id, came, ack.reason, ends);
+                self.complete(from, terms, id, came, ack.reason, ends.source);
             }
             (PacketType::PubRec, Some(Step::Published(came, QoS::ExactlyOnce))) => {
                 if ack.reason.is_error() {
                     self.note_refusal(from, ack.reason);
                     self.lanes.of_mut(from).unreleased.remove(id);
-                    self.complete(from, terms, id, came, ack.reason, ends);
+                    self.complete(from, terms, id, came, ack.reason, ends.source);
                 } else {
                     lane.set(id, Step::Received);
                     put_ack(PacketType::PubRec, id, ack.reason, version, ends.source);

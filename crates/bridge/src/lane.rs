@@ -16,6 +16,7 @@ pub(crate) struct Lane {
     /// Packets that wait because the Receive Maximum is reached, oldest first.
     held: VecDeque<Vec<u8>>,
     held_bytes: usize,
+    is_skipping: bool,
     pub(crate) unreleased: Unreleased,
 }
 
@@ -78,15 +79,24 @@ impl Lane {
         !self.held.is_empty()
     }
 
-    /// Holds a packet. Returns false when more than `bytes_max` bytes wait already.
-    #[must_use]
-    pub(crate) fn hold(&mut self, packet: Vec<u8>, bytes_max: usize) -> bool {
+    /// Holds a packet, and returns whether it did. When more than `bytes_max` bytes wait already, the packet is left to
+    /// the sender's session, and all that follow it too, so that the order is kept. A message of QoS 0 is lost then.
+    ///
+    /// It would be wrong to stop reading instead: a PUBREL that makes room can be behind the packet.
+    pub(crate) fn hold(&mut self, qos: QoS, packet: Vec<u8>, bytes_max: usize) -> bool {
         if self.held_bytes > bytes_max {
+            self.is_skipping |= qos > QoS::AtMostOnce;
             return false;
         }
         self.held_bytes += packet.len();
         self.held.push_back(packet);
         true
+    }
+
+    /// Returns whether messages that need an acknowledgement are left to the sender's session, until the next
+    /// connection.
+    pub(crate) fn is_skipping(&self) -> bool {
+        self.is_skipping
     }
 
     /// Returns the oldest packet that waits.

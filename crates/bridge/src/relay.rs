@@ -11,7 +11,7 @@ use random::Random;
 
 use crate::client::{CloseReason, Event};
 use crate::counters::{Counters, Dropped};
-use crate::flow::{Fault, Flow};
+use crate::flow::Flow;
 use crate::message::Translator;
 use crate::settings::{Settings, SettingsError, Start};
 use crate::side::{Side, Sides};
@@ -105,7 +105,6 @@ pub struct Existing {
 enum Effect {
     None,
     Connected,
-    Fault(Fault),
     Closed(CloseReason),
 }
 
@@ -358,7 +357,7 @@ impl Relay {
                     Some(other) => {
                         self.last_traffic = now;
                         let before = (own.len(), other.unsent().len());
-                        let handled = flow.handle(side, packet, own, other.unsent_mut());
+                        flow.handle(side, packet, own, other.unsent_mut());
                         let is_answered = own.len() > before.0;
                         if other.unsent().len() > before.1 {
                             other.note_sent(now);
@@ -366,7 +365,7 @@ impl Relay {
                         if is_answered {
                             client.note_sent(now);
                         }
-                        handled.map_or_else(Effect::Fault, |()| Effect::None)
+                        Effect::None
                     }
                     // Messages that need an acknowledgement get none: they come again on the next connection.
                     None => {
@@ -376,6 +375,11 @@ impl Relay {
                         Effect::None
                     }
                 }
+            }
+            Ok(Some((Event::TooLarge(qos, packet_id), own))) => {
+                flow.discard(side, qos, packet_id, own);
+                client.note_sent(now);
+                Effect::None
             }
             Ok(Some((Event::Subscribed(answers), _))) => {
                 for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
@@ -392,10 +396,6 @@ impl Relay {
         match effect {
             Effect::None => {}
             Effect::Connected => self.connected(now, side),
-            Effect::Fault(Fault::TooManyInFlight) => {
-                let text = "too many messages in flight at once; increase the Receive Maximum of this broker";
-                self.lost(now, side, text.to_owned());
-            }
             Effect::Closed(reason) => self.ended(now, side, &reason),
         }
         true

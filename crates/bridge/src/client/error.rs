@@ -4,7 +4,7 @@ use std::fmt;
 
 use mqtt::{DecodeError, Disconnect, PacketType, ReasonCode};
 
-use super::limits::Limits;
+use super::limits::{Limits, printable};
 
 /// Cause of the end of a connection, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ impl CloseReason {
         let properties = disconnect.properties;
         Self::Disconnected {
             reason: disconnect.reason,
-            text: properties.reason_string().map(str::to_owned),
-            server_reference: properties.server_reference().map(str::to_owned),
+            text: properties.reason_string().map(printable),
+            server_reference: properties.server_reference().map(printable),
         }
     }
 

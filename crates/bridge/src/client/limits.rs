@@ -28,7 +28,7 @@ pub struct Limits {
 impl Limits {
     pub(crate) fn of(ack: &ConnAck<'_>) -> Self {
         let properties = ack.properties;
-        let text = |text: Option<&str>| text.map(str::to_owned);
+        let hop = properties.user_properties().find(|(name, _)| *name == "meridian-id").map(|(_, id)| id);
         Self {
             session_present: ack.session_present,
             receive_maximum: properties.receive_maximum().unwrap_or(u16::MAX),
@@ -37,14 +37,20 @@ impl Limits {
             packet_size_max: properties.maximum_packet_size().unwrap_or(u32::MAX),
             topic_alias_maximum: properties.topic_alias_maximum().unwrap_or(0),
             keep_alive: properties.server_keep_alive(),
-            assigned_client_id: text(properties.assigned_client_identifier()),
+            assigned_client_id: properties.assigned_client_identifier().map(str::to_owned),
             wildcard_subscriptions: properties.wildcard_subscription_available().unwrap_or(true),
             shared_subscriptions: properties.shared_subscription_available().unwrap_or(true),
-            reason_string: text(properties.reason_string()),
-            server_reference: text(properties.server_reference()),
-            hop: text(
-                properties.user_properties().find(|(name, _)| *name == "meridian-id").map(|(_, id)| id),
-            ),
+            reason_string: properties.reason_string().map(printable),
+            server_reference: properties.server_reference().map(printable),
+            hop: hop.filter(|id| id.len() <= TEXT_MAX).map(str::to_owned),
         }
     }
 }
+
+/// Returns a text of a server for logs and operators: shortened, and without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().take(TEXT_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Maximum length of a text from a server that is shown or passed on.
+const TEXT_MAX: usize = 256;

@@ -1,7 +1,7 @@
 //! Tests of the client side of a connection.
 
 use super::*;
-use mqtt::{Ack, ConnAck, PacketId, Publish, SubAck};
+use mqtt::{Ack, ConnAck, Publish, SubAck};
 
 const NOW: Time = Time(1_000_000);
 
@@ -191,4 +191,33 @@ fn subscriptions_are_answered_and_repeated_when_the_identifier_is_in_use() {
     let Ok(Some((Event::Subscribed(answers), _))) = client.poll(NOW) else { panic!("an answer") };
     assert_eq!(answers, [("t/8".into(), ReasonCode::Success), ("t/9".into(), ReasonCode::NotAuthorized)]);
     assert_eq!(client.requests_open(), 8);
+}
+
+/// A server of 3.1.1 would send the message again on each connection.
+#[test]
+fn a_large_message_of_3_1_1_is_discarded_as_it_arrives() {
+    let version = Version::V3_1_1;
+    let mut client = connected(version);
+    let publish = Publish {
+        dup: false,
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        topic: "t",
+        packet_id: PacketId::new(7),
+        properties: Properties::EMPTY,
+        payload: &[0xC0; 5000],
+    };
+    let mut stream = bytes(version, Packet::Publish(publish));
+    stream.extend([0x40, 2, 0, 9]);
+    let mut events = Vec::new();
+    for piece in stream.chunks(3) {
+        client.receive(NOW, piece);
+        while let Some((event, _)) = client.poll(NOW).expect("no failure") {
+            events.push(format!("{event:?}"));
+        }
+        assert!(client.unread() < 10);
+    }
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert_eq!(events[0], "TooLarge(ExactlyOnce, Some(PacketId(7)))");
+    assert!(events[1].starts_with("Packet(PubAck"), "{}", events[1]);
 }

@@ -90,8 +90,12 @@ impl Relay {
             && self.queued < queued_min
         {
             self.phase = Phase::Idle;
-            return;
+        } else {
+            self.connect(now);
         }
+    }
+
+    fn connect(&mut self, now: Time) {
         self.phase = Phase::Connecting;
         let address = self.current_address().to_owned();
         self.open(now, Side::Remote, Some(address));
@@ -289,6 +293,12 @@ impl Relay {
                 }
                 is_quiet
             }
+            Phase::Running { .. } if self.flow.must_restart() => {
+                self.flow.counters.restarts += 1;
+                self.close_both(now);
+                self.connect(now);
+                true
+            }
             _ => false,
         }
     }
@@ -319,7 +329,7 @@ impl Relay {
                     }
                     self.is_private = false;
                     self.close_both(now);
-                    return self.connect_if_due(now);
+                    return self.connect(now);
                 }
                 ReasonCode::RetainNotSupported => self.will.retain = false,
                 ReasonCode::QoSNotSupported => self.will.qos = QoS::AtMostOnce,

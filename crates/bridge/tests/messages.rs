@@ -1,0 +1,202 @@
+//! Messages and acknowledgements through a relay, step by step.
+
+#[allow(dead_code, reason = "this test needs some of it")]
+mod bench;
+
+use bench::{Bench, settings};
+use bridge::{Dropped, Side};
+use mqtt::{Property, QoS, ReasonCode, Version};
+
+const LOCAL: Side = Side::Local;
+const REMOTE: Side = Side::Remote;
+
+/// A bench whose remote broker has this limit.
+fn limited(property: Property<'static>) -> Bench {
+    let mut bench = Bench::new(settings());
+    bench.answers.remote.properties.push(property);
+    bench.connect();
+    bench
+}
+
+#[test]
+fn a_message_of_qos_1_is_acknowledged_when_the_remote_broker_has_acknowledged_it() {
+    let mut bench = Bench::connected(settings());
+    bench.publish(LOCAL, 5, QoS::AtLeastOnce, "out/a", 3);
+    assert_eq!(bench.sent(REMOTE), ["PUBLISH 5 q1 site/out/a"]);
+    assert!(bench.sent(LOCAL).is_empty());
+    bench.ok(REMOTE, "PUBACK", 5);
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 5"]);
+    assert_eq!(bench.relay.counters().traffic(LOCAL, QoS::AtLeastOnce).messages, 1);
+    assert_eq!(bench.relay.in_flight(LOCAL), 0);
+}
+
+#[test]
+fn a_message_of_qos_2_takes_its_four_steps_through_both_brokers() {
+    for (from, topic, arrives) in [(LOCAL, "out/a", "site/out/a"), (REMOTE, "in/a", "in/a")] {
+        let mut bench = Bench::connected(settings());
+        let to = from.other();
+        bench.publish(from, 9, QoS::ExactlyOnce, topic, 3);
+        assert_eq!(bench.sent(to), [format!("PUBLISH 9 q2 {arrives}")]);
+        assert!(bench.sent(from).is_empty());
+        bench.ok(to, "PUBREC", 9);
+        assert_eq!(bench.sent(from), ["PUBREC 9"]);
+        bench.ok(from, "PUBREL", 9);
+        assert_eq!(bench.sent(to), ["PUBREL 9"]);
+        assert_eq!(bench.relay.in_flight(from), 1);
+        bench.ok(to, "PUBCOMP", 9);
+        assert_eq!(bench.sent(from), ["PUBCOMP 9"]);
+        assert_eq!(bench.relay.in_flight(from), 0);
+    }
+}
+
+/// mosquitto loses the PUBREL here.
+#[test]
+fn a_release_of_an_earlier_connection_is_passed_on() {
+    let mut bench = Bench::connected(settings());
+    bench.ok(LOCAL, "PUBREL", 3);
+    assert_eq!(bench.sent(REMOTE), ["PUBREL 3"]);
+    bench.ack(REMOTE, "PUBCOMP", 3, ReasonCode::PacketIdentifierNotFound);
+    assert_eq!(bench.sent(LOCAL), ["PUBCOMP 3"]);
+}
+
+#[test]
+fn a_lower_qos_is_completed_here() {
+    let mut bench = limited(Property::MaximumQoS(1));
+    bench.publish(LOCAL, 5, QoS::ExactlyOnce, "out/a", 3);
+    assert_eq!(bench.sent(REMOTE), ["PUBLISH 5 q1 site/out/a"]);
+    bench.ok(REMOTE, "PUBACK", 5);
+    assert_eq!(bench.sent(LOCAL), ["PUBREC 5"]);
+    bench.ok(LOCAL, "PUBREL", 5);
+    assert_eq!(bench.sent(LOCAL), ["PUBCOMP 5"]);
+    // Also for a message whose PUBLISH was on an earlier connection.
+    bench.ok(LOCAL, "PUBREL", 6);
+    assert_eq!(bench.sent(LOCAL), ["PUBCOMP 6"]);
+    assert!(bench.sent(REMOTE).is_empty());
+
+    let mut bench = limited(Property::MaximumQoS(0));
+    bench.publish(LOCAL, 5, QoS::AtLeastOnce, "out/a", 3);
+    bench.publish(LOCAL, 6, QoS::ExactlyOnce, "out/a", 3);
+    assert_eq!(bench.sent(REMOTE), ["PUBLISH q0 site/out/a", "PUBLISH q0 site/out/a"]);
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 5", "PUBREC 6"]);
+    bench.ok(LOCAL, "PUBREL", 6);
+    assert_eq!(bench.sent(LOCAL), ["PUBCOMP 6"]);
+}
+
+#[test]
+fn a_refused_message_is_completed_and_counted() {
+    let mut bench = Bench::connected(settings());
+    for (id, qos, ack) in [(1, QoS::AtLeastOnce, "PUBACK"), (2, QoS::ExactlyOnce, "PUBREC")] {
+        bench.publish(LOCAL, id, qos, "out/a", 3);
+        bench.sent(REMOTE);
+        bench.ack(REMOTE, ack, id, ReasonCode::NotAuthorized);
+        assert_eq!(bench.sent(LOCAL), [format!("{ack} {id} 0x87")]);
+    }
+    assert_eq!(bench.relay.counters().refused.local[&ReasonCode::NotAuthorized], 2);
+    assert_eq!(bench.relay.in_flight(LOCAL), 0);
+}
+
+/// MQTT 3.1.1 has no way to refuse a message.
+#[test]
+fn a_message_that_this_broker_refuses_ends_at_a_remote_broker_of_3_1_1() {
+    let mut settings = settings();
+    settings.version = Version::V3_1_1;
+    let mut bench = Bench::connected(settings);
+    bench.publish(REMOTE, 4, QoS::ExactlyOnce, "in/a", 3);
+    bench.ack(LOCAL, "PUBREC", 4, ReasonCode::QuotaExceeded);
+    assert_eq!(bench.sent(REMOTE), ["PUBREC 4"]);
+    bench.sent(LOCAL);
+    bench.ok(REMOTE, "PUBREL", 4);
+    assert_eq!(bench.sent(REMOTE), ["PUBCOMP 4"]);
+    assert!(bench.sent(LOCAL).is_empty());
+}
+
+#[test]
+fn a_message_that_is_too_large_or_not_mapped_is_completed_and_counted() {
+    let mut bench = limited(Property::MaximumPacketSize(100));
+    bench.publish(LOCAL, 1, QoS::AtLeastOnce, "out/a", 200);
+    bench.publish(LOCAL, 2, QoS::ExactlyOnce, "other", 3);
+    bench.publish(LOCAL, 0, QoS::AtMostOnce, "out/a", 200);
+    assert!(bench.sent(REMOTE).is_empty());
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 1 0x83", "PUBREC 2 0x90"]);
+    let counters = bench.relay.counters();
+    assert_eq!(counters.dropped(LOCAL, Dropped::TooLarge), 2);
+    assert_eq!(counters.dropped(LOCAL, Dropped::NotMapped), 1);
+}
+
+#[test]
+fn a_large_message_of_3_1_1_is_acknowledged_and_discarded() {
+    let mut settings = settings();
+    (settings.version, settings.packet_size_max) = (Version::V3_1_1, 100);
+    let mut bench = Bench::connected(settings);
+    bench.publish(REMOTE, 1, QoS::AtLeastOnce, "in/a", 200);
+    bench.publish(REMOTE, 2, QoS::ExactlyOnce, "in/a", 200);
+    assert_eq!(bench.sent(REMOTE), ["PUBACK 1", "PUBREC 2"]);
+    bench.ok(REMOTE, "PUBREL", 2);
+    assert_eq!(bench.sent(REMOTE), ["PUBCOMP 2"]);
+    assert!(bench.sent(LOCAL).is_empty());
+    assert_eq!(bench.relay.counters().dropped(REMOTE, Dropped::TooLarge), 2);
+}
+
+#[test]
+fn a_remote_broker_that_does_not_read_stops_the_reading_from_this_one() {
+    let mut settings = settings();
+    settings.outgoing_max = 300;
+    let mut bench = Bench::connected(settings);
+    let mut id = 0;
+    while bench.relay.wants_read(LOCAL) {
+        id += 1;
+        bench.publish(LOCAL, id, QoS::AtLeastOnce, "out/a", 50);
+    }
+    assert_eq!(id, 4, "the last packet exceeds the bound");
+    assert!(bench.relay.wants_read(REMOTE));
+    // What was read already waits in the relay.
+    bench.publish(LOCAL, 5, QoS::AtLeastOnce, "out/a", 50);
+    assert!(bench.relay.unread(LOCAL) > 50);
+    assert_eq!(bench.sent(REMOTE).len(), 4);
+    assert_eq!(bench.sent(REMOTE), ["PUBLISH 5 q1 site/out/a"]);
+    assert!(bench.relay.wants_read(LOCAL));
+}
+
+#[test]
+fn a_message_of_qos_0_that_does_not_fit_is_dropped() {
+    let mut settings = settings();
+    settings.outgoing_max = 300;
+    let mut bench = Bench::connected(settings);
+    bench.publish(LOCAL, 0, QoS::AtMostOnce, "out/a", 200);
+    bench.publish(LOCAL, 0, QoS::AtMostOnce, "out/b", 200);
+    assert_eq!(bench.sent(REMOTE), ["PUBLISH q0 site/out/a"]);
+    assert_eq!(bench.relay.counters().dropped(LOCAL, Dropped::BufferFull), 1);
+}
+
+#[test]
+fn messages_beyond_the_receive_maximum_of_this_broker_wait() {
+    let mut settings = settings();
+    settings.version = Version::V3_1_1;
+    let mut bench = Bench::new(settings);
+    bench.answers.local.properties.push(Property::ReceiveMaximum(1));
+    bench.connect();
+    for id in 1..=2 {
+        bench.publish(REMOTE, id, QoS::ExactlyOnce, "in/a", 3);
+    }
+    bench.publish(REMOTE, 0, QoS::AtMostOnce, "in/b", 3);
+    assert_eq!(bench.sent(LOCAL), ["PUBLISH 1 q2 in/a"]);
+    bench.ok(LOCAL, "PUBREC", 1);
+    bench.ok(REMOTE, "PUBREL", 1);
+    assert_eq!(bench.sent(LOCAL), ["PUBREL 1"]);
+    bench.ok(LOCAL, "PUBCOMP", 1);
+    assert_eq!(bench.sent(LOCAL), ["PUBLISH 2 q2 in/a"]);
+    bench.ok(LOCAL, "PUBREC", 2);
+    bench.ok(REMOTE, "PUBREL", 2);
+    bench.ok(LOCAL, "PUBCOMP", 2);
+    assert_eq!(bench.sent(LOCAL), ["PUBREL 2", "PUBLISH q0 in/b"]);
+}
+
+#[test]
+fn an_acknowledgement_of_nothing_is_not_passed_on() {
+    let mut bench = Bench::connected(settings());
+    for name in ["PUBACK", "PUBREC", "PUBCOMP"] {
+        bench.ok(REMOTE, name, 7);
+    }
+    assert!(bench.sent(LOCAL).is_empty());
+    assert_eq!(bench.relay.counters().unexpected_acks, 3);
+}

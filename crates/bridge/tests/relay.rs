@@ -1,0 +1,65 @@
+//! Simulation of a relay between two model brokers: connections that end at any byte, processes that end at any moment,
+//! slow readers, refused messages and lost sessions. `MERIDIAN_BRIDGE_SEED` runs one seed, `MERIDIAN_BRIDGE_RUNS`
+//! another number of them.
+
+mod world;
+
+use world::{Report, run};
+
+/// Number of runs. Their time is a few seconds.
+const RUNS: u64 = 3_000;
+
+#[test]
+fn messages_arrive_as_their_qos_says_whatever_fails() {
+    let mut report = Report::default();
+    if let Some(seed) = std::env::var("MERIDIAN_BRIDGE_SEED").ok().and_then(|text| text.parse().ok()) {
+        return run(seed, &mut report);
+    }
+    let runs = std::env::var("MERIDIAN_BRIDGE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(RUNS);
+    for seed in 0..runs {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, &mut report)));
+        if let Err(panic) = result {
+            eprintln!("seed {seed}: run it alone with MERIDIAN_BRIDGE_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+    for event in [
+        "runs of 5.0",
+        "runs of 3.1.1",
+        "runs with a lower maximum QoS",
+        "bridge bit refused",
+        "connection not opened",
+        "local connection cut",
+        "remote connection cut",
+        "process ended",
+        "local session lost",
+        "remote session lost",
+        "sessions lost, as the relay saw it",
+        "slow reader",
+        "gentle stop",
+        "stopped",
+        "stopped with messages in flight",
+        "new settings",
+        "reading paused",
+        "receive maximum reached",
+        "identifier of a subscription in use",
+        "publish again",
+        "pubrel",
+        "pubrel again",
+        "pubrel for an unknown identifier",
+        "duplicate ignored",
+        "refused",
+        "refused, as the relay saw it",
+        "too large for the broker",
+        "too large for the bridge",
+        "held messages",
+        "restarts because of too many messages in flight",
+        "released identifiers",
+        "exactly once",
+        "at least once",
+        "more than once, as QoS 1 may",
+        "at most once",
+    ] {
+        assert!(report.count(event) > 0, "it never happened: {event}");
+    }
+}
