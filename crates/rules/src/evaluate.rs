@@ -19,8 +19,8 @@ use crate::source::Field;
 use crate::value::{Object, Value, equal, order};
 
 impl Rule {
-    /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects. There
-    /// are none when WHERE does not hold.
+    /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects.
+    /// There are none when WHERE does not hold.
     ///
     /// # Errors
     /// The evaluation reaches a limit, or an expression has no value.

@@ -64,8 +64,8 @@ pub enum RenderError {
 }
 
 impl Template {
-    /// Parses a template: `${a.b}`, `${a[1]}`, `${.}` for the whole output, `${a?}` for a value that may be missing, and
-    /// `$${` for the characters `${`.
+    /// Parses a template: `${a.b}`, `${a[1]}`, `${.}` for the whole output, `${a?}` for a value that may be missing,
+    /// and `$${` for the characters `${`.
     ///
     /// # Errors
     /// A placeholder is wrong, or the text is too long.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rules::{Context, Event, Kind, Limits, Rule, Sample, Template, Value};
 
-/// What `message:` and the lines like it have set.
+/// Values of the last `message:` line and the lines like it.
 struct Setting {
     event: Event,
     message: String,

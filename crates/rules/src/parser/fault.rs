@@ -19,7 +19,7 @@ pub struct ParseError {
     pub fault: ParseFault,
 }
 
-/// What is wrong with the text of a rule.
+/// Kind of an error in the text of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseFault {
     TooLong {
@@ -36,7 +36,7 @@ pub enum ParseFault {
     Character(char),
     IntegerTooLarge,
     FloatTooLarge,
-    /// A digit is followed by a letter.
+    /// A name begins with a digit.
     NumberAndName,
     Expected {
         expected: &'static str,
@@ -144,7 +144,7 @@ impl fmt::Display for ParseFault {
             }
             Self::FloatTooLarge => f.write_str("the number is too large for a float"),
             Self::NumberAndName => f.write_str(
-                "a name begins with a letter or `_`; write other names in quotation marks: .'1st'",
+                "a name does not begin with a digit; write such a name in quotation marks after a dot: .'1st'",
             ),
             Self::Expected { expected } => write!(f, "expected {expected}"),
             Self::NoSelect => f.write_str("a rule begins with SELECT or FOREACH"),
