@@ -103,6 +103,8 @@ impl Machine<'_> {
         incase: Option<&Expr>,
     ) -> Result<Vec<Value>, EvalError> {
         let mut outputs = Vec::new();
+        // Fields of outputs without DO, which all of them share.
+        let mut fields = Object::new();
         for element in elements {
             self.meter.step(1)?;
             self.item = element.clone();
@@ -116,10 +118,13 @@ impl Machine<'_> {
                 return Err(EvalError::OutputLimit { max });
             }
             outputs.push(if rule.columns.is_empty() {
-                let mut object = Object::new();
-                self.add_all_fields(&mut object)?;
+                if fields.is_empty() {
+                    self.add_all_fields(&mut fields)?;
+                }
+                self.meter.produce_elements(fields.len() + 1)?;
+                let mut object = fields.clone();
                 object.insert(rule.item_name().into(), element.clone());
-                Value::Object(Arc::new(object))
+                checked_depth(Value::Object(Arc::new(object)))?
             } else {
                 self.output(&rule.columns, &[])?
             });
@@ -138,7 +143,7 @@ impl Machine<'_> {
                 }
                 Column::Expr { expr, name, .. } => (expr, name),
             };
-            let value = if early.contains(&index) {
+            let value = if early.binary_search(&index).is_ok() {
                 self.aliases.get(index).cloned().unwrap_or_default()
             } else {
                 self.eval(expr)?
@@ -170,7 +175,7 @@ impl Machine<'_> {
     fn add_all_fields(&mut self, output: &mut Object) -> Result<(), EvalError> {
         for field in self.message.event().fields() {
             self.meter.produce_elements(1)?;
-            let value = self.field_of_message(field)?;
+            let value = self.field_by_name(field)?;
             output.insert(field.name().into(), value);
         }
         Ok(())
@@ -183,6 +188,14 @@ impl Machine<'_> {
             Field::Payload if !self.message.event().has(field) => Ok(Value::Null),
             Field::Payload => self.meter.of_bytes(self.message.payload()),
             other => checked_depth(self.message.field(other)),
+        }
+    }
+
+    /// Value of a field that an expression may have used before.
+    fn field_by_name(&mut self, field: Field) -> Result<Value, EvalError> {
+        match self.plan.fields.iter().position(|known| *known == field) {
+            Some(slot) => self.field(field, slot),
+            None => self.field_of_message(field),
         }
     }
 
@@ -353,7 +366,7 @@ impl Machine<'_> {
             Run::Regex(run) => match prepared {
                 Prepared::Regex(regex) => run(&mut self.meter, regex, &it),
                 _ => {
-                    self.meter.step(COMPILE_STEPS)?;
+                    self.meter.step(COMPILE_STEPS.saturating_add(it.text(1)?.len().saturating_mul(4)))?;
                     let regex = functions::compile(it.text(1)?, &self.meter.limits)
                         .map_err(|error| EvalError::Regex { function: function.name, error })?;
                     run(&mut self.meter, &regex, &it)
@@ -372,7 +385,7 @@ impl Machine<'_> {
 
     /// `topic()` and `topic(n)`.
     fn topic_level(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
-        let topic = self.message.field(Field::Topic);
+        let topic = self.field_by_name(Field::Topic)?;
         if it.len() == 0 {
             return Ok(topic);
         }
@@ -391,7 +404,7 @@ impl Machine<'_> {
     /// `payload()` and `payload(path)`.
     fn payload_at(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
         if it.len() == 0 {
-            return self.field_of_message(Field::Payload);
+            return self.field_by_name(Field::Payload);
         }
         let parts: Vec<Part> =
             path_text::parse(it.text(0)?).ok_or_else(|| it.wrong(0, "a path such as 'a.b' or 'a.b[1]'"))?;
@@ -457,7 +470,7 @@ impl Machine<'_> {
 const PAYLOAD: &str = "payload";
 
 /// Steps of the compilation of a regular expression that is not a constant.
-const COMPILE_STEPS: usize = 2_000;
+const COMPILE_STEPS: usize = 10_000;
 
 fn wrong_operand(operation: &'static str, expected: &'static str, found: &Value) -> EvalError {
     EvalError::WrongType { operation, at: 0, expected, found: found.kind() }

@@ -226,6 +226,10 @@ impl<'a> Parser<'a> {
     fn columns(&mut self) -> Result<(), ParseError> {
         loop {
             let begin = self.next;
+            let max = self.limits.columns;
+            if self.columns.len() >= max {
+                return Err(self.error(ParseFault::TooManyColumns { max }));
+            }
             if self.accept("*") {
                 self.columns.push(Column::All);
                 self.uses.push(Vec::new());
@@ -307,6 +311,10 @@ impl<'a> Parser<'a> {
                 Some(Token::Text(_) | Token::Word(_)) => return Err(self.error(ParseFault::NoDoubleQuotes)),
                 _ => return Err(self.expected("a Topic Filter or an event in double quotation marks")),
             };
+            let max = self.limits.columns;
+            if sources.len() >= max {
+                return Err(self.error(ParseFault::TooManySources { max }));
+            }
             if sources.contains(&source) {
                 return Err(self.error(ParseFault::SourceRepeated));
             }

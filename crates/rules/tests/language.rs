@@ -43,6 +43,7 @@ fn limits(text: &str) -> Limits {
     match name {
         "text_bytes" => limits.text_bytes = number,
         "nesting" => limits.nesting = number,
+        "columns" => limits.columns = number,
         "json_depth" => limits.json_depth = number,
         "steps" => limits.steps = number as u64,
         "bytes" => limits.bytes = number as u64,

@@ -141,6 +141,7 @@ fn the_page_has_all_fields_and_limits() {
         (limits.steps as usize, "| 100,000 |"),
         (limits.bytes as usize, "4 MiB"),
         (limits.outputs, "| 1,000 |"),
+        (limits.columns, "| 1,000 |"),
         (limits.regex_bytes, "256 KiB"),
         (limits.rendered_bytes, "1 MiB"),
     ] {

@@ -29,6 +29,14 @@ pub enum ParseFault {
     NestedTooDeep {
         max: usize,
     },
+    /// The rule has more columns than [`Limits::columns`](crate::Limits::columns).
+    TooManyColumns {
+        max: usize,
+    },
+    /// The rule has more sources than [`Limits::columns`](crate::Limits::columns).
+    TooManySources {
+        max: usize,
+    },
     /// A string or a Topic Filter has no closing quotation mark.
     QuoteOpen {
         quote: char,
@@ -134,6 +142,8 @@ impl fmt::Display for ParseFault {
             Self::NestedTooDeep { max } => {
                 write!(f, "the expression is nested deeper than {max} levels; use an alias for a part of it")
             }
+            Self::TooManyColumns { max } => write!(f, "the rule has more than {max} columns; use two rules"),
+            Self::TooManySources { max } => write!(f, "the rule has more than {max} sources; use two rules"),
             Self::QuoteOpen { quote: '"' } => f.write_str("the Topic Filter has no closing \""),
             Self::QuoteOpen { .. } => {
                 f.write_str("the string has no closing '; write a quotation mark within a string as ''")
