@@ -1,22 +1,21 @@
 //! Evaluation of a rule for one message.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use mqtt::{TopicFilter, TopicName};
 use smallvec::SmallVec;
 
-use crate::error::{EvalError, shown};
-use crate::expression::{Arithmetic, Comparison, Expr, Part, Path, Prepared, Root, descend};
+use crate::error::EvalError;
+use crate::expression::{Comparison, Expr, Part, Path, Prepared, Root, descend};
 use crate::functions::{self, Arguments, Function, Run};
 use crate::json::{self, Wanted};
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::meter::{Context, Meter, checked_depth};
+use crate::operators::{arithmetic, compare, matches, wrong_operand};
 use crate::path_text;
 use crate::rule::{Column, Kind, Plan, Rule};
 use crate::source::Field;
-use crate::value::{Object, Value, equal, order};
+use crate::value::{Object, Value};
 
 impl Rule {
     /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects.
@@ -288,21 +287,21 @@ impl Machine<'_> {
             }
             Expr::Arithmetic(operator, left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.arithmetic(*operator, &left, &right)
+                arithmetic(&mut self.meter, *operator, &left, &right)
             }
             Expr::Compare(comparison, left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.compare(*comparison, &left, &right).map(Value::Bool)
+                compare(&mut self.meter, *comparison, &left, &right).map(Value::Bool)
             }
             Expr::Matches(left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.matches(&left, &right).map(Value::Bool)
+                matches(&mut self.meter, &left, &right).map(Value::Bool)
             }
             Expr::In { value, list, negated } => {
                 let value = self.eval(value)?;
                 for candidate in list {
                     let candidate = self.eval(candidate)?;
-                    if self.compare(Comparison::Equal, &value, &candidate)? {
+                    if compare(&mut self.meter, Comparison::Equal, &value, &candidate)? {
                         return Ok(Value::Bool(!negated));
                     }
                 }
@@ -327,7 +326,7 @@ impl Machine<'_> {
             let is_taken = match &subject {
                 Some(subject) => {
                     let when = self.eval(when)?;
-                    self.compare(Comparison::Equal, subject, &when)?
+                    compare(&mut self.meter, Comparison::Equal, subject, &when)?
                 }
                 None => self.holds(when, "case")?,
             };
@@ -412,104 +411,9 @@ impl Machine<'_> {
         let payload = self.decoded_payload()?;
         Ok(descend(&payload, &parts).cloned().unwrap_or_default())
     }
-
-    fn compare(&mut self, comparison: Comparison, left: &Value, right: &Value) -> Result<bool, EvalError> {
-        if let (Value::Text(left), Value::Text(right)) = (left, right) {
-            self.meter.read(left.len().min(right.len()))?;
-        }
-        Ok(match comparison {
-            Comparison::Equal => equal(&mut self.meter, left, right)?,
-            Comparison::NotEqual => !equal(&mut self.meter, left, right)?,
-            Comparison::Less => order(left, right) == Some(Ordering::Less),
-            Comparison::Greater => order(left, right) == Some(Ordering::Greater),
-            Comparison::LessOrEqual => order(left, right).is_some_and(Ordering::is_le),
-            Comparison::GreaterOrEqual => order(left, right).is_some_and(Ordering::is_ge),
-        })
-    }
-
-    /// `topic =~ filter`. What is no Topic Name matches nothing.
-    fn matches(&mut self, topic: &Value, filter: &Value) -> Result<bool, EvalError> {
-        let (topic, filter) = match (topic, filter) {
-            (Value::Null, _) | (_, Value::Null) => return Ok(false),
-            (Value::Text(topic), Value::Text(filter)) => (topic, filter),
-            (Value::Text(_), other) | (other, _) => return Err(wrong_operand("=~", "strings", other)),
-        };
-        self.meter.read(topic.len() + filter.len())?;
-        let filter = TopicFilter::parse(filter)
-            .map_err(|error| EvalError::NotTopicFilter { filter: shown(filter), error })?;
-        Ok(TopicName::parse(topic).is_ok_and(|topic| filter.matches(topic)))
-    }
-
-    fn arithmetic(&mut self, operator: Arithmetic, left: &Value, right: &Value) -> Result<Value, EvalError> {
-        let operation = operator.symbol();
-        match (left, right) {
-            (Value::Null, _) | (_, Value::Null) => Ok(Value::Null),
-            (Value::Int(left), Value::Int(right)) => integers(operator, *left, *right),
-            (Value::Int(left), Value::Float(right)) => floats(operator, *left as f64, *right),
-            (Value::Float(left), Value::Int(right)) => floats(operator, *left, *right as f64),
-            (Value::Float(left), Value::Float(right)) => floats(operator, *left, *right),
-            (Value::Text(_) | Value::Bytes(_), Value::Text(_) | Value::Bytes(_))
-                if operator == Arithmetic::Add =>
-            {
-                let mut joined = Vec::new();
-                functions::append(&mut self.meter, left, &mut joined)?;
-                functions::append(&mut self.meter, right, &mut joined)?;
-                Ok(Value::of_bytes(&joined))
-            }
-            (Value::Int(_) | Value::Float(_), other) | (other, _) => {
-                let expected = match operator {
-                    Arithmetic::Add => "two numbers or two strings (use str or concat)",
-                    _ => "two numbers",
-                };
-                Err(wrong_operand(operation, expected, other))
-            }
-        }
-    }
 }
 
 const PAYLOAD: &str = "payload";
 
 /// Steps of the compilation of a regular expression that is not a constant.
 const COMPILE_STEPS: usize = 10_000;
-
-fn wrong_operand(operation: &'static str, expected: &'static str, found: &Value) -> EvalError {
-    EvalError::WrongType { operation, at: 0, expected, found: found.kind() }
-}
-
-fn integers(operator: Arithmetic, left: i64, right: i64) -> Result<Value, EvalError> {
-    let operation = operator.symbol();
-    let result = match operator {
-        Arithmetic::Add => left.checked_add(right),
-        Arithmetic::Subtract => left.checked_sub(right),
-        Arithmetic::Multiply => left.checked_mul(right),
-        Arithmetic::Divide => return floats(operator, left as f64, right as f64),
-        Arithmetic::Div if right == 0 => return Err(EvalError::DivisionByZero { operation }),
-        Arithmetic::Div => left.checked_div(right),
-        Arithmetic::Mod => return modulo(left, right),
-    };
-    result.map(Value::Int).ok_or(EvalError::Overflow { operation })
-}
-
-/// Remainder of a division. Its sign is that of `left`.
-pub fn modulo(left: i64, right: i64) -> Result<Value, EvalError> {
-    if right == 0 {
-        return Err(EvalError::DivisionByZero { operation: "mod" });
-    }
-    // The only overflow is that of a division by -1, whose remainder is 0.
-    Ok(Value::Int(left.checked_rem(right).unwrap_or(0)))
-}
-
-fn floats(operator: Arithmetic, left: f64, right: f64) -> Result<Value, EvalError> {
-    let operation = operator.symbol();
-    let result = match operator {
-        Arithmetic::Add => left + right,
-        Arithmetic::Subtract => left - right,
-        Arithmetic::Multiply => left * right,
-        Arithmetic::Divide if right == 0.0 => return Err(EvalError::DivisionByZero { operation }),
-        Arithmetic::Divide => left / right,
-        Arithmetic::Div | Arithmetic::Mod => {
-            return Err(wrong_operand(operation, "two integers (use int)", &Value::Float(left)));
-        }
-    };
-    if result.is_finite() { Ok(Value::Float(result)) } else { Err(EvalError::NotFinite { operation }) }
-}

@@ -266,7 +266,7 @@ impl fmt::Display for RenderError {
             Self::BytesInJson => f.write_str(
                 "a value is bytes that are not UTF-8, which JSON cannot express; use base64_encode in the rule",
             ),
-            Self::Limit(error) => error.fmt(f),
+            Self::Limit(error) => write!(f, "decoding a string as JSON: {error}"),
         }
     }
 }

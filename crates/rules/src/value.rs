@@ -143,6 +143,13 @@ impl From<i64> for Value {
     }
 }
 
+/// Converts a float. What is not finite becomes null.
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        if number.is_finite() { Self::Float(number) } else { Self::Null }
+    }
+}
+
 impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use mqtt::TopicError;
 
-use crate::error::RegexError;
+use crate::error::{RegexError, printable};
 use crate::source::{Event, Field};
 
 /// Error in the text of a rule, and its place.
@@ -123,8 +123,8 @@ impl ParseError {
         let column = before[line_begin..].chars().count() + 1;
         let rest = text.get(offset..).unwrap_or_default();
         let near = rest.lines().next().unwrap_or_default();
-        let near = near.char_indices().nth(NEAR_MAX).map_or(near, |(end, _)| &near[..end]);
-        Self { line: line as u32, column: column as u32, near: near.trim_end().into(), fault }
+        let near: String = near.trim_end().chars().take(NEAR_MAX).map(printable).collect();
+        Self { line: line as u32, column: column as u32, near: near.into(), fault }
     }
 }
 
