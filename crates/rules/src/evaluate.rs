@@ -10,7 +10,7 @@ use crate::functions::{self, Arguments, Function, Run};
 use crate::json::{self, Wanted};
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::meter::{Context, Meter, checked_depth};
+use crate::meter::{Context, Meter};
 use crate::operators::{arithmetic, compare, matches, wrong_operand};
 use crate::path_text;
 use crate::rule::{Column, Kind, Plan, Rule};
@@ -123,7 +123,7 @@ impl Machine<'_> {
                 self.meter.produce_elements(fields.len() + 1)?;
                 let mut object = fields.clone();
                 object.insert(rule.item_name().into(), element.clone());
-                checked_depth(Value::Object(Arc::new(object)))?
+                self.meter.checked(Value::Object(Arc::new(object)))?
             } else {
                 self.output(&rule.columns, &[])?
             });
@@ -155,7 +155,7 @@ impl Machine<'_> {
             }
             functions::put_into(&mut self.meter, &mut output, name, value)?;
         }
-        checked_depth(Value::Object(Arc::new(output)))
+        self.meter.checked(Value::Object(Arc::new(output)))
     }
 
     /// Decodes the payload in an output, because a column is about to be put into it.
@@ -186,7 +186,7 @@ impl Machine<'_> {
             // An event without a payload has null, and a message without one has an empty string.
             Field::Payload if !self.message.event().has(field) => Ok(Value::Null),
             Field::Payload => self.meter.of_bytes(self.message.payload()),
-            other => checked_depth(self.message.field(other)),
+            other => self.meter.checked(self.message.field(other)),
         }
     }
 

@@ -42,4 +42,4 @@ pub use parser::{ParseError, ParseFault};
 pub use rule::Rule;
 pub use source::{Event, Field, Source};
 pub use template::{RenderError, Template, TemplateError, TemplateFault};
-pub use value::{Array, Kind, Object, Value};
+pub use value::{Array, Extent, Kind, Object, Value};

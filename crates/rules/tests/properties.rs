@@ -210,7 +210,8 @@ proptest! {
                 prop_assert_eq!(&result, &rule.evaluate(&message, &context(), &Limits::default()));
             }
             for output in result.iter().flatten() {
-                prop_assert!(usize::from(output.depth()) <= VALUE_DEPTH_MAX);
+                prop_assert!(usize::from(output.extent().depth) <= VALUE_DEPTH_MAX);
+                prop_assert!(u64::from(output.extent().size) <= limits.steps);
                 let whole = Template::parse("${.}", &limits).expect("a template");
                 if let Ok(json) = whole.render(output, &limits) {
                     prop_assert!(json.len() <= limits.rendered_bytes);
@@ -462,6 +463,16 @@ fn hostile_inputs_reach_a_limit() {
             "{expression}: {error}"
         );
     }
+    // Each column has the one before it twice, which takes little memory.
+    let mut columns = vec!["payload AS c0".to_owned()];
+    for number in 1..60 {
+        let before = number - 1;
+        columns.push(format!("map_put('a', c{before}, map_put('b', c{before}, null)) AS c{number}"));
+    }
+    let text = format!("SELECT {} FROM \"a\"", columns.join(", "));
+    let rule = Rule::parse(&text, &limits).expect("a rule");
+    let error = rule.evaluate(&sample(b"x"), &context(), &limits).expect_err("too many parts");
+    assert!(matches!(error, EvalError::StepLimit { .. }), "{error}");
     // Each column wraps the one before it.
     let mut columns = vec!["payload.a AS c0".to_owned()];
     for number in 1..800 {
