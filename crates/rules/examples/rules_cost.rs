@@ -1,6 +1,6 @@
 //! Costs of typical rules: nanoseconds and allocations of one evaluation. `cargo run --release -p rules --example
-//! rules_cost`. The numbers are medians of several passes on one thread. At the end are evaluations that do as much work
-//! as the default limits allow.
+//! rules_cost`. The numbers are medians of several passes on one thread. At the end are evaluations that do nearly as
+//! much work as the default limits allow.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

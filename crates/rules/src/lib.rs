@@ -4,8 +4,8 @@
 //! [`Template::parse`] and [`Template::render`] turn an output into bytes. `docs/rules-language.md` describes the
 //! language for users.
 //!
-//! Constants of a rule have atomic reference counts. A host with several reactors parses the text once for each of them,
-//! so that they share no counters and no caches of regular expressions.
+//! Constants of a rule have atomic reference counts. A host with several reactors parses the text once for each of
+//! them, so that they share no counters and no caches of regular expressions.
 //!
 //! **Invariant:** no text, message or payload causes a panic. **Invariant:** equal inputs give equal results: time and
 //! randomness are in [`Context`]. **Invariant:** each loop over a text or a value counts steps or bytes of

@@ -20,6 +20,8 @@ pub struct Limits {
     pub outputs: usize,
     /// Maximum size of a compiled regular expression, in bytes.
     pub regex_bytes: usize,
+    /// Maximum number of constant regular expressions of a rule, which are compiled when the rule is parsed.
+    pub regexes: usize,
     /// Maximum size of a rendered template, in bytes.
     pub rendered_bytes: usize,
 }
@@ -35,6 +37,7 @@ impl Default for Limits {
             bytes: 4 * 1024 * 1024,
             outputs: 1_000,
             regex_bytes: 256 * 1024,
+            regexes: 64,
             rendered_bytes: 1024 * 1024,
         }
     }

@@ -49,6 +49,8 @@ struct Parser<'a> {
     visible: usize,
     /// Name of the element of FOREACH, where it may be used.
     item: Option<Arc<str>>,
+    /// Number of constant arguments that were compiled.
+    compiled: usize,
     plan: Plan,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Parser<'a> {
             used: Vec::new(),
             visible: 0,
             item: None,
+            compiled: 0,
             plan,
         }
     }

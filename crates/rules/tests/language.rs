@@ -43,6 +43,7 @@ fn limits(text: &str) -> Limits {
     match name {
         "text_bytes" => limits.text_bytes = number,
         "nesting" => limits.nesting = number,
+        "regexes" => limits.regexes = number,
         "columns" => limits.columns = number,
         "json_depth" => limits.json_depth = number,
         "steps" => limits.steps = number as u64,

@@ -92,6 +92,10 @@ pub enum ParseFault {
         expected: &'static str,
     },
     Regex(RegexError),
+    /// The rule has more regular expressions than [`Limits::regexes`](crate::Limits::regexes).
+    TooManyRegexes {
+        max: usize,
+    },
     NameUnknown {
         name: Box<str>,
         nearest: Box<str>,
@@ -199,6 +203,9 @@ impl fmt::Display for ParseFault {
                 write!(f, "argument {at} of `{function}` must be {expected}")
             }
             Self::Regex(error) => error.fmt(f),
+            Self::TooManyRegexes { max } => {
+                write!(f, "the rule has more than {max} regular expressions; join them with |, or use two rules")
+            }
             Self::NameUnknown { name, nearest } => {
                 write!(f, "unknown name `{name}`; the nearest known one is `{nearest}`")
             }
