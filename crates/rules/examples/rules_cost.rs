@@ -1,5 +1,6 @@
 //! Costs of typical rules: nanoseconds and allocations of one evaluation. `cargo run --release -p rules --example
-//! rules_cost`. The numbers are medians of several passes on one thread.
+//! rules_cost`. The numbers are medians of several passes on one thread. At the end are evaluations that do nearly as
+//! much work as the default limits allow.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -103,6 +104,47 @@ fn main() {
     report("parsing a rule", text.len(), || {
         black_box(Rule::parse(black_box(text), &limits).expect("a rule"));
     });
+    longest();
+}
+
+/// Prints the time of expensive evaluations, which end at a limit or shortly before it.
+fn longest() {
+    let limits = Limits::default();
+    let many = |count: usize| vec!["1"; count].join(",");
+    let words = "some words ".repeat(30_000);
+    let columns: Vec<String> = (0..9).map(|at| format!("sha256(payload) AS c{at}")).collect();
+    let patterns: Vec<String> =
+        (0..9).map(|at| format!("regex_match(clientid, topic + '[a-z]{{1,9{at}}}x')")).collect();
+    let cases = [
+        ("decode an array", "payload[1]".to_owned(), format!("[{}]", many(90_000))),
+        (
+            "decode two arrays of two",
+            "payload.a = payload.b".to_owned(),
+            format!("{{\"a\":[{0}],\"b\":[{0}]}}", many(30_000)),
+        ),
+        ("search an array", "contains(2, payload.a)".to_owned(), format!("{{\"a\":[{}]}}", many(45_000))),
+        ("search a text", "regex_match(payload, '(\\w+\\s?)+[^a-z ]$')".to_owned(), words.clone()),
+        ("search groups", "regex_extract(payload, '^((\\w+)\\s?)+$')".to_owned(), words.clone()),
+        (
+            "replace in a text",
+            "regex_replace(payload, '.*[^a-z ]|[a-z]', 'x')".to_owned(),
+            words[..5_000].to_owned(),
+        ),
+        ("compile expressions", patterns.join(" or "), String::new()),
+        ("hashes", columns.join(", "), words[..170_000].to_owned()),
+        ("long text", "strlen(pad(payload, 3000000))".to_owned(), String::new()),
+        ("format", "sprintf('%1000.900f', 1e300) + sprintf('%1000.900f', 1e300)".to_owned(), String::new()),
+    ];
+    println!("\n{:<34} {:>8} {:>10} result", "as much as the limits allow", "bytes", "us");
+    for (name, expression, payload) in cases {
+        let rule = Rule::parse(&format!("SELECT {expression} FROM \"#\""), &limits).expect(&expression);
+        let message = Publish { payload: payload.into_bytes() };
+        let begin = Instant::now();
+        let result = rule.evaluate(&message, &Context::default(), &limits);
+        let micros = begin.elapsed().as_micros();
+        let result = result.map_or_else(|error| error.reason(), |_| "done");
+        println!("{name:<34} {:>8} {micros:>10} {result}", message.payload.len());
+    }
 }
 
 fn report(name: &str, size: usize, mut run: impl FnMut()) {

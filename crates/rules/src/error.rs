@@ -161,10 +161,16 @@ impl std::error::Error for EvalError {}
 /// Maximum number of characters of a value in an error.
 const SHOWN_MAX: usize = 40;
 
-/// The beginning of a text, for an error.
+/// The beginning of a text, for an error. Control characters are replaced, because errors are logged.
 pub fn shown(text: &str) -> Box<str> {
-    match text.char_indices().nth(SHOWN_MAX) {
-        Some((end, _)) => format!("{}...", &text[..end]).into(),
-        None => text.into(),
+    let mut shown: String = text.chars().take(SHOWN_MAX).map(printable).collect();
+    if text.chars().nth(SHOWN_MAX).is_some() {
+        shown.push_str("...");
     }
+    shown.into()
+}
+
+/// The character, or a replacement for a control character.
+pub fn printable(character: char) -> char {
+    if character.is_control() { char::REPLACEMENT_CHARACTER } else { character }
 }

@@ -1,26 +1,25 @@
 //! Evaluation of a rule for one message.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use mqtt::{TopicFilter, TopicName};
 use smallvec::SmallVec;
 
-use crate::error::{EvalError, shown};
-use crate::expression::{Arithmetic, Comparison, Expr, Part, Path, Prepared, Root, descend};
+use crate::error::EvalError;
+use crate::expression::{Comparison, Expr, Part, Path, Prepared, Root, descend};
 use crate::functions::{self, Arguments, Function, Run};
 use crate::json::{self, Wanted};
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::meter::{Context, Meter, checked_depth};
+use crate::meter::{Context, Meter};
+use crate::operators::{arithmetic, compare, matches, wrong_operand};
 use crate::path_text;
 use crate::rule::{Column, Kind, Plan, Rule};
 use crate::source::Field;
-use crate::value::{Object, Value, equal, order};
+use crate::value::{Object, Value};
 
 impl Rule {
-    /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects. There
-    /// are none when WHERE does not hold.
+    /// Evaluates the rule for a message or an event of one of its sources. Returns the outputs, which are objects.
+    /// There are none when WHERE does not hold.
     ///
     /// # Errors
     /// The evaluation reaches a limit, or an expression has no value.
@@ -103,6 +102,8 @@ impl Machine<'_> {
         incase: Option<&Expr>,
     ) -> Result<Vec<Value>, EvalError> {
         let mut outputs = Vec::new();
+        // Fields of outputs without DO, which all of them share.
+        let mut fields = Object::new();
         for element in elements {
             self.meter.step(1)?;
             self.item = element.clone();
@@ -116,10 +117,13 @@ impl Machine<'_> {
                 return Err(EvalError::OutputLimit { max });
             }
             outputs.push(if rule.columns.is_empty() {
-                let mut object = Object::new();
-                self.add_all_fields(&mut object)?;
+                if fields.is_empty() {
+                    self.add_all_fields(&mut fields)?;
+                }
+                self.meter.produce_elements(fields.len() + 1)?;
+                let mut object = fields.clone();
                 object.insert(rule.item_name().into(), element.clone());
-                Value::Object(Arc::new(object))
+                self.meter.checked(Value::Object(Arc::new(object)))?
             } else {
                 self.output(&rule.columns, &[])?
             });
@@ -138,7 +142,7 @@ impl Machine<'_> {
                 }
                 Column::Expr { expr, name, .. } => (expr, name),
             };
-            let value = if early.contains(&index) {
+            let value = if early.binary_search(&index).is_ok() {
                 self.aliases.get(index).cloned().unwrap_or_default()
             } else {
                 self.eval(expr)?
@@ -151,7 +155,7 @@ impl Machine<'_> {
             }
             functions::put_into(&mut self.meter, &mut output, name, value)?;
         }
-        checked_depth(Value::Object(Arc::new(output)))
+        self.meter.checked(Value::Object(Arc::new(output)))
     }
 
     /// Decodes the payload in an output, because a column is about to be put into it.
@@ -170,7 +174,7 @@ impl Machine<'_> {
     fn add_all_fields(&mut self, output: &mut Object) -> Result<(), EvalError> {
         for field in self.message.event().fields() {
             self.meter.produce_elements(1)?;
-            let value = self.field_of_message(field)?;
+            let value = self.field_by_name(field)?;
             output.insert(field.name().into(), value);
         }
         Ok(())
@@ -182,7 +186,15 @@ impl Machine<'_> {
             // An event without a payload has null, and a message without one has an empty string.
             Field::Payload if !self.message.event().has(field) => Ok(Value::Null),
             Field::Payload => self.meter.of_bytes(self.message.payload()),
-            other => checked_depth(self.message.field(other)),
+            other => self.meter.checked(self.message.field(other)),
+        }
+    }
+
+    /// Value of a field that an expression may have used before.
+    fn field_by_name(&mut self, field: Field) -> Result<Value, EvalError> {
+        match self.plan.fields.iter().position(|known| *known == field) {
+            Some(slot) => self.field(field, slot),
+            None => self.field_of_message(field),
         }
     }
 
@@ -275,21 +287,21 @@ impl Machine<'_> {
             }
             Expr::Arithmetic(operator, left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.arithmetic(*operator, &left, &right)
+                arithmetic(&mut self.meter, *operator, &left, &right)
             }
             Expr::Compare(comparison, left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.compare(*comparison, &left, &right).map(Value::Bool)
+                compare(&mut self.meter, *comparison, &left, &right).map(Value::Bool)
             }
             Expr::Matches(left, right) => {
                 let (left, right) = (self.eval(left)?, self.eval(right)?);
-                self.matches(&left, &right).map(Value::Bool)
+                matches(&mut self.meter, &left, &right).map(Value::Bool)
             }
             Expr::In { value, list, negated } => {
                 let value = self.eval(value)?;
                 for candidate in list {
                     let candidate = self.eval(candidate)?;
-                    if self.compare(Comparison::Equal, &value, &candidate)? {
+                    if compare(&mut self.meter, Comparison::Equal, &value, &candidate)? {
                         return Ok(Value::Bool(!negated));
                     }
                 }
@@ -314,7 +326,7 @@ impl Machine<'_> {
             let is_taken = match &subject {
                 Some(subject) => {
                     let when = self.eval(when)?;
-                    self.compare(Comparison::Equal, subject, &when)?
+                    compare(&mut self.meter, Comparison::Equal, subject, &when)?
                 }
                 None => self.holds(when, "case")?,
             };
@@ -353,7 +365,7 @@ impl Machine<'_> {
             Run::Regex(run) => match prepared {
                 Prepared::Regex(regex) => run(&mut self.meter, regex, &it),
                 _ => {
-                    self.meter.step(COMPILE_STEPS)?;
+                    self.meter.step(COMPILE_STEPS.saturating_add(it.text(1)?.len().saturating_mul(4)))?;
                     let regex = functions::compile(it.text(1)?, &self.meter.limits)
                         .map_err(|error| EvalError::Regex { function: function.name, error })?;
                     run(&mut self.meter, &regex, &it)
@@ -372,7 +384,7 @@ impl Machine<'_> {
 
     /// `topic()` and `topic(n)`.
     fn topic_level(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
-        let topic = self.message.field(Field::Topic);
+        let topic = self.field_by_name(Field::Topic)?;
         if it.len() == 0 {
             return Ok(topic);
         }
@@ -391,7 +403,7 @@ impl Machine<'_> {
     /// `payload()` and `payload(path)`.
     fn payload_at(&mut self, it: &Arguments<'_>) -> Result<Value, EvalError> {
         if it.len() == 0 {
-            return self.field_of_message(Field::Payload);
+            return self.field_by_name(Field::Payload);
         }
         let parts: Vec<Part> =
             path_text::parse(it.text(0)?).ok_or_else(|| it.wrong(0, "a path such as 'a.b' or 'a.b[1]'"))?;
@@ -399,104 +411,9 @@ impl Machine<'_> {
         let payload = self.decoded_payload()?;
         Ok(descend(&payload, &parts).cloned().unwrap_or_default())
     }
-
-    fn compare(&mut self, comparison: Comparison, left: &Value, right: &Value) -> Result<bool, EvalError> {
-        if let (Value::Text(left), Value::Text(right)) = (left, right) {
-            self.meter.read(left.len().min(right.len()))?;
-        }
-        Ok(match comparison {
-            Comparison::Equal => equal(&mut self.meter, left, right)?,
-            Comparison::NotEqual => !equal(&mut self.meter, left, right)?,
-            Comparison::Less => order(left, right) == Some(Ordering::Less),
-            Comparison::Greater => order(left, right) == Some(Ordering::Greater),
-            Comparison::LessOrEqual => order(left, right).is_some_and(Ordering::is_le),
-            Comparison::GreaterOrEqual => order(left, right).is_some_and(Ordering::is_ge),
-        })
-    }
-
-    /// `topic =~ filter`. What is no Topic Name matches nothing.
-    fn matches(&mut self, topic: &Value, filter: &Value) -> Result<bool, EvalError> {
-        let (topic, filter) = match (topic, filter) {
-            (Value::Null, _) | (_, Value::Null) => return Ok(false),
-            (Value::Text(topic), Value::Text(filter)) => (topic, filter),
-            (Value::Text(_), other) | (other, _) => return Err(wrong_operand("=~", "strings", other)),
-        };
-        self.meter.read(topic.len() + filter.len())?;
-        let filter = TopicFilter::parse(filter)
-            .map_err(|error| EvalError::NotTopicFilter { filter: shown(filter), error })?;
-        Ok(TopicName::parse(topic).is_ok_and(|topic| filter.matches(topic)))
-    }
-
-    fn arithmetic(&mut self, operator: Arithmetic, left: &Value, right: &Value) -> Result<Value, EvalError> {
-        let operation = operator.symbol();
-        match (left, right) {
-            (Value::Null, _) | (_, Value::Null) => Ok(Value::Null),
-            (Value::Int(left), Value::Int(right)) => integers(operator, *left, *right),
-            (Value::Int(left), Value::Float(right)) => floats(operator, *left as f64, *right),
-            (Value::Float(left), Value::Int(right)) => floats(operator, *left, *right as f64),
-            (Value::Float(left), Value::Float(right)) => floats(operator, *left, *right),
-            (Value::Text(_) | Value::Bytes(_), Value::Text(_) | Value::Bytes(_))
-                if operator == Arithmetic::Add =>
-            {
-                let mut joined = Vec::new();
-                functions::append(&mut self.meter, left, &mut joined)?;
-                functions::append(&mut self.meter, right, &mut joined)?;
-                Ok(Value::of_bytes(&joined))
-            }
-            (Value::Int(_) | Value::Float(_), other) | (other, _) => {
-                let expected = match operator {
-                    Arithmetic::Add => "two numbers or two strings (use str or concat)",
-                    _ => "two numbers",
-                };
-                Err(wrong_operand(operation, expected, other))
-            }
-        }
-    }
 }
 
 const PAYLOAD: &str = "payload";
 
 /// Steps of the compilation of a regular expression that is not a constant.
-const COMPILE_STEPS: usize = 2_000;
-
-fn wrong_operand(operation: &'static str, expected: &'static str, found: &Value) -> EvalError {
-    EvalError::WrongType { operation, at: 0, expected, found: found.kind() }
-}
-
-fn integers(operator: Arithmetic, left: i64, right: i64) -> Result<Value, EvalError> {
-    let operation = operator.symbol();
-    let result = match operator {
-        Arithmetic::Add => left.checked_add(right),
-        Arithmetic::Subtract => left.checked_sub(right),
-        Arithmetic::Multiply => left.checked_mul(right),
-        Arithmetic::Divide => return floats(operator, left as f64, right as f64),
-        Arithmetic::Div if right == 0 => return Err(EvalError::DivisionByZero { operation }),
-        Arithmetic::Div => left.checked_div(right),
-        Arithmetic::Mod => return modulo(left, right),
-    };
-    result.map(Value::Int).ok_or(EvalError::Overflow { operation })
-}
-
-/// Remainder of a division. Its sign is that of `left`.
-pub fn modulo(left: i64, right: i64) -> Result<Value, EvalError> {
-    if right == 0 {
-        return Err(EvalError::DivisionByZero { operation: "mod" });
-    }
-    // The only overflow is that of a division by -1, whose remainder is 0.
-    Ok(Value::Int(left.checked_rem(right).unwrap_or(0)))
-}
-
-fn floats(operator: Arithmetic, left: f64, right: f64) -> Result<Value, EvalError> {
-    let operation = operator.symbol();
-    let result = match operator {
-        Arithmetic::Add => left + right,
-        Arithmetic::Subtract => left - right,
-        Arithmetic::Multiply => left * right,
-        Arithmetic::Divide if right == 0.0 => return Err(EvalError::DivisionByZero { operation }),
-        Arithmetic::Divide => left / right,
-        Arithmetic::Div | Arithmetic::Mod => {
-            return Err(wrong_operand(operation, "two integers (use int)", &Value::Float(left)));
-        }
-    };
-    if result.is_finite() { Ok(Value::Float(result)) } else { Err(EvalError::NotFinite { operation }) }
-}
+const COMPILE_STEPS: usize = 10_000;

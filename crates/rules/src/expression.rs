@@ -18,9 +18,9 @@ pub enum Expr {
     Access(Box<Expr>, Box<[Part]>),
     Negate(Box<Expr>),
     Not(Box<Expr>),
-    /// At least two conditions.
+    /// Two or more conditions that must all hold.
     And(Box<[Expr]>),
-    /// At least two conditions.
+    /// Two or more conditions. One must hold.
     Or(Box<[Expr]>),
     Arithmetic(Arithmetic, Box<Expr>, Box<Expr>),
     Compare(Comparison, Box<Expr>, Box<Expr>),

@@ -4,6 +4,9 @@
 //! [`Template::parse`] and [`Template::render`] turn an output into bytes. `docs/rules-language.md` describes the
 //! language for users.
 //!
+//! Constants of a rule have atomic reference counts. A host with several reactors parses the text once for each of
+//! them, so that they share no counters and no caches of regular expressions.
+//!
 //! **Invariant:** no text, message or payload causes a panic. **Invariant:** equal inputs give equal results: time and
 //! randomness are in [`Context`]. **Invariant:** each loop over a text or a value counts steps or bytes of
 //! [`Limits`], and each recursion is over something with a maximum depth.
@@ -20,6 +23,7 @@ mod json;
 mod limits;
 mod message;
 mod meter;
+mod operators;
 mod parser;
 mod path_text;
 mod print;
@@ -38,4 +42,4 @@ pub use parser::{ParseError, ParseFault};
 pub use rule::Rule;
 pub use source::{Event, Field, Source};
 pub use template::{RenderError, Template, TemplateError, TemplateFault};
-pub use value::{Array, Kind, Object, Value};
+pub use value::{Array, Extent, Kind, Object, Value};

@@ -8,6 +8,8 @@ pub struct Limits {
     /// Maximum nesting of the expressions of a rule. Each operator, call and pair of parentheses is one level.
     /// [`NESTING_MAX`] is the greatest value that has an effect.
     pub nesting: usize,
+    /// Maximum number of columns of a rule, and of sources.
+    pub columns: usize,
     /// Maximum nesting of arrays and objects in JSON. [`JSON_DEPTH_MAX`] is the greatest value that has an effect.
     pub json_depth: usize,
     /// Maximum number of steps of one evaluation. A step is one node of an expression or one element of a value.
@@ -18,6 +20,8 @@ pub struct Limits {
     pub outputs: usize,
     /// Maximum size of a compiled regular expression, in bytes.
     pub regex_bytes: usize,
+    /// Maximum number of constant regular expressions of a rule, which are compiled when the rule is parsed.
+    pub regexes: usize,
     /// Maximum size of a rendered template, in bytes.
     pub rendered_bytes: usize,
 }
@@ -27,11 +31,13 @@ impl Default for Limits {
         Self {
             text_bytes: 64 * 1024,
             nesting: 64,
+            columns: 1_000,
             json_depth: 32,
             steps: 100_000,
             bytes: 4 * 1024 * 1024,
             outputs: 1_000,
             regex_bytes: 256 * 1024,
+            regexes: 64,
             rendered_bytes: 1024 * 1024,
         }
     }

@@ -9,7 +9,7 @@ use crate::meter::{Context, Meter};
 use crate::source::{Event, Field};
 use crate::value::{Object, Value};
 
-/// A message or an event. The evaluator asks for a field at most once, and only if the rule names it.
+/// A message or an event. The evaluator asks for a field only if the rule names it or has `*`, and then once.
 pub trait Message {
     fn event(&self) -> Event;
 

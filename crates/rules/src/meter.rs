@@ -97,7 +97,19 @@ impl Meter {
 
     pub fn array(&mut self, elements: Vec<Value>) -> Result<Value, EvalError> {
         self.produce_elements(elements.len())?;
-        checked_depth(Value::array(elements))
+        self.checked(Value::array(elements))
+    }
+
+    /// Refuses a value that is nested too deeply, or that has more parts than an evaluation has steps.
+    pub fn checked(&self, value: Value) -> Result<Value, EvalError> {
+        let extent = value.extent();
+        if usize::from(extent.depth) > VALUE_DEPTH_MAX {
+            return Err(EvalError::DepthLimit { max: VALUE_DEPTH_MAX });
+        }
+        if u64::from(extent.size) > self.limits.steps {
+            return Err(EvalError::StepLimit { max: self.limits.steps });
+        }
+        Ok(value)
     }
 
     /// Number of UUIDs that this evaluation made before.
@@ -105,14 +117,6 @@ impl Meter {
         self.uuids += 1;
         self.uuids - 1
     }
-}
-
-/// Refuses a value that is nested too deeply.
-pub fn checked_depth(value: Value) -> Result<Value, EvalError> {
-    if usize::from(value.depth()) > VALUE_DEPTH_MAX {
-        return Err(EvalError::DepthLimit { max: VALUE_DEPTH_MAX });
-    }
-    Ok(value)
 }
 
 /// Bytes of a text that are read in one step.

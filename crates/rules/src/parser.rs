@@ -49,6 +49,8 @@ struct Parser<'a> {
     visible: usize,
     /// Name of the element of FOREACH, where it may be used.
     item: Option<Arc<str>>,
+    /// Number of constant arguments that were compiled.
+    compiled: usize,
     plan: Plan,
 }
 
@@ -73,6 +75,7 @@ impl<'a> Parser<'a> {
             used: Vec::new(),
             visible: 0,
             item: None,
+            compiled: 0,
             plan,
         }
     }
@@ -226,6 +229,10 @@ impl<'a> Parser<'a> {
     fn columns(&mut self) -> Result<(), ParseError> {
         loop {
             let begin = self.next;
+            let max = self.limits.columns;
+            if self.columns.len() >= max {
+                return Err(self.error(ParseFault::TooManyColumns { max }));
+            }
             if self.accept("*") {
                 self.columns.push(Column::All);
                 self.uses.push(Vec::new());
@@ -307,6 +314,10 @@ impl<'a> Parser<'a> {
                 Some(Token::Text(_) | Token::Word(_)) => return Err(self.error(ParseFault::NoDoubleQuotes)),
                 _ => return Err(self.expected("a Topic Filter or an event in double quotation marks")),
             };
+            let max = self.limits.columns;
+            if sources.len() >= max {
+                return Err(self.error(ParseFault::TooManySources { max }));
+            }
             if sources.contains(&source) {
                 return Err(self.error(ParseFault::SourceRepeated));
             }

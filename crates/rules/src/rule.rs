@@ -49,7 +49,7 @@ pub(crate) enum Column {
 pub(crate) struct Plan {
     /// Fields that the rule names.
     pub fields: Vec<Field>,
-    /// Columns that WHERE needs, in the order of their evaluation.
+    /// Columns that WHERE needs, in growing order, which is that of their evaluation.
     pub early: Vec<usize>,
     /// True when an expression uses an alias.
     pub uses_aliases: bool,
@@ -95,6 +95,11 @@ impl Rule {
         }
     }
 }
+
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Rule>();
+};
 
 /// Name of the element of FOREACH without AS.
 pub(crate) const ITEM: &str = "item";

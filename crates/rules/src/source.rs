@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What a rule names after FROM.
+/// Source of messages or events, named after FROM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Messages whose topic matches this Topic Filter.
@@ -110,7 +110,8 @@ impl fmt::Display for Field {
 /// have `event`, `timestamp` and `node`.
 macro_rules! events {
     ($($(#[$doc:meta])* $variant:ident $name:literal $value:literal $($set:ident)|* { $($field:ident)* })*) => {
-        /// What happens to a message, a client, a session or the system. A rule is evaluated once for each occurrence.
+        /// Kind of an occurrence: of a message, a client, a session or the system. A rule is evaluated once for each
+        /// occurrence.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Event {
             $($(#[$doc])* $variant,)*

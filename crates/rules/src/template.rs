@@ -64,8 +64,8 @@ pub enum RenderError {
 }
 
 impl Template {
-    /// Parses a template: `${a.b}`, `${a[1]}`, `${.}` for the whole output, `${a?}` for a value that may be missing, and
-    /// `$${` for the characters `${`.
+    /// Parses a template: `${a.b}`, `${a[1]}`, `${.}` for the whole output, `${a?}` for a value that may be missing,
+    /// and `$${` for the characters `${`.
     ///
     /// # Errors
     /// A placeholder is wrong, or the text is too long.
@@ -266,7 +266,7 @@ impl fmt::Display for RenderError {
             Self::BytesInJson => f.write_str(
                 "a value is bytes that are not UTF-8, which JSON cannot express; use base64_encode in the rule",
             ),
-            Self::Limit(error) => error.fmt(f),
+            Self::Limit(error) => write!(f, "decoding a string as JSON: {error}"),
         }
     }
 }

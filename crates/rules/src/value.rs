@@ -1,12 +1,14 @@
 //! Values of the language.
 
 mod compare;
+mod extent;
 mod object;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use compare::{equal, number, order};
+pub use extent::Extent;
 pub use object::Object;
 
 /// A value. A clone copies no text and no elements.
@@ -27,10 +29,10 @@ pub enum Value {
 }
 
 /// Elements of an array.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     elements: Vec<Value>,
-    depth: u16,
+    extent: Extent,
 }
 
 impl Array {
@@ -49,8 +51,8 @@ impl Value {
     }
 
     pub fn array(elements: Vec<Self>) -> Self {
-        let depth = elements.iter().map(Self::depth).max().unwrap_or(0).saturating_add(1);
-        Self::Array(Arc::new(Array { elements, depth }))
+        let extent = elements.iter().map(Self::extent).fold(Extent::EMPTY, Extent::with);
+        Self::Array(Arc::new(Array { elements, extent }))
     }
 
     /// An object with these members. The last one of several with one name counts.
@@ -58,12 +60,11 @@ impl Value {
         Self::Object(Arc::new(members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
     }
 
-    /// Nesting of arrays and objects; 0 for other values.
-    pub fn depth(&self) -> u16 {
+    pub fn extent(&self) -> Extent {
         match self {
-            Self::Array(array) => array.depth,
-            Self::Object(object) => object.depth(),
-            _ => 0,
+            Self::Array(array) => array.extent,
+            Self::Object(object) => object.extent(),
+            _ => Extent::LEAF,
         }
     }
 
@@ -143,6 +144,13 @@ impl From<i64> for Value {
     }
 }
 
+/// Converts a float. What is not finite becomes null.
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        if number.is_finite() { Self::Float(number) } else { Self::Null }
+    }
+}
+
 impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
@@ -196,11 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn depth_is_that_of_the_deepest_element() {
+    fn an_extent_counts_all_parts() {
         let inner = Value::array(vec![]);
-        assert_eq!(inner.depth(), 1);
-        assert_eq!(Value::object([("a", 1.into()), ("b", inner)]).depth(), 2);
-        assert_eq!(Value::from("text").depth(), 0);
+        assert_eq!(inner.extent(), Extent { depth: 1, size: 1 });
+        let outer = Value::object([("a", 1.into()), ("b", inner.clone()), ("c", inner)]);
+        assert_eq!(outer.extent(), Extent { depth: 2, size: 4 });
+        assert_eq!(Value::from("text").extent(), Extent { depth: 0, size: 1 });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rules::{Context, Event, Kind, Limits, Rule, Sample, Template, Value};
 
-/// What `message:` and the lines like it have set.
+/// Values of the last `message:` line and the lines like it.
 struct Setting {
     event: Event,
     message: String,
@@ -43,6 +43,8 @@ fn limits(text: &str) -> Limits {
     match name {
         "text_bytes" => limits.text_bytes = number,
         "nesting" => limits.nesting = number,
+        "regexes" => limits.regexes = number,
+        "columns" => limits.columns = number,
         "json_depth" => limits.json_depth = number,
         "steps" => limits.steps = number as u64,
         "bytes" => limits.bytes = number as u64,

@@ -141,7 +141,9 @@ fn the_page_has_all_fields_and_limits() {
         (limits.steps as usize, "| 100,000 |"),
         (limits.bytes as usize, "4 MiB"),
         (limits.outputs, "| 1,000 |"),
+        (limits.columns, "| 1,000 |"),
         (limits.regex_bytes, "256 KiB"),
+        (limits.regexes, "rule | 64 |"),
         (limits.rendered_bytes, "1 MiB"),
     ] {
         let digits: String = shown.chars().filter(char::is_ascii_digit).collect();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::select;
 use rules::{
-    Context, EvalError, Event, JSON_DEPTH_MAX, Limits, Rule, Sample, Template, VALUE_DEPTH_MAX, Value,
+    Context, EvalError, Event, JSON_DEPTH_MAX, Limits, NESTING_MAX, Rule, Sample, Template, VALUE_DEPTH_MAX,
+    Value,
 };
 
 const FUNCTIONS: &[&str] = &[
@@ -204,8 +205,13 @@ proptest! {
             let message = sample(&payload);
             let result = rule.evaluate(&message, &context(), &limits);
             prop_assert_eq!(&result, &rule.evaluate(&message, &context(), &limits));
+            // A limit that is not reached changes nothing.
+            if result.is_ok() {
+                prop_assert_eq!(&result, &rule.evaluate(&message, &context(), &Limits::default()));
+            }
             for output in result.iter().flatten() {
-                prop_assert!(usize::from(output.depth()) <= VALUE_DEPTH_MAX);
+                prop_assert!(usize::from(output.extent().depth) <= VALUE_DEPTH_MAX);
+                prop_assert!(u64::from(output.extent().size) <= limits.steps);
                 let whole = Template::parse("${.}", &limits).expect("a template");
                 if let Ok(json) = whole.render(output, &limits) {
                     prop_assert!(json.len() <= limits.rendered_bytes);
@@ -402,6 +408,35 @@ fn many_generated_rules_are_evaluated() {
     assert!(evaluated > 20, "{evaluated} of {parsed} are evaluated");
 }
 
+/// The greatest nesting of all limits at once fits a small stack.
+#[test]
+fn the_deepest_rules_and_payloads_need_little_stack() {
+    let run = || {
+        let limits = Limits { nesting: usize::MAX, json_depth: usize::MAX, ..Limits::default() };
+        let payload =
+            format!("{}1{}", "[{\"a\":".repeat(JSON_DEPTH_MAX / 2), "}]".repeat(JSON_DEPTH_MAX / 2));
+        let deep = NESTING_MAX - 4;
+        for text in [
+            format!("{}payload[1]{}", "coalesce(".repeat(deep), ")".repeat(deep)),
+            format!("{}payload[1]{}", "(".repeat(deep), ")".repeat(deep)),
+            format!("{}payload[1]{}", "case when true then ".repeat(deep), " end".repeat(deep)),
+            format!("{}payload[1] is null", "not ".repeat(deep)),
+            format!("1{}", " + 1".repeat(deep)),
+            format!("{}1{}", "1 - (".repeat(deep / 2), ")".repeat(deep / 2)),
+            format!("json_encode({}payload[1]{})", "coalesce(".repeat(deep - 1), ")".repeat(deep - 1)),
+            "payload = json_decode(payload)".to_owned(),
+        ] {
+            let rule = Rule::parse(&format!("SELECT {text} AS r FROM \"a\""), &limits).expect(&text);
+            assert_eq!(Rule::parse(&rule.to_string(), &limits).as_ref(), Ok(&rule));
+            let outputs = rule.evaluate(&sample(payload.as_bytes()), &context(), &limits).expect(&text);
+            let whole = Template::parse("${.}", &limits).expect("a template");
+            assert!(whole.render(&outputs[0], &limits).is_ok());
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(512 * 1024).spawn(run).expect("a thread");
+    assert!(thread.join().is_ok());
+}
+
 /// Work that a small text or payload could cause without limits.
 #[test]
 fn hostile_inputs_reach_a_limit() {
@@ -428,6 +463,16 @@ fn hostile_inputs_reach_a_limit() {
             "{expression}: {error}"
         );
     }
+    // Each column has the one before it twice, which takes little memory.
+    let mut columns = vec!["payload AS c0".to_owned()];
+    for number in 1..60 {
+        let before = number - 1;
+        columns.push(format!("map_put('a', c{before}, map_put('b', c{before}, null)) AS c{number}"));
+    }
+    let text = format!("SELECT {} FROM \"a\"", columns.join(", "));
+    let rule = Rule::parse(&text, &limits).expect("a rule");
+    let error = rule.evaluate(&sample(b"x"), &context(), &limits).expect_err("too many parts");
+    assert!(matches!(error, EvalError::StepLimit { .. }), "{error}");
     // Each column wraps the one before it.
     let mut columns = vec!["payload.a AS c0".to_owned()];
     for number in 1..800 {

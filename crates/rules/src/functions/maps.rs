@@ -7,7 +7,7 @@ use crate::error::EvalError;
 use crate::expression::{Part, descend};
 use crate::json::{self, Wanted};
 use crate::limits::VALUE_DEPTH_MAX;
-use crate::meter::{Meter, checked_depth};
+use crate::meter::Meter;
 use crate::path_text;
 use crate::value::{Object, Value};
 
@@ -79,7 +79,7 @@ fn put(meter: &mut Meter, target: Value, names: &[Arc<str>], value: Value) -> Re
         meter.produce_elements(object.len())?;
     }
     put_into(meter, Arc::make_mut(&mut object), names, value)?;
-    checked_depth(Value::Object(object))
+    meter.checked(Value::Object(object))
 }
 
 /// Puts a value into an object at a path of at least one name.

@@ -2,8 +2,8 @@
 
 use super::Arguments;
 use crate::error::EvalError;
-use crate::evaluate::modulo as remainder;
 use crate::meter::Meter;
+use crate::operators::modulo as remainder;
 use crate::value::{Value, number};
 
 /// `int(x)`: cuts off a fraction.

@@ -79,9 +79,9 @@ pub const FORMAT: &str = "a format with one of %s %d %f %e %x %X for each furthe
 /// `sprintf(format, ...)`
 pub fn sprintf(meter: &mut Meter, it: &Arguments<'_>) -> Result<Value, EvalError> {
     let format = it.text(0)?;
+    meter.step(1 + format.bytes().filter(|byte| *byte == b'%').count())?;
     meter.read(format.len())?;
     let pieces = pieces(format).ok_or_else(|| it.wrong(0, FORMAT))?;
-    meter.step(pieces.len())?;
     if pieces.iter().filter(|piece| matches!(piece, Piece::Directive(_))).count() + 1 != it.len() {
         return Err(it.wrong(0, FORMAT));
     }

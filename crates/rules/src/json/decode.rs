@@ -156,7 +156,7 @@ impl Decoder<'_> {
                     Err(unescaped) => self.meter.text(&unescaped),
                 }
             }
-            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b'-' | b'0'..=b'9') => self.number(keep),
             Some(b't') => self.word("true", Value::Bool(true)),
             Some(b'f') => self.word("false", Value::Bool(false)),
             Some(b'n') => self.word("null", Value::Null),
@@ -268,28 +268,20 @@ impl Decoder<'_> {
     fn string(&mut self) -> Result<Result<std::ops::Range<usize>, String>, EvalError> {
         self.at += 1;
         let begin = self.at;
-        loop {
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(Ok(begin..self.at - 1));
-                }
-                Some(b'\\') => break,
-                Some(0..0x20) => return Err(self.fault(JsonFault::ControlCharacter)),
-                Some(_) => self.at += 1,
-                None => return Err(self.fault(JsonFault::Truncated)),
+        self.plain_characters();
+        match self.peek() {
+            Some(b'"') => {
+                self.at += 1;
+                return Ok(Ok(begin..self.at - 1));
             }
+            Some(b'\\') => {}
+            Some(_) => return Err(self.fault(JsonFault::ControlCharacter)),
+            None => return Err(self.fault(JsonFault::Truncated)),
         }
         let mut characters = String::from(&self.text[begin..self.at]);
         loop {
             let plain = self.at;
-            while let Some(byte) = self.peek()
-                && byte >= 0x20
-                && byte != b'"'
-                && byte != b'\\'
-            {
-                self.at += 1;
-            }
+            self.plain_characters();
             characters.push_str(&self.text[plain..self.at]);
             match self.peek() {
                 Some(b'"') => {
@@ -301,6 +293,13 @@ impl Decoder<'_> {
                 None => return Err(self.fault(JsonFault::Truncated)),
             }
         }
+    }
+
+    /// Skips characters of a string that stand for themselves.
+    fn plain_characters(&mut self) {
+        let rest = &self.text.as_bytes()[self.at..];
+        let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+        self.at += rest.iter().position(is_special).unwrap_or(rest.len());
     }
 
     fn escape(&mut self) -> Result<char, EvalError> {
@@ -362,7 +361,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn number(&mut self) -> Result<Value, EvalError> {
+    fn number(&mut self, keep: bool) -> Result<Value, EvalError> {
         let begin = self.at;
         if self.peek() == Some(b'-') {
             self.at += 1;
@@ -372,14 +371,14 @@ impl Decoder<'_> {
         } else {
             self.digits()?;
         }
-        let mut is_integer = true;
+        let (mut is_integer, mut has_exponent) = (true, false);
         if self.peek() == Some(b'.') {
             is_integer = false;
             self.at += 1;
             self.digits()?;
         }
         if let Some(b'e' | b'E') = self.peek() {
-            is_integer = false;
+            (is_integer, has_exponent) = (false, true);
             self.at += 1;
             if let Some(b'+' | b'-') = self.peek() {
                 self.at += 1;
@@ -388,6 +387,10 @@ impl Decoder<'_> {
         }
         let number = &self.text[begin..self.at];
         self.meter.read(number.len())?;
+        // A number with few digits is never too large.
+        if !keep && !has_exponent && number.len() < f64::MAX_10_EXP as usize {
+            return Ok(Value::Null);
+        }
         if is_integer && let Ok(integer) = number.parse() {
             return Ok(Value::Int(integer));
         }

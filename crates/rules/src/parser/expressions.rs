@@ -407,6 +407,11 @@ impl<'a> Parser<'a> {
         match function.run {
             Run::Regex(_) => {
                 let Some(pattern) = constant(1) else { return Ok(Prepared::Nothing) };
+                let max = self.limits.regexes;
+                if self.compiled >= max {
+                    return Err(self.error_at(begin, ParseFault::TooManyRegexes { max }));
+                }
+                self.compiled += 1;
                 return functions::compile(pattern, self.limits)
                     .map(Prepared::Regex)
                     .map_err(|error| self.error_at(begin, ParseFault::Regex(error)));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use mqtt::TopicError;
 
-use crate::error::RegexError;
+use crate::error::{RegexError, printable};
 use crate::source::{Event, Field};
 
 /// Error in the text of a rule, and its place.
@@ -19,7 +19,7 @@ pub struct ParseError {
     pub fault: ParseFault,
 }
 
-/// What is wrong with the text of a rule.
+/// Kind of an error in the text of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseFault {
     TooLong {
@@ -29,6 +29,14 @@ pub enum ParseFault {
     NestedTooDeep {
         max: usize,
     },
+    /// The rule has more columns than [`Limits::columns`](crate::Limits::columns).
+    TooManyColumns {
+        max: usize,
+    },
+    /// The rule has more sources than [`Limits::columns`](crate::Limits::columns).
+    TooManySources {
+        max: usize,
+    },
     /// A string or a Topic Filter has no closing quotation mark.
     QuoteOpen {
         quote: char,
@@ -36,7 +44,7 @@ pub enum ParseFault {
     Character(char),
     IntegerTooLarge,
     FloatTooLarge,
-    /// A digit is followed by a letter.
+    /// A name begins with a digit.
     NumberAndName,
     Expected {
         expected: &'static str,
@@ -84,6 +92,10 @@ pub enum ParseFault {
         expected: &'static str,
     },
     Regex(RegexError),
+    /// The rule has more regular expressions than [`Limits::regexes`](crate::Limits::regexes).
+    TooManyRegexes {
+        max: usize,
+    },
     NameUnknown {
         name: Box<str>,
         nearest: Box<str>,
@@ -115,8 +127,8 @@ impl ParseError {
         let column = before[line_begin..].chars().count() + 1;
         let rest = text.get(offset..).unwrap_or_default();
         let near = rest.lines().next().unwrap_or_default();
-        let near = near.char_indices().nth(NEAR_MAX).map_or(near, |(end, _)| &near[..end]);
-        Self { line: line as u32, column: column as u32, near: near.trim_end().into(), fault }
+        let near: String = near.trim_end().chars().take(NEAR_MAX).map(printable).collect();
+        Self { line: line as u32, column: column as u32, near: near.into(), fault }
     }
 }
 
@@ -134,6 +146,8 @@ impl fmt::Display for ParseFault {
             Self::NestedTooDeep { max } => {
                 write!(f, "the expression is nested deeper than {max} levels; use an alias for a part of it")
             }
+            Self::TooManyColumns { max } => write!(f, "the rule has more than {max} columns; use two rules"),
+            Self::TooManySources { max } => write!(f, "the rule has more than {max} sources; use two rules"),
             Self::QuoteOpen { quote: '"' } => f.write_str("the Topic Filter has no closing \""),
             Self::QuoteOpen { .. } => {
                 f.write_str("the string has no closing '; write a quotation mark within a string as ''")
@@ -144,7 +158,7 @@ impl fmt::Display for ParseFault {
             }
             Self::FloatTooLarge => f.write_str("the number is too large for a float"),
             Self::NumberAndName => f.write_str(
-                "a name begins with a letter or `_`; write other names in quotation marks: .'1st'",
+                "a name does not begin with a digit; write such a name in quotation marks after a dot: .'1st'",
             ),
             Self::Expected { expected } => write!(f, "expected {expected}"),
             Self::NoSelect => f.write_str("a rule begins with SELECT or FOREACH"),
@@ -189,6 +203,9 @@ impl fmt::Display for ParseFault {
                 write!(f, "argument {at} of `{function}` must be {expected}")
             }
             Self::Regex(error) => error.fmt(f),
+            Self::TooManyRegexes { max } => {
+                write!(f, "the rule has more than {max} regular expressions; join them with |, or use two rules")
+            }
             Self::NameUnknown { name, nearest } => {
                 write!(f, "unknown name `{name}`; the nearest known one is `{nearest}`")
             }

@@ -2,25 +2,25 @@
 
 use std::sync::Arc;
 
-use super::Value;
+use super::{Extent, Value};
 
 /// Members of an object. Small objects are searched one by one. Large ones have an index, so that no payload can make
 /// the search slow.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Object {
     members: Vec<(Arc<str>, Value)>,
     /// Positions in `members`, sorted by name. Empty while there are at most [`LINEAR_MAX`] members.
     sorted: Vec<u32>,
-    depth: u16,
+    extent: Extent,
 }
 
 impl Object {
     pub fn new() -> Self {
-        Self { depth: 1, ..Self::default() }
+        Self::with_capacity(0)
     }
 
     pub fn with_capacity(count: usize) -> Self {
-        Self { members: Vec::with_capacity(count), ..Self::new() }
+        Self { members: Vec::with_capacity(count), sorted: Vec::new(), extent: Extent::EMPTY }
     }
 
     pub fn len(&self) -> usize {
@@ -31,9 +31,8 @@ impl Object {
         self.members.is_empty()
     }
 
-    /// Nesting of arrays and objects, including this one.
-    pub fn depth(&self) -> u16 {
-        self.depth
+    pub fn extent(&self) -> Extent {
+        self.extent
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &Value)> {
@@ -47,9 +46,12 @@ impl Object {
 
     /// Replaces the value of a member at its position, or adds the member at the end.
     pub fn insert(&mut self, name: Arc<str>, value: Value) {
-        self.depth = self.depth.max(value.depth().saturating_add(1));
+        self.extent = self.extent.with(value.extent());
         match self.position(&name) {
-            Ok(at) => self.members[at].1 = value,
+            Ok(at) => {
+                let before = std::mem::replace(&mut self.members[at].1, value);
+                self.extent = self.extent.without(before.extent());
+            }
             Err(rank) => {
                 self.members.push((name, value));
                 if !self.sorted.is_empty() {
@@ -64,7 +66,9 @@ impl Object {
     /// Takes the value of a member, and leaves null there.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         let at = self.position(name).ok()?;
-        self.members.get_mut(at).map(|(_, value)| std::mem::take(value))
+        let value = self.members.get_mut(at).map(|(_, value)| std::mem::take(value))?;
+        self.extent = self.extent.with(Extent::LEAF).without(value.extent());
+        Some(value)
     }
 
     /// Position of a member in `members`, or else in `sorted`, where it would be.
@@ -95,8 +99,8 @@ impl FromIterator<(Arc<str>, Value)> for Object {
             object.sort();
             object.remove_repeated();
         }
-        object.depth =
-            object.members.iter().map(|(_, value)| value.depth()).max().unwrap_or(0).saturating_add(1);
+        object.extent =
+            object.members.iter().map(|(_, value)| value.extent()).fold(Extent::EMPTY, Extent::with);
         object
     }
 }
@@ -143,6 +147,12 @@ impl Object {
                 self.sort();
             }
         }
+    }
+}
+
+impl Default for Object {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
