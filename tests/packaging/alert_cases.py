@@ -152,6 +152,7 @@ FIRING = {
     "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
+    "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),
     "MeridianCertificateEnded": (changed(CERTIFICATE, "60x600", CERTIFICATE_LABELS), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),

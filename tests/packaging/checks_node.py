@@ -88,7 +88,7 @@ def a_node_measures_what_the_list_says(binary):
         if not helps.get(name, "").strip():
             wrong.append(f"{name}: no HELP")
         seen = [found for one, found in series if metrics.base(one) == name]
-        if name in metrics.OF_TLS:
+        if name in metrics.OPTIONAL:
             # This node has no TLS.
             if seen:
                 wrong.append(f"{name}: a series without TLS")

@@ -269,14 +269,24 @@ METRICS = {
     "meridian_transport_wakeups_total": (COUNTER, {}),
     "meridian_transport_commands_total": (COUNTER, {}),
     "meridian_transport_bbr": (GAUGE, {}),
+    "meridian_bridge_connected": (GAUGE, {"bridge": ANY}),
+    "meridian_bridge_failing": (GAUGE, {"bridge": ANY}),
+    "meridian_bridge_queued_messages": (GAUGE, {"bridge": ANY}),
+    "meridian_bridge_refused_total": (COUNTER, {"bridge": ANY}),
+    "meridian_bridge_dropped_total": (COUNTER, {"bridge": ANY}),
+    "meridian_bridge_reconnects_total": (COUNTER, {"bridge": ANY}),
+    "meridian_bridge_sessions_lost_total": (COUNTER, {"bridge": ANY}),
+    "meridian_bridge_in_flight_messages": (GAUGE, {"bridge": ANY, "direction": {"in", "out"}}),
+    "meridian_bridge_messages_total": (COUNTER, {"bridge": ANY, "direction": {"in", "out"}}),
+    "meridian_bridge_bytes_total": (COUNTER, {"bridge": ANY, "direction": {"in", "out"}}),
     "process_cpu_seconds_total": (COUNTER, {}),
     "process_resident_memory_bytes": (GAUGE, {}),
     "process_open_fds": (GAUGE, {}),
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-# Without TLS, a node has the help text of these but no series.
-OF_TLS = {"meridian_certificate_not_after_timestamp_seconds"}
+# A node without TLS and bridges has the help text of these, but no series.
+OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith("meridian_bridge_")}
 # Only of nodes that belong to a cluster.
 OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))}
 # Added by Prometheus.

@@ -27,6 +27,8 @@ pub struct BridgeView {
     pub enabled: bool,
     /// True while both brokers are connected.
     pub connected: bool,
+    /// True while it wants a connection to the other broker and has none.
+    pub failing: bool,
     /// State in words, with the address or the reason.
     pub state: String,
     /// Seconds since it is connected; null while it is not.

@@ -26,6 +26,8 @@ pub struct BridgeView {
     /// Client Identifier of the session in which messages wait.
     pub session: String,
     pub state: String,
+    /// True while it waits for its next attempt to connect.
+    pub is_failing: bool,
     /// Seconds since it is connected.
     pub connected_s: Option<u64>,
     pub counters: Counters,

@@ -281,6 +281,7 @@ impl Driver {
         self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
         *sync::lock(&self.published.state) = BridgeView {
             state: state.to_string(),
+            is_failing: matches!(state, State::Waiting { .. }),
             connected_s: match state {
                 State::Connected { since, .. } => Some(self.now().since(since).as_secs()),
                 _ => None,

@@ -35,6 +35,7 @@ impl BridgeViews {
             node: self.node.clone(),
             enabled: bridge.is_enabled,
             connected: bridge.connected_s.is_some(),
+            failing: bridge.is_failing,
             connected_s: bridge.connected_s,
             session: bridge.session,
             queued_messages: bridge.queued,

@@ -1,12 +1,15 @@
 //! `meridian config import`: converts a mosquitto.conf to a configuration of Meridian, and lists what has no
 //! counterpart.
 
+mod bridge;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use settings::{Layers, Loaded, Value as _};
 
 use crate::config::{Config, ConfigError};
+use bridge::ImportedBridge;
 
 /// Result of the conversion of a mosquitto.conf.
 #[derive(Debug, Default)]
@@ -50,6 +53,8 @@ struct Import {
     left: Vec<String>,
     allow_anonymous: Option<bool>,
     has_acl: bool,
+    /// Bridges, the last one first being filled.
+    bridges: Vec<ImportedBridge>,
     /// True in the lines that follow `connection`.
     in_bridge: bool,
 }
@@ -85,12 +90,14 @@ impl Import {
     fn line(&mut self, word: &str, value: &str) -> Result<(), String> {
         if word == "connection" {
             self.in_bridge = true;
-            return Err("Meridian does not open bridges. Let a mosquitto connect to it as a \
-                 bridge, or make a cluster of nodes"
-                .to_owned());
+            self.bridges.push(ImportedBridge::new(value));
+            return Ok(());
         }
-        if self.in_bridge && word != "listener" {
-            return Err("a line of the bridge".to_owned());
+        if let Some(bridge) = self.bridges.last_mut()
+            && self.in_bridge
+            && word != "listener"
+        {
+            return bridge.line(word, value);
         }
         match word {
             "listener" => return self.listener(value),
@@ -261,6 +268,10 @@ impl Import {
             toml.push_str(&format!("\n[{section}]\n"));
             print(&mut toml, keys);
         }
+        for bridge in self.bridges {
+            toml.push_str("\n[[bridge]]\n");
+            print(&mut toml, &bridge.finish());
+        }
         if !self.left.is_empty() {
             toml.push_str("\n# Without a counterpart:\n");
             for line in &self.left {
@@ -341,7 +352,7 @@ mod tests {
         let (settings, left) = toml.split_once("\n# Without").unwrap();
         assert_eq!(settings.trim(), block(page, "```toml").trim());
         assert_eq!(imported.left.len(), 3, "{left}");
-        for word in ["persistence_location", "log_dest", "connection"] {
+        for word in ["persistence_location", "log_dest", "remote_password"] {
             assert!(left.contains(word), "{left}");
         }
     }
@@ -378,16 +389,48 @@ mod tests {
     }
 
     #[test]
+    fn bridges_keep_their_words() {
+        let text = "connection one\naddress a.example b.example:8883\ntopic up/# out 1 \"\" site/\ntopic down/# in\n\
+            remote_clientid c1\nremote_username u\nremote_password p\nbridge_cafile /ca\nstart_type lazy\nidle_timeout 5\n\
+            restart_timeout 3 40\ncleansession false\nconnection two\nbridge_protocol_version mqttv50\naddress ::1\ntopic x both 2\n";
+        let imported = import("bridges", text);
+        let bridges: Vec<&str> = imported.toml.split("[[bridge]]\n").skip(1).collect();
+        for line in [
+            "name = \"one\"",
+            "address = \"a.example:1883,b.example:8883\"",
+            "topics = '''\nup/# out 1 \"\" site/\ndown/# in\n'''",
+            "client_id = \"c1\"",
+            "username = \"u\"",
+            "tls = true",
+            "tls_ca = \"/ca\"",
+            "start = \"lazy\"",
+            "lazy_idle = \"5s\"",
+            "backoff_min = \"3s\"",
+            "backoff_max = \"40s\"",
+            "version = \"3.1.1\"",
+            "clean = false",
+        ] {
+            assert!(bridges[0].contains(line), "{line}: {}", bridges[0]);
+        }
+        assert!(
+            bridges[1].contains("version = \"5.0\"") && bridges[1].contains("[::1]:1883"),
+            "{}",
+            bridges[1]
+        );
+        assert_eq!(imported.left.len(), 1, "{:?}", imported.left);
+        assert!(imported.left[0].contains("password_file"));
+    }
+
+    #[test]
     fn lines_without_a_counterpart_are_listed_with_their_number() {
         let imported = import(
             "left",
-            "# a comment\nlistener 1883\nplugin /x.so\nconnection b\naddress other\ntopic # both\nlistener 1884\nmax_qos many\nfoo bar\n",
+            "# a comment\nlistener 1883\nplugin /x.so\nconnection b\naddress other\nbridge_psk x\nlistener 1884\nmax_qos many\nfoo bar\n",
         );
         let left = imported.left.join("\n");
         for part in [
             ":3: plugin /x.so: there are no plug-ins",
-            ":4: connection b: Meridian does not open bridges",
-            ":5: address other: a line of the bridge",
+            ":6: bridge_psk x: a bridge has no such setting",
             ":8: max_qos many: expected a number",
             ":9: foo bar: there is no such setting",
         ] {

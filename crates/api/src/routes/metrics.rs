@@ -1,5 +1,6 @@
 //! `/metrics`: all figures in Prometheus' format.
 
+mod bridges;
 mod cluster;
 
 use std::collections::HashSet;
@@ -59,6 +60,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
         let led: Vec<_> = figures.workers.iter().flat_map(|worker| &worker.shards).collect();
         cluster::cluster(&mut text, &view, &led);
     }
+    bridges::bridges(&mut text, &state.bridges.views());
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);
