@@ -6,8 +6,8 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::side::Sides;
 
-/// Counters of one bridge since its start. In `messages`, `refused` and `dropped`, a side stands for the broker that the
-/// messages come from.
+/// Counters of one bridge since its start. In `messages`, `refused`, `dropped` and `held`, a side stands for the broker
+/// that the messages come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub messages: Sides<[Traffic; 3]>,
@@ -29,6 +29,8 @@ pub struct Counters {
     pub unexpected_acks: u64,
     /// Packet Identifiers of an earlier session that were released.
     pub released: u64,
+    /// Times that a broker did not answer the release of Packet Identifiers.
+    pub sweeps_abandoned: u64,
     /// Messages that waited because the other broker's Receive Maximum was reached.
     pub held: Sides<u64>,
     /// Times that the bridge connected again because more messages were in flight than could wait.

@@ -17,8 +17,8 @@ use crate::sweep::Sweep;
 /// sent only when the other broker has sent it. So the sessions of the two brokers have the whole state, and each
 /// message that is not complete comes again after a loss of connections.
 ///
-/// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or when
-/// the message ends here.
+/// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or
+/// when the message ends here.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) translator: Translator,
@@ -92,20 +92,37 @@ impl Flow {
         self.terms = None;
     }
 
-    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker without
-    /// QoS 2 keeps none, and may take a PUBREL for an error.
+    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker
+    /// without QoS 2 keeps none, and may take a PUBREL for an error.
     pub(crate) fn start_sweep(&mut self, at: Side) {
         let has_exactly_once =
             self.terms.as_ref().is_some_and(|terms| terms.of(at).maximum_qos == QoS::ExactlyOnce);
-        let unreleased = &self.lanes.of(at.other()).unreleased;
-        if unreleased.is_stale() && has_exactly_once && !mutated(Mutation::SkipSweep) {
-            *self.sweeps.of_mut(at) = Some(Sweep::new(unreleased));
+        // Each sweep stops the packets of the other side, so two would wait for one another.
+        let is_alone = self.sweeps.of(at.other()).is_none();
+        if has_exactly_once && is_alone && !mutated(Mutation::SkipSweep) {
+            *self.sweeps.of_mut(at) = self.lanes.of_mut(at.other()).unreleased.sweep();
+        }
+    }
+
+    /// Ends sweeps that a broker does not answer.
+    pub(crate) fn abandon_sweeps(&mut self) {
+        for at in Side::ALL {
+            if self.sweeps.of_mut(at).take().is_some() {
+                self.lanes.of_mut(at.other()).unreleased.abandon();
+                self.counters.sweeps_abandoned += 1;
+            }
         }
     }
 
     /// Returns whether identifiers at `at` are being released. Messages to it wait until that is done.
     pub(crate) fn is_sweeping(&self, at: Side) -> bool {
         self.sweeps.of(at).is_some()
+    }
+
+    /// Number of identifiers that are being released; 0 when there is no sweep.
+    pub(crate) fn sweep_remaining(&self) -> usize {
+        let sweeps = [&self.sweeps.local, &self.sweeps.remote];
+        sweeps.into_iter().flatten().map(Sweep::remaining).sum()
     }
 
     /// Continues to release identifiers at `at`.
@@ -177,8 +194,8 @@ impl Flow {
         self.forward(from, terms, publish, ends);
     }
 
-    /// Returns whether a broker has sent messages that must come again, and nothing else is in flight from it. Then both
-    /// connections must start again.
+    /// Returns whether a broker has sent messages that must come again, and nothing else is in flight from it. Then
+    /// both connections must start again.
     pub(crate) fn must_restart(&self) -> bool {
         let lanes = [&self.lanes.local, &self.lanes.remote];
         lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0)

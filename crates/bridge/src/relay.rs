@@ -28,7 +28,8 @@ use wire::Wire;
 ///
 /// When one connection ends, it closes the other one too. Both sessions then send again what is not complete.
 ///
-/// **Invariant:** a message needs no state here. A new relay continues where an earlier one with the same sessions ended.
+/// **Invariant:** a message needs no state here. A new relay continues where an earlier one with the same sessions
+/// ended.
 #[derive(Debug)]
 pub struct Relay {
     settings: Settings,
@@ -57,6 +58,8 @@ pub struct Relay {
     /// Receive Maximum of this broker, as it was announced last.
     local_receive_maximum: u16,
     queued: u64,
+    /// Number of identifiers that were to be released, and the time at which it changed.
+    sweep_progress: (usize, Time),
     /// Time of the last message or acknowledgement.
     last_traffic: Time,
     last_error: Option<String>,
@@ -143,6 +146,7 @@ impl Relay {
             was_connected: false,
             local_receive_maximum: u16::MAX,
             queued: 0,
+            sweep_progress: (0, Time::default()),
             last_traffic: Time::default(),
             last_error: None,
             settings,
@@ -278,6 +282,9 @@ impl Relay {
         });
         let of_phase = match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. } | Phase::Draining { until, .. }, _) => Some(*until),
+            (Phase::Running { .. }, _) if self.flow.sweep_remaining() > 0 => {
+                Some(self.sweep_progress.1.after(self.settings.connect_timeout))
+            }
             (Phase::Running { .. }, Start::Lazy { idle, .. }) => Some(self.last_traffic.after(idle)),
             _ => None,
         };
@@ -314,6 +321,10 @@ impl Relay {
             if !progress {
                 break;
             }
+        }
+        let remaining = self.flow.sweep_remaining();
+        if remaining != self.sweep_progress.0 {
+            self.sweep_progress = (remaining, now);
         }
         for side in Side::ALL {
             let is_paused = !self.wants_read(side);

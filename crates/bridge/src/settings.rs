@@ -85,9 +85,9 @@ pub enum Start {
 /// Direction in which a topic is carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// From the remote broker to this one.
+    /// Direction from the remote broker to this one.
     In,
-    /// From this broker to the remote one.
+    /// Direction from this broker to the remote one.
     #[default]
     Out,
     Both,
@@ -257,6 +257,12 @@ impl Settings {
         if self.in_flight == 0 {
             return Err(SettingsError::InFlightZero);
         }
+        if self.hops_max == 0 {
+            return Err(SettingsError::HopsMaxZero);
+        }
+        if self.packet_size_max < PACKET_SIZE_MIN {
+            return Err(SettingsError::PacketSizeTooSmall { size: self.packet_size_max });
+        }
         if let Start::Lazy { queued_min: 0, .. } = self.start {
             return Err(SettingsError::QueuedMinZero);
         }
@@ -275,6 +281,9 @@ impl Settings {
     }
 }
 
+/// Smallest value of `packet_size_max`, which a CONNACK needs.
+const PACKET_SIZE_MIN: u32 = 256;
+
 /// A value of the settings that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingsError {
@@ -286,6 +295,10 @@ pub enum SettingsError {
     ClientIdMissing,
     PasswordWithoutUserName,
     InFlightZero,
+    HopsMaxZero,
+    PacketSizeTooSmall {
+        size: u32,
+    },
     QueuedMinZero,
     NotificationTopicInvalid {
         topic: String,
@@ -310,7 +323,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NameInvalid { name } => {
-                write!(f, "the name {name:?} is empty or has `/`, `+` or `#`; use letters, digits and `-`")
+                write!(f, "the name {name:?} is empty or has `/`, `+` or `#`; use another name")
             }
             Self::NoAddress => f.write_str("no address of the remote broker; write at least one"),
             Self::VersionNotSupported => f.write_str("MQTT 3.1 is not supported; use 3.1.1 or 5.0"),
@@ -321,6 +334,10 @@ impl fmt::Display for SettingsError {
                 f.write_str("MQTT 3.1.1 has no password without a user name; set a user name")
             }
             Self::InFlightZero => f.write_str("the number of messages in flight is 0; use at least 1"),
+            Self::HopsMaxZero => f.write_str("the maximum number of hops is 0; use at least 1"),
+            Self::PacketSizeTooSmall { size } => {
+                write!(f, "the maximum packet size is {size} bytes; use at least {PACKET_SIZE_MIN}")
+            }
             Self::QueuedMinZero => f.write_str(
                 "a lazy bridge connects at 0 waiting messages; use at least 1, or start automatically",
             ),
@@ -360,6 +377,9 @@ mod tests {
         assert_eq!(check(|s| s.addresses.clear()), Some(SettingsError::NoAddress));
         assert_eq!(check(|s| s.version = Version::V3_1), Some(SettingsError::VersionNotSupported));
         assert_eq!(check(|s| s.client_id.clear()), Some(SettingsError::ClientIdMissing));
+        assert_eq!(check(|s| s.hops_max = 0), Some(SettingsError::HopsMaxZero));
+        let size = 10;
+        assert_eq!(check(|s| s.packet_size_max = 10), Some(SettingsError::PacketSizeTooSmall { size }));
         assert_eq!(check(|s| s.in_flight = 0), Some(SettingsError::InFlightZero));
         let topic = "a/+".to_owned();
         assert_eq!(

@@ -159,6 +159,22 @@ fn a_process_that_does_not_know_the_identifiers_releases_all() {
 }
 
 #[test]
+fn a_broker_that_does_not_answer_releases_is_used_all_the_same() {
+    let mut settings = settings();
+    settings.keep_alive = 0;
+    let mut bench = Bench::new(settings);
+    // This broker has lost the session, and the remote one has not.
+    bench.answers.local.session_present = false;
+    bench.handle(Input::Start);
+    bench.run();
+    assert!(!bench.relay.wants_read(LOCAL));
+    assert!(bench.sent(REMOTE).len() > 10_000);
+    assert_eq!(bench.wait(), Duration::from_secs(30));
+    assert!(bench.relay.wants_read(LOCAL));
+    assert_eq!(bench.relay.counters().sweeps_abandoned, 1);
+}
+
+#[test]
 fn a_broker_that_refuses_the_bridge_bit_gets_a_connect_without_it() {
     let mut settings = settings();
     settings.version = Version::V3_1_1;

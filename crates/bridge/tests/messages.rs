@@ -126,10 +126,10 @@ fn a_message_that_is_too_large_or_not_mapped_is_completed_and_counted() {
 #[test]
 fn a_large_message_of_3_1_1_is_acknowledged_and_discarded() {
     let mut settings = settings();
-    (settings.version, settings.packet_size_max) = (Version::V3_1_1, 100);
+    (settings.version, settings.packet_size_max) = (Version::V3_1_1, 256);
     let mut bench = Bench::connected(settings);
-    bench.publish(REMOTE, 1, QoS::AtLeastOnce, "in/a", 200);
-    bench.publish(REMOTE, 2, QoS::ExactlyOnce, "in/a", 200);
+    bench.publish(REMOTE, 1, QoS::AtLeastOnce, "in/a", 300);
+    bench.publish(REMOTE, 2, QoS::ExactlyOnce, "in/a", 300);
     assert_eq!(bench.sent(REMOTE), ["PUBACK 1", "PUBREC 2"]);
     bench.ok(REMOTE, "PUBREL", 2);
     assert_eq!(bench.sent(REMOTE), ["PUBCOMP 2"]);

@@ -48,6 +48,8 @@ impl Relay {
         self.settings = settings;
         if is_other {
             (self.address, self.known.remote) = (0, false);
+            // The other session uses the same identifiers for other messages.
+            self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         }
         for side in Side::ALL {
             self.add_stale(side, before.wanted(side).iter().map(|wanted| &wanted.filter));
@@ -419,6 +421,12 @@ impl Relay {
         }
         match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. }, _) if *until <= now => self.proceed(now),
+            (Phase::Running { .. }, _)
+                if self.flow.sweep_remaining() > 0
+                    && self.sweep_progress.1.after(self.settings.connect_timeout) <= now =>
+            {
+                self.flow.abandon_sweeps();
+            }
             (Phase::Draining { until }, _) if *until <= now => {
                 self.halt(now, "by request, with messages in flight")
             }

@@ -38,8 +38,8 @@ struct World {
     stalled: Sides<usize>,
     oracle: Oracle,
     faults: Faults,
-    /// A session was lost, and the relay has not released its identifiers. When the process ends now, that is forgotten.
-    /// The value is the side and its connection then.
+    /// A session was lost, and the relay has not released its identifiers. When the process ends now, that is
+    /// forgotten. The value is the side and its connection then.
     recovering: Option<(Side, Option<ConnectionId>)>,
     next_number: u32,
     incarnations: u64,
@@ -142,7 +142,7 @@ impl World {
         };
         if faults.kills && (faults.remote_sessions || faults.local_sessions) {
             faults.kills = random.percent(40);
-            // A process that does not know the identifiers releases all of them: 262 kB, which take long with a small bound.
+            // A process that does not know the identifiers releases all of them: 262 kB. A small bound takes long.
             settings.outgoing_max += 20_000;
         }
         let relay = Relay::new(settings.clone(), "own", Existing::default(), seed).expect("valid settings");
@@ -390,7 +390,7 @@ impl World {
         self.recovering = Some((side, self.relay.connection(side)));
     }
 
-    /// Returns whether the loss of another session can be told from an earlier one.
+    /// Returns whether the loss of another session can be distinguished from an earlier one.
     fn can_lose(&self, side: Side) -> bool {
         self.recovering.is_none_or(|(before, _)| before == side)
     }

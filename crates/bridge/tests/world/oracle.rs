@@ -1,4 +1,4 @@
-//! What must have happened at the end of a run.
+//! Checks at the end of a run: the messages that must have arrived, and those that must not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
