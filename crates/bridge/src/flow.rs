@@ -218,8 +218,7 @@ impl Flow {
 
     fn forward(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
         let target = terms.of(from.other());
-        let has_hops = Side::ALL.iter().all(|side| terms.of(*side).version.has_properties());
-        let translated = match self.translator.translate(from, publish, target, has_hops) {
+        let translated = match self.translator.translate(from, publish, terms) {
             Ok(translated) => translated,
             Err(cause) => return self.drop_message(from, terms, publish, cause, ends),
         };
@@ -268,7 +267,7 @@ impl Flow {
         if went == QoS::ExactlyOnce {
             lane.unreleased.insert(id);
         }
-        lane.set(id, Step::Published(came, went));
+        lane.set(id, Step::Published { came, went });
         if mutated(Mutation::AcknowledgeEarly) {
             if came == QoS::ExactlyOnce {
                 put_short_ack(PacketType::PubRec, id, ends.source.buffer());
@@ -349,11 +348,11 @@ impl Flow {
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
         match (packet_type, lane.step(id)) {
-            (PacketType::PubAck, Some(Step::Published(came, QoS::AtLeastOnce))) => {
+            (PacketType::PubAck, Some(Step::Published { came, went: QoS::AtLeastOnce })) => {
                 self.note_refusal(from, ack.reason);
                 self.complete(from, terms, id, came, ack.reason, ends.source);
             }
-            (PacketType::PubRec, Some(Step::Published(came, QoS::ExactlyOnce))) => {
+            (PacketType::PubRec, Some(Step::Published { came, went: QoS::ExactlyOnce })) => {
                 if ack.reason.is_error() {
                     self.note_refusal(from, ack.reason);
                     self.lanes.of_mut(from).unreleased.remove(id);

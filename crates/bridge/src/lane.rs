@@ -23,8 +23,8 @@ pub(crate) struct Lane {
 /// Step that an incomplete message has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The PUBLISH was sent with the second QoS; it came with the first.
-    Published(QoS, QoS),
+    /// The PUBLISH was sent with the QoS `went`. It came with `came`, which may be higher.
+    Published { came: QoS, went: QoS },
     /// The receiver's PUBREC was passed on, and the sender's PUBREL is expected.
     Received,
     /// The sender's PUBREL was passed on.
@@ -36,7 +36,7 @@ pub(crate) enum Step {
 impl Step {
     fn is_counted(self) -> bool {
         match self {
-            Self::Published(..) | Self::Received => true,
+            Self::Published { .. } | Self::Received => true,
             Self::Released { counted } => counted,
             Self::EndsHere => false,
         }

@@ -277,7 +277,7 @@ impl Relay {
     pub fn poll_timeout(&self) -> Option<Time> {
         let wires = Side::ALL.iter().filter_map(|side| self.wires.of(*side).as_ref());
         let of_wires = wires.filter_map(|wire| match (&wire.client, wire.limits()) {
-            (Some(client), Some(_)) => client.timeout(),
+            (Some(client), Some(_)) if self.phase != Phase::Priming => client.timeout(),
             _ => Some(wire.deadline),
         });
         let of_phase = match (&self.phase, self.settings.start) {
@@ -327,9 +327,13 @@ impl Relay {
             self.sweep_progress = (remaining, now);
         }
         for side in Side::ALL {
-            let is_paused = !self.wants_read(side);
+            let is_reading = self.wants_read(side);
             if let Some(client) = self.wires.of_mut(side).as_mut().and_then(|wire| wire.client.as_mut()) {
-                client.set_paused(now, is_paused);
+                if is_reading {
+                    client.resume(now);
+                } else {
+                    client.pause();
+                }
             }
         }
     }

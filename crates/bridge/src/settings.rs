@@ -22,7 +22,7 @@ pub struct Settings {
     /// Client Identifier of the remote session.
     pub client_id: String,
     pub username: Option<String>,
-    pub password: Option<Vec<u8>>,
+    pub password: Option<Password>,
     /// True to discard the remote session at each connection. Messages in flight may then be lost or duplicated.
     pub clean: bool,
     /// Seconds that the remote session outlives its connection, in MQTT 5.0; `u32::MAX` is forever.
@@ -53,6 +53,27 @@ pub struct Settings {
     /// Number of bytes that may wait for one side before the bridge stops reading the other side. One packet may
     /// exceed it.
     pub outgoing_max: usize,
+}
+
+/// Password of the remote session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(Vec<u8>);
+
+impl Password {
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    /// Hides the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
 }
 
 /// Choice of the next address.

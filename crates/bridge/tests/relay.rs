@@ -7,7 +7,7 @@ mod world;
 use world::{Report, run};
 
 /// Number of runs. Their time is a few seconds.
-const RUNS: u64 = 3_000;
+const RUNS: u64 = 1_500;
 
 #[test]
 fn messages_arrive_as_their_qos_says_whatever_fails() {

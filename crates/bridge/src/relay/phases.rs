@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use mqtt::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
+use mqtt::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, TopicFilter, Version};
 
 use super::interface::{ConnectionId, Output};
-use super::wire::{Wire, state_payload};
+use super::wire::{Presence, Wire};
 use super::{Phase, Relay, WillForm};
 use crate::client::{Client, CloseReason, ConnectOptions, WillMessage};
 use crate::message::Translator;
@@ -69,7 +69,7 @@ impl Relay {
         let wanted = self.flow.translator.map().wanted(side);
         let stale = self.stale.of_mut(side);
         for filter in filters {
-            if !stale.contains(filter) {
+            if !stale.contains(filter) && TopicFilter::parse(filter).is_ok() {
                 stale.push(filter.clone());
             }
         }
@@ -194,7 +194,7 @@ impl Relay {
                 self.flow.counters.local_sessions_lost += u64::from(is_lost);
                 match self.phase {
                     Phase::Priming => self.prime(now),
-                    Phase::Attaching => self.attach(now, limits.session_present),
+                    Phase::Attaching => self.attach(now),
                     _ => {}
                 }
             }
@@ -215,13 +215,13 @@ impl Relay {
     fn prime(&mut self, now: Time) {
         let topic = self.settings.notifications.local.clone();
         if let Some(wire) = &mut self.wires.local {
-            wire.notify(now, topic.as_deref(), false);
+            wire.notify(now, topic.as_deref(), Presence::Disconnected);
         }
         self.subscribe(now, Side::Local);
     }
 
     /// Starts to pass on messages: both brokers are connected.
-    fn attach(&mut self, now: Time, has_local_session: bool) {
+    fn attach(&mut self, now: Time) {
         let terms = |wire: &Option<Wire>| wire.as_ref().and_then(Wire::terms);
         let (Some(local), Some(remote)) = (terms(&self.wires.local), terms(&self.wires.remote)) else {
             return;
@@ -229,7 +229,8 @@ impl Relay {
         self.flow.attach(Sides { local, remote });
         self.phase = Phase::Running { since: now };
         self.last_traffic = now;
-        if !has_local_session {
+        let local = self.wires.local.as_ref().and_then(Wire::limits);
+        if local.is_some_and(|limits| !limits.session_present) {
             self.subscribe(now, Side::Local);
         }
         self.subscribe(now, Side::Remote);
@@ -237,7 +238,7 @@ impl Relay {
             self.flow.start_sweep(side);
             let topic = self.state_topic(side);
             if let Some(wire) = self.wires.of_mut(side) {
-                wire.notify(now, topic.as_deref(), true);
+                wire.notify(now, topic.as_deref(), Presence::Connected);
             }
         }
     }
@@ -403,7 +404,7 @@ impl Relay {
         for side in Side::ALL {
             let topic = self.state_topic(side).filter(|_| was_attached);
             if let Some(mut wire) = self.wires.of_mut(side).take() {
-                wire.notify(now, topic.as_deref(), false);
+                wire.notify(now, topic.as_deref(), Presence::Disconnected);
                 self.outputs.push_back(wire.close());
             }
         }
@@ -413,7 +414,8 @@ impl Relay {
     pub(super) fn timed_out(&mut self, now: Time) {
         for side in Side::ALL {
             let Some(wire) = self.wires.of_mut(side) else { continue };
-            if wire.limits().is_none() && wire.deadline <= now {
+            let is_waiting = wire.limits().is_none() || self.phase == Phase::Priming;
+            if is_waiting && wire.deadline <= now {
                 self.lost(now, side, "no answer in time".to_owned());
             } else if let Some(Err(reason)) = wire.client.as_mut().map(|client| client.handle_timeout(now)) {
                 self.ended(now, side, &reason);
@@ -446,6 +448,6 @@ impl Relay {
 }
 
 fn will(topic: &str, form: WillForm) -> WillMessage {
-    let payload = state_payload(false).to_vec();
+    let payload = Presence::Disconnected.payload().to_vec();
     WillMessage { topic: topic.to_owned(), payload, qos: form.qos, retain: form.retain }
 }
