@@ -13,7 +13,8 @@ use std::fmt;
 use std::path::Path;
 
 /// Crates that know no sockets, files, clocks, threads or runtimes.
-const CORES: [&str; 8] = ["mqtt", "routing", "session", "shard", "broker", "link", "replog", "cluster"];
+const CORES: [&str; 9] =
+    ["mqtt", "routing", "session", "shard", "broker", "link", "replog", "cluster", "bridge"];
 
 /// Crates that start threads of a node.
 const THREADED: [&str; 7] = ["api", "auth", "transport", "edge", "meridian", "configstore", "storage"];

@@ -293,7 +293,7 @@ impl Client {
                     return Ok(Some(Step::Unsubscribed(filters)));
                 }
                 Packet::PingResp => self.keep_alive.pinged = None,
-                Packet::Disconnect(disconnect) if self.version == Version::V5 => {
+                Packet::Disconnect(disconnect) if self.version.has_properties() => {
                     return Err(CloseReason::disconnected(&disconnect));
                 }
                 Packet::Connect(_)

@@ -140,7 +140,7 @@ impl Relay {
             stale: Sides::default(),
             address: 0,
             failures: 0,
-            is_private: settings.try_private,
+            is_private: settings.has_bridge_bit(),
             will: WillForm::PREFERRED,
             known: Sides { local: false, remote: existing.remote_session },
             was_connected: false,

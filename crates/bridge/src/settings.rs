@@ -255,6 +255,11 @@ impl Settings {
         format!("$bridge/{}", self.name)
     }
 
+    /// Returns whether the CONNECT has the bridge bit, at least at first. MQTT 5.0 has options of subscriptions instead.
+    pub fn has_bridge_bit(&self) -> bool {
+        self.try_private && !self.version.has_properties()
+    }
+
     /// Checks the settings and returns their map of topics.
     ///
     /// # Errors
@@ -272,7 +277,7 @@ impl Settings {
         if self.client_id.is_empty() && !self.clean {
             return Err(SettingsError::ClientIdMissing);
         }
-        if self.version < Version::V5 && self.password.is_some() && self.username.is_none() {
+        if !self.version.has_properties() && self.password.is_some() && self.username.is_none() {
             return Err(SettingsError::PasswordWithoutUserName);
         }
         if self.in_flight == 0 {
@@ -294,7 +299,7 @@ impl Settings {
             }
         }
         let map = TopicMap::new(&self.topics)?;
-        let excludes_own = self.version == Version::V5 || self.try_private;
+        let excludes_own = self.version.has_properties() || self.has_bridge_bit();
         if let (false, false, Some((out, into))) = (excludes_own, self.allow_echo, map.echoes().next()) {
             return Err(SettingsError::Echo { out, into });
         }

@@ -43,7 +43,7 @@ impl Relay {
             settings.client_id != self.settings.client_id || settings.addresses != self.settings.addresses;
         self.close_both(now);
         self.flow.configure(Translator::new(&settings, map, &self.own_id), settings.outgoing_max);
-        self.is_private = settings.try_private;
+        self.is_private = settings.has_bridge_bit();
         self.will = WillForm::PREFERRED;
         self.settings = settings;
         if is_other {
@@ -165,7 +165,7 @@ impl Relay {
         let settings = &self.settings;
         ConnectOptions {
             version: settings.version,
-            private: self.is_private && settings.version == Version::V3_1_1,
+            private: self.is_private,
             client_id: settings.client_id.clone(),
             username: settings.username.clone(),
             password: settings.password.clone(),
@@ -320,9 +320,7 @@ impl Relay {
     pub(super) fn ended(&mut self, now: Time, side: Side, reason: &CloseReason) {
         if let (Side::Remote, CloseReason::Refused { reason: code, .. }) = (side, reason) {
             match code {
-                ReasonCode::UnsupportedProtocolVersion
-                    if self.is_private && self.settings.version == Version::V3_1_1 =>
-                {
+                ReasonCode::UnsupportedProtocolVersion if self.is_private => {
                     if !self.can_be_public() {
                         let text = "the remote broker does not accept bridges, and messages would come back: use \
                                     MQTT 5.0, change the topics, or allow the echo";
@@ -342,8 +340,7 @@ impl Relay {
 
     /// Returns whether the bridge bit may be left out.
     fn can_be_public(&self) -> bool {
-        self.settings.version == Version::V3_1_1
-            && self.settings.try_private
+        self.settings.has_bridge_bit()
             && (self.settings.allow_echo || self.flow.translator.map().echoes().next().is_none())
     }
 
