@@ -242,6 +242,15 @@ impl Flow {
         if publish.qos == QoS::AtMostOnce && is_full {
             return self.drop_message(from, terms, publish, Dropped::BufferFull, ends);
         }
+        if let Some(id) = outgoing.packet_id.filter(|_| publish.dup)
+            && publish.qos == QoS::ExactlyOnce
+            && translated.qos < QoS::ExactlyOnce
+            && target.maximum_qos == QoS::ExactlyOnce
+        {
+            // Before new settings lowered the QoS, it may have been sent with QoS 2. The receiver would keep the
+            // identifier, and take a later message for this one.
+            put_short_ack(PacketType::PubRel, id, ends.target.buffer());
+        }
         outgoing.encode(target.version, ends.target.buffer());
         let traffic = &mut self.counters.messages.of_mut(from)[translated.qos as usize];
         traffic.messages += 1;
@@ -368,6 +377,8 @@ impl Flow {
                 // A broker that lost its session does not know the identifier. The message is complete all the same.
                 put_short_ack(PacketType::PubComp, id, ends.source.buffer());
             }
+            // The answer to a PUBREL that was sent because of a lower QoS.
+            (PacketType::PubComp, Some(Step::Published { .. } | Step::EndsHere)) => {}
             _ => self.counters.unexpected_acks += 1,
         }
     }

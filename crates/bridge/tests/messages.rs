@@ -83,6 +83,21 @@ fn a_lower_qos_is_completed_here() {
 }
 
 #[test]
+fn a_qos_that_new_settings_lowered_leaves_no_identifier_behind() {
+    let mut settings = settings();
+    settings.topics[0].qos = QoS::AtLeastOnce;
+    let mut bench = Bench::connected(settings);
+    bench.publish_again(LOCAL, 5, QoS::ExactlyOnce, "out/a");
+    assert_eq!(bench.sent(REMOTE), ["PUBREL 5", "PUBLISH 5 q1 dup site/out/a"]);
+    bench.ok(REMOTE, "PUBCOMP", 5);
+    bench.ok(REMOTE, "PUBACK", 5);
+    assert_eq!(bench.sent(LOCAL), ["PUBREC 5"]);
+    bench.ok(LOCAL, "PUBREL", 5);
+    assert_eq!(bench.sent(LOCAL), ["PUBCOMP 5"]);
+    assert_eq!(bench.relay.counters().unexpected_acks, 0);
+}
+
+#[test]
 fn a_refused_message_is_completed_and_counted() {
     let mut bench = Bench::connected(settings());
     for (id, qos, ack) in [(1, QoS::AtLeastOnce, "PUBACK"), (2, QoS::ExactlyOnce, "PUBREC")] {
