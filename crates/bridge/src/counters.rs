@@ -33,7 +33,8 @@ pub struct Counters {
     pub sweeps_abandoned: u64,
     /// Messages that waited because the other broker's Receive Maximum was reached.
     pub held: Sides<u64>,
-    /// Times that the bridge connected again because more messages were in flight than could wait.
+    /// Times that the bridge connected again without a failure: more messages were in flight than could wait, or
+    /// Packet Identifiers were released at both brokers.
     pub restarts: u64,
 }
 
@@ -58,7 +59,7 @@ pub enum Dropped {
     OwnLoop,
     /// No topic entry matches.
     NotMapped,
-    /// A QoS 0 message arrived while the bridge registered its subscriptions.
+    /// A QoS 0 message arrived while the bridge registered its subscriptions or released Packet Identifiers.
     NotReady,
 }
 

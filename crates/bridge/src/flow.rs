@@ -30,6 +30,9 @@ pub(crate) struct Flow {
     /// PUBREL packets to each broker that release what an earlier session left open.
     sweeps: Sides<Option<Sweep>>,
     outgoing_max: usize,
+    /// True when identifiers are released at both brokers. Neither side can wait for the other then. So everything else
+    /// is ignored, and comes again on the next connections.
+    is_sweep_only: bool,
     /// True when messages that need an acknowledgement are left to their sender's session.
     is_draining: bool,
     /// Number of pairs of connections so far.
@@ -53,6 +56,7 @@ impl Flow {
             terms: None,
             sweeps: Sides::default(),
             outgoing_max,
+            is_sweep_only: false,
             is_draining: false,
             pairs: 0,
         }
@@ -89,6 +93,7 @@ impl Flow {
         self.lanes.local.reset();
         self.lanes.remote.reset();
         self.sweeps = Sides::default();
+        self.is_sweep_only = false;
         self.terms = None;
     }
 
@@ -97,11 +102,10 @@ impl Flow {
     pub(crate) fn start_sweep(&mut self, at: Side) {
         let has_exactly_once =
             self.terms.as_ref().is_some_and(|terms| terms.of(at).maximum_qos == QoS::ExactlyOnce);
-        // Each sweep stops the packets of the other side, so two would wait for one another.
-        let is_alone = self.sweeps.of(at.other()).is_none();
-        if has_exactly_once && is_alone && !mutated(Mutation::SkipSweep) {
+        if has_exactly_once && !mutated(Mutation::SkipSweep) {
             *self.sweeps.of_mut(at) = self.lanes.of_mut(at.other()).unreleased.sweep();
         }
+        self.is_sweep_only = Side::ALL.iter().all(|side| self.is_sweeping(*side));
     }
 
     /// Ends sweeps that a broker does not answer.
@@ -114,9 +118,14 @@ impl Flow {
         }
     }
 
-    /// Returns whether identifiers at `at` are being released. Messages to it wait until that is done.
+    /// Returns whether identifiers at `at` are being released.
     pub(crate) fn is_sweeping(&self, at: Side) -> bool {
         self.sweeps.of(at).is_some()
+    }
+
+    /// Returns whether packets from `from` must wait, because identifiers at the other broker are being released.
+    pub(crate) fn must_wait(&self, from: Side) -> bool {
+        self.is_sweeping(from.other()) && !self.is_sweep_only
     }
 
     /// Number of identifiers that are being released; 0 when there is no sweep.
@@ -138,6 +147,12 @@ impl Flow {
     /// Handles a packet from the broker `from`. `own` is the buffer to that broker, `other` the one to the other.
     pub(crate) fn handle(&mut self, from: Side, packet: Packet<'_>, own: &mut Unsent, other: &mut Unsent) {
         let Some(terms) = self.terms.clone() else { return };
+        if self.is_sweep_only && packet.packet_type() != PacketType::PubComp {
+            if matches!(packet, Packet::Publish(publish) if publish.qos == QoS::AtMostOnce) {
+                self.counters.dropped.of_mut(from)[Dropped::NotReady as usize] += 1;
+            }
+            return;
+        }
         // A message and its PUBREL come from the sender, the other acknowledgements from the receiver.
         match packet {
             Packet::Publish(publish) => {
@@ -149,11 +164,13 @@ impl Flow {
                 self.pubrel(from, &terms, ack.packet_id, &mut ends);
             }
             Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack) => {
-                if packet.packet_type() == PacketType::PubComp
-                    && let Some(sweep) = self.sweeps.of_mut(from)
-                {
-                    sweep.answered();
-                    return;
+                if packet.packet_type() == PacketType::PubComp {
+                    if let Some(sweep) = self.sweeps.of_mut(from) {
+                        return sweep.answered();
+                    }
+                    if self.is_sweep_only {
+                        return;
+                    }
                 }
                 let mut ends = Ends { source: other, target: own };
                 let sender = from.other();
@@ -194,9 +211,12 @@ impl Flow {
         self.forward(from, terms, publish, ends);
     }
 
-    /// Returns whether a broker has sent messages that must come again, and nothing else is in flight from it. Then
-    /// both connections must start again.
+    /// Returns whether messages were ignored that must come again, and nothing else is in flight with them. Then both
+    /// connections must start again.
     pub(crate) fn must_restart(&self) -> bool {
+        if self.is_sweep_only {
+            return self.sweep_remaining() == 0;
+        }
         let lanes = [&self.lanes.local, &self.lanes.remote];
         lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0)
     }

@@ -35,8 +35,8 @@ pub use mutation::Mutation;
 pub use mutation::{mutate, reached};
 pub use relay::{ConnectionId, Existing, Input, Output, Relay, State};
 pub use settings::{
-    AddressOrder, Backoff, Direction, Names, Notifications, Pass, Password, Settings, SettingsError, Start,
-    Topic,
+    AddressOrder, AddressSessions, Backoff, Direction, Names, Notifications, Pass, Password, Settings,
+    SettingsError, Start, Topic,
 };
 pub use side::{Side, Sides};
 pub use time::Time;

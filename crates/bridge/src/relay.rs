@@ -53,6 +53,8 @@ pub struct Relay {
     will: WillForm,
     /// True when the sessions were seen before.
     known: Sides<bool>,
+    /// Address of the last connection to the remote broker.
+    last_address: Option<String>,
     /// True when the remote broker was connected before.
     was_connected: bool,
     /// Receive Maximum of this broker, as it was announced last.
@@ -100,8 +102,8 @@ struct WillForm {
 pub struct Existing {
     /// Filters of the subscriptions. Those that the settings do not have are ended.
     pub filters: Sides<Vec<String>>,
-    /// True when an earlier process has connected the remote session.
-    pub remote_session: bool,
+    /// Address of the last connection of an earlier process to the remote broker.
+    pub address: Option<String>,
 }
 
 /// Effect of one packet on the relay.
@@ -142,7 +144,8 @@ impl Relay {
             failures: 0,
             is_private: settings.has_bridge_bit(),
             will: WillForm::PREFERRED,
-            known: Sides { local: false, remote: existing.remote_session },
+            known: Sides { local: false, remote: existing.address.is_some() },
+            last_address: existing.address,
             was_connected: false,
             local_receive_maximum: u16::MAX,
             queued: 0,
@@ -168,6 +171,11 @@ impl Relay {
     /// Number of messages from a broker that are not complete.
     pub fn in_flight(&self, from: Side) -> usize {
         self.flow.in_flight(from)
+    }
+
+    /// Address of the last connection to the remote broker, for [`Existing`].
+    pub fn last_address(&self) -> Option<&str> {
+        self.last_address.as_deref()
     }
 
     /// Cause of the last failure.
@@ -259,7 +267,7 @@ impl Relay {
             Phase::Priming => true,
             Phase::Running { .. } | Phase::Draining { .. } => {
                 let other = self.wires.of(side.other()).as_ref().map_or(0, Wire::outgoing_len);
-                !self.flow.is_sweeping(side.other())
+                !self.flow.must_wait(side)
                     && other < self.settings.outgoing_max.max(1)
                     && wire.outgoing_len() < self.settings.outgoing_max.saturating_add(ACKS_MAX)
             }

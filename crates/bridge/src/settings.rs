@@ -12,9 +12,9 @@ use crate::topic_map::{MapError, TopicMap};
 pub struct Settings {
     /// Name of the bridge. The Client Identifier of its local session is `$bridge/` and this name.
     pub name: String,
-    /// Addresses of the remote broker, in order of preference. All of them reach the same sessions: they belong to one
-    /// broker or one cluster.
+    /// Addresses of the remote broker, in order of preference.
     pub addresses: Vec<String>,
+    pub address_sessions: AddressSessions,
     /// Choice of the address after a failure.
     pub address_order: AddressOrder,
     /// Protocol version towards the remote broker: 3.1.1 or 5.0.
@@ -84,6 +84,17 @@ pub enum AddressOrder {
     Ordered,
     /// The next address for each connection.
     RoundRobin,
+}
+
+/// Relation of the bridge's sessions at different addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressSessions {
+    /// Each address is a broker with a session of its own. A message in flight may be duplicated when the address
+    /// changes.
+    #[default]
+    Separate,
+    /// The addresses belong to one broker, or to a cluster that has one session for the bridge.
+    Shared,
 }
 
 /// Start of a bridge.
@@ -227,6 +238,7 @@ impl Settings {
         Self {
             name: name.into(),
             addresses: vec![address.into()],
+            address_sessions: AddressSessions::default(),
             address_order: AddressOrder::default(),
             version: Version::V5,
             client_id: name.into(),

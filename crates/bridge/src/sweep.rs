@@ -37,6 +37,11 @@ impl Unreleased {
         *self = Self { is_complete: true, ..Self::default() };
     }
 
+    /// Notes that the receiver is another broker than before, with a session from an earlier time.
+    pub(crate) fn receiver_replaced(&mut self) {
+        *self = Self { is_stale: true, ..Self::default() };
+    }
+
     /// Notes that the sender has a new session.
     pub(crate) fn sender_restarted(&mut self) {
         (self.is_stale, self.attempts) = (true, 0);

@@ -40,7 +40,7 @@ fn this_broker_may_send_no_more_than_the_remote_one_accepts() {
 #[test]
 fn subscriptions_of_earlier_settings_end() {
     let filters = Sides { local: vec!["old".into(), "out/#".into()], remote: vec!["gone/#".into()] };
-    let mut bench = Bench::with(settings(), Existing { filters, remote_session: true });
+    let mut bench = Bench::with(settings(), Existing { filters, address: Some("one".into()) });
     bench.handle(Input::Start);
     bench.run();
     let sent = bench.answer_requests(REMOTE);

@@ -10,7 +10,7 @@ use super::{Phase, Relay, WillForm};
 use crate::client::{Client, CloseReason, ConnectOptions, WillMessage};
 use crate::message::Translator;
 use crate::mutation::{Mutation, mutated};
-use crate::settings::{AddressOrder, Settings, SettingsError, Start};
+use crate::settings::{AddressOrder, AddressSessions, Settings, SettingsError, Start};
 use crate::side::{Side, Sides};
 use crate::time::Time;
 
@@ -39,17 +39,18 @@ impl Relay {
         let map = settings.check()?;
         let before = self.flow.translator.map().clone();
         let is_active = !matches!(self.phase, Phase::New | Phase::Stopped { .. } | Phase::Draining { .. });
-        let is_other =
-            settings.client_id != self.settings.client_id || settings.addresses != self.settings.addresses;
+        let is_other = settings.client_id != self.settings.client_id;
+        let addresses_changed = settings.addresses != self.settings.addresses;
         self.close_both(now);
         self.flow.configure(Translator::new(&settings, map, &self.own_id), settings.outgoing_max);
         self.is_private = settings.has_bridge_bit();
         self.will = WillForm::PREFERRED;
         self.settings = settings;
-        if is_other {
-            (self.address, self.known.remote) = (0, false);
-            // The other session uses the same identifiers for other messages.
-            self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
+        if is_other && self.last_address.is_some() {
+            self.replace_remote_session();
+        }
+        if addresses_changed {
+            self.address = 0;
         }
         for side in Side::ALL {
             self.add_stale(side, before.wanted(side).iter().map(|wanted| &wanted.filter));
@@ -181,6 +182,9 @@ impl Relay {
     /// Handles the CONNACK of a side.
     pub(super) fn connected(&mut self, now: Time, side: Side) {
         let Some(limits) = self.wires.of(side).as_ref().and_then(Wire::limits).cloned() else { return };
+        if side == Side::Remote {
+            self.note_address();
+        }
         if !limits.session_present {
             // The session is new: it sends other messages with the same identifiers, and it has received none.
             self.flow.lane_mut(side).unreleased.sender_restarted();
@@ -209,6 +213,23 @@ impl Relay {
                 self.open(now, Side::Local, None);
             }
         }
+    }
+
+    /// Notes the address of a connection. Another broker has another session, with other messages under the same
+    /// identifiers.
+    fn note_address(&mut self) {
+        let address = Some(self.current_address().to_owned());
+        let is_other = self.last_address.is_some() && self.last_address != address;
+        self.last_address = address;
+        if is_other && self.settings.address_sessions == AddressSessions::Separate {
+            self.replace_remote_session();
+        }
+    }
+
+    fn replace_remote_session(&mut self) {
+        self.known.remote = false;
+        self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
+        self.flow.lane_mut(Side::Local).unreleased.receiver_replaced();
     }
 
     /// Registers the subscriptions at this broker.

@@ -91,6 +91,7 @@ impl World {
         settings.addresses.push("remote-2".into());
         settings.version = version;
         settings.keep_alive = 5;
+        settings.address_sessions = bridge::AddressSessions::Shared;
         settings.packet_size_max = 1_100;
         settings.in_flight = 1 + random.below(12) as u16;
         settings.outgoing_max = 50 + random.below(2000);
@@ -371,7 +372,8 @@ impl World {
         }
         self.pipes = Sides::default();
         self.incarnations += 1;
-        let existing = Existing { remote_session: true, ..Existing::default() };
+        let address = self.relay.last_address().map(str::to_owned);
+        let existing = Existing { address, ..Existing::default() };
         self.relay =
             Relay::new(self.settings.clone(), "own", existing, self.incarnations).expect("valid settings");
         self.start();
