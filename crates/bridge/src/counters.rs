@@ -25,7 +25,7 @@ pub struct Counters {
     pub local_sessions_lost: u64,
     /// Subscriptions that were refused.
     pub subscriptions_refused: u64,
-    /// Acknowledgements that belong to no message.
+    /// PUBACK and PUBREC packets that belong to no message.
     pub unexpected_acks: u64,
     /// Packet Identifiers of an earlier session that were released.
     pub released: u64,
@@ -33,9 +33,10 @@ pub struct Counters {
     pub sweeps_abandoned: u64,
     /// Messages that waited because the other broker's Receive Maximum was reached.
     pub held: Sides<u64>,
-    /// Times that the bridge connected again without a failure: more messages were in flight than could wait, or
-    /// Packet Identifiers were released at both brokers.
+    /// Times that the bridge connected again because more messages were in flight than could wait.
     pub restarts: u64,
+    /// Times that the bridge released Packet Identifiers at both brokers, and connected again.
+    pub resets: u64,
 }
 
 /// Messages of one direction and QoS, as they were sent to the other broker.

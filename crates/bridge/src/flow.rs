@@ -212,13 +212,17 @@ impl Flow {
     }
 
     /// Returns whether messages were ignored that must come again, and nothing else is in flight with them. Then both
-    /// connections must start again.
-    pub(crate) fn must_restart(&self) -> bool {
+    /// connections must start again, and this call counts it.
+    pub(crate) fn must_restart(&mut self) -> bool {
         if self.is_sweep_only {
-            return self.sweep_remaining() == 0;
+            let is_done = self.sweep_remaining() == 0;
+            self.counters.resets += u64::from(is_done);
+            return is_done;
         }
         let lanes = [&self.lanes.local, &self.lanes.remote];
-        lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0)
+        let is_due = lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0);
+        self.counters.restarts += u64::from(is_due);
+        is_due
     }
 
     /// Sends packets that waited for the receiver's Receive Maximum.
@@ -262,14 +266,8 @@ impl Flow {
         if publish.qos == QoS::AtMostOnce && is_full {
             return self.drop_message(from, terms, publish, Dropped::BufferFull, ends);
         }
-        if let Some(id) = outgoing.packet_id.filter(|_| publish.dup)
-            && publish.qos == QoS::ExactlyOnce
-            && translated.qos < QoS::ExactlyOnce
-            && target.maximum_qos == QoS::ExactlyOnce
-        {
-            // Before new settings lowered the QoS, it may have been sent with QoS 2. The receiver would keep the
-            // identifier, and take a later message for this one.
-            put_short_ack(PacketType::PubRel, id, ends.target.buffer());
+        if translated.qos < QoS::ExactlyOnce {
+            release_earlier(publish, target, ends);
         }
         outgoing.encode(target.version, ends.target.buffer());
         let traffic = &mut self.counters.messages.of_mut(from)[translated.qos as usize];
@@ -317,6 +315,7 @@ impl Flow {
         ends: &mut Ends<'_>,
     ) {
         self.counters.dropped.of_mut(from)[cause as usize] += 1;
+        release_earlier(publish, terms.of(from.other()), ends);
         if let Some(id) = publish.packet_id {
             self.complete(from, terms, id, publish.qos, cause.reason_code(), ends.source);
         }
@@ -397,8 +396,8 @@ impl Flow {
                 // A broker that lost its session does not know the identifier. The message is complete all the same.
                 put_short_ack(PacketType::PubComp, id, ends.source.buffer());
             }
-            // The answer to a PUBREL that was sent because of a lower QoS.
-            (PacketType::PubComp, Some(Step::Published { .. } | Step::EndsHere)) => {}
+            // The answer to a PUBREL of `release_earlier`, or of a sweep that was abandoned.
+            (PacketType::PubComp, _) => {}
             _ => self.counters.unexpected_acks += 1,
         }
     }
@@ -420,6 +419,18 @@ impl Flow {
     pub(crate) fn check_invariants(&self) {
         self.lanes.local.check_invariants();
         self.lanes.remote.check_invariants();
+    }
+}
+
+/// Releases the identifier of a message that is not passed on with QoS 2. Before the settings changed, it may have been
+/// sent with QoS 2. The receiver would keep the identifier, and take a later message for this one.
+fn release_earlier(publish: &Publish<'_>, target: &Terms, ends: &mut Ends<'_>) {
+    if let Some(id) = publish.packet_id
+        && publish.dup
+        && publish.qos == QoS::ExactlyOnce
+        && target.maximum_qos == QoS::ExactlyOnce
+    {
+        put_short_ack(PacketType::PubRel, id, ends.target.buffer());
     }
 }
 

@@ -27,6 +27,8 @@ fn messages_arrive_as_their_qos_says_whatever_fails() {
         "runs of 5.0",
         "runs of 3.1.1",
         "runs with a lower maximum QoS",
+        "runs with separate sessions",
+        "identifiers released at both brokers",
         "bridge bit refused",
         "connection not opened",
         "local connection cut",

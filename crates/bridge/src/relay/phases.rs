@@ -221,7 +221,8 @@ impl Relay {
         let address = Some(self.current_address().to_owned());
         let is_other = self.last_address.is_some() && self.last_address != address;
         self.last_address = address;
-        if is_other && self.settings.address_sessions == AddressSessions::Separate {
+        let is_separate = self.settings.address_sessions == AddressSessions::Separate;
+        if is_other && is_separate && !mutated(Mutation::IgnoreAddress) {
             self.replace_remote_session();
         }
     }
@@ -316,7 +317,6 @@ impl Relay {
                 is_quiet
             }
             Phase::Running { .. } if self.flow.must_restart() => {
-                self.flow.counters.restarts += 1;
                 self.close_both(now);
                 self.connect(now);
                 true
