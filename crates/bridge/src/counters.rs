@@ -60,22 +60,34 @@ pub enum Dropped {
     OwnLoop,
     /// No topic entry matches.
     NotMapped,
+    /// The remote broker closed the connection each time that it got the message.
+    ClosesConnection,
     /// A QoS 0 message arrived while the bridge registered its subscriptions or released Packet Identifiers.
     NotReady,
 }
 
 impl Dropped {
     /// All causes.
-    pub const ALL: [Self; 6] =
-        [Self::TooLarge, Self::BufferFull, Self::HopLimit, Self::OwnLoop, Self::NotMapped, Self::NotReady];
+    pub const ALL: [Self; 7] = [
+        Self::TooLarge,
+        Self::BufferFull,
+        Self::HopLimit,
+        Self::OwnLoop,
+        Self::NotMapped,
+        Self::ClosesConnection,
+        Self::NotReady,
+    ];
 
     /// Returns the Reason Code that the sender gets.
     pub(crate) fn reason_code(self) -> ReasonCode {
         match self {
             Self::NotMapped => ReasonCode::TopicNameInvalid,
-            Self::TooLarge | Self::BufferFull | Self::HopLimit | Self::OwnLoop | Self::NotReady => {
-                ReasonCode::ImplementationSpecificError
-            }
+            Self::TooLarge
+            | Self::BufferFull
+            | Self::HopLimit
+            | Self::OwnLoop
+            | Self::ClosesConnection
+            | Self::NotReady => ReasonCode::ImplementationSpecificError,
         }
     }
 }

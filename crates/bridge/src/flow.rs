@@ -35,6 +35,8 @@ pub(crate) struct Flow {
     is_sweep_only: bool,
     /// True when messages that need an acknowledgement are left to their sender's session.
     is_draining: bool,
+    /// Message from this broker that is not passed on, because the remote broker closes its connection each time.
+    condemned: Option<PacketId>,
     /// Number of pairs of connections so far.
     pairs: u16,
 }
@@ -58,6 +60,7 @@ impl Flow {
             outgoing_max,
             is_sweep_only: false,
             is_draining: false,
+            condemned: None,
             pairs: 0,
         }
     }
@@ -75,6 +78,11 @@ impl Flow {
     /// Number of incomplete messages from `from`.
     pub(crate) fn in_flight(&self, from: Side) -> usize {
         self.lanes.of(from).in_flight()
+    }
+
+    /// Drops a message from this broker when it comes again.
+    pub(crate) fn condemn(&mut self, id: PacketId) {
+        self.condemned = Some(id);
     }
 
     pub(crate) fn set_draining(&mut self, is_draining: bool) {
@@ -242,6 +250,10 @@ impl Flow {
 
     fn forward(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
         let target = terms.of(from.other());
+        if from == Side::Local && publish.packet_id.is_some() && self.condemned == publish.packet_id {
+            self.condemned = None;
+            return self.drop_message(from, terms, publish, Dropped::ClosesConnection, ends);
+        }
         let translated = match self.translator.translate(from, publish, terms) {
             Ok(translated) => translated,
             Err(cause) => return self.drop_message(from, terms, publish, cause, ends),
@@ -294,7 +306,7 @@ impl Flow {
         if went == QoS::ExactlyOnce {
             lane.unreleased.insert(id);
         }
-        lane.set(id, Step::Published { came, went });
+        lane.publish(id, Step::Published { came, went });
         if mutated(Mutation::AcknowledgeEarly) {
             if came == QoS::ExactlyOnce {
                 put_short_ack(PacketType::PubRec, id, ends.source.buffer());
@@ -375,6 +387,7 @@ impl Flow {
         let id = self.identifier(from, ack.packet_id);
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
+        lane.has_progress |= lane.step(id).is_some();
         match (packet_type, lane.step(id)) {
             (PacketType::PubAck, Some(Step::Published { came, went: QoS::AtLeastOnce })) => {
                 self.note_refusal(from, ack.reason);

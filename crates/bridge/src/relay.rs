@@ -6,7 +6,7 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use mqtt::{Packet, QoS};
+use mqtt::{Packet, PacketId, QoS};
 use random::Random;
 
 use crate::client::{CloseReason, Event};
@@ -51,6 +51,8 @@ pub struct Relay {
     /// True to set the bridge bit in the next CONNECT.
     is_private: bool,
     will: WillForm,
+    /// Message at which the remote broker has closed the connection, and how often in a row.
+    suspect: Option<(PacketId, u8)>,
     /// True when the sessions were seen before.
     known: Sides<bool>,
     /// Address of the last connection to the remote broker.
@@ -144,6 +146,7 @@ impl Relay {
             failures: 0,
             is_private: settings.has_bridge_bit(),
             will: WillForm::PREFERRED,
+            suspect: None,
             known: Sides { local: false, remote: existing.address.is_some() },
             last_address: existing.address,
             was_connected: false,

@@ -40,6 +40,9 @@ pub struct Settings {
     /// True to carry topics in both directions even if the remote broker cannot exclude the bridge's own messages. Each
     /// message then comes back once.
     pub allow_echo: bool,
+    /// Number of connections in a row that the remote broker closes at the same message, after which the message is
+    /// dropped. Some brokers refuse a message by closing. `None` to never drop one: a bad network looks the same.
+    pub closes_max: Option<u8>,
     /// Topics on which the bridge publishes, retained, whether it is connected: `1` or `0`.
     pub notifications: Notifications,
     pub backoff: Backoff,
@@ -252,6 +255,7 @@ impl Settings {
             start: Start::default(),
             try_private: true,
             allow_echo: false,
+            closes_max: None,
             notifications: Notifications::default(),
             backoff: Backoff::default(),
             connect_timeout: Duration::from_secs(30),
@@ -267,7 +271,7 @@ impl Settings {
         format!("$bridge/{}", self.name)
     }
 
-    /// Returns whether the CONNECT has the bridge bit, at least at first. MQTT 5.0 has options of subscriptions instead.
+    /// Returns whether the CONNECT has the bridge bit, at least at first. MQTT 5.0 has subscription options instead.
     pub fn has_bridge_bit(&self) -> bool {
         self.try_private && !self.version.has_properties()
     }

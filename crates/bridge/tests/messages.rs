@@ -133,6 +133,33 @@ fn a_message_that_this_broker_refuses_ends_at_a_remote_broker_of_3_1_1() {
     assert!(bench.sent(LOCAL).is_empty());
 }
 
+/// A broker of 3.1.1 that does not accept a message may close [MQTT3-3.3.5-2].
+#[test]
+fn a_message_at_which_the_remote_broker_closes_each_time_is_dropped_if_that_is_set() {
+    for closes_max in [None, Some(3)] {
+        let mut settings = settings();
+        (settings.version, settings.closes_max) = (Version::V3_1_1, closes_max);
+        let mut bench = Bench::connected(settings);
+        for round in 0..4 {
+            bench.publish_again(LOCAL, 1, QoS::AtLeastOnce, "out/bad");
+            let sent = bench.sent(REMOTE);
+            if closes_max.is_some() && round == 3 {
+                assert!(sent.iter().all(|sent| !sent.starts_with("PUBLISH")), "{sent:?}");
+                assert_eq!(bench.sent(LOCAL).last().map(String::as_str), Some("PUBACK 1 0x83"));
+                assert_eq!(bench.relay.counters().dropped(LOCAL, Dropped::ClosesConnection), 1);
+                break;
+            }
+            assert_eq!(sent.last().map(String::as_str), Some("PUBLISH 1 q1 dup site/out/bad"));
+            let connect = bench.sent(LOCAL).first().cloned();
+            let is_isolated = connect.is_some_and(|sent| sent.contains("receive maximum Some(1) "));
+            assert_eq!(is_isolated, closes_max.is_some() && round > 0);
+            bench.cut(REMOTE);
+            bench.wait();
+            bench.run();
+        }
+    }
+}
+
 #[test]
 fn a_message_that_is_too_large_or_not_mapped_is_completed_and_counted() {
     let mut bench = limited(Property::MaximumPacketSize(100));

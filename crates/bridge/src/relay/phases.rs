@@ -142,6 +142,8 @@ impl Relay {
         let remote = self.wires.remote.as_ref().and_then(Wire::limits);
         let receive_maximum = match remote {
             _ if mutated(Mutation::IgnoreReceiveMaximum) => u16::MAX,
+            // One message at a time shows at which one the remote broker closes.
+            Some(_) if self.suspect.is_some() => 1,
             Some(limits) => limits.receive_maximum.min(self.settings.in_flight),
             // Messages are not handled on this connection, and the fewer arrive the better.
             None => 1,
@@ -330,11 +332,31 @@ impl Relay {
         let Some(wire) = self.wire(id) else { return };
         let is_connecting = wire.client.is_some() && wire.limits().is_none();
         self.take_wire(id);
+        if id.side == Side::Remote {
+            self.note_close();
+        }
         if id.side == Side::Remote && is_connecting && self.can_be_public() {
             // A broker that does not know the bridge bit may close without a CONNACK. The next attempts alternate.
             self.is_private = !self.is_private;
         }
         self.lost(now, id.side, format!("the connection ended: {cause}"));
+    }
+
+    /// Notes that the remote broker has closed the connection, perhaps because of a message.
+    fn note_close(&mut self) {
+        let (Some(closes_max), Phase::Running { .. }) = (self.settings.closes_max, &self.phase) else {
+            return;
+        };
+        let lane = self.flow.lane_mut(Side::Local);
+        let oldest = lane.oldest().filter(|_| !lane.has_progress);
+        let before = self.suspect.take();
+        let Some(id) = oldest else { return };
+        let count = before.filter(|(known, _)| *known == id).map_or(1, |(_, count)| count.saturating_add(1));
+        if count >= closes_max {
+            self.flow.condemn(id);
+        } else {
+            self.suspect = Some((id, count));
+        }
     }
 
     /// Handles the end of a connection that the client has decided, or a CONNACK or DISCONNECT has announced.
@@ -355,6 +377,9 @@ impl Relay {
                 ReasonCode::QoSNotSupported => self.will.qos = QoS::AtMostOnce,
                 _ => {}
             }
+        }
+        if let (Side::Remote, CloseReason::Disconnected { .. }) = (side, reason) {
+            self.note_close();
         }
         self.lost(now, side, reason.to_string());
     }

@@ -44,7 +44,7 @@ impl Plan {
         settings.addresses.push("remote-2".into());
         settings.version = version;
         settings.keep_alive = 5;
-        let is_separate = random.percent(20);
+        let is_separate = random.percent(10);
         settings.address_sessions =
             if is_separate { AddressSessions::Separate } else { AddressSessions::Shared };
         settings.address_order = *random.pick(&[AddressOrder::Ordered, AddressOrder::RoundRobin]);
