@@ -13,11 +13,12 @@ use std::fmt;
 use std::path::Path;
 
 /// Crates that know no sockets, files, clocks, threads or runtimes.
-const CORES: [&str; 9] =
-    ["mqtt", "routing", "session", "shard", "broker", "link", "replog", "cluster", "rules"];
+const CORES: [&str; 10] =
+    ["mqtt", "routing", "session", "shard", "broker", "link", "replog", "cluster", "rules", "bridge"];
 
 /// Crates that start threads of a node.
-const THREADED: [&str; 7] = ["api", "auth", "transport", "edge", "meridian", "configstore", "storage"];
+const THREADED: [&str; 8] =
+    ["api", "auth", "bridges", "transport", "edge", "meridian", "configstore", "storage"];
 
 struct Rule {
     name: &'static str,

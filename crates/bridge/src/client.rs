@@ -12,6 +12,7 @@ use mqtt::{
     ReasonCode, SubscriptionOptions, Version, Will, decode,
 };
 
+use crate::settings::Password;
 use crate::time::Time;
 pub use buffers::Unsent;
 use buffers::{Incoming, Next, TooLarge};
@@ -20,14 +21,14 @@ pub use limits::Limits;
 use requests::Requests;
 
 /// Content of a CONNECT.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     pub version: Version,
     /// True to set the bridge bit of the protocol level.
     pub private: bool,
     pub client_id: String,
     pub username: Option<String>,
-    pub password: Option<Vec<u8>>,
+    pub password: Option<Password>,
     pub clean_start: bool,
     /// Seconds that the session outlives the connection, in MQTT 5.0.
     pub session_expiry: u32,
@@ -87,7 +88,7 @@ struct KeepAlive {
     last_received: Time,
     pinged: Option<Time>,
     /// True while the caller does not read, so that silence means nothing.
-    paused: bool,
+    is_paused: bool,
 }
 
 /// Meaning of received bytes.
@@ -143,7 +144,7 @@ impl Client {
                 properties: Properties::EMPTY,
             }),
             username: options.username.as_deref(),
-            password: options.password.as_deref(),
+            password: options.password.as_ref().map(Password::as_bytes),
             properties: properties.as_properties(),
         };
         let mut unsent = Unsent::default();
@@ -162,7 +163,7 @@ impl Client {
                 last_sent: now,
                 last_received: now,
                 pinged: None,
-                paused: false,
+                is_paused: false,
             },
             keep_alive_asked: options.keep_alive,
         })
@@ -207,12 +208,16 @@ impl Client {
         self.incoming.len()
     }
 
-    /// Notes whether the caller reads from the connection. While it does not, an absent PINGRESP is no failure.
-    pub fn set_paused(&mut self, now: Time, paused: bool) {
-        if self.keep_alive.paused && !paused {
+    /// Notes that the caller does not read from the connection. An absent PINGRESP is no failure then.
+    pub fn pause(&mut self) {
+        self.keep_alive.is_paused = true;
+    }
+
+    /// Notes that the caller reads from the connection.
+    pub fn resume(&mut self, now: Time) {
+        if std::mem::take(&mut self.keep_alive.is_paused) {
             self.keep_alive.last_received = now;
         }
-        self.keep_alive.paused = paused;
     }
 
     /// Returns the next event, with the buffer for its answer; `None` when more bytes are needed.
@@ -293,7 +298,7 @@ impl Client {
                     return Ok(Some(Step::Unsubscribed(filters)));
                 }
                 Packet::PingResp => self.keep_alive.pinged = None,
-                Packet::Disconnect(disconnect) if self.version == Version::V5 => {
+                Packet::Disconnect(disconnect) if self.version.has_properties() => {
                     return Err(CloseReason::disconnected(&disconnect));
                 }
                 Packet::Connect(_)
@@ -349,7 +354,7 @@ impl Client {
         let interval = self.keep_alive.interval?;
         match self.keep_alive.pinged {
             _ if matches!(self.phase, Phase::Closed) => None,
-            Some(_) if self.keep_alive.paused => None,
+            Some(_) if self.keep_alive.is_paused => None,
             Some(pinged) => Some(pinged.max(self.keep_alive.last_received).after(interval)),
             None => Some(self.keep_alive.last_sent.after(interval)),
         }
@@ -378,20 +383,6 @@ impl Client {
 impl From<DecodeError> for CloseReason {
     fn from(error: DecodeError) -> Self {
         Self::Malformed(error)
-    }
-}
-
-impl std::fmt::Debug for ConnectOptions {
-    /// Formats the options without the password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectOptions")
-            .field("version", &self.version)
-            .field("private", &self.private)
-            .field("client_id", &self.client_id)
-            .field("clean_start", &self.clean_start)
-            .field("keep_alive", &self.keep_alive)
-            .field("will", &self.will)
-            .finish_non_exhaustive()
     }
 }
 

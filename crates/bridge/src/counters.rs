@@ -6,8 +6,8 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::side::Sides;
 
-/// Counters of one bridge since its start. In `messages`, `refused` and `dropped`, a side stands for the broker that the
-/// messages come from.
+/// Counters of one bridge since its start. In `messages`, `refused`, `dropped` and `held`, a side stands for the broker
+/// that the messages come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub messages: Sides<[Traffic; 3]>,
@@ -25,14 +25,18 @@ pub struct Counters {
     pub local_sessions_lost: u64,
     /// Subscriptions that were refused.
     pub subscriptions_refused: u64,
-    /// Acknowledgements that belong to no message.
+    /// PUBACK and PUBREC packets that belong to no message.
     pub unexpected_acks: u64,
     /// Packet Identifiers of an earlier session that were released.
     pub released: u64,
+    /// Times that a broker did not answer the release of Packet Identifiers.
+    pub sweeps_abandoned: u64,
     /// Messages that waited because the other broker's Receive Maximum was reached.
     pub held: Sides<u64>,
     /// Times that the bridge connected again because more messages were in flight than could wait.
     pub restarts: u64,
+    /// Times that the bridge released Packet Identifiers at both brokers, and connected again.
+    pub resets: u64,
 }
 
 /// Messages of one direction and QoS, as they were sent to the other broker.
@@ -56,22 +60,34 @@ pub enum Dropped {
     OwnLoop,
     /// No topic entry matches.
     NotMapped,
-    /// A QoS 0 message arrived while the bridge registered its subscriptions.
+    /// The remote broker closed the connection each time that it got the message.
+    ClosesConnection,
+    /// A QoS 0 message arrived while the bridge registered its subscriptions or released Packet Identifiers.
     NotReady,
 }
 
 impl Dropped {
     /// All causes.
-    pub const ALL: [Self; 6] =
-        [Self::TooLarge, Self::BufferFull, Self::HopLimit, Self::OwnLoop, Self::NotMapped, Self::NotReady];
+    pub const ALL: [Self; 7] = [
+        Self::TooLarge,
+        Self::BufferFull,
+        Self::HopLimit,
+        Self::OwnLoop,
+        Self::NotMapped,
+        Self::ClosesConnection,
+        Self::NotReady,
+    ];
 
     /// Returns the Reason Code that the sender gets.
     pub(crate) fn reason_code(self) -> ReasonCode {
         match self {
             Self::NotMapped => ReasonCode::TopicNameInvalid,
-            Self::TooLarge | Self::BufferFull | Self::HopLimit | Self::OwnLoop | Self::NotReady => {
-                ReasonCode::ImplementationSpecificError
-            }
+            Self::TooLarge
+            | Self::BufferFull
+            | Self::HopLimit
+            | Self::OwnLoop
+            | Self::ClosesConnection
+            | Self::NotReady => ReasonCode::ImplementationSpecificError,
         }
     }
 }

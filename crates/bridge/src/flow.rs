@@ -17,8 +17,8 @@ use crate::sweep::Sweep;
 /// sent only when the other broker has sent it. So the sessions of the two brokers have the whole state, and each
 /// message that is not complete comes again after a loss of connections.
 ///
-/// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or when
-/// the message ends here.
+/// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or
+/// when the message ends here.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) translator: Translator,
@@ -30,8 +30,13 @@ pub(crate) struct Flow {
     /// PUBREL packets to each broker that release what an earlier session left open.
     sweeps: Sides<Option<Sweep>>,
     outgoing_max: usize,
+    /// True when identifiers are released at both brokers. Neither side can wait for the other then. So everything else
+    /// is ignored, and comes again on the next connections.
+    is_sweep_only: bool,
     /// True when messages that need an acknowledgement are left to their sender's session.
     is_draining: bool,
+    /// Message from this broker that is not passed on, because the remote broker closes its connection each time.
+    condemned: Option<PacketId>,
     /// Number of pairs of connections so far.
     pairs: u16,
 }
@@ -53,7 +58,9 @@ impl Flow {
             terms: None,
             sweeps: Sides::default(),
             outgoing_max,
+            is_sweep_only: false,
             is_draining: false,
+            condemned: None,
             pairs: 0,
         }
     }
@@ -73,6 +80,11 @@ impl Flow {
         self.lanes.of(from).in_flight()
     }
 
+    /// Drops a message from this broker when it comes again.
+    pub(crate) fn condemn(&mut self, id: PacketId) {
+        self.condemned = Some(id);
+    }
+
     pub(crate) fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
@@ -89,23 +101,45 @@ impl Flow {
         self.lanes.local.reset();
         self.lanes.remote.reset();
         self.sweeps = Sides::default();
+        self.is_sweep_only = false;
         self.terms = None;
     }
 
-    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker without
-    /// QoS 2 keeps none, and may take a PUBREL for an error.
+    /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker
+    /// without QoS 2 keeps none, and may take a PUBREL for an error.
     pub(crate) fn start_sweep(&mut self, at: Side) {
         let has_exactly_once =
             self.terms.as_ref().is_some_and(|terms| terms.of(at).maximum_qos == QoS::ExactlyOnce);
-        let unreleased = &self.lanes.of(at.other()).unreleased;
-        if unreleased.is_stale() && has_exactly_once && !mutated(Mutation::SkipSweep) {
-            *self.sweeps.of_mut(at) = Some(Sweep::new(unreleased));
+        if has_exactly_once && !mutated(Mutation::SkipSweep) {
+            *self.sweeps.of_mut(at) = self.lanes.of_mut(at.other()).unreleased.sweep();
+        }
+        self.is_sweep_only = Side::ALL.iter().all(|side| self.is_sweeping(*side));
+    }
+
+    /// Ends sweeps that a broker does not answer.
+    pub(crate) fn abandon_sweeps(&mut self) {
+        for at in Side::ALL {
+            if self.sweeps.of_mut(at).take().is_some() {
+                self.lanes.of_mut(at.other()).unreleased.abandon();
+                self.counters.sweeps_abandoned += 1;
+            }
         }
     }
 
-    /// Returns whether identifiers at `at` are being released. Messages to it wait until that is done.
+    /// Returns whether identifiers at `at` are being released.
     pub(crate) fn is_sweeping(&self, at: Side) -> bool {
         self.sweeps.of(at).is_some()
+    }
+
+    /// Returns whether packets from `from` must wait, because identifiers at the other broker are being released.
+    pub(crate) fn must_wait(&self, from: Side) -> bool {
+        self.is_sweeping(from.other()) && !self.is_sweep_only
+    }
+
+    /// Number of identifiers that are being released; 0 when there is no sweep.
+    pub(crate) fn sweep_remaining(&self) -> usize {
+        let sweeps = [&self.sweeps.local, &self.sweeps.remote];
+        sweeps.into_iter().flatten().map(Sweep::remaining).sum()
     }
 
     /// Continues to release identifiers at `at`.
@@ -121,6 +155,12 @@ impl Flow {
     /// Handles a packet from the broker `from`. `own` is the buffer to that broker, `other` the one to the other.
     pub(crate) fn handle(&mut self, from: Side, packet: Packet<'_>, own: &mut Unsent, other: &mut Unsent) {
         let Some(terms) = self.terms.clone() else { return };
+        if self.is_sweep_only && packet.packet_type() != PacketType::PubComp {
+            if matches!(packet, Packet::Publish(publish) if publish.qos == QoS::AtMostOnce) {
+                self.counters.dropped.of_mut(from)[Dropped::NotReady as usize] += 1;
+            }
+            return;
+        }
         // A message and its PUBREL come from the sender, the other acknowledgements from the receiver.
         match packet {
             Packet::Publish(publish) => {
@@ -132,11 +172,13 @@ impl Flow {
                 self.pubrel(from, &terms, ack.packet_id, &mut ends);
             }
             Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack) => {
-                if packet.packet_type() == PacketType::PubComp
-                    && let Some(sweep) = self.sweeps.of_mut(from)
-                {
-                    sweep.answered();
-                    return;
+                if packet.packet_type() == PacketType::PubComp {
+                    if let Some(sweep) = self.sweeps.of_mut(from) {
+                        return sweep.answered();
+                    }
+                    if self.is_sweep_only {
+                        return;
+                    }
                 }
                 let mut ends = Ends { source: other, target: own };
                 let sender = from.other();
@@ -177,11 +219,18 @@ impl Flow {
         self.forward(from, terms, publish, ends);
     }
 
-    /// Returns whether a broker has sent messages that must come again, and nothing else is in flight from it. Then both
-    /// connections must start again.
-    pub(crate) fn must_restart(&self) -> bool {
+    /// Returns whether messages were ignored that must come again, and nothing else is in flight with them. Then both
+    /// connections must start again, and this call counts it.
+    pub(crate) fn must_restart(&mut self) -> bool {
+        if self.is_sweep_only {
+            let is_done = self.sweep_remaining() == 0;
+            self.counters.resets += u64::from(is_done);
+            return is_done;
+        }
         let lanes = [&self.lanes.local, &self.lanes.remote];
-        lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0)
+        let is_due = lanes.into_iter().any(|lane| lane.is_skipping() && lane.in_flight() == 0);
+        self.counters.restarts += u64::from(is_due);
+        is_due
     }
 
     /// Sends packets that waited for the receiver's Receive Maximum.
@@ -201,8 +250,11 @@ impl Flow {
 
     fn forward(&mut self, from: Side, terms: &Sides<Terms>, publish: &Publish<'_>, ends: &mut Ends<'_>) {
         let target = terms.of(from.other());
-        let has_hops = Side::ALL.iter().all(|side| terms.of(*side).version.has_properties());
-        let translated = match self.translator.translate(from, publish, target, has_hops) {
+        if from == Side::Local && publish.packet_id.is_some() && self.condemned == publish.packet_id {
+            self.condemned = None;
+            return self.drop_message(from, terms, publish, Dropped::ClosesConnection, ends);
+        }
+        let translated = match self.translator.translate(from, publish, terms) {
             Ok(translated) => translated,
             Err(cause) => return self.drop_message(from, terms, publish, cause, ends),
         };
@@ -225,6 +277,9 @@ impl Flow {
         let is_full = !ends.target.is_empty() && ends.target.len() + length > self.outgoing_max;
         if publish.qos == QoS::AtMostOnce && is_full {
             return self.drop_message(from, terms, publish, Dropped::BufferFull, ends);
+        }
+        if translated.qos < QoS::ExactlyOnce {
+            release_earlier(publish, target, ends);
         }
         outgoing.encode(target.version, ends.target.buffer());
         let traffic = &mut self.counters.messages.of_mut(from)[translated.qos as usize];
@@ -251,7 +306,7 @@ impl Flow {
         if went == QoS::ExactlyOnce {
             lane.unreleased.insert(id);
         }
-        lane.set(id, Step::Published(came, went));
+        lane.publish(id, Step::Published { came, went });
         if mutated(Mutation::AcknowledgeEarly) {
             if came == QoS::ExactlyOnce {
                 put_short_ack(PacketType::PubRec, id, ends.source.buffer());
@@ -272,6 +327,7 @@ impl Flow {
         ends: &mut Ends<'_>,
     ) {
         self.counters.dropped.of_mut(from)[cause as usize] += 1;
+        release_earlier(publish, terms.of(from.other()), ends);
         if let Some(id) = publish.packet_id {
             self.complete(from, terms, id, publish.qos, cause.reason_code(), ends.source);
         }
@@ -331,12 +387,13 @@ impl Flow {
         let id = self.identifier(from, ack.packet_id);
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
+        lane.has_progress |= lane.step(id).is_some();
         match (packet_type, lane.step(id)) {
-            (PacketType::PubAck, Some(Step::Published(came, QoS::AtLeastOnce))) => {
+            (PacketType::PubAck, Some(Step::Published { came, went: QoS::AtLeastOnce })) => {
                 self.note_refusal(from, ack.reason);
                 self.complete(from, terms, id, came, ack.reason, ends.source);
             }
-            (PacketType::PubRec, Some(Step::Published(came, QoS::ExactlyOnce))) => {
+            (PacketType::PubRec, Some(Step::Published { came, went: QoS::ExactlyOnce })) => {
                 if ack.reason.is_error() {
                     self.note_refusal(from, ack.reason);
                     self.lanes.of_mut(from).unreleased.remove(id);
@@ -352,6 +409,8 @@ impl Flow {
                 // A broker that lost its session does not know the identifier. The message is complete all the same.
                 put_short_ack(PacketType::PubComp, id, ends.source.buffer());
             }
+            // The answer to a PUBREL of `release_earlier`, or of a sweep that was abandoned.
+            (PacketType::PubComp, _) => {}
             _ => self.counters.unexpected_acks += 1,
         }
     }
@@ -373,6 +432,18 @@ impl Flow {
     pub(crate) fn check_invariants(&self) {
         self.lanes.local.check_invariants();
         self.lanes.remote.check_invariants();
+    }
+}
+
+/// Releases the identifier of a message that is not passed on with QoS 2. Before the settings changed, it may have been
+/// sent with QoS 2. The receiver would keep the identifier, and take a later message for this one.
+fn release_earlier(publish: &Publish<'_>, target: &Terms, ends: &mut Ends<'_>) {
+    if let Some(id) = publish.packet_id
+        && publish.dup
+        && publish.qos == QoS::ExactlyOnce
+        && target.maximum_qos == QoS::ExactlyOnce
+    {
+        put_short_ack(PacketType::PubRel, id, ends.target.buffer());
     }
 }
 

@@ -11,6 +11,10 @@ use crate::sweep::Unreleased;
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     steps: BTreeMap<PacketId, Step>,
+    /// Identifiers in the order of their PUBLISH packets. Those at the front were not acknowledged.
+    order: VecDeque<PacketId>,
+    /// True when the receiver has acknowledged a message on the present connection.
+    pub(crate) has_progress: bool,
     /// Number of messages that count against the receiver's Receive Maximum.
     counted: usize,
     /// Packets that wait because the Receive Maximum is reached, oldest first.
@@ -23,8 +27,8 @@ pub(crate) struct Lane {
 /// Step that an incomplete message has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The PUBLISH was sent with the second QoS; it came with the first.
-    Published(QoS, QoS),
+    /// The PUBLISH was sent with the QoS `went`. It came with `came`, which may be higher.
+    Published { came: QoS, went: QoS },
     /// The receiver's PUBREC was passed on, and the sender's PUBREL is expected.
     Received,
     /// The sender's PUBREL was passed on.
@@ -36,7 +40,7 @@ pub(crate) enum Step {
 impl Step {
     fn is_counted(self) -> bool {
         match self {
-            Self::Published(..) | Self::Received => true,
+            Self::Published { .. } | Self::Received => true,
             Self::Released { counted } => counted,
             Self::EndsHere => false,
         }
@@ -58,6 +62,24 @@ impl Lane {
         let before = self.steps.insert(id, step);
         self.counted += usize::from(step.is_counted());
         self.counted -= usize::from(before.is_some_and(Step::is_counted));
+    }
+
+    /// Notes that a PUBLISH was sent.
+    pub(crate) fn publish(&mut self, id: PacketId, step: Step) {
+        while self.order.front().is_some_and(|id| !self.is_unacknowledged(*id)) {
+            self.order.pop_front();
+        }
+        self.order.push_back(id);
+        self.set(id, step);
+    }
+
+    /// Returns the oldest message without any acknowledgement.
+    pub(crate) fn oldest(&self) -> Option<PacketId> {
+        self.order.iter().copied().find(|id| self.is_unacknowledged(*id))
+    }
+
+    fn is_unacknowledged(&self, id: PacketId) -> bool {
+        matches!(self.steps.get(&id), Some(Step::Published { .. }))
     }
 
     pub(crate) fn remove(&mut self, id: PacketId) {

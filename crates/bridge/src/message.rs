@@ -4,7 +4,7 @@ use mqtt::{Properties, PropertiesBuf, Property, Publish, QoS, TopicName, Version
 
 use crate::counters::Dropped;
 use crate::settings::{Pass, Settings};
-use crate::side::Side;
+use crate::side::{Side, Sides};
 use crate::topic_map::TopicMap;
 
 /// User Property with a broker that a message has passed, once for each.
@@ -78,9 +78,11 @@ impl Translator {
         &mut self,
         from: Side,
         publish: &Publish<'_>,
-        target: &Terms,
-        has_hops: bool,
+        terms: &Sides<Terms>,
     ) -> Result<Translated, Dropped> {
+        let target = terms.of(from.other());
+        // Without User Properties on both sides, the list of hops would be incomplete.
+        let has_hops = Side::ALL.iter().all(|side| terms.of(*side).version.has_properties());
         let mapped = TopicName::parse(publish.topic).ok().and_then(|topic| self.map.map(from, topic));
         let mapped = mapped.ok_or(Dropped::NotMapped)?;
         let mut message_expiry = None;
@@ -157,6 +159,8 @@ mod tests {
         receive_maximum: u16::MAX,
     };
 
+    const V5: Sides<Terms> = Sides { local: TERMS, remote: TERMS };
+
     fn translator(change: impl Fn(&mut Settings)) -> Translator {
         let mut settings = Settings::new("b", "remote");
         settings.topics = vec![Topic::prefixed("#", Direction::Both, QoS::AtLeastOnce, "", "site/")];
@@ -191,9 +195,8 @@ mod tests {
     fn properties_are_passed_on_with_the_response_topic_of_the_other_side() {
         let mut translator = translator(|_| ());
         let properties = PropertiesBuf::from_iter(ALL);
-        let translated = translator
-            .translate(Side::Local, &publish(properties.as_properties()), &TERMS, true)
-            .expect("passed on");
+        let translated =
+            translator.translate(Side::Local, &publish(properties.as_properties()), &V5).expect("passed on");
         assert_eq!((translated.topic.as_str(), translated.qos), ("site/a", QoS::AtLeastOnce));
         assert_eq!((translated.retain, translated.message_expiry), (true, Some(9)));
         let passed: Vec<_> = translator.properties().iter().collect();
@@ -225,7 +228,9 @@ mod tests {
         });
         let properties = PropertiesBuf::from_iter(ALL);
         let publish = publish(properties.as_properties());
-        let translated = translator.translate(Side::Local, &publish, &TERMS, false).expect("passed on");
+        let old = Terms { version: Version::V3_1_1, ..TERMS };
+        let terms = Sides { local: old, remote: TERMS };
+        let translated = translator.translate(Side::Local, &publish, &terms).expect("passed on");
         assert_eq!((translated.retain, translated.message_expiry), (false, None));
         assert!(translator.properties().is_empty());
     }
@@ -240,7 +245,7 @@ mod tests {
             let properties = hops(ids);
             let mut publish = publish(properties.as_properties());
             publish.topic = if from == Side::Local { "a" } else { "site/a" };
-            translator.translate(from, &publish, &TERMS, true).map(|translated| translated.topic)
+            translator.translate(from, &publish, &V5).map(|translated| translated.topic)
         };
         assert_eq!(translate(Side::Local, &["x", "y"]), Ok("site/a".into()));
         assert_eq!(translate(Side::Local, &["x", "own"]), Err(Dropped::OwnLoop));

@@ -15,6 +15,8 @@ mutation::mutations! {
     SkipSweep,
     /// The local broker is not limited to what the remote broker accepts.
     IgnoreReceiveMaximum,
+    /// Another broker at another address is taken for the same one.
+    IgnoreAddress,
     /// Messages beyond the Receive Maximum of the local broker are not held.
     HoldNothing,
 }

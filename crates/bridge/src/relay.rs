@@ -6,7 +6,7 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use mqtt::{Packet, QoS};
+use mqtt::{Packet, PacketId, QoS};
 use random::Random;
 
 use crate::client::{CloseReason, Event};
@@ -28,7 +28,8 @@ use wire::Wire;
 ///
 /// When one connection ends, it closes the other one too. Both sessions then send again what is not complete.
 ///
-/// **Invariant:** a message needs no state here. A new relay continues where an earlier one with the same sessions ended.
+/// **Invariant:** a message needs no state here. A new relay continues where an earlier one with the same sessions
+/// ended.
 #[derive(Debug)]
 pub struct Relay {
     settings: Settings,
@@ -50,13 +51,19 @@ pub struct Relay {
     /// True to set the bridge bit in the next CONNECT.
     is_private: bool,
     will: WillForm,
+    /// Message at which the remote broker has closed the connection, and how often in a row.
+    suspect: Option<(PacketId, u8)>,
     /// True when the sessions were seen before.
     known: Sides<bool>,
+    /// Address of the last connection to the remote broker.
+    last_address: Option<String>,
     /// True when the remote broker was connected before.
     was_connected: bool,
     /// Receive Maximum of this broker, as it was announced last.
     local_receive_maximum: u16,
     queued: u64,
+    /// Number of identifiers that were to be released, and the time at which it changed.
+    sweep_progress: (usize, Time),
     /// Time of the last message or acknowledgement.
     last_traffic: Time,
     last_error: Option<String>,
@@ -97,8 +104,8 @@ struct WillForm {
 pub struct Existing {
     /// Filters of the subscriptions. Those that the settings do not have are ended.
     pub filters: Sides<Vec<String>>,
-    /// True when an earlier process has connected the remote session.
-    pub remote_session: bool,
+    /// Address of the last connection of an earlier process to the remote broker.
+    pub address: Option<String>,
 }
 
 /// Effect of one packet on the relay.
@@ -137,12 +144,15 @@ impl Relay {
             stale: Sides::default(),
             address: 0,
             failures: 0,
-            is_private: settings.try_private,
+            is_private: settings.has_bridge_bit(),
             will: WillForm::PREFERRED,
-            known: Sides { local: false, remote: existing.remote_session },
+            suspect: None,
+            known: Sides { local: false, remote: existing.address.is_some() },
+            last_address: existing.address,
             was_connected: false,
             local_receive_maximum: u16::MAX,
             queued: 0,
+            sweep_progress: (0, Time::default()),
             last_traffic: Time::default(),
             last_error: None,
             settings,
@@ -151,6 +161,13 @@ impl Relay {
             relay.add_stale(side, existing.filters.of(side).iter());
         }
         Ok(relay)
+    }
+
+    /// Continues with the counters of an earlier relay.
+    #[must_use]
+    pub fn with_counters(mut self, counters: Counters) -> Self {
+        self.flow.counters = counters;
+        self
     }
 
     pub fn settings(&self) -> &Settings {
@@ -164,6 +181,11 @@ impl Relay {
     /// Number of messages from a broker that are not complete.
     pub fn in_flight(&self, from: Side) -> usize {
         self.flow.in_flight(from)
+    }
+
+    /// Address of the last connection to the remote broker, for [`Existing`].
+    pub fn last_address(&self) -> Option<&str> {
+        self.last_address.as_deref()
     }
 
     /// Cause of the last failure.
@@ -255,7 +277,7 @@ impl Relay {
             Phase::Priming => true,
             Phase::Running { .. } | Phase::Draining { .. } => {
                 let other = self.wires.of(side.other()).as_ref().map_or(0, Wire::outgoing_len);
-                !self.flow.is_sweeping(side.other())
+                !self.flow.must_wait(side)
                     && other < self.settings.outgoing_max.max(1)
                     && wire.outgoing_len() < self.settings.outgoing_max.saturating_add(ACKS_MAX)
             }
@@ -273,11 +295,14 @@ impl Relay {
     pub fn poll_timeout(&self) -> Option<Time> {
         let wires = Side::ALL.iter().filter_map(|side| self.wires.of(*side).as_ref());
         let of_wires = wires.filter_map(|wire| match (&wire.client, wire.limits()) {
-            (Some(client), Some(_)) => client.timeout(),
+            (Some(client), Some(_)) if self.phase != Phase::Priming => client.timeout(),
             _ => Some(wire.deadline),
         });
         let of_phase = match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. } | Phase::Draining { until, .. }, _) => Some(*until),
+            (Phase::Running { .. }, _) if self.flow.sweep_remaining() > 0 => {
+                Some(self.sweep_progress.1.after(self.settings.connect_timeout))
+            }
             (Phase::Running { .. }, Start::Lazy { idle, .. }) => Some(self.last_traffic.after(idle)),
             _ => None,
         };
@@ -315,10 +340,18 @@ impl Relay {
                 break;
             }
         }
+        let remaining = self.flow.sweep_remaining();
+        if remaining != self.sweep_progress.0 {
+            self.sweep_progress = (remaining, now);
+        }
         for side in Side::ALL {
-            let is_paused = !self.wants_read(side);
+            let is_reading = self.wants_read(side);
             if let Some(client) = self.wires.of_mut(side).as_mut().and_then(|wire| wire.client.as_mut()) {
-                client.set_paused(now, is_paused);
+                if is_reading {
+                    client.resume(now);
+                } else {
+                    client.pause();
+                }
             }
         }
     }

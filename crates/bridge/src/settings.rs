@@ -12,9 +12,9 @@ use crate::topic_map::{MapError, TopicMap};
 pub struct Settings {
     /// Name of the bridge. The Client Identifier of its local session is `$bridge/` and this name.
     pub name: String,
-    /// Addresses of the remote broker, in order of preference. All of them reach the same sessions: they belong to one
-    /// broker or one cluster.
+    /// Addresses of the remote broker, in order of preference.
     pub addresses: Vec<String>,
+    pub address_sessions: AddressSessions,
     /// Choice of the address after a failure.
     pub address_order: AddressOrder,
     /// Protocol version towards the remote broker: 3.1.1 or 5.0.
@@ -22,7 +22,7 @@ pub struct Settings {
     /// Client Identifier of the remote session.
     pub client_id: String,
     pub username: Option<String>,
-    pub password: Option<Vec<u8>>,
+    pub password: Option<Password>,
     /// True to discard the remote session at each connection. Messages in flight may then be lost or duplicated.
     pub clean: bool,
     /// Seconds that the remote session outlives its connection, in MQTT 5.0; `u32::MAX` is forever.
@@ -40,6 +40,9 @@ pub struct Settings {
     /// True to carry topics in both directions even if the remote broker cannot exclude the bridge's own messages. Each
     /// message then comes back once.
     pub allow_echo: bool,
+    /// Number of connections in a row that the remote broker closes at the same message, after which the message is
+    /// dropped. Some brokers refuse a message by closing. `None` to never drop one: a bad network looks the same.
+    pub closes_max: Option<u8>,
     /// Topics on which the bridge publishes, retained, whether it is connected: `1` or `0`.
     pub notifications: Notifications,
     pub backoff: Backoff,
@@ -57,6 +60,27 @@ pub struct Settings {
     pub local_properties: Vec<(String, String)>,
 }
 
+/// Password of the remote session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Password(Vec<u8>);
+
+impl Password {
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    /// Hides the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
 /// Choice of the next address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressOrder {
@@ -65,6 +89,17 @@ pub enum AddressOrder {
     Ordered,
     /// The next address for each connection.
     RoundRobin,
+}
+
+/// Relation of the bridge's sessions at different addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressSessions {
+    /// Each address is a broker with a session of its own. A message in flight may be duplicated when the address
+    /// changes.
+    #[default]
+    Separate,
+    /// The addresses belong to one broker, or to a cluster that has one session for the bridge.
+    Shared,
 }
 
 /// Start of a bridge.
@@ -87,9 +122,9 @@ pub enum Start {
 /// Direction in which a topic is carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
-    /// From the remote broker to this one.
+    /// Direction from the remote broker to this one.
     In,
-    /// From this broker to the remote one.
+    /// Direction from this broker to the remote one.
     #[default]
     Out,
     Both,
@@ -208,6 +243,7 @@ impl Settings {
         Self {
             name: name.into(),
             addresses: vec![address.into()],
+            address_sessions: AddressSessions::default(),
             address_order: AddressOrder::default(),
             version: Version::V5,
             client_id: name.into(),
@@ -221,6 +257,7 @@ impl Settings {
             start: Start::default(),
             try_private: true,
             allow_echo: false,
+            closes_max: None,
             notifications: Notifications::default(),
             backoff: Backoff::default(),
             connect_timeout: Duration::from_secs(30),
@@ -235,6 +272,11 @@ impl Settings {
     /// Returns the Client Identifier of the local session.
     pub fn local_client_id(&self) -> String {
         format!("$bridge/{}", self.name)
+    }
+
+    /// Returns whether the CONNECT has the bridge bit, at least at first. MQTT 5.0 has subscription options instead.
+    pub fn has_bridge_bit(&self) -> bool {
+        self.try_private && !self.version.has_properties()
     }
 
     /// Checks the settings and returns their map of topics.
@@ -254,11 +296,17 @@ impl Settings {
         if self.client_id.is_empty() && !self.clean {
             return Err(SettingsError::ClientIdMissing);
         }
-        if self.version < Version::V5 && self.password.is_some() && self.username.is_none() {
+        if !self.version.has_properties() && self.password.is_some() && self.username.is_none() {
             return Err(SettingsError::PasswordWithoutUserName);
         }
         if self.in_flight == 0 {
             return Err(SettingsError::InFlightZero);
+        }
+        if self.hops_max == 0 {
+            return Err(SettingsError::HopsMaxZero);
+        }
+        if self.packet_size_max < PACKET_SIZE_MIN {
+            return Err(SettingsError::PacketSizeTooSmall { size: self.packet_size_max });
         }
         if let Start::Lazy { queued_min: 0, .. } = self.start {
             return Err(SettingsError::QueuedMinZero);
@@ -270,13 +318,16 @@ impl Settings {
             }
         }
         let map = TopicMap::new(&self.topics)?;
-        let excludes_own = self.version == Version::V5 || self.try_private;
+        let excludes_own = self.version.has_properties() || self.has_bridge_bit();
         if let (false, false, Some((out, into))) = (excludes_own, self.allow_echo, map.echoes().next()) {
             return Err(SettingsError::Echo { out, into });
         }
         Ok(map)
     }
 }
+
+/// Smallest value of `packet_size_max`, which a CONNACK needs.
+const PACKET_SIZE_MIN: u32 = 256;
 
 /// A value of the settings that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -289,6 +340,10 @@ pub enum SettingsError {
     ClientIdMissing,
     PasswordWithoutUserName,
     InFlightZero,
+    HopsMaxZero,
+    PacketSizeTooSmall {
+        size: u32,
+    },
     QueuedMinZero,
     NotificationTopicInvalid {
         topic: String,
@@ -313,7 +368,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NameInvalid { name } => {
-                write!(f, "the name {name:?} is empty or has `/`, `+` or `#`; use letters, digits and `-`")
+                write!(f, "the name {name:?} is empty or has `/`, `+` or `#`; use another name")
             }
             Self::NoAddress => f.write_str("no address of the remote broker; write at least one"),
             Self::VersionNotSupported => f.write_str("MQTT 3.1 is not supported; use 3.1.1 or 5.0"),
@@ -324,6 +379,10 @@ impl fmt::Display for SettingsError {
                 f.write_str("MQTT 3.1.1 has no password without a user name; set a user name")
             }
             Self::InFlightZero => f.write_str("the number of messages in flight is 0; use at least 1"),
+            Self::HopsMaxZero => f.write_str("the maximum number of hops is 0; use at least 1"),
+            Self::PacketSizeTooSmall { size } => {
+                write!(f, "the maximum packet size is {size} bytes; use at least {PACKET_SIZE_MIN}")
+            }
             Self::QueuedMinZero => f.write_str(
                 "a lazy bridge connects at 0 waiting messages; use at least 1, or start automatically",
             ),
@@ -363,6 +422,9 @@ mod tests {
         assert_eq!(check(|s| s.addresses.clear()), Some(SettingsError::NoAddress));
         assert_eq!(check(|s| s.version = Version::V3_1), Some(SettingsError::VersionNotSupported));
         assert_eq!(check(|s| s.client_id.clear()), Some(SettingsError::ClientIdMissing));
+        assert_eq!(check(|s| s.hops_max = 0), Some(SettingsError::HopsMaxZero));
+        let size = 10;
+        assert_eq!(check(|s| s.packet_size_max = 10), Some(SettingsError::PacketSizeTooSmall { size }));
         assert_eq!(check(|s| s.in_flight = 0), Some(SettingsError::InFlightZero));
         let topic = "a/+".to_owned();
         assert_eq!(

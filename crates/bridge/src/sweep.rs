@@ -15,7 +15,13 @@ pub(crate) struct Unreleased {
     /// True when the broker that sends the messages has lost its session. It starts its identifiers again. The receiver
     /// would take a new message for an old one with the same identifier.
     is_stale: bool,
+    /// Number of attempts to release them.
+    attempts: u8,
 }
+
+/// Maximum number of attempts to release the identifiers of one session. A broker that closes the connection each time
+/// would otherwise never get a message.
+const ATTEMPTS_MAX: u8 = 10;
 
 impl Unreleased {
     pub(crate) fn insert(&mut self, id: PacketId) {
@@ -28,16 +34,32 @@ impl Unreleased {
 
     /// Notes that the receiver has a new session: nothing is kept.
     pub(crate) fn receiver_restarted(&mut self) {
-        *self = Self { ids: BTreeSet::new(), is_complete: true, is_stale: false };
+        *self = Self { is_complete: true, ..Self::default() };
+    }
+
+    /// Notes that the receiver is another broker than before, with a session from an earlier time.
+    pub(crate) fn receiver_replaced(&mut self) {
+        *self = Self { is_stale: true, ..Self::default() };
     }
 
     /// Notes that the sender has a new session.
     pub(crate) fn sender_restarted(&mut self) {
-        self.is_stale = true;
+        (self.is_stale, self.attempts) = (true, 0);
     }
 
-    pub(crate) fn is_stale(&self) -> bool {
-        self.is_stale
+    /// Returns the identifiers to be released, if they must be and were not tried too often.
+    pub(crate) fn sweep(&mut self) -> Option<Sweep> {
+        self.is_stale &= self.attempts < ATTEMPTS_MAX;
+        if !self.is_stale {
+            return None;
+        }
+        self.attempts += 1;
+        Some(Sweep::new(self))
+    }
+
+    /// Gives up: the receiver does not answer.
+    pub(crate) fn abandon(&mut self) {
+        self.is_stale = false;
     }
 
     /// Notes that all identifiers were released.
@@ -55,7 +77,7 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    pub(crate) fn new(unreleased: &Unreleased) -> Self {
+    fn new(unreleased: &Unreleased) -> Self {
         let waiting = if unreleased.is_complete {
             unreleased.ids.iter().copied().collect()
         } else {
@@ -82,9 +104,14 @@ impl Sweep {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
+    /// Number of identifiers that were not answered.
+    pub(crate) fn remaining(&self) -> usize {
+        self.waiting.len() + self.unanswered
+    }
+
     /// Ends the sweep when all identifiers were answered.
     pub(crate) fn is_done(&self, unreleased: &mut Unreleased) -> bool {
-        let is_done = self.waiting.is_empty() && self.unanswered == 0;
+        let is_done = self.remaining() == 0;
         if is_done {
             unreleased.released();
         }

@@ -9,7 +9,7 @@ use crate::side::Side;
 
 /// Rules that give a topic its name on the other side. The first rule that matches applies.
 ///
-/// **Invariant:** a rule that carries both directions gives back the name that it was given.
+/// **Invariant:** a rule that carries both directions maps the result of one direction back to the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicMap {
     rules: Vec<Rule>,

@@ -40,7 +40,7 @@ fn this_broker_may_send_no_more_than_the_remote_one_accepts() {
 #[test]
 fn subscriptions_of_earlier_settings_end() {
     let filters = Sides { local: vec!["old".into(), "out/#".into()], remote: vec!["gone/#".into()] };
-    let mut bench = Bench::with(settings(), Existing { filters, remote_session: true });
+    let mut bench = Bench::with(settings(), Existing { filters, address: Some("one".into()) });
     bench.handle(Input::Start);
     bench.run();
     let sent = bench.answer_requests(REMOTE);
@@ -156,6 +156,22 @@ fn a_process_that_does_not_know_the_identifiers_releases_all() {
     }
     assert_eq!(released, 65_535);
     assert_eq!(bench.relay.counters().remote_sessions_lost, 0, "it was never connected before");
+}
+
+#[test]
+fn a_broker_that_does_not_answer_releases_is_used_all_the_same() {
+    let mut settings = settings();
+    settings.keep_alive = 0;
+    let mut bench = Bench::new(settings);
+    // This broker has lost the session, and the remote one has not.
+    bench.answers.local.session_present = false;
+    bench.handle(Input::Start);
+    bench.run();
+    assert!(!bench.relay.wants_read(LOCAL));
+    assert!(bench.sent(REMOTE).len() > 10_000);
+    assert_eq!(bench.wait(), Duration::from_secs(30));
+    assert!(bench.relay.wants_read(LOCAL));
+    assert_eq!(bench.relay.counters().sweeps_abandoned, 1);
 }
 
 #[test]

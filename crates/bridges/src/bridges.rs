@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bridge::{Counters, Existing, Relay, State};
-use broker::admin::{Admin, ClientDetail};
+use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use edge::Door;
 use mio::{Poll, Waker};
+use random::Random;
 
 use crate::driver::{Command, Driver, WAKER};
 use crate::settings::{BridgeProblem, BridgeSettings};
@@ -17,6 +18,9 @@ use crate::settings::{BridgeProblem, BridgeSettings};
 const LOOK: Duration = Duration::from_millis(500);
 /// Maximum time for the messages in flight of a bridge that moves to another node, or whose node stops.
 const STOP_MAX: Duration = Duration::from_secs(2);
+
+/// Maximum number of subscriptions of earlier settings that a bridge ends.
+const FILTERS_MAX: usize = 1000;
 
 /// State of a bridge, as its thread said last.
 #[derive(Clone, Debug, Default)]
@@ -136,8 +140,9 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
     let client_id = relay.local_client_id();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| failed(&error))?;
-    let relay = Relay::new(relay, own_id, Existing::default(), u64::from_le_bytes(seed))
-        .map_err(|error| failed(&error))?;
+    let mut random = Random::new(u64::from_le_bytes(seed));
+    let relay = Relay::new(relay, own_id, Existing::default(), random.draw());
+    let relay = relay.map_err(|error| failed(&error))?;
     let poll = Poll::new().map_err(|error| failed(&error))?;
     let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
     // tidy: allow(unbounded-channel): two commands a second at most, and the thread takes all of them at once.
@@ -145,6 +150,8 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
     let published = Arc::new(Published::default());
     let driver = Driver {
         relay,
+        own_id: own_id.to_owned(),
+        random,
         poll,
         door: door.clone(),
         tls: settings.tls()?,
@@ -176,7 +183,10 @@ fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<Sender<()>, Bri
                 let wanted = handle.is_enabled && is_here;
                 if wanted != *runs {
                     *runs = wanted;
-                    handle.command(if wanted { Command::Start } else { Command::Stop(STOP_MAX) });
+                    match wanted {
+                        true => start_with_filters(handle, &admin),
+                        false => handle.command(Command::Stop(STOP_MAX)),
+                    }
                 }
                 match is_here {
                     true => ask_queued(handle, &admin),
@@ -192,6 +202,17 @@ fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<Sender<()>, Bri
     critical::spawn("bridges", run)
         .map_err(|error| BridgeProblem { setting: "name", why: error.to_string() })?;
     Ok(stop)
+}
+
+/// Starts a bridge, with the filters that its session has from earlier settings.
+fn start_with_filters(handle: &Arc<Handle>, admin: &Admin) {
+    let of = handle.clone();
+    let answered = move |found: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
+        let subscriptions = found.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
+        let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into());
+        of.command(Command::Start(filters.collect()));
+    };
+    admin.client_subscriptions(&handle.client_id, 0, FILTERS_MAX, Box::new(answered));
 }
 
 /// Asks how many messages wait in the session of a bridge.

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use bridge::{ConnectionId, Input, Output, Relay, Side, State, Time};
+use bridge::{ConnectionId, Existing, Input, Output, Relay, Side, Sides, State, Time};
 use edge::Door;
 use mio::{Events, Interest, Poll, Token};
+use random::Random;
 use rustls::ClientConfig;
 
 use crate::bridges::{BridgeView, Published};
@@ -27,8 +28,8 @@ const READS_AT_ONCE: usize = 8;
 /// Request to the thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Run while this node leads the shard of the session.
-    Start,
+    /// Run from now on. The session has subscriptions of these filters.
+    Start(Vec<String>),
     /// Complete what is in flight, for at most this time, and close the connections.
     Stop(Duration),
     /// Number of messages that wait in the session.
@@ -38,6 +39,9 @@ pub enum Command {
 /// A bridge with its sockets.
 pub struct Driver {
     pub relay: Relay,
+    /// Name of this node, or of its cluster, in the hops of messages.
+    pub own_id: String,
+    pub random: Random,
     pub poll: Poll,
     pub door: Door,
     pub tls: Option<Arc<ClientConfig>>,
@@ -100,13 +104,27 @@ impl Driver {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Start) => self.handle(Input::Start),
+                Ok(Command::Start(filters)) => self.start(filters),
                 Ok(Command::Stop(within)) => self.handle(Input::Stop { within }),
                 Ok(Command::Queued(count)) => self.handle(Input::Queued(count)),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
+    }
+
+    fn start(&mut self, filters: Vec<String>) {
+        if !matches!(self.relay.state(), State::New | State::Stopped { .. }) {
+            return;
+        }
+        let filters = Sides { local: filters, remote: Vec::new() };
+        let existing = Existing { filters, ..Existing::default() };
+        let counters = self.relay.counters().clone();
+        match Relay::new(self.relay.settings().clone(), &self.own_id, existing, self.random.draw()) {
+            Ok(relay) => self.relay = relay.with_counters(counters),
+            Err(error) => tracing::error!(%error, "bridge: settings are refused"),
+        }
+        self.handle(Input::Start);
     }
 
     /// Opens and closes connections. Returns whether the relay has had a request.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridge::{AddressOrder, Backoff, Notifications, Start};
+use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
 use broker::settings::QueueFull;
 use mqtt::Version;
@@ -250,6 +250,8 @@ impl BridgeSettings {
         }
         bridge::Settings {
             addresses: addresses.map(|address| address.as_str().to_owned()).collect(),
+            // The settings say that all addresses reach one broker or cluster.
+            address_sessions: AddressSessions::Shared,
             address_order: match self.address_order {
                 AddressChoice::Ordered => AddressOrder::Ordered,
                 AddressChoice::RoundRobin => AddressOrder::RoundRobin,

@@ -127,10 +127,10 @@ fn a_ping_is_sent_and_a_lost_answer_closes() {
     let due = client.timeout().expect("Keep Alive");
     client.handle_timeout(due).expect("a ping");
     // While the caller does not read, silence means nothing.
-    client.set_paused(due, true);
+    client.pause();
     assert_eq!(client.timeout(), None);
     let later = due.after(Duration::from_secs(100));
-    client.set_paused(later, false);
+    client.resume(later);
     let end = client.timeout().expect("an answer is missing");
     assert_eq!(end, later.after(Duration::from_secs(10)));
     assert_eq!(client.handle_timeout(end), Err(CloseReason::PingTimeout));

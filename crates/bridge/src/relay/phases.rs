@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use mqtt::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
+use mqtt::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, TopicFilter, Version};
 
 use super::interface::{ConnectionId, Output};
-use super::wire::{Wire, state_payload};
+use super::wire::{Presence, Wire};
 use super::{Phase, Relay, WillForm};
 use crate::client::{Client, CloseReason, ConnectOptions, WillMessage};
 use crate::message::Translator;
 use crate::mutation::{Mutation, mutated};
-use crate::settings::{AddressOrder, Settings, SettingsError, Start};
+use crate::settings::{AddressOrder, AddressSessions, Settings, SettingsError, Start};
 use crate::side::{Side, Sides};
 use crate::time::Time;
 
@@ -39,15 +39,18 @@ impl Relay {
         let map = settings.check()?;
         let before = self.flow.translator.map().clone();
         let is_active = !matches!(self.phase, Phase::New | Phase::Stopped { .. } | Phase::Draining { .. });
-        let is_other =
-            settings.client_id != self.settings.client_id || settings.addresses != self.settings.addresses;
+        let is_other = settings.client_id != self.settings.client_id;
+        let addresses_changed = settings.addresses != self.settings.addresses;
         self.close_both(now);
         self.flow.configure(Translator::new(&settings, map, &self.own_id), settings.outgoing_max);
-        self.is_private = settings.try_private;
+        self.is_private = settings.has_bridge_bit();
         self.will = WillForm::PREFERRED;
         self.settings = settings;
-        if is_other {
-            (self.address, self.known.remote) = (0, false);
+        if is_other && self.last_address.is_some() {
+            self.replace_remote_session();
+        }
+        if addresses_changed {
+            self.address = 0;
         }
         for side in Side::ALL {
             self.add_stale(side, before.wanted(side).iter().map(|wanted| &wanted.filter));
@@ -67,7 +70,7 @@ impl Relay {
         let wanted = self.flow.translator.map().wanted(side);
         let stale = self.stale.of_mut(side);
         for filter in filters {
-            if !stale.contains(filter) {
+            if !stale.contains(filter) && TopicFilter::parse(filter).is_ok() {
                 stale.push(filter.clone());
             }
         }
@@ -139,6 +142,8 @@ impl Relay {
         let remote = self.wires.remote.as_ref().and_then(Wire::limits);
         let receive_maximum = match remote {
             _ if mutated(Mutation::IgnoreReceiveMaximum) => u16::MAX,
+            // One message at a time shows at which one the remote broker closes.
+            Some(_) if self.suspect.is_some() => 1,
             Some(limits) => limits.receive_maximum.min(self.settings.in_flight),
             // Messages are not handled on this connection, and the fewer arrive the better.
             None => 1,
@@ -164,7 +169,7 @@ impl Relay {
         let settings = &self.settings;
         ConnectOptions {
             version: settings.version,
-            private: self.is_private && settings.version == Version::V3_1_1,
+            private: self.is_private,
             client_id: settings.client_id.clone(),
             username: settings.username.clone(),
             password: settings.password.clone(),
@@ -181,6 +186,9 @@ impl Relay {
     /// Handles the CONNACK of a side.
     pub(super) fn connected(&mut self, now: Time, side: Side) {
         let Some(limits) = self.wires.of(side).as_ref().and_then(Wire::limits).cloned() else { return };
+        if side == Side::Remote {
+            self.note_address();
+        }
         if !limits.session_present {
             // The session is new: it sends other messages with the same identifiers, and it has received none.
             self.flow.lane_mut(side).unreleased.sender_restarted();
@@ -194,7 +202,7 @@ impl Relay {
                 self.flow.counters.local_sessions_lost += u64::from(is_lost);
                 match self.phase {
                     Phase::Priming => self.prime(now),
-                    Phase::Attaching => self.attach(now, limits.session_present),
+                    Phase::Attaching => self.attach(now),
                     _ => {}
                 }
             }
@@ -211,17 +219,35 @@ impl Relay {
         }
     }
 
+    /// Notes the address of a connection. Another broker has another session, with other messages under the same
+    /// identifiers.
+    fn note_address(&mut self) {
+        let address = Some(self.current_address().to_owned());
+        let is_other = self.last_address.is_some() && self.last_address != address;
+        self.last_address = address;
+        let is_separate = self.settings.address_sessions == AddressSessions::Separate;
+        if is_other && is_separate && !mutated(Mutation::IgnoreAddress) {
+            self.replace_remote_session();
+        }
+    }
+
+    fn replace_remote_session(&mut self) {
+        self.known.remote = false;
+        self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
+        self.flow.lane_mut(Side::Local).unreleased.receiver_replaced();
+    }
+
     /// Registers the subscriptions at this broker.
     fn prime(&mut self, now: Time) {
         let topic = self.settings.notifications.local.clone();
         if let Some(wire) = &mut self.wires.local {
-            wire.notify(now, topic.as_deref(), false);
+            wire.notify(now, topic.as_deref(), Presence::Disconnected);
         }
         self.subscribe(now, Side::Local);
     }
 
     /// Starts to pass on messages: both brokers are connected.
-    fn attach(&mut self, now: Time, has_local_session: bool) {
+    fn attach(&mut self, now: Time) {
         let terms = |wire: &Option<Wire>| wire.as_ref().and_then(Wire::terms);
         let (Some(local), Some(remote)) = (terms(&self.wires.local), terms(&self.wires.remote)) else {
             return;
@@ -229,7 +255,8 @@ impl Relay {
         self.flow.attach(Sides { local, remote });
         self.phase = Phase::Running { since: now };
         self.last_traffic = now;
-        if !has_local_session {
+        let local = self.wires.local.as_ref().and_then(Wire::limits);
+        if local.is_some_and(|limits| !limits.session_present) {
             self.subscribe(now, Side::Local);
         }
         self.subscribe(now, Side::Remote);
@@ -237,7 +264,7 @@ impl Relay {
             self.flow.start_sweep(side);
             let topic = self.state_topic(side);
             if let Some(wire) = self.wires.of_mut(side) {
-                wire.notify(now, topic.as_deref(), true);
+                wire.notify(now, topic.as_deref(), Presence::Connected);
             }
         }
     }
@@ -294,7 +321,6 @@ impl Relay {
                 is_quiet
             }
             Phase::Running { .. } if self.flow.must_restart() => {
-                self.flow.counters.restarts += 1;
                 self.close_both(now);
                 self.connect(now);
                 true
@@ -308,6 +334,9 @@ impl Relay {
         let Some(wire) = self.wire(id) else { return };
         let is_connecting = wire.client.is_some() && wire.limits().is_none();
         self.take_wire(id);
+        if id.side == Side::Remote {
+            self.note_close();
+        }
         if id.side == Side::Remote && is_connecting && self.can_be_public() {
             // A broker that does not know the bridge bit may close without a CONNACK. The next attempts alternate.
             self.is_private = !self.is_private;
@@ -315,13 +344,28 @@ impl Relay {
         self.lost(now, id.side, format!("the connection ended: {cause}"));
     }
 
+    /// Notes that the remote broker has closed the connection, perhaps because of a message.
+    fn note_close(&mut self) {
+        let (Some(closes_max), Phase::Running { .. }) = (self.settings.closes_max, &self.phase) else {
+            return;
+        };
+        let lane = self.flow.lane_mut(Side::Local);
+        let oldest = lane.oldest().filter(|_| !lane.has_progress);
+        let before = self.suspect.take();
+        let Some(id) = oldest else { return };
+        let count = before.filter(|(known, _)| *known == id).map_or(1, |(_, count)| count.saturating_add(1));
+        if count >= closes_max {
+            self.flow.condemn(id);
+        } else {
+            self.suspect = Some((id, count));
+        }
+    }
+
     /// Handles the end of a connection that the client has decided, or a CONNACK or DISCONNECT has announced.
     pub(super) fn ended(&mut self, now: Time, side: Side, reason: &CloseReason) {
         if let (Side::Remote, CloseReason::Refused { reason: code, .. }) = (side, reason) {
             match code {
-                ReasonCode::UnsupportedProtocolVersion
-                    if self.is_private && self.settings.version == Version::V3_1_1 =>
-                {
+                ReasonCode::UnsupportedProtocolVersion if self.is_private => {
                     if !self.can_be_public() {
                         let text = "the remote broker does not accept bridges, and messages would come back: use \
                                     MQTT 5.0, change the topics, or allow the echo";
@@ -336,13 +380,15 @@ impl Relay {
                 _ => {}
             }
         }
+        if let (Side::Remote, CloseReason::Disconnected { .. }) = (side, reason) {
+            self.note_close();
+        }
         self.lost(now, side, reason.to_string());
     }
 
     /// Returns whether the bridge bit may be left out.
     fn can_be_public(&self) -> bool {
-        self.settings.version == Version::V3_1_1
-            && self.settings.try_private
+        self.settings.has_bridge_bit()
             && (self.settings.allow_echo || self.flow.translator.map().echoes().next().is_none())
     }
 
@@ -403,7 +449,7 @@ impl Relay {
         for side in Side::ALL {
             let topic = self.state_topic(side).filter(|_| was_attached);
             if let Some(mut wire) = self.wires.of_mut(side).take() {
-                wire.notify(now, topic.as_deref(), false);
+                wire.notify(now, topic.as_deref(), Presence::Disconnected);
                 self.outputs.push_back(wire.close());
             }
         }
@@ -413,7 +459,8 @@ impl Relay {
     pub(super) fn timed_out(&mut self, now: Time) {
         for side in Side::ALL {
             let Some(wire) = self.wires.of_mut(side) else { continue };
-            if wire.limits().is_none() && wire.deadline <= now {
+            let is_waiting = wire.limits().is_none() || self.phase == Phase::Priming;
+            if is_waiting && wire.deadline <= now {
                 self.lost(now, side, "no answer in time".to_owned());
             } else if let Some(Err(reason)) = wire.client.as_mut().map(|client| client.handle_timeout(now)) {
                 self.ended(now, side, &reason);
@@ -421,6 +468,12 @@ impl Relay {
         }
         match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. }, _) if *until <= now => self.proceed(now),
+            (Phase::Running { .. }, _)
+                if self.flow.sweep_remaining() > 0
+                    && self.sweep_progress.1.after(self.settings.connect_timeout) <= now =>
+            {
+                self.flow.abandon_sweeps();
+            }
             (Phase::Draining { until }, _) if *until <= now => {
                 self.halt(now, "by request, with messages in flight")
             }
@@ -440,6 +493,6 @@ impl Relay {
 }
 
 fn will(topic: &str, form: WillForm) -> WillMessage {
-    let payload = state_payload(false).to_vec();
+    let payload = Presence::Disconnected.payload().to_vec();
     WillMessage { topic: topic.to_owned(), payload, qos: form.qos, retain: form.retain }
 }

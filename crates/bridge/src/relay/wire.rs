@@ -13,7 +13,7 @@ pub(super) struct Wire {
     pub(super) id: ConnectionId,
     /// Client side of the connection; `None` until it is open.
     pub(super) client: Option<Client>,
-    /// Time at which the CONNACK must have arrived.
+    /// Time at which the CONNACK must have arrived, and when subscriptions are registered also the SUBACK.
     pub(super) deadline: Time,
     /// True when all subscriptions were sent.
     pub(super) is_subscribed: bool,
@@ -47,7 +47,7 @@ impl Wire {
 
     /// Publishes a retained state message. QoS 0 needs no Packet Identifier, whose space belongs to the other broker.
     /// A message that is lost with its connection is replaced by the Will.
-    pub(super) fn notify(&mut self, now: Time, topic: Option<&str>, is_connected: bool) {
+    pub(super) fn notify(&mut self, now: Time, topic: Option<&str>, presence: Presence) {
         let (Some(topic), Some(terms)) = (topic, self.terms()) else { return };
         let Some(client) = &mut self.client else { return };
         let message = Outgoing {
@@ -60,7 +60,7 @@ impl Wire {
             message_expiry: None,
             subscription_ids: &[],
             properties: &[],
-            payload: state_payload(is_connected),
+            payload: presence.payload(),
         };
         if message.encoded_len(terms.version) <= terms.packet_size_max as usize {
             message.encode(terms.version, client.unsent_mut().buffer());
@@ -81,7 +81,18 @@ impl Wire {
     }
 }
 
-/// Payload of a state message.
-pub(super) fn state_payload(is_connected: bool) -> &'static [u8] {
-    if is_connected { b"1" } else { b"0" }
+/// Content of a state message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Connected,
+    Disconnected,
+}
+
+impl Presence {
+    pub(super) fn payload(self) -> &'static [u8] {
+        match self {
+            Self::Connected => b"1",
+            Self::Disconnected => b"0",
+        }
+    }
 }

@@ -169,6 +169,14 @@ impl Bench {
         self.packet(side, Packet::Publish(publish));
     }
 
+    /// Delivers a message from a broker that was sent before.
+    pub fn publish_again(&mut self, side: Side, id: u16, qos: QoS, topic: &str) {
+        let packet_id = PacketId::new(id);
+        let (properties, payload) = (Properties::EMPTY, &[7][..]);
+        let publish = Publish { dup: true, qos, retain: false, topic, packet_id, properties, payload };
+        self.packet(side, Packet::Publish(publish));
+    }
+
     /// Delivers an acknowledgement from a broker: `PUBACK`, `PUBREC`, `PUBREL` or `PUBCOMP`.
     pub fn ack(&mut self, side: Side, name: &str, id: u16, reason: ReasonCode) {
         let packet_id = PacketId::new(id).expect("not 0");

@@ -151,8 +151,8 @@ impl Broker {
             if let Some((_, payload)) = self.will.take() {
                 self.state = Some(payload);
             }
-            // A client that never gets the CONNACK of a new session takes the session for the earlier one when it connects
-            // again. MQTT has no remedy for that, so this broker has none of these cases.
+            // A client that never gets the CONNACK of a new session takes the session for the earlier one when it
+            // connects again. MQTT has no remedy for that, so this broker has none of these cases.
             if connection.clean || connection.is_unknown {
                 self.session = None;
             }

@@ -2,19 +2,17 @@
 
 mod broker;
 mod oracle;
+mod plan;
 mod report;
 
 use std::time::Duration;
 
-use bridge::{
-    Backoff, ConnectionId, Direction, Dropped, Existing, Input, Notifications, Output, Relay, Settings, Side,
-    Sides, State, Time, Topic,
-};
-use mqtt::{QoS, Version};
+use bridge::{ConnectionId, Dropped, Existing, Input, Output, Relay, Settings, Side, Sides, State, Time};
 use random::Random;
 
-use broker::{Broker, Caps, Message};
+use broker::{Broker, Message};
 use oracle::Oracle;
+use plan::{Faults, Plan, QOS};
 pub use report::Report;
 
 /// A transport connection between the relay and a broker.
@@ -33,30 +31,20 @@ struct World {
     relay: Relay,
     settings: Settings,
     brokers: Sides<Broker>,
+    /// The remote broker at the other address, if that is another one.
+    standby: Option<Broker>,
+    /// Address of the remote broker in `brokers`.
+    address: String,
     pipes: Sides<Option<Pipe>>,
     /// Steps for which a broker does not read.
     stalled: Sides<usize>,
     oracle: Oracle,
     faults: Faults,
-    /// A session was lost, and the relay has not released its identifiers. When the process ends now, that is forgotten.
-    /// The value is the side and its connection then.
+    /// A session was lost, and the relay has not released its identifiers. When the process ends now, that is
+    /// forgotten. The value is the side and its connection then.
     recovering: Option<(Side, Option<ConnectionId>)>,
     next_number: u32,
     incarnations: u64,
-}
-
-/// Faults of a run.
-#[derive(Clone, Copy, Debug)]
-struct Faults {
-    cuts: bool,
-    kills: bool,
-    remote_sessions: bool,
-    local_sessions: bool,
-    stalls: bool,
-    /// The bridge is stopped and started, and gets new settings.
-    operator: bool,
-    /// Faults in 1,000 steps.
-    rate: usize,
 }
 
 /// Maximum number of bytes on the way in each direction of a connection, with faults and without.
@@ -64,8 +52,6 @@ const PIPE_MAX: [usize; 2] = [300, 4_000];
 
 /// Size in bytes of a message that brokers with a limit do not accept, and of one that the bridge does not accept.
 const LARGE: [usize; 2] = [900, 1_200];
-
-const QOS: [QoS; 3] = [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce];
 
 /// Runs one world and checks it.
 pub fn run(seed: u64, report: &mut Report) {
@@ -77,6 +63,10 @@ pub fn run(seed: u64, report: &mut Report) {
         world.check_bounds();
     }
     world.calm(report);
+    if world.standby.is_some() {
+        world.cut(Side::Remote, report);
+        world.calm(report);
+    }
     world.oracle.check(&world.brokers, report);
     world.finish(report);
 }
@@ -84,71 +74,13 @@ pub fn run(seed: u64, report: &mut Report) {
 impl World {
     fn new(seed: u64, report: &mut Report) -> Self {
         let mut random = Random::new(seed);
-        let version = if random.percent(40) { Version::V3_1_1 } else { Version::V5 };
-        let is_v5 = version == Version::V5;
-        report.add(if is_v5 { "runs of 5.0" } else { "runs of 3.1.1" });
-        let mut settings = Settings::new("b", "remote-1");
-        settings.addresses.push("remote-2".into());
-        settings.version = version;
-        settings.keep_alive = 5;
-        settings.packet_size_max = 1_100;
-        settings.in_flight = 1 + random.below(12) as u16;
-        settings.outgoing_max = 50 + random.below(2000);
-        settings.notifications = Notifications { local: Some("state".into()), remote: Some("state".into()) };
-        settings.backoff = Backoff {
-            min: Duration::from_millis(100),
-            max: Duration::from_secs(2),
-            stable: Duration::from_secs(1),
-        };
-        let any_qos =
-            |random: &mut Random| if random.percent(80) { QoS::ExactlyOnce } else { *random.pick(&QOS) };
-        settings.topics = vec![
-            Topic::prefixed("out/#", Direction::Out, any_qos(&mut random), "", "site/"),
-            Topic::prefixed("in/#", Direction::In, any_qos(&mut random), "plant/", ""),
-            Topic::remapped("both/+/x", "x/+/both", Direction::Both, QoS::ExactlyOnce),
-        ];
-        let knows_bridges = is_v5 || random.percent(80);
-        if !knows_bridges {
-            settings.topics.pop();
-        }
-        let local = Caps {
-            receive_maximum: 2 + random.below(12) as u16,
-            maximum_qos: QoS::ExactlyOnce,
-            packet_size_max: 800,
-            in_flight: 12,
-            ids_max: 4 + random.below(20) as u16,
-            knows_bridges: true,
-        };
-        let lowers = is_v5 && random.percent(15);
-        let remote = Caps {
-            receive_maximum: if is_v5 { 1 + random.below(12) as u16 } else { 65_535 },
-            maximum_qos: if lowers { *random.pick(&QOS[..2]) } else { QoS::ExactlyOnce },
-            packet_size_max: if is_v5 { 800 } else { 100_000 },
-            in_flight: 1 + random.below(20),
-            ids_max: 4 + random.below(20) as u16,
-            knows_bridges,
-        };
-        if lowers {
-            report.add("runs with a lower maximum QoS");
-        }
-        let mut faults = Faults {
-            cuts: random.percent(80),
-            kills: random.percent(50),
-            remote_sessions: random.percent(18),
-            local_sessions: random.percent(7),
-            stalls: random.percent(60),
-            operator: random.percent(50),
-            rate: 5 + random.below(40),
-        };
-        if faults.kills && (faults.remote_sessions || faults.local_sessions) {
-            faults.kills = random.percent(40);
-            // A process that does not know the identifiers releases all of them: 262 kB, which take long with a small bound.
-            settings.outgoing_max += 20_000;
-        }
+        let Plan { settings, local, remote, is_separate, faults } = Plan::draw(&mut random, report);
         let relay = Relay::new(settings.clone(), "own", Existing::default(), seed).expect("valid settings");
         Self {
-            oracle: Oracle::new(&settings, &remote),
-            brokers: Sides { local: Broker::new("local", local), remote: Broker::new("remote", remote) },
+            oracle: Oracle::new(&settings),
+            standby: is_separate.then(|| Broker::new("remote-2", remote.clone())),
+            address: "remote-1".into(),
+            brokers: Sides { local: Broker::new("local", local), remote: Broker::new("remote-1", remote) },
             random,
             now: Time(1),
             relay,
@@ -172,6 +104,9 @@ impl World {
             match output {
                 Output::Open { connection, address } => {
                     assert_eq!(address.is_some(), connection.side == Side::Remote);
+                    if let Some(address) = address {
+                        self.change_address(address);
+                    }
                     let pipe = Pipe {
                         id: connection,
                         is_open: false,
@@ -205,6 +140,22 @@ impl World {
         {
             self.recovering.take_if(|(side, before)| self.relay.connection(*side) != *before);
         }
+    }
+
+    /// Exchanges the remote brokers when the relay connects to the other one.
+    fn change_address(&mut self, address: String) {
+        if let Some(standby) = self.standby.as_mut().filter(|_| self.address != address) {
+            let remote = &mut self.brokers.remote;
+            self.oracle.may_be_duplicated(&remote.incomplete());
+            self.oracle.may_be_duplicated(&standby.incomplete());
+            self.oracle.may_be_duplicated(&self.brokers.local.incomplete());
+            remote.close();
+            std::mem::swap(remote, standby);
+            // The messages that the bridge has published are in one list, in their order.
+            standby.accepted.append(&mut remote.accepted);
+            std::mem::swap(&mut remote.accepted, &mut standby.accepted);
+        }
+        self.address = address;
     }
 
     fn step(&mut self, report: &mut Report) {
@@ -274,7 +225,8 @@ impl World {
         let padding = if self.random.percent(5) { *self.random.pick(&LARGE) } else { self.random.below(60) };
         let message = Message { topic, qos, number, padding };
         if self.brokers.of_mut(side).publish(message.clone()) {
-            self.oracle.published(side, &message, &self.brokers.of(side.other()).caps);
+            let origin = self.brokers.of(side).name;
+            self.oracle.published(side, origin, &message, &self.brokers.of(side.other()).caps);
         }
     }
 
@@ -371,7 +323,8 @@ impl World {
         }
         self.pipes = Sides::default();
         self.incarnations += 1;
-        let existing = Existing { remote_session: true, ..Existing::default() };
+        let address = self.relay.last_address().map(str::to_owned);
+        let existing = Existing { address, ..Existing::default() };
         self.relay =
             Relay::new(self.settings.clone(), "own", existing, self.incarnations).expect("valid settings");
         self.start();
@@ -380,9 +333,9 @@ impl World {
     fn lose_session(&mut self, side: Side, report: &mut Report) {
         report.add(if side == Side::Local { "local session lost" } else { "remote session lost" });
         // What the other broker had sent to this one, and what was complete is not known any more.
-        self.oracle.may_be_duplicated(side.other(), &self.brokers.of(side.other()).incomplete());
+        self.oracle.may_be_duplicated(&self.brokers.of(side.other()).incomplete());
         let lost = self.brokers.of_mut(side).lose_session();
-        self.oracle.may_be_lost(side, &lost);
+        self.oracle.may_be_lost(&lost);
         if let Some(pipe) = self.pipes.of_mut(side).as_mut() {
             pipe.is_cut |= pipe.is_open;
             // What was on the way to the relay still arrives.
@@ -390,7 +343,7 @@ impl World {
         self.recovering = Some((side, self.relay.connection(side)));
     }
 
-    /// Returns whether the loss of another session can be told from an earlier one.
+    /// Returns whether the loss of another session can be distinguished from an earlier one.
     fn can_lose(&self, side: Side) -> bool {
         self.recovering.is_none_or(|(before, _)| before == side)
     }
@@ -445,6 +398,7 @@ impl World {
         let counters = self.relay.counters();
         assert_eq!(counters.held.local, 0, "this broker keeps to the Receive Maximum");
         report.add_many("held messages", counters.held.remote);
+        report.add_many("identifiers released at both brokers", counters.resets);
         report.add_many("restarts because of too many messages in flight", counters.restarts);
         report.add_many("released identifiers", counters.released);
         report.add_many("sessions lost, as the relay saw it", counters.remote_sessions_lost);

@@ -1,4 +1,4 @@
-//! What must have happened at the end of a run.
+//! Checks at the end of a run: the messages that must have arrived, and those that must not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,8 @@ pub struct Oracle {
 #[derive(Debug)]
 struct Expected {
     number: u32,
+    /// Broker that the message comes from.
+    origin: &'static str,
     /// Topic at the other broker.
     topic: String,
     /// QoS of the message and QoS at which it arrives.
@@ -28,7 +30,7 @@ struct Expected {
 }
 
 impl Oracle {
-    pub fn new(settings: &Settings, _: &Caps) -> Self {
+    pub fn new(settings: &Settings) -> Self {
         Self {
             map: settings.check().expect("valid settings"),
             published: Sides::default(),
@@ -38,7 +40,7 @@ impl Oracle {
     }
 
     /// Notes a message that a broker has for the bridge.
-    pub fn published(&mut self, from: Side, message: &Message, target: &Caps) {
+    pub fn published(&mut self, from: Side, origin: &'static str, message: &Message, target: &Caps) {
         let topic = TopicName::parse(&message.topic).expect("a Topic Name");
         let mapped = self.map.map(from, topic).expect("the topics are carried");
         let qos = message.qos.min(mapped.qos).min(target.maximum_qos);
@@ -48,6 +50,7 @@ impl Oracle {
         let is_refused = message.topic.contains("refused") && mapped.topic.ends_with("refused") && is_v5;
         let expected = Expected {
             number: message.number,
+            origin,
             topic: mapped.topic,
             qos: (message.qos.min(mapped.qos), qos),
             arrives: !is_large && !is_refused,
@@ -56,12 +59,12 @@ impl Oracle {
     }
 
     /// Notes messages that their broker has lost with the session.
-    pub fn may_be_lost(&mut self, _: Side, messages: &[Message]) {
+    pub fn may_be_lost(&mut self, messages: &[Message]) {
         self.may_be_lost.extend(messages.iter().map(|message| message.number));
     }
 
     /// Notes messages whose receiver has forgotten that it has them.
-    pub fn may_be_duplicated(&mut self, _: Side, numbers: &[u32]) {
+    pub fn may_be_duplicated(&mut self, numbers: &[u32]) {
         self.may_be_duplicated.extend(numbers);
     }
 
@@ -69,8 +72,8 @@ impl Oracle {
         for from in Side::ALL {
             let target = brokers.of(from.other());
             let mut arrived: BTreeMap<u32, usize> = BTreeMap::new();
-            // Numbers in the order of their first arrival, by topic and QoS of the message.
-            let mut streams: BTreeMap<(&str, QoS), Vec<u32>> = BTreeMap::new();
+            // Numbers in the order of their first arrival, by origin, topic and QoS of the message.
+            let mut streams: BTreeMap<(&str, &str, QoS), Vec<u32>> = BTreeMap::new();
             let expected: BTreeMap<u32, &Expected> =
                 self.published.of(from).iter().map(|it| (it.number, it)).collect();
             for accepted in &target.accepted {
@@ -81,10 +84,13 @@ impl Oracle {
                 let count = arrived.entry(number).or_default();
                 *count += 1;
                 if *count == 1 {
-                    streams.entry((&expected.topic, expected.qos.0)).or_default().push(number);
+                    streams
+                        .entry((expected.origin, &expected.topic, expected.qos.0))
+                        .or_default()
+                        .push(number);
                 }
             }
-            for ((topic, qos), numbers) in &streams {
+            for ((_, topic, qos), numbers) in &streams {
                 assert!(numbers.is_sorted(), "order of {topic} at {qos:?}: {numbers:?}");
             }
             for (number, expected) in &expected {
