@@ -193,6 +193,16 @@ fn a_rule_tells_its_sources() {
     assert_eq!(rule.sources().len(), 3);
 }
 
+/// A column that WHERE uses has the value that WHERE saw.
+#[test]
+fn a_column_is_evaluated_once() {
+    let limits = Limits::default();
+    let sample = Sample::parse(Event::Publish, "{}", &limits).expect("a sample");
+    let outputs = ["SELECT uuid_v4() AS u FROM \"a\"", "SELECT uuid_v4() AS u FROM \"a\" WHERE u != ''"]
+        .map(|text| Rule::parse(text, &limits).expect(text).evaluate(&sample, &context(), &limits));
+    assert_eq!(outputs[0], outputs[1]);
+}
+
 #[test]
 fn a_constant_template_is_known() {
     let limits = Limits::default();
