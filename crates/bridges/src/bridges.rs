@@ -1,7 +1,7 @@
 //! All bridges of a node, and the thread that starts and stops them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub struct BridgeView {
     pub last_error: Option<String>,
 }
 
-/// What the thread of a bridge tells others.
+/// Facts that the thread of a bridge tells others.
 #[derive(Default)]
 pub struct Published {
     pub state: Mutex<BridgeView>,
@@ -60,7 +60,7 @@ pub struct Published {
 pub struct Bridges {
     handles: Vec<Arc<Handle>>,
     /// Dropped at the end, which stops the thread that looks at the bridges.
-    stop: Mutex<Option<Sender<()>>>,
+    stop: Mutex<Option<SyncSender<()>>>,
 }
 
 struct Handle {
@@ -92,8 +92,8 @@ impl Handle {
 }
 
 impl Bridges {
-    /// Reads the files of the bridges, and starts their threads. `own_id` names this node, or its cluster, in the hops of
-    /// messages.
+    /// Reads the files of the bridges, and starts their threads. `own_id` names this node, or its cluster, in the hops
+    /// of messages.
     ///
     /// # Errors
     /// The name of a bridge, and what is wrong with it.
@@ -128,6 +128,7 @@ impl Bridges {
         let deadline = Instant::now() + STOP_MAX;
         let is_connected = |handle: &Arc<Handle>| handle.published.is_connected.load(Ordering::Relaxed);
         while self.handles.iter().any(is_connected) && Instant::now() < deadline {
+            // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -172,8 +173,8 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
 }
 
 /// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
-fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<Sender<()>, BridgeProblem> {
-    let (stop, stopped) = channel::<()>();
+fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<SyncSender<()>, BridgeProblem> {
+    let (stop, stopped) = sync_channel::<()>(1);
     let run = move || {
         let mut runs = vec![false; handles.len()];
         loop {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
+use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Password, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
 use broker::settings::QueueFull;
 use mqtt::Version;
@@ -40,14 +40,14 @@ section! {
         pub username: Option<String> = "", at start;
         /// File with the password at the other broker.
         pub password_file: Option<PathBuf> = "", at start;
-        /// `true`: the other broker keeps no session of the bridge. What is in flight when a connection is lost may then
-        /// be lost or come twice.
+        /// `true`: the other broker keeps no session of the bridge. What is in flight when a connection is lost may
+        /// then be lost or come twice.
         pub clean: bool = "false", at start;
         /// Keep Alive towards the other broker; 0 turns it off.
         pub keep_alive: Duration = "60s" in "0s..=65535s", at start;
-        /// Maximum number of unacknowledged messages in each direction, if the other broker accepts as many. 0 is 256 with
-        /// MQTT 5.0, and 20 with 3.1.1: there a broker cannot say how many it accepts, and mosquitto discards QoS 2
-        /// messages beyond its `max_inflight_messages`, which is 20.
+        /// Maximum number of unacknowledged messages in each direction, if the other broker accepts as many. 0 is 256
+        /// with MQTT 5.0, and 20 with 3.1.1: there a broker cannot say how many it accepts, and mosquitto discards
+        /// QoS 2 messages beyond its `max_inflight_messages`, which is 20.
         pub in_flight: u16 = "0", at start;
         /// Moment at which the bridge connects.
         pub start: StartChoice = "automatic", at start;
@@ -262,7 +262,7 @@ impl BridgeSettings {
             },
             client_id: if self.client_id.is_empty() { self.name.clone() } else { self.client_id.clone() },
             username: self.username.clone(),
-            password,
+            password: password.map(Password::new),
             clean: self.clean,
             keep_alive: self.keep_alive.as_secs() as u16,
             in_flight: match (self.in_flight, self.version) {

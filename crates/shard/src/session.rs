@@ -106,7 +106,7 @@ impl Session {
         self.extra.get_or_insert_default().will = Some(will);
     }
 
-    /// Limits of the session, of which its queue may have its own.
+    /// Limits of the session. Its queue may have its own.
     pub fn limits(&self, common: &Limits) -> Limits {
         common.with(self.queue_limits())
     }

@@ -172,7 +172,7 @@ impl Verdict {
     }
 }
 
-/// Two connections of one Client Identifier of which one was served between two exchanges of the other one.
+/// Two connections of one Client Identifier. One was served between two exchanges of the other one.
 /// `connections` are in the order of their first exchanges.
 fn served_at_once(connections: &[Served]) -> Option<(&Served, &Served)> {
     connections.iter().enumerate().find_map(|(at, one)| {
