@@ -123,8 +123,17 @@ fn longest() {
             format!("{{\"a\":[{0}],\"b\":[{0}]}}", many(30_000)),
         ),
         ("search an array", "contains(2, payload.a)".to_owned(), format!("{{\"a\":[{}]}}", many(45_000))),
-        ("search a text", "regex_match(payload, '(\\w+\\s?)+[^a-z ]$')".to_owned(), words.clone()),
-        ("search groups", "regex_extract(payload, '^((\\w+)\\s?)+$')".to_owned(), words.clone()),
+        (
+            "search a text",
+            "regex_match(payload, '(\\w+\\s?)+[^a-z ]$')".to_owned(),
+            words[..12_000].to_owned(),
+        ),
+        (
+            "search large groups",
+            r"regex_extract(payload, '^(([a-z ]|[a-m ]|[n-z ]){1,400} ?)+$')".to_owned(),
+            words[..6_000].to_owned(),
+        ),
+        ("search groups", "regex_extract(payload, '^((\\w+)\\s?)+$')".to_owned(), words[..12_000].to_owned()),
         (
             "replace in a text",
             "regex_replace(payload, '.*[^a-z ]|[a-z]', 'x')".to_owned(),

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::error::EvalError;
 use crate::expression::{Comparison, Expr, Part, Path, Prepared, Root, descend};
-use crate::functions::{self, Arguments, Function, Run};
+use crate::functions::{self, Arguments, Function, Pattern, Run};
 use crate::json::{self, Wanted};
 use crate::limits::Limits;
 use crate::message::Message;
@@ -366,7 +366,7 @@ impl Machine<'_> {
                 Prepared::Regex(regex) => run(&mut self.meter, regex, &it),
                 _ => {
                     self.meter.step(COMPILE_STEPS.saturating_add(it.text(1)?.len().saturating_mul(4)))?;
-                    let regex = functions::compile(it.text(1)?, &self.meter.limits)
+                    let regex = Pattern::compile(it.text(1)?, &self.meter.limits)
                         .map_err(|error| EvalError::Regex { function: function.name, error })?;
                     run(&mut self.meter, &regex, &it)
                 }

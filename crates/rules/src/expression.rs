@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use regex::Regex;
-
-use crate::functions::Function;
+use crate::functions::{Function, Pattern};
 use crate::source::Field;
 use crate::value::Value;
 
@@ -53,7 +51,7 @@ pub enum Expr {
 #[derive(Clone, Debug)]
 pub enum Prepared {
     Nothing,
-    Regex(Regex),
+    Regex(Pattern),
     #[cfg(feature = "jq")]
     Jq(crate::jq::Program),
 }
@@ -63,7 +61,7 @@ impl PartialEq for Prepared {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Nothing, Self::Nothing) => true,
-            (Self::Regex(a), Self::Regex(b)) => a.as_str() == b.as_str(),
+            (Self::Regex(a), Self::Regex(b)) => a == b,
             #[cfg(feature = "jq")]
             (Self::Jq(a), Self::Jq(b)) => a == b,
             _ => false,

@@ -10,14 +10,12 @@ mod sprintf;
 mod strings;
 mod time;
 
-use regex::{Regex, RegexBuilder};
-
-use crate::error::{EvalError, RegexError, shown};
-use crate::limits::Limits;
+use crate::error::{EvalError, shown};
 use crate::meter::Meter;
 use crate::value::{Kind, Value};
 
 pub use maps::put_into;
+pub use patterns::Pattern;
 pub use sprintf::{FORMAT, directives};
 pub use strings::append;
 
@@ -38,7 +36,7 @@ pub struct Function {
 pub enum Run {
     Plain(fn(&mut Meter, &Arguments<'_>) -> Result<Value, EvalError>),
     /// A function whose second argument is a regular expression, which may be compiled already.
-    Regex(fn(&mut Meter, &Regex, &Arguments<'_>) -> Result<Value, EvalError>),
+    Regex(fn(&mut Meter, &Pattern, &Arguments<'_>) -> Result<Value, EvalError>),
     /// The function `jq`, whose first argument is a constant program.
     #[cfg(feature = "jq")]
     Jq(fn(&mut Meter, &crate::jq::Program, &Arguments<'_>) -> Result<Value, EvalError>),
@@ -166,23 +164,6 @@ pub fn find(name: &str) -> Option<&'static Function> {
 /// Names of all functions.
 pub fn function_names() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().map(|function| function.name)
-}
-
-/// Compiles a regular expression.
-pub fn compile(pattern: &str, limits: &Limits) -> Result<Regex, RegexError> {
-    let max = limits.regex_bytes;
-    if pattern.len() > max {
-        return Err(RegexError::TooLarge { max });
-    }
-    RegexBuilder::new(pattern).size_limit(max).dfa_size_limit(4 * max).build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => RegexError::TooLarge { max },
-        // The last line of the message says what is wrong, the others show the place in several lines.
-        other => {
-            let message = other.to_string();
-            let last = message.lines().last().unwrap_or_default();
-            RegexError::Syntax(last.trim_start_matches("error: ").into())
-        }
-    })
 }
 
 /// Arguments of a call. Positions count from 0 here, and from 1 in errors.

@@ -451,6 +451,7 @@ fn hostile_inputs_reach_a_limit() {
         ("json_decode(payload)", format!("{{{}}}", keys.join(","))),
         ("regex_replace(payload, '.*[^A-Z]|[A-Z]', 'x')", many("A", 100_000)),
         ("regex_replace(payload, '.*[^A-Z]|[A-Z]', 'x')", many("A", 10_000)),
+        ("regex_extract(payload, '^(([A-Z]|[A-M]|[N-Z]){1,400} ?)+$')", many("A", 50_000)),
         ("regex_replace(payload, '', payload)", many("A", 100_000)),
         ("replace(payload, 'A', payload)", many("A", 100_000)),
         ("pad('a', 9223372036854775807)", String::new()),
@@ -463,6 +464,12 @@ fn hostile_inputs_reach_a_limit() {
             matches!(error, EvalError::StepLimit { .. } | EvalError::ByteLimit { .. }),
             "{expression}: {error}"
         );
+    }
+    // Usual expressions search usual texts.
+    for expression in ["regex_replace(payload, '\\w+', 'x')", "regex_match(payload, '(\\w+ )+\\d$')"] {
+        let rule = Rule::parse(&format!("SELECT {expression} AS r FROM \"a\""), &limits).expect(expression);
+        let outputs = rule.evaluate(&sample(many("some words ", 180).as_bytes()), &context(), &limits);
+        assert!(outputs.is_ok(), "{expression}");
     }
     // Each column has the one before it twice, which takes little memory.
     let mut columns = vec!["payload AS c0".to_owned()];

@@ -9,7 +9,7 @@ use super::fault::{ParseError, ParseFault};
 use super::lexer::{Token, is_keyword};
 use crate::error::shown;
 use crate::expression::{Arithmetic, Comparison, Expr, Part, Prepared};
-use crate::functions::{self, Function, Run};
+use crate::functions::{self, Function, Pattern, Run};
 use crate::json::Wanted;
 use crate::path_text;
 use crate::print::strength;
@@ -412,7 +412,7 @@ impl<'a> Parser<'a> {
                     return Err(self.error_at(begin, ParseFault::TooManyRegexes { max }));
                 }
                 self.compiled += 1;
-                return functions::compile(pattern, self.limits)
+                return Pattern::compile(pattern, self.limits)
                     .map(Prepared::Regex)
                     .map_err(|error| self.error_at(begin, ParseFault::Regex(error)));
             }
