@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 
+from checks_away import cluster
 from node import Node, end, free_port, until
 
 
@@ -203,6 +204,31 @@ def bridge_ring(_):
             node.close()
 
 
+def bridge_moves(_):
+    """in a cluster a bridge runs on one node; when that node is killed, another one goes on, and nothing is lost or comes twice"""
+    other = Mosquitto("max_queued_messages 10000").start()
+    settings = ["bridge.0.name=plant", f"bridge.0.address=127.0.0.1:{other.port}", "bridge.0.topics=up/# out 2", "bridge.0.backoff_max=1s",
+                "cluster.silence_max=5s", "cluster.lease=2s"]
+    try:
+        with cluster(*settings) as nodes:
+            replicant = nodes["r1"]
+            until(lambda: connected(replicant, "plant"), "the bridge is connected, as another node says", 60)
+            end(other.subscriber("there", "up/#", durable=True))
+            runs_on = bridge_of(replicant, "plant")["node"]
+            for number in range(60):
+                replicant.publish("up/n", str(number), "-q", "2")
+                if number == 30:
+                    nodes[runs_on].process.kill()
+                    nodes[runs_on].process.wait()
+            until(lambda: (bridge_of(replicant, "plant") or {}).get("node") not in (None, runs_on), "another node runs the bridge", 30)
+            until(lambda: connected(replicant, "plant") and bridge_of(replicant, "plant")["queued_messages"] == 0, "nothing waits", 30)
+            time.sleep(1)
+            lines = received(other.subscriber("there", "up/#", durable=True), 60)
+            assert lines == [f"up/n 0 {number}" for number in range(60)], lines
+    finally:
+        other.close()
+
+
 def bridge_names_are_reserved(_):
     """no client from outside gets the session of a bridge, and a wrong bridge is refused with advice"""
     node = Node()
@@ -224,4 +250,4 @@ def bridge_names_are_reserved(_):
         node.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_names_are_reserved]
+CHECKS = [bridge_carries_topics, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]
