@@ -216,7 +216,9 @@ def bridge_moves(_):
             end(other.subscriber("there", "up/#", durable=True))
             runs_on = bridge_of(replicant, "plant")["node"]
             for number in range(60):
-                replicant.publish("up/n", str(number), "-q", "2")
+                # Its acknowledgement waits until another node leads the shard.
+                subprocess.run(["mosquitto_pub", "-p", str(replicant.mqtt), "-V", "5", "-t", "up/n", "-m", str(number), "-q", "2"],
+                               check=True, capture_output=True, timeout=60)
                 if number == 30:
                     nodes[runs_on].process.kill()
                     nodes[runs_on].process.wait()
