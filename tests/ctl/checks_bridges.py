@@ -183,7 +183,8 @@ def bridge_ring(_):
     try:
         for at, node in enumerate(nodes):
             following = nodes[(at + 1) % 3]
-            node.start("--name", f"ring{at}", *configured(node, {
+            # All have the name of this machine.
+            node.start(*configured(node, {
                 "name": f"next{at}", "address": f"127.0.0.1:{following.mqtt}", "topics": "ring/# both 1", "backoff_min": "100ms", "backoff_max": "500ms"}))
         for at, node in enumerate(nodes):
             until(lambda node=node, at=at: connected(node, f"next{at}"), "the bridge is connected")

@@ -27,7 +27,7 @@ pub struct BridgeView {
     pub enabled: bool,
     /// True while both brokers are connected.
     pub connected: bool,
-    /// True while it wants a connection to the other broker and has none.
+    /// True when it has been without a wanted connection to the other broker for more than 30 s.
     pub failing: bool,
     /// State in words, with the address or the reason.
     pub state: String,

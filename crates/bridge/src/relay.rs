@@ -67,6 +67,8 @@ pub struct Relay {
     /// Time of the last message or acknowledgement.
     last_traffic: Time,
     last_error: Option<String>,
+    /// Subscription that this broker has refused while they were registered.
+    refused: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +157,7 @@ impl Relay {
             sweep_progress: (0, Time::default()),
             last_traffic: Time::default(),
             last_error: None,
+            refused: None,
             settings,
         };
         for side in Side::ALL {
@@ -417,7 +420,11 @@ impl Relay {
             Ok(Some((Event::Subscribed(answers), _))) => {
                 for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
                     flow.counters.subscriptions_refused += 1;
-                    self.last_error = Some(format!("the subscription {filter} was refused: {reason}"));
+                    let refusal = format!("the subscription {filter} was refused: {reason}");
+                    if side == Side::Local && self.phase == Phase::Priming {
+                        self.refused = Some(refusal.clone());
+                    }
+                    self.last_error = Some(refusal);
                 }
                 Effect::None
             }

@@ -5,13 +5,13 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channe
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bridge::{Counters, Existing, Relay, State};
+use bridge::{Counters, Existing, Relay, State, Time};
 use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use edge::Door;
 use mio::{Poll, Waker};
 use random::Random;
 
-use crate::driver::{Command, Driver, WAKER};
+use crate::driver::{Command, Driver, WAKER, Wanted};
 use crate::settings::{BridgeProblem, BridgeSettings};
 
 /// Time between two looks at what each bridge has to do.
@@ -30,7 +30,7 @@ pub struct BridgeView {
     /// Client Identifier of the session in which messages wait.
     pub session: String,
     pub state: String,
-    /// True while it waits for its next attempt to connect.
+    /// True when it is wanted and has had no connection for some time.
     pub is_failing: bool,
     /// Seconds since it is connected.
     pub connected_s: Option<u64>,
@@ -50,7 +50,8 @@ pub struct Published {
     pub state: Mutex<BridgeView>,
     /// True while this node leads the shard of the session.
     pub is_here: AtomicBool,
-    pub is_connected: AtomicBool,
+    /// True until the bridge has stopped.
+    pub is_running: AtomicBool,
     pub is_idle: AtomicBool,
     /// Number of messages that wait in the session.
     pub queued: AtomicU64,
@@ -70,9 +71,19 @@ struct Handle {
     commands: Mutex<Sender<Command>>,
     waker: Waker,
     published: Arc<Published>,
+    /// Number of the last decision whether it runs.
+    decisions: AtomicU64,
 }
 
 impl Handle {
+    fn next_decision(&self) -> u64 {
+        self.decisions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn stop(&self) {
+        self.command(Command::Wanted(self.next_decision(), Wanted::Stop(STOP_MAX)));
+    }
+
     fn view(&self) -> BridgeView {
         let published = sync::lock(&self.published.state).clone();
         BridgeView {
@@ -92,25 +103,27 @@ impl Handle {
 }
 
 impl Bridges {
-    /// Reads the files of the bridges, and starts their threads. `own_id` names this node, or its cluster, in the hops
-    /// of messages.
+    /// Starts the threads of the bridges. `name` is that of this node, or of its cluster.
     ///
     /// # Errors
     /// The name of a bridge, and what is wrong with it.
     pub fn start(
         settings: &[BridgeSettings],
-        own_id: &str,
+        name: &str,
         door: &Door,
         admin: &Admin,
     ) -> Result<Self, (String, BridgeProblem)> {
         let mut handles = Vec::new();
         for settings in settings {
-            let handle = start(settings, own_id, door).map_err(|problem| (settings.name.clone(), problem))?;
+            let handle = start(settings, door).map_err(|problem| (settings.name.clone(), problem))?;
             handles.push(Arc::new(handle));
         }
         let stop = match handles.is_empty() {
             true => None,
-            false => Some(look_after(handles.clone(), admin.clone()).map_err(|why| (String::new(), why))?),
+            false => Some(
+                look_after(handles.clone(), name.to_owned(), admin.clone())
+                    .map_err(|why| (String::new(), why))?,
+            ),
         };
         Ok(Self { handles, stop: Mutex::new(stop) })
     }
@@ -124,25 +137,26 @@ impl Bridges {
     /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
     pub fn stop(&self) {
         drop(sync::lock(&self.stop).take());
-        self.handles.iter().for_each(|handle| handle.command(Command::Stop(STOP_MAX)));
+        self.handles.iter().for_each(|handle| handle.stop());
         let deadline = Instant::now() + STOP_MAX;
-        let is_connected = |handle: &Arc<Handle>| handle.published.is_connected.load(Ordering::Relaxed);
-        while self.handles.iter().any(is_connected) && Instant::now() < deadline {
+        let is_running = |handle: &Arc<Handle>| handle.published.is_running.load(Ordering::Relaxed);
+        while self.handles.iter().any(is_running) && Instant::now() < deadline {
             // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle, BridgeProblem> {
+fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem> {
     settings.check()?;
     let failed = |why: &dyn std::fmt::Display| BridgeProblem { setting: "name", why: why.to_string() };
+    settings.tls()?;
     let relay = settings.relay(settings.password()?);
     let client_id = relay.local_client_id();
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| failed(&error))?;
     let mut random = Random::new(u64::from_le_bytes(seed));
-    let relay = Relay::new(relay, own_id, Existing::default(), random.draw());
+    let relay = Relay::new(relay, "", Existing::default(), random.draw());
     let relay = relay.map_err(|error| failed(&error))?;
     let poll = Poll::new().map_err(|error| failed(&error))?;
     let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
@@ -151,12 +165,13 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
     let published = Arc::new(Published::default());
     let driver = Driver {
         relay,
-        own_id: own_id.to_owned(),
         random,
+        settings: settings.clone(),
+        wanted: (0, Wanted::Stop(Duration::ZERO)),
+        stopped_at: 0,
+        missing_since: None,
         poll,
         door: door.clone(),
-        tls: settings.tls()?,
-        server_name: settings.tls_server_name.clone(),
         commands: received,
         published: published.clone(),
         clock: Instant::now(),
@@ -164,29 +179,37 @@ fn start(settings: &BridgeSettings, own_id: &str, door: &Door) -> Result<Handle,
         remote: None,
         readable: [false; 2],
         logged: State::New,
+        shown: State::New,
+        buffer: Vec::new(),
+        next_view: Time::default(),
     };
     critical::spawn(format!("bridge-{}", settings.name), move || driver.run())
         .map_err(|error| failed(&error))?;
     let commands = Mutex::new(commands);
     let (name, is_enabled) = (settings.name.clone(), settings.enabled);
-    Ok(Handle { name, client_id, is_enabled, commands, waker, published })
+    let decisions = AtomicU64::new(0);
+    Ok(Handle { name, client_id, is_enabled, commands, waker, published, decisions })
 }
 
 /// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
-fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<SyncSender<()>, BridgeProblem> {
+fn look_after(
+    handles: Vec<Arc<Handle>>,
+    name: String,
+    admin: Admin,
+) -> Result<SyncSender<()>, BridgeProblem> {
     let (stop, stopped) = sync_channel::<()>(1);
     let run = move || {
         let mut runs = vec![false; handles.len()];
         loop {
             for (handle, runs) in handles.iter().zip(&mut runs) {
-                let is_here = admin.leads_shard_of(&handle.client_id);
+                let is_here = admin.hosts_internal(&handle.client_id);
                 handle.published.is_here.store(is_here, Ordering::Relaxed);
                 let wanted = handle.is_enabled && is_here;
                 if wanted != *runs {
                     *runs = wanted;
                     match wanted {
-                        true => start_with_filters(handle, &admin),
-                        false => handle.command(Command::Stop(STOP_MAX)),
+                        true => run_with_filters(handle, admin.unique_name(&name), &admin),
+                        false => handle.stop(),
                     }
                 }
                 match is_here {
@@ -205,13 +228,13 @@ fn look_after(handles: Vec<Arc<Handle>>, admin: Admin) -> Result<SyncSender<()>,
     Ok(stop)
 }
 
-/// Starts a bridge, with the filters that its session has from earlier settings.
-fn start_with_filters(handle: &Arc<Handle>, admin: &Admin) {
-    let of = handle.clone();
+/// Lets a bridge run, with the filters that its session has from earlier settings.
+fn run_with_filters(handle: &Arc<Handle>, own_id: String, admin: &Admin) {
+    let (of, number) = (handle.clone(), handle.next_decision());
     let answered = move |found: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
         let subscriptions = found.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
-        let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into());
-        of.command(Command::Start(filters.collect()));
+        let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into()).collect();
+        of.command(Command::Wanted(number, Wanted::Run { filters, own_id }));
     };
     admin.client_subscriptions(&handle.client_id, 0, FILTERS_MAX, Box::new(answered));
 }
@@ -223,7 +246,8 @@ fn ask_queued(handle: &Arc<Handle>, admin: &Admin) {
         let Some(session) = detail.and_then(|detail| detail.session) else { return };
         of.published.queued.store(session.queued_messages as u64, Ordering::Relaxed);
         if of.published.is_idle.load(Ordering::Relaxed) {
-            of.command(Command::Queued(session.queued_messages as u64));
+            // What was in flight comes again.
+            of.command(Command::Queued((session.queued_messages + session.inflight) as u64));
         }
     };
     admin.client(&handle.client_id, Box::new(answered));

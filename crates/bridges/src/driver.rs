@@ -10,16 +10,20 @@ use bridge::{ConnectionId, Existing, Input, Output, Relay, Side, Sides, State, T
 use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
-use rustls::ClientConfig;
 
 use crate::bridges::{BridgeView, Published};
 use crate::remote::Remote;
+use crate::settings::BridgeSettings;
 
 const LOCAL: Token = Token(0);
 const REMOTE: Token = Token(1);
 pub const WAKER: Token = Token(2);
 /// Maximum time until the view of the bridge is renewed.
 const VIEW: Duration = Duration::from_millis(500);
+/// Time without a connection after which a bridge counts as failing.
+const FAILING: Duration = Duration::from_secs(30);
+/// Maximum number of steps before requests and timeouts have their turn.
+const STEPS_AT_ONCE: usize = 16;
 /// Size of a read.
 const READ: usize = 64 << 10;
 /// Maximum number of reads of one side before the other side has its turn.
@@ -28,24 +32,38 @@ const READS_AT_ONCE: usize = 8;
 /// Request to the thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Run from now on. The session has subscriptions of these filters.
-    Start(Vec<String>),
-    /// Complete what is in flight, for at most this time, and close the connections.
-    Stop(Duration),
+    /// Run, or do not. Each has a higher number than all that were decided earlier.
+    Wanted(u64, Wanted),
     /// Number of messages that wait in the session.
     Queued(u64),
+}
+
+/// What a bridge is to do.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    Run {
+        /// Filters of the subscriptions of the session, from earlier settings.
+        filters: Vec<String>,
+        /// Name of this node, or of its cluster, in the hops of messages.
+        own_id: String,
+    },
+    /// Complete what is in flight, for at most this time, and close the connections.
+    Stop(Duration),
 }
 
 /// A bridge with its sockets.
 pub struct Driver {
     pub relay: Relay,
-    /// Name of this node, or of its cluster, in the hops of messages.
-    pub own_id: String,
     pub random: Random,
+    pub settings: BridgeSettings,
+    /// The last request, with its number.
+    pub wanted: (u64, Wanted),
+    /// Number of the request for which the relay was started last. A relay that stops by itself stays so.
+    pub stopped_at: u64,
+    /// Time since which the bridge is wanted and has no connection.
+    pub missing_since: Option<Time>,
     pub poll: Poll,
     pub door: Door,
-    pub tls: Option<Arc<ClientConfig>>,
-    pub server_name: Option<String>,
     pub commands: Receiver<Command>,
     pub published: Arc<Published>,
     pub clock: Instant,
@@ -55,6 +73,12 @@ pub struct Driver {
     pub readable: [bool; 2],
     /// State that was logged last.
     pub logged: State,
+    /// State that operators see.
+    pub shown: State,
+    /// Memory for reads.
+    pub buffer: Vec<u8>,
+    /// Time at which operators get the counters again.
+    pub next_view: Time,
 }
 
 impl Driver {
@@ -65,11 +89,13 @@ impl Driver {
             if !self.take_commands() {
                 return;
             }
+            self.go_on();
             // What one step sends may allow the next one.
-            while self.obey() | self.write() | self.read() {}
+            let is_busy = (0..STEPS_AT_ONCE).all(|_| self.obey() | self.write() | self.read());
             self.publish();
             let now = self.now();
             let due = self.relay.poll_timeout().map_or(VIEW, |due| due.since(now)).min(VIEW);
+            let due = if is_busy { Duration::ZERO } else { due };
             if let Err(error) = self.poll.poll(&mut events, Some(due))
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -104,8 +130,9 @@ impl Driver {
     fn take_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Start(filters)) => self.start(filters),
-                Ok(Command::Stop(within)) => self.handle(Input::Stop { within }),
+                Ok(Command::Wanted(number, wanted)) if number > self.wanted.0 => self.want(number, wanted),
+                // A later one has overtaken it.
+                Ok(Command::Wanted(..)) => {}
                 Ok(Command::Queued(count)) => self.handle(Input::Queued(count)),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -113,17 +140,40 @@ impl Driver {
         }
     }
 
-    fn start(&mut self, filters: Vec<String>) {
-        if !matches!(self.relay.state(), State::New | State::Stopped { .. }) {
+    fn want(&mut self, number: u64, wanted: Wanted) {
+        if let Wanted::Stop(within) = &wanted {
+            self.handle(Input::Stop { within: *within });
+            self.missing_since = None;
+        }
+        self.wanted = (number, wanted);
+    }
+
+    /// Starts the bridge if that is wanted, and it does not run or end.
+    fn go_on(&mut self) {
+        let Wanted::Run { filters, own_id } = &self.wanted.1 else { return };
+        let has_stopped =
+            self.stopped_at < self.wanted.0 && matches!(self.relay.state(), State::Stopped { .. });
+        if self.relay.state() != State::New && !has_stopped {
             return;
         }
-        let filters = Sides { local: filters, remote: Vec::new() };
+        self.stopped_at = self.wanted.0;
+        let filters = Sides { local: filters.clone(), remote: Vec::new() };
         let existing = Existing { filters, ..Existing::default() };
         let counters = self.relay.counters().clone();
-        match Relay::new(self.relay.settings().clone(), &self.own_id, existing, self.random.draw()) {
+        let settings = match self.settings.password() {
+            Ok(password) => self.settings.relay(password),
+            Err(problem) => {
+                tracing::error!(%problem, bridge = self.settings.name, "bridge: it does not start");
+                return;
+            }
+        };
+        match Relay::new(settings, own_id, existing, self.random.draw()) {
             Ok(relay) => self.relay = relay.with_counters(counters),
-            Err(error) => tracing::error!(%error, "bridge: settings are refused"),
+            Err(error) => {
+                tracing::error!(%error, bridge = self.settings.name, "bridge: settings are refused")
+            }
         }
+        self.missing_since = Some(self.now());
         self.handle(Input::Start);
     }
 
@@ -160,8 +210,11 @@ impl Driver {
     }
 
     fn open_remote(&mut self, connection: ConnectionId, address: &str) {
-        let tls = self.tls.as_ref().map(|config| (config, self.server_name.as_deref()));
-        let opened = Remote::open(address, tls).and_then(|mut remote| {
+        // The files are read again, because certificates are renewed.
+        let tls = self.settings.tls().map_err(|problem| problem.to_string());
+        let name = self.settings.tls_server_name.as_deref();
+        let opened = tls.and_then(|tls| Remote::open(address, tls.as_ref().map(|config| (config, name))));
+        let opened = opened.and_then(|mut remote| {
             remote.register(self.poll.registry(), REMOTE).map_err(|error| error.to_string())?;
             Ok(remote)
         });
@@ -229,7 +282,8 @@ impl Driver {
     /// Reads from the sides that the relay can handle. Returns whether anything was read.
     fn read(&mut self) -> bool {
         let mut has_read = false;
-        let mut buffer = [0; READ];
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(READ, 0);
         for (at, side) in Side::ALL.into_iter().enumerate() {
             for _ in 0..READS_AT_ONCE {
                 if !self.readable[at] || !self.relay.wants_read(side) {
@@ -268,6 +322,7 @@ impl Driver {
                 }
             }
         }
+        self.buffer = buffer;
         has_read
     }
 
@@ -293,13 +348,28 @@ impl Driver {
         }
     }
 
-    fn publish(&self) {
-        let state = self.relay.state();
-        self.published.is_connected.store(matches!(state, State::Connected { .. }), Ordering::Relaxed);
+    /// Shows operators the state, at once when it has changed.
+    fn publish(&mut self) {
+        let (now, state) = (self.now(), self.relay.state());
+        if now < self.next_view && state == self.shown {
+            return;
+        }
+        self.next_view = now.after(VIEW);
+        self.shown = state.clone();
+        let is_running = !matches!(state, State::New | State::Stopped { .. });
+        self.published.is_running.store(is_running, Ordering::Relaxed);
         self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
+        match state {
+            State::Connected { .. } | State::Idle => self.missing_since = None,
+            _ if matches!(self.wanted.1, Wanted::Run { .. }) => {
+                self.missing_since.get_or_insert(now);
+            }
+            _ => {}
+        }
+        let is_failing = self.missing_since.is_some_and(|since| now.since(since) >= FAILING);
         *sync::lock(&self.published.state) = BridgeView {
             state: state.to_string(),
-            is_failing: matches!(state, State::Waiting { .. }),
+            is_failing,
             connected_s: match state {
                 State::Connected { since, .. } => Some(self.now().since(since).as_secs()),
                 _ => None,

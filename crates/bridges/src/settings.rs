@@ -68,6 +68,9 @@ section! {
         pub backoff_max: Duration = "1m" in "100ms..=1d", at start;
         /// Maximum number of bridges that a message passes, between brokers of MQTT 5.0 that count them.
         pub hops_max: u16 = "8" in "1..=64", at start;
+        /// Number of connections in a row that the other broker closes at the same message, after which the message is
+        /// dropped. Some brokers refuse a message by closing. 0 drops none: a bad network looks the same.
+        pub closes_max: u8 = "0", at start;
         /// Maximum size of a packet.
         pub packet_size_max: ByteSize = "1MiB" in "1KiB..=256MiB", at start;
         /// Maximum number of messages that wait for the other broker. Each takes about 100 bytes of memory on each node
@@ -286,6 +289,7 @@ impl BridgeSettings {
             backoff: Backoff { min: self.backoff_min, max: self.backoff_max, ..Backoff::default() },
             hops_max: usize::from(self.hops_max),
             packet_size_max: self.packet_size_max.bytes() as u32,
+            closes_max: (self.closes_max > 0).then_some(self.closes_max),
             local_properties: properties,
             ..bridge::Settings::new(&self.name, "")
         }

@@ -178,6 +178,8 @@ pub struct NodeLoad {
     pub full_queues: FullQueues,
     pub quotas: Quotas,
     pub owner_samples: OwnerSamples,
+    /// True once all cores of the cluster understand Claims with limits for the queue of their session.
+    pub reads_queue_limits: AtomicBool,
     /// True for each shard that this node leads.
     pub led: [AtomicBool; SHARDS as usize],
 }
@@ -349,6 +351,11 @@ impl Node {
     /// Says whether shards that this node leads may keep ephemeral sessions: all replicas must understand that.
     pub fn keep_ephemeral_sessions(&self, keeps: bool) {
         self.load.keeps_ephemeral.store(keeps, Relaxed);
+    }
+
+    /// Says whether all replicas understand Claims with limits for the queue of their session.
+    pub fn read_queue_limits(&self, read: bool) {
+        self.load.reads_queue_limits.store(read, Relaxed);
     }
 
     /// Says whether CONNACK may be sent before the Claim of the client is answered (`cluster.connack`).

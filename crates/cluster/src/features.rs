@@ -49,11 +49,15 @@ pub const OWN_STATE: u64 = 4096;
 /// A core reads Claims that keep ephemeral sessions, in the logs of shards. It offers this with [`SHARDS`].
 pub const EPHEMERAL_SESSIONS: u64 = 8192;
 
+/// A core reads Claims with limits for the queue of their session, in the logs of shards. It offers this with
+/// [`SHARDS`].
+pub const QUEUE_LIMITS: u64 = 16384;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
-pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS;
+pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS;
 
 /// All features of this version.
 pub const FEATURES: u64 =

@@ -15,7 +15,7 @@ use settings::{
 };
 use tracing_subscriber::EnvFilter;
 
-use crate::cluster::ClusterSettings;
+use crate::cluster::{ClusterSettings, is_clustered, shares_shards};
 use crate::otel::OtelSettings;
 use crate::running::runtime_path;
 use crate::store::StorageSettings;
@@ -132,10 +132,26 @@ impl Value for LogLevel {
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Config {
-    /// Problems of the bridges and their files.
-    pub fn bridge_problems(&self) -> Vec<String> {
-        let listens = self.edge.listeners.iter().filter_map(|listener| listener.address.parse().ok());
-        bridges::check(&self.bridges, &listens.collect::<Vec<_>>())
+    /// Problems of listeners and bridges that no section sees alone.
+    pub fn problems(&self) -> Vec<String> {
+        let listeners = &self.edge.listeners;
+        let reserved = listeners.iter().enumerate().filter(|(_, listener)| listener.name.starts_with('$'));
+        let reserved = reserved.map(|(at, listener)| {
+            let name = &listener.name;
+            format!(
+                "listener.{at}.name: \"{name}\" begins with `$`, as names inside the node do; use another one"
+            )
+        });
+        let listens = listeners.iter().filter_map(|listener| listener.address.parse().ok());
+        let of_bridges = bridges::check(&self.bridges, &listens.collect::<Vec<_>>());
+        let mut problems: Vec<String> = reserved.chain(of_bridges).collect();
+        if !self.bridges.is_empty() && is_clustered(self) && !shares_shards(self) {
+            problems.push(
+                "bridge: in a cluster a bridge needs replicas of sessions, or each node would run it; set cluster.replicas to 3"
+                    .to_owned(),
+            );
+        }
+        problems
     }
 }
 

@@ -89,7 +89,7 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
     if let Err(more) = Files::read(&config, &name, &config_store) {
         problems.extend(more);
     }
-    problems.extend(config.bridge_problems());
+    problems.extend(config.problems());
     if !problems.is_empty() {
         return Err(problems.join("\n"));
     }

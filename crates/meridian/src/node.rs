@@ -81,8 +81,8 @@ impl Node {
     /// # Errors
     /// The setting that is wrong, with advice.
     pub fn start_bridges(&self, config: &Config, name: &str) -> Result<Bridges, String> {
-        let own_id = if is_clustered(config) { &config.cluster.id } else { name };
-        let started = Bridges::start(&config.bridges, own_id, &self.0.door(), &self.admin());
+        let name = if is_clustered(config) { &config.cluster.id } else { name };
+        let started = Bridges::start(&config.bridges, name, &self.0.door(), &self.admin());
         started.map_err(|(name, problem)| format!("bridge \"{name}\": {problem}"))
     }
 

@@ -120,7 +120,7 @@ impl OpenStores {
 fn open_stores(config: &Config, name: &str) -> Result<OpenStores, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
-    let problems = config.bridge_problems();
+    let problems = config.problems();
     if !problems.is_empty() {
         return Err(problems.join("\n"));
     }

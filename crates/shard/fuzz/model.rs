@@ -218,7 +218,6 @@ impl Model {
             queue_bytes_max: own.bytes_max,
             queue_age_max_ms: own.age_max_ms,
             queue_full: own.full,
-            absent_bytes_max: u64::MAX,
             ..self.limits
         })
     }

@@ -24,8 +24,7 @@ pub struct Limits {
     pub subscriptions_max: u32,
 }
 
-/// Limits of the queue of one session, instead of those of its shard. No other limit applies while the session is
-/// absent.
+/// Limits of the queue of one session, instead of those of its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Value for [`Limits::queue_messages_max`].
@@ -95,7 +94,6 @@ impl Limits {
             queue_bytes_max: own.bytes_max,
             queue_age_max_ms: own.age_max_ms,
             queue_full: own.full,
-            absent_bytes_max: u64::MAX,
             ..*self
         })
     }

@@ -7,6 +7,7 @@
 
 use anyhow::{Result, bail};
 use random::Random;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,8 @@ const ANSWER: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum pause in milliseconds between two exchanges, and between two connections.
 const PAUSE_MAX_MS: u64 = 12;
+/// Maximum number of half-open connections of a contender.
+const HALF_OPEN_MAX: usize = 8;
 /// Session Expiry Interval of Client Identifiers with durable sessions, in seconds.
 const EXPIRY_S: u32 = 600;
 /// Reason Code of DISCONNECT: another connection has the Client Identifier.
@@ -82,7 +85,7 @@ impl Contender {
         let mut random = Random::new((self.name as u64) << 8 | self.side as u64);
         let mut outcome = Outcome::default();
         // Connections without DISCONNECT, whose sockets stay open.
-        let mut half_open = Vec::new();
+        let mut half_open = VecDeque::new();
         let id = format!("contended-{}", self.name);
         while !is_over.load(Ordering::Relaxed) {
             let open = |address: SocketAddr| match self.name % 2 {
@@ -116,8 +119,10 @@ impl Contender {
                 }
                 None => {
                     counts.dropped += 1;
-                    half_open.push(client);
-                    half_open.truncate(8);
+                    half_open.push_back(client);
+                    if half_open.len() > HALF_OPEN_MAX {
+                        half_open.pop_front();
+                    }
                 }
             }
             outcome.served.push(Served { name: self.name, exchanges });

@@ -263,6 +263,8 @@ fn even_split(cluster: &mut Cluster) -> Result<String> {
     Ok("no half acknowledged".to_owned())
 }
 
+/// Minimum number of times that a connection is served after another one of its Client Identifier.
+const CHANGES_MIN: usize = 200;
 /// Number of Client Identifiers for which clients contend.
 const NAMES: usize = 6;
 /// Duration of each cut and of each pause between cuts, in this case.
@@ -291,6 +293,11 @@ fn contention(cluster: &mut Cluster) -> Result<String> {
         let outcomes = contenders.into_iter().map(|thread| thread.join().expect("no panic")).collect();
         injected.and_then(|()| Verdict::of(outcomes))
     })?;
+    let changes = verdict.changes;
+    ensure!(
+        changes >= CHANGES_MIN,
+        "only {changes} connections were served after another one, of {CHANGES_MIN}"
+    );
     Ok(verdict.describe())
 }
 

@@ -205,6 +205,7 @@ fn answers_match_the_document() {
         "/api/v1/whoami",
         "/api/v1/node",
         "/api/v1/nodes",
+        "/api/v1/bridges",
         "/api/v1/alarms",
         "/api/v1/stats",
         "/api/v1/stats/history",

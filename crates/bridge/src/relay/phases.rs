@@ -243,7 +243,8 @@ impl Relay {
         if let Some(wire) = &mut self.wires.local {
             wire.notify(now, topic.as_deref(), Presence::Disconnected);
         }
-        self.subscribe(now, Side::Local);
+        // The session queues no messages of QoS 0. Retained ones would come to this connection, which ends.
+        self.subscribe(now, Side::Local, |qos| qos > QoS::AtMostOnce);
     }
 
     /// Starts to pass on messages: both brokers are connected.
@@ -256,10 +257,9 @@ impl Relay {
         self.phase = Phase::Running { since: now };
         self.last_traffic = now;
         let local = self.wires.local.as_ref().and_then(Wire::limits);
-        if local.is_some_and(|limits| !limits.session_present) {
-            self.subscribe(now, Side::Local);
-        }
-        self.subscribe(now, Side::Remote);
+        let is_new = local.is_some_and(|limits| !limits.session_present);
+        self.subscribe(now, Side::Local, |qos| is_new || qos == QoS::AtMostOnce);
+        self.subscribe(now, Side::Remote, |_| true);
         for side in Side::ALL {
             self.flow.start_sweep(side);
             let topic = self.state_topic(side);
@@ -277,7 +277,7 @@ impl Relay {
     }
 
     /// Ends subscriptions of earlier settings, and subscribes to the present filters.
-    fn subscribe(&mut self, now: Time, side: Side) {
+    fn subscribe(&mut self, now: Time, side: Side, is_due: impl Fn(QoS) -> bool) {
         // A remote broker before 5.0 does this for a client with the bridge bit.
         let options = |qos: QoS| SubscriptionOptions {
             qos,
@@ -286,7 +286,8 @@ impl Relay {
             retain_handling: RetainHandling::SendIfNew,
         };
         let wanted = self.flow.translator.map().wanted(side);
-        let filters: Vec<_> = wanted.into_iter().map(|wanted| (wanted.filter, options(wanted.qos))).collect();
+        let wanted = wanted.into_iter().filter(|wanted| is_due(wanted.qos));
+        let filters: Vec<_> = wanted.map(|wanted| (wanted.filter, options(wanted.qos))).collect();
         let Some(wire) = self.wires.of_mut(side) else { return };
         let Some(client) = &mut wire.client else { return };
         client.unsubscribe(now, self.stale.of(side));
@@ -304,6 +305,11 @@ impl Relay {
                 };
                 if self.wires.local.as_ref().is_none_or(is_open) {
                     return false;
+                }
+                if let Some(refusal) = self.refused.take() {
+                    // Its messages would not wait for the bridge.
+                    self.lost(now, Side::Local, refusal);
+                    return true;
                 }
                 self.is_primed = true;
                 self.close_both(now);

@@ -13,6 +13,7 @@ mod trace;
 mod watch;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter, TopicName};
@@ -39,7 +40,7 @@ pub(crate) use watch::{Watch, Watches};
 
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId, client_hash};
 use crate::message::{Message, MessageView};
-use crate::node::Node;
+use crate::node::{Node, OwnerKey};
 use crate::retained;
 use crate::settings::Settings;
 use crate::store::client_shard;
@@ -252,10 +253,18 @@ impl Admin {
         );
     }
 
-    /// Returns whether this node leads the shard of a Client Identifier. Two nodes may say so for a moment.
-    pub fn leads_shard_of(&self, client_id: &str) -> bool {
-        let led = &self.node.load.led[crate::store::shard_of_client(client_id).index()];
-        led.load(std::sync::atomic::Ordering::Relaxed)
+    /// Returns whether the process should have the session of this Client Identifier, of a bridge, on this node: it
+    /// leads the shard, and all replicas understand the session's limits. Two nodes may say so for a moment.
+    pub fn hosts_internal(&self, client_id: &str) -> bool {
+        let load = &self.node.load;
+        let leads = load.led[crate::store::shard_of_client(client_id).index()].load(Relaxed);
+        leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
+    }
+
+    /// Name of this broker or its cluster that no other one has, for the hops of messages over bridges.
+    pub fn unique_name(&self, name: &str) -> String {
+        let key = OwnerKey::of(&self.node.owner_hash(), "$bridge/", Some(name));
+        format!("{name}-{:08x}", key.as_u32())
     }
 
     /// Finds out where a client is, as far as this node knows.

@@ -28,7 +28,7 @@ impl Worker {
         connection.packet_size_max = connect.maximum_packet_size();
         connection.marks.problem_information = connect.properties.request_problem_information();
         let is_internal = connection.is_internal(&self.node);
-        if let Err(reason) = self.check_connect(connect) {
+        if let Err(reason) = self.check_connect(connect, is_internal) {
             return self.refuse_connect(slot, connect.version, reason);
         }
         if self.load.refuses_clients() && !is_internal {
@@ -102,10 +102,13 @@ impl Worker {
     }
 
     /// Checks everything that needs no answer of access control or the store.
-    fn check_connect(&self, connect: &Connect<'_>) -> Result<(), ReasonCode> {
+    fn check_connect(&self, connect: &Connect<'_>, is_internal: bool) -> Result<(), ReasonCode> {
         let mqtt = &self.settings.mqtt;
         if self.stage == Stage::Stopping {
             return Err(ReasonCode::ServerUnavailable); // CONNACK has no Reason Code 0x8B (3.2.2.2).
+        }
+        if is_internal {
+            return Ok(()); // The limits are for clients.
         }
         // The refusal is 0x85, and the connection closes [MQTT-3.1.3-8] [MQTT3-3.2.2-5].
         if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {

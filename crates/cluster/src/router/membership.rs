@@ -17,7 +17,7 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES};
+use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, QUEUE_LIMITS};
 use crate::interest::Interest;
 use crate::meta::{
     Answer, Command, CoreLog, LeaderPreference, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor,
@@ -235,6 +235,11 @@ impl ClusterRouter {
     /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.
     pub fn keeps_ephemeral_sessions(&self) -> bool {
         self.membership.meta.is_read_by_cores(EPHEMERAL_SESSIONS)
+    }
+
+    /// Returns whether all cores read Claims with limits for a queue, as far as this node knows.
+    pub fn reads_queue_limits(&self) -> bool {
+        self.membership.meta.is_read_by_cores(QUEUE_LIMITS)
     }
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.

@@ -77,6 +77,9 @@ impl ImportedBridge {
                         .to_owned(),
                 );
             }
+            "bridge_outgoing_retain" if !boolean(value)? => {
+                return Err("a bridge passes the retain flag on as it is".to_owned());
+            }
             "bridge_insecure" | "bridge_attempt_unsubscribe" | "bridge_outgoing_retain" => {}
             "local_clientid" | "local_username" | "local_password" | "local_cleansession" => {
                 return Err(

@@ -10,7 +10,7 @@ pub fn bridges(text: &mut Text, views: &[BridgeView]) {
     };
     let help = "Whether the bridge is connected to the other broker: 1 or 0.";
     each("meridian_bridge_connected", Kind::Gauge, help, |view| u64::from(view.connected));
-    let help = "Whether the bridge wants a connection to the other broker and has none: 1 or 0.";
+    let help = "Whether the bridge has been without a wanted connection for more than 30 s: 1 or 0.";
     each("meridian_bridge_failing", Kind::Gauge, help, |view| u64::from(view.failing));
     let help = "Messages that wait in the session of the bridge.";
     each("meridian_bridge_queued_messages", Kind::Gauge, help, |view| view.queued_messages);

@@ -19,6 +19,7 @@ use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{Claimed, Resume};
 use crate::ids::{ConnectionId, ShardSet, Time, WorkerId};
+use crate::internal;
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
@@ -132,12 +133,15 @@ impl ShardHost {
         let existing = self.replica.state().session_of(&claim.client_id);
         let keeps_ephemeral = self.keeps_ephemeral();
         let has_ephemeral = self.replica.state().ephemeral_of(&claim.client_id).is_some();
+        // A claim that comes again was counted.
+        let is_new =
+            keeps_ephemeral && !internal::is_reserved(&claim.client_id) && !self.has_applied_claim(&claim);
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         if self.replica.is_agreed() && self.producers.of(claim.connection).is_none() {
             // Its worker is gone, or sends the Claim again.
             return self.forget_client_if_idle(&claim.client_id);
         }
-        if keeps_ephemeral && self.access.flaps_in_cluster(&claim.client_id) {
+        if is_new && self.access.flaps_in_cluster(&claim.client_id) {
             self.forget_client_if_idle(&claim.client_id);
             return self.refuse(&claim, ReasonCode::Banned, out);
         }
