@@ -38,7 +38,7 @@ pub enum Command {
     Queued(u64),
 }
 
-/// What a bridge is to do.
+/// Decision whether a bridge runs.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     Run {
