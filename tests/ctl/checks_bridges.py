@@ -14,6 +14,10 @@ from checks_away import cluster
 from node import Node, end, free_port, until
 
 
+# Beginning of a line with a message. Others are of `mosquitto_sub -d`.
+LINE = "message "
+
+
 class Mosquitto:
     """A mosquitto that keeps its sessions over an orderly stop."""
 
@@ -45,12 +49,13 @@ class Mosquitto:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def subscriber(self, client_id, *topics, durable=False, qos=2):
-        command = ["mosquitto_sub", "-p", str(self.port), "-V", "311", "-i", client_id, "-q", str(qos), "-F", "%t %r %p"]
+        """A mosquitto_sub that has subscribed. Its lines are `topic retain payload`."""
+        command = ["stdbuf", "-oL", "mosquitto_sub", "-d", "-p", str(self.port), "-V", "311", "-i", client_id, "-q", str(qos), "-F", f"{LINE}%t %r %p"]
         command += ["-c"] if durable else []
         for topic in topics:
             command += ["-t", topic]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5)
+        process.early = read_until(process, b"received SUBACK", 20)
         return process
 
     def publish(self, topic, payload, *more):
@@ -72,22 +77,30 @@ def connected(node, name):
     return (bridge_of(node, name) or {}).get("connected")
 
 
-def received(process, count, seconds=15):
-    """Lines of a subscriber: `count` of them, and what comes in the second after that."""
-    data, finish = b"", time.monotonic() + seconds
-    pipe = process.stdout.fileno()
-    while data.count(b"\n") < count and time.monotonic() < finish:
+def read_until(process, mark, seconds, count=1, data=b""):
+    """Reads until `mark` has come so many times, or the time is over. Nothing of it stays in a buffer of Python."""
+    pipe, finish = process.stdout.fileno(), time.monotonic() + seconds
+    while data.count(mark) < count and time.monotonic() < finish:
         if select.select([pipe], [], [], 0.2)[0]:
             more = os.read(pipe, 65_536)
             if not more:
                 break
             data += more
+    return data
+
+
+def received(process, count, seconds=15):
+    """Messages of a subscriber: `count` of them, and what comes in the second after that."""
+    early = getattr(process, "early", None)
+    mark = b"\n" if early is None else LINE.encode()
+    data = read_until(process, mark, seconds, count, early or b"")
     time.sleep(1)
     process.terminate()
-    while more := os.read(pipe, 65_536):
+    while more := os.read(process.stdout.fileno(), 65_536):
         data += more
     process.wait(10)
-    return data.decode().splitlines()
+    lines = data.decode().splitlines()
+    return lines if early is None else [line.removeprefix(LINE) for line in lines if line.startswith(LINE)]
 
 
 def bridge_carries_topics(_):
