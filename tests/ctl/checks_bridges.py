@@ -11,7 +11,7 @@ import tempfile
 import time
 
 from checks_away import cluster
-from node import Node, end, free_port, until
+from node import Node, free_port, until
 
 
 # Beginning of a line with a message. Others are of `mosquitto_sub -d`.
@@ -77,6 +77,12 @@ def connected(node, name):
     return (bridge_of(node, name) or {}).get("connected")
 
 
+def leave(process):
+    """Ends a subscriber whose session stays."""
+    process.kill()
+    process.communicate(timeout=10)
+
+
 def read_until(process, mark, seconds, count=1, data=b""):
     """Reads until `mark` has come so many times, or the time is over. Nothing of it stays in a buffer of Python."""
     pipe, finish = process.stdout.fileno(), time.monotonic() + seconds
@@ -95,7 +101,8 @@ def received(process, count, seconds=15):
     mark = b"\n" if early is None else LINE.encode()
     data = read_until(process, mark, seconds, count, early or b"")
     time.sleep(1)
-    process.terminate()
+    # mosquitto_sub 2.0.11 sometimes does not end on SIGTERM.
+    process.kill()
     while more := os.read(process.stdout.fileno(), 65_536):
         data += more
     process.wait(10)
@@ -139,7 +146,7 @@ def bridge_waits_for_other(_):
                                   "backoff_min": "100ms", "backoff_max": "500ms"})
         node.start(*start)
         until(lambda: connected(node, "plant"), "the bridge is connected")
-        end(other.subscriber("there", "a/#", durable=True))
+        leave(other.subscriber("there", "a/#", durable=True))
         other.stop()
         until(lambda: not connected(node, "plant"), "the bridge has lost its connection")
         for number in range(100):
@@ -227,7 +234,7 @@ def bridge_moves(_):
         with cluster(*settings) as nodes:
             replicant = nodes["r1"]
             until(lambda: connected(replicant, "plant"), "the bridge is connected, as another node says", 60)
-            end(other.subscriber("there", "up/#", durable=True))
+            leave(other.subscriber("there", "up/#", durable=True))
             runs_on = bridge_of(replicant, "plant")["node"]
             for number in range(60):
                 # Its acknowledgement waits until another node leads the shard.
