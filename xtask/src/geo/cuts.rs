@@ -227,13 +227,16 @@ fn until_came(cluster: &Cluster, (from, topic): (&str, &str), subscriber: &mut C
 fn replicant(cluster: &mut Cluster) -> Result<String> {
     let mut subscriber = connect(cluster, REPLICANT, "subscriber")?;
     subscriber.subscribe("cuts/here", 1, "cluster")?;
+    let mut publisher = connect(cluster, REPLICANT, "publisher")?;
+    // With its acknowledgement, the client has its Client Identifier.
+    publisher.publish("cuts/nobody", "here", 1, false)?;
     for core in CORES {
         cluster.lab().cut(REPLICANT, core)?;
         cluster.lab().cut(core, REPLICANT)?;
     }
     std::thread::sleep(LEASE);
     ensure!(cluster.view(REPLICANT)?["acknowledging"] == false, "it reports that it is acknowledging");
-    connect(cluster, REPLICANT, "publisher")?.publish("cuts/here", "QoS 0", 0, false)?;
+    publisher.publish("cuts/here", "QoS 0", 0, false)?;
     let came = subscriber.receive(ARRIVAL)?;
     ensure!(
         came.is_some_and(|message| message.payload == "QoS 0"),
@@ -264,7 +267,7 @@ fn even_split(cluster: &mut Cluster) -> Result<String> {
 }
 
 /// Minimum number of times that a connection is served after another one of its Client Identifier.
-const CHANGES_MIN: usize = 200;
+const CHANGES_MIN: usize = 100;
 /// Number of Client Identifiers for which clients contend.
 const NAMES: usize = 6;
 /// Duration of each cut and of each pause between cuts, in this case.
@@ -332,26 +335,39 @@ fn cut_in_turn(cluster: &Cluster) -> Result<()> {
 
 fn connect(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {
     let mqtt = (cluster.lab().address(host)?, MQTT).into();
-    cluster.lab().within(host, || Client::connect(mqtt, name))?
+    // A Client Identifier has one connection in the whole cluster.
+    let id = format!("{name}-{host}");
+    cluster.lab().within(host, || Client::connect(mqtt, &id))?
 }
 
-/// Returns whether a message of QoS 1 without subscribers is acknowledged there.
+/// Returns whether a client is admitted there, and a message of QoS 1 without subscribers is acknowledged.
 fn acknowledges(cluster: &Cluster, host: &str) -> Result<bool> {
-    let mut client = connect(cluster, host, "whether")?;
+    let Ok(mut client) = connect(cluster, host, "whether") else { return Ok(false) };
     client.be_patient(Duration::from_secs(2));
     Ok(client.publish("cuts/nobody", "whether", 1, false).is_ok())
+}
+
+/// Connects a client as soon as the shards have leaders again.
+fn connect_again(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {
+    let deadline = Instant::now() + ARRIVAL;
+    loop {
+        match connect(cluster, host, name) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
 }
 
 /// Sends messages from each node to each, right after the links are restored.
 fn exchange(cluster: &Cluster, hosts: &[&str]) -> Result<()> {
     let mut receivers = Vec::new();
     for host in hosts {
-        let mut client = connect(cluster, host, "receiver")?;
+        let mut client = connect_again(cluster, host, "receiver")?;
         client.subscribe("cuts/all", 1, "cluster")?;
         receivers.push((host, client));
     }
     for from in hosts {
-        connect(cluster, from, "sender")?.publish("cuts/all", from, 1, false)?;
+        connect_again(cluster, from, "sender")?.publish("cuts/all", from, 1, false)?;
         for (to, receiver) in &mut receivers {
             if receiver.receive(ARRIVAL)?.is_none_or(|message| message.payload != **from) {
                 bail!("a message of {from} did not reach {to} afterwards");
