@@ -168,7 +168,7 @@ fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem
         random,
         settings: settings.clone(),
         wanted: (0, Wanted::Stop(Duration::ZERO)),
-        stopped_at: 0,
+        started_for: 0,
         missing_since: None,
         poll,
         door: door.clone(),

@@ -13,7 +13,7 @@ use random::Random;
 
 use crate::bridges::{BridgeView, Published};
 use crate::remote::Remote;
-use crate::settings::BridgeSettings;
+use crate::settings::{BridgeSettings, StartChoice};
 
 const LOCAL: Token = Token(0);
 const REMOTE: Token = Token(1);
@@ -59,7 +59,7 @@ pub struct Driver {
     /// The last request, with its number.
     pub wanted: (u64, Wanted),
     /// Number of the request for which the relay was started last. A relay that stops by itself stays so.
-    pub stopped_at: u64,
+    pub started_for: u64,
     /// Time since which the bridge is wanted and has no connection.
     pub missing_since: Option<Time>,
     pub poll: Poll,
@@ -150,14 +150,17 @@ impl Driver {
 
     /// Starts the bridge if that is wanted, and it does not run or end.
     fn go_on(&mut self) {
-        let Wanted::Run { filters, own_id } = &self.wanted.1 else { return };
-        let has_stopped =
-            self.stopped_at < self.wanted.0 && matches!(self.relay.state(), State::Stopped { .. });
-        if self.relay.state() != State::New && !has_stopped {
+        let (number, Wanted::Run { filters, own_id }) = &self.wanted else { return };
+        let is_at_rest = matches!(self.relay.state(), State::New | State::Stopped { .. });
+        if self.started_for == *number || !is_at_rest {
             return;
         }
-        self.stopped_at = self.wanted.0;
-        let filters = Sides { local: filters.clone(), remote: Vec::new() };
+        let (filters, own_id) = (filters.clone(), own_id.clone());
+        self.started_for = *number;
+        self.missing_since = Some(self.now());
+        // The connections of the last run close.
+        self.obey();
+        let filters = Sides { local: filters, remote: Vec::new() };
         let existing = Existing { filters, ..Existing::default() };
         let counters = self.relay.counters().clone();
         let settings = match self.settings.password() {
@@ -167,13 +170,13 @@ impl Driver {
                 return;
             }
         };
-        match Relay::new(settings, own_id, existing, self.random.draw()) {
+        match Relay::new(settings, &own_id, existing, self.random.draw()) {
             Ok(relay) => self.relay = relay.with_counters(counters),
             Err(error) => {
-                tracing::error!(%error, bridge = self.settings.name, "bridge: settings are refused")
+                tracing::error!(%error, bridge = self.settings.name, "bridge: settings are refused");
+                return;
             }
         }
-        self.missing_since = Some(self.now());
         self.handle(Input::Start);
     }
 
@@ -361,6 +364,8 @@ impl Driver {
         self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
         match state {
             State::Connected { .. } | State::Idle => self.missing_since = None,
+            // Such a bridge ends with its connection.
+            State::Stopped { .. } if self.settings.start == StartChoice::Once => self.missing_since = None,
             _ if matches!(self.wanted.1, Wanted::Run { .. }) => {
                 self.missing_since.get_or_insert(now);
             }
