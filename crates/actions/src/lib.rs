@@ -1,0 +1,3 @@
+//! The actions of a node: their registry, threads and connections.
+
+#![forbid(unsafe_code)]

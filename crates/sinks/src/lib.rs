@@ -1,0 +1,63 @@
+//! Systems outside the broker that actions write to.
+//!
+//! A [`Target`] is made once from the settings of a connector and an action. It renders outputs of a rule as
+//! [`Record`]s, and opens [`Sink`]s, which write records. A sink blocks its thread, with a time limit for each call.
+//!
+//! **Invariant:** no answer of another system panics, or takes more memory than a constant. **Invariant:** a sink
+//! reports success only after the other system has confirmed all records of the call.
+
+#![forbid(unsafe_code)]
+
+mod action;
+mod connector;
+mod guard;
+mod record;
+
+pub use action::{ActionSettings, Body, Method, Order, WhenFull};
+pub use connector::{ConnectorKind, ConnectorSettings, Sasl};
+pub use guard::{Guard, Refused};
+pub use record::{Record, Sink, Target, WriteError};
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Creates the target of an action from the settings of its connector and its own.
+///
+/// # Errors
+/// The first setting that is wrong.
+pub fn target(
+    connector: &ConnectorSettings,
+    action: &ActionSettings,
+    guard: Guard,
+) -> Result<Arc<dyn Target>, SinkProblem> {
+    let _ = (action, guard);
+    match connector.kind {
+        ConnectorKind::Http
+        | ConnectorKind::PostgreSql
+        | ConnectorKind::Kafka
+        | ConnectorKind::LineProtocol
+        | ConnectorKind::File => Err(SinkProblem::new("kind", "it is not built in")),
+    }
+}
+
+/// Setting that is wrong, with the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SinkProblem {
+    /// Name of the setting, without its section.
+    pub setting: &'static str,
+    pub why: String,
+}
+
+impl SinkProblem {
+    pub fn new(setting: &'static str, why: impl fmt::Display) -> Self {
+        Self { setting, why: why.to_string() }
+    }
+}
+
+impl fmt::Display for SinkProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.why)
+    }
+}
+
+impl std::error::Error for SinkProblem {}
