@@ -90,6 +90,17 @@ pub(crate) enum Phase {
     Closing,
 }
 
+/// What a client is, besides a publisher and subscriber.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    #[default]
+    Client,
+    /// A bridge to another broker.
+    Bridge,
+    /// An action of this process, which gets the origin of each message.
+    Action,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
     /// The connection is in the worker's list of connections with something to write.
@@ -110,8 +121,7 @@ pub(crate) struct Marks {
     pub backlogged: bool,
     /// The client has a mountpoint.
     pub mounted: bool,
-    /// The client is a bridge to another broker.
-    pub bridge: bool,
+    pub role: Role,
     /// The client has rates of its own.
     pub paced: bool,
     /// The subscriptions have to be checked again because another server had to be asked.
@@ -640,6 +650,7 @@ impl Connection {
     pub fn is_plain_receiver(&self) -> bool {
         self.phase == Phase::Open
             && !self.marks.mounted
+            && self.marks.role != Role::Action
             && self.alias_max == 0
             && self.packet_size_max == u32::MAX
     }

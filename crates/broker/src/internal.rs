@@ -5,7 +5,7 @@ use mqtt::Properties;
 use shard::{QueueFull, QueueLimits};
 
 /// Beginnings of Client Identifiers that only such connections may have.
-const RESERVED: [&str; 2] = ["$action/", "$bridge/"];
+const RESERVED: [&str; 2] = [ACTION, "$bridge/"];
 
 /// User Property of CONNECT: maximum number of messages that wait for the session.
 pub const QUEUE_MESSAGES_MAX: &str = "queue-messages-max";
@@ -15,6 +15,9 @@ pub const QUEUE_BYTES_MAX: &str = "queue-bytes-max";
 pub const QUEUE_AGE_MAX_MS: &str = "queue-age-max-ms";
 /// User Property of CONNECT: `drop-oldest`, the default, or `drop-newest`.
 pub const QUEUE_FULL: &str = "queue-full";
+
+/// Beginning of the Client Identifiers of actions.
+pub const ACTION: &str = "$action/";
 
 /// Returns whether only connections of the process may have this Client Identifier.
 pub fn is_reserved(client_id: &str) -> bool {

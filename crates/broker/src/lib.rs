@@ -26,6 +26,7 @@ mod message;
 mod message_queue;
 mod mount;
 mod node;
+pub mod origin;
 mod out;
 mod overload;
 pub mod peers;

@@ -184,7 +184,7 @@ pub(crate) fn find_routes<'r>(
         routes.dedup_by(|a, b| {
             let is_same = a.kind == b.kind
                 && a.index == b.index
-                && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups);
+                && matches!(a.kind, RouteKind::Origin | RouteKind::Shard | RouteKind::ShardGroups);
             if is_same {
                 b.subscription_id = b.subscription_id.saturating_add(a.subscription_id);
             }

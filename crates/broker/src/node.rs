@@ -21,6 +21,7 @@ use crate::durability::Durability;
 use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
+use crate::origin::OriginFacts;
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::quota::{Payers, Quotas};
 use crate::refusal_log::RefusalLog;
@@ -94,6 +95,7 @@ pub struct Node {
     stale: Mutex<Vec<(ShardId, Identity)>>,
     /// Agreements of the shards, until their workers take them.
     agreements: Mutex<Vec<(ShardId, Box<dyn Agreement>)>>,
+    origin_facts: OnceLock<OriginFacts>,
     /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
 }
@@ -306,6 +308,7 @@ impl Node {
             agreements: Mutex::new(agreements),
             has_begun: AtomicBool::new(false),
             assigned: AtomicU64::new(0),
+            origin_facts: OnceLock::new(),
         })
     }
 
@@ -644,6 +647,16 @@ impl Node {
     /// Sends a worker the messages and commands of other nodes, from any thread.
     pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
         self.post(worker, WorkerCommand::Peers(Box::new(inbound)));
+    }
+
+    /// Facts for the origins of messages; without any before [`Admin::select_origins`](crate::admin::Admin).
+    pub(crate) fn origin_facts(&self) -> &OriginFacts {
+        static NONE: OriginFacts = OriginFacts { node: String::new(), run: 0, wall_ms: 0 };
+        self.origin_facts.get().unwrap_or(&NONE)
+    }
+
+    pub(crate) fn set_origin_facts(&self, make: impl FnOnce() -> OriginFacts) {
+        self.origin_facts.get_or_init(make);
     }
 
     /// Start of the node's time in this incarnation.

@@ -13,6 +13,7 @@ use mqtt::{Properties, TopicFilter, TopicName};
 use crate::admin::{RetainedInfo, RetainedMessage};
 use crate::ids::{ConnectionId, ShardId, ShardSet, Time, hash};
 use crate::message::Message;
+use crate::origin;
 use crate::store::SHARDS;
 
 /// Retained messages of one shard, or the broker's own.
@@ -325,7 +326,7 @@ pub fn info(now: Time, message: &Message) -> RetainedInfo {
 
 pub fn whole(now: Time, message: &Message) -> RetainedMessage {
     let view = message.view();
-    let properties = Properties::of_checked(view.properties);
+    let properties = Properties::of_checked(origin::split(view.properties).1);
     RetainedMessage {
         info: info(now, message),
         payload: view.payload.to_vec(),

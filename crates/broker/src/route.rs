@@ -25,6 +25,9 @@ const _: () = assert!(size_of::<Route>() == 16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RouteKind {
+    /// An action has selected the topic: its messages get their [`Origin`](crate::origin::Origin). It leads nowhere, and
+    /// is the first of the routes of a topic.
+    Origin,
     /// A connection of an ephemeral session on worker `index`: it receives all messages.
     Connection,
     /// The connection of a durable session on worker `index`: it receives only messages that are delivered at QoS 0,
@@ -43,6 +46,12 @@ pub enum RouteKind {
 }
 
 impl Route {
+    /// Makes the entry of a filter whose messages get their origin.
+    pub(crate) fn of_origin() -> Self {
+        let (options, kind) = (Options::default(), RouteKind::Origin);
+        Self { slot: 0, generation: 0, subscription_id: 0, index: 0, options, kind }
+    }
+
     /// Makes the one entry of a node for a filter.
     pub(crate) fn of_node(node: NodeIndex, wants: Wants) -> Self {
         let options = Options::from_byte(wants.bits());

@@ -44,6 +44,8 @@ pub struct Routes {
     groups: Box<[GroupDirectory]>,
     /// The shards belong to the cluster: every node knows which of them have durable sessions in a group.
     are_shards_agreed: bool,
+    /// Filters whose messages get their origin.
+    origins: Mutex<BTreeSet<Box<str>>>,
 }
 
 /// Maximum number of filters of a shard that are tried again at once.
@@ -79,7 +81,33 @@ impl Routes {
             lost: [const { AtomicU32::new(0) }; 1024],
             groups: (0..SHARDS).map(|shard| GroupDirectory::new(ShardId(shard), hash_key)).collect(),
             are_shards_agreed,
+            origins: Mutex::default(),
         }
+    }
+
+    /// Replaces the filters whose messages get their origin.
+    ///
+    /// # Errors
+    /// Returns the number of filters for which the index has no room. A further call tries them again.
+    pub(crate) fn set_origins(&self, wanted: &BTreeSet<Box<str>>) -> Result<(), usize> {
+        let mut origins = sync::lock(&self.origins);
+        let key = Route::of_origin().key();
+        for gone in origins.difference(wanted).filter_map(|filter| TopicFilter::parse(filter).ok()) {
+            self.index.remove(gone, key);
+        }
+        origins.retain(|filter| wanted.contains(filter));
+        let mut failed = 0;
+        for text in wanted {
+            let Ok(filter) = TopicFilter::parse(text) else { continue };
+            if origins.contains(text) {
+                continue;
+            }
+            match self.index.insert(filter, Route::of_origin()) {
+                Ok(_) => drop(origins.insert(text.clone())),
+                Err(_) => failed += 1,
+            }
+        }
+        if failed == 0 { Ok(()) } else { Err(failed) }
     }
 
     /// Shared groups whose names hash to a shard.
@@ -219,7 +247,8 @@ impl Routes {
 
     /// Number of pairs of filter and destination on this node, without those of other nodes.
     pub(crate) fn own_len(&self) -> usize {
-        self.index.len().saturating_sub(self.of_peers.load(Relaxed))
+        let others = self.of_peers.load(Relaxed) + sync::lock(&self.origins).len();
+        self.index.len().saturating_sub(others)
     }
 
     /// Changes since the last call, in the order of the notes.
@@ -320,6 +349,10 @@ fn wants_of(kind: RouteKind) -> Wants {
         RouteKind::Connection => Wants::ALL,
         RouteKind::ConnectionQos0 => Wants::QOS0,
         RouteKind::Shard => Wants::STORED,
-        RouteKind::ShardGroups | RouteKind::Session | RouteKind::Group | RouteKind::Node => Wants::NOTHING,
+        RouteKind::Origin
+        | RouteKind::ShardGroups
+        | RouteKind::Session
+        | RouteKind::Group
+        | RouteKind::Node => Wants::NOTHING,
     }
 }

@@ -352,7 +352,7 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
             RouteKind::Shard => ("shard", None, Some(route.index)),
             RouteKind::ShardGroups => ("shard_groups", None, Some(route.index)),
             RouteKind::Node => ("node", None, Some(route.index)),
-            RouteKind::Session | RouteKind::Group => return,
+            RouteKind::Origin | RouteKind::Session | RouteKind::Group => return,
         };
         let info = RouteInfo { kind, worker, shard };
         // The index yields all destinations of a filter one after the other.

@@ -12,6 +12,7 @@ mod top;
 mod trace;
 mod watch;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
@@ -41,6 +42,7 @@ pub(crate) use watch::{Watch, Watches};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId, client_hash};
 use crate::message::{Message, MessageView};
 use crate::node::{Node, OwnerKey};
+use crate::origin::OriginFacts;
 use crate::retained;
 use crate::settings::Settings;
 use crate::store::client_shard;
@@ -259,6 +261,20 @@ impl Admin {
         let load = &self.node.load;
         let leads = load.led[crate::store::shard_of_client(client_id).index()].load(Relaxed);
         leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
+    }
+
+    /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name of
+    /// this node, and `run` a number that no other run of any node has; only those of the first call count.
+    ///
+    /// # Errors
+    /// Returns the number of filters for which the node has no room.
+    pub fn select_origins(&self, filters: &BTreeSet<Box<str>>, node: &str, run: u64) -> Result<(), usize> {
+        self.node.set_origin_facts(|| {
+            let since = self.wall(Time(0)).duration_since(SystemTime::UNIX_EPOCH);
+            let wall_ms = since.map_or(0, |since| since.as_millis() as u64);
+            OriginFacts { node: node.to_owned(), run, wall_ms }
+        });
+        self.node.routes.set_origins(filters)
     }
 
     /// Name of this broker or its cluster that no other one has, for the hops of messages over bridges.

@@ -13,7 +13,7 @@ use super::wills::{will_delay, will_message};
 use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
-use crate::connection::{Connecting, Enhanced, Phase};
+use crate::connection::{Connecting, Enhanced, Phase, Role};
 use crate::groups::Join;
 use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
 use crate::internal;
@@ -49,7 +49,11 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
-        connection.marks.bridge = connect.bridge;
+        connection.marks.role = match connect.bridge {
+            true => Role::Bridge,
+            false if is_internal && connect.client_id.starts_with(internal::ACTION) => Role::Action,
+            false => Role::Client,
+        };
         // MQTT 3.x has no Server Keep Alive; such a client uses its own Keep Alive [MQTT-3.2.2-21].
         let has_properties = connect.version.has_properties();
         connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };

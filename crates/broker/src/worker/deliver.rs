@@ -13,12 +13,13 @@ use super::Worker;
 use super::queues::Waits;
 use super::trace::TracedPublish;
 use crate::batch::{MemberDelivery, SessionDelivery, Target, Token, WorkerCommand};
-use crate::connection::{Connection, Phase, queued};
+use crate::connection::{Connection, Phase, Role, queued};
 use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, GroupId, Time};
 use crate::message::{MessageView, Shared};
 use crate::message_queue::{Awaited, MessageQueue, Overflow};
 use crate::node::Node;
+use crate::origin;
 use crate::overload::Level;
 use crate::route::Route;
 use crate::settings::{self, Settings};
@@ -200,7 +201,7 @@ impl<'a> DeliveryParams<'a> {
             topic_alias: None,
             message_expiry: self.expiry,
             subscription_ids: self.ids,
-            properties: view.properties,
+            properties: origin::split(view.properties).1,
             payload: view.payload,
         }
     }
@@ -379,7 +380,12 @@ impl Worker {
             return;
         };
         let version = connection.version;
+        let mut with_origin = Vec::new();
         let mut packet = params.packet(&view, topic);
+        if connection.marks.role == Role::Action {
+            origin::put_for_process(view.properties, &mut with_origin);
+            packet.properties = &with_origin;
+        }
         let size_max = connection.packet_size_max;
         let bounded = size_max != u32::MAX || view.encoded_len() > FITS_ALWAYS;
         let is_oversized =
@@ -410,6 +416,8 @@ impl Worker {
         if view.payload.len() >= SHARED_MIN && (once.several || shared.is_shared()) {
             packet.encode_head(version, connection.out.buffer(&mut self.pool));
             connection.out.append_shared(shared.message(), view.payload.len());
+        } else if connection.marks.role == Role::Action {
+            packet.encode(version, connection.out.buffer(&mut self.pool));
         } else {
             once.append(&packet, version, connection.out.buffer(&mut self.pool));
         }

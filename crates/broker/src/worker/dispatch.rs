@@ -138,7 +138,6 @@ impl Worker {
         view: MessageView<'_>,
         publishing: Publishing<'_>,
     ) -> Dispatched {
-        let mut shared = Shared::of(view);
         // In a cluster whose shards have replicas, the publisher's node has sent the message to the topic's shard.
         let retains = view.retain && !(publishing.origin.is_peer() && self.has_cluster_shards());
         if retains {
@@ -148,6 +147,16 @@ impl Worker {
         routes.clear();
         let Dispatcher { reader, cache, .. } = &mut self.dispatcher;
         let mut rest = cache.routes(reader, name, &mut routes);
+        let mut with_origin = Vec::new();
+        let mut view = view;
+        if let Some((Route { kind: RouteKind::Origin, .. }, others)) = rest.split_first() {
+            rest = others;
+            if !publishing.origin.is_peer() {
+                self.put_origin(&view, &mut with_origin);
+                view.properties = &with_origin;
+            }
+        }
+        let mut shared = Shared::of(view);
         self.dispatcher.fan_out += rest.len() as u64;
         let needs_log = retains || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
@@ -226,8 +235,8 @@ impl Worker {
                         self.peers.retained_is_for_durable(node, self.node.others());
                     }
                 }
-                // These kinds are in the index of a shard, not in the index of the node.
-                RouteKind::Session | RouteKind::Group => rest = &rest[1..],
+                // The origin comes first. The others are in the index of a shard, not in the index of the node.
+                RouteKind::Origin | RouteKind::Session | RouteKind::Group => rest = &rest[1..],
             }
         }
         self.scratch.routes = routes;
@@ -275,6 +284,17 @@ impl Worker {
         }
         result.stored |= !shards.is_empty();
         result
+    }
+
+    /// Appends the properties of a message with its origin in front.
+    #[cold]
+    fn put_origin(&mut self, view: &MessageView<'_>, out: &mut Vec<u8>) {
+        let connection = view.publisher.filter(|id| id.worker == self.id);
+        let connection = connection.and_then(|id| self.connections.get(id.slot, id.generation));
+        // The serial number of this message is the next one.
+        let number = u64::from(self.id.0) << 48 | (self.dispatcher.serial + 1);
+        self.node.origin_facts().origin(connection, view, number).put(out);
+        out.extend_from_slice(view.properties);
     }
 
     /// Delivers a message to connections of this worker. Returns true if a receiver has no free queue slot; `token`

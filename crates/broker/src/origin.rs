@@ -1,0 +1,201 @@
+//! Origin of a message: who published it, where and when.
+//!
+//! Actions need it, other subscribers must not get it. The node of the publisher puts it in front of the properties of
+//! a message whose topic an action has selected. It stays there on the way to other nodes and in the log. A delivery to
+//! a client removes it, and a delivery to a connection of the process turns it into a User Property.
+
+use mqtt::{PropertiesBuf, Property};
+
+use crate::connection::Connection;
+use crate::ids::Time;
+use crate::message::MessageView;
+
+/// First byte of properties that have an origin in front. No property has this identifier.
+const MARK: u8 = 0xfd;
+/// The mark, and the length of the origin.
+const HEADER: usize = 5;
+
+/// First User Property of each message to a connection of the process. Its value is empty when the origin is not known.
+/// A client can send a property of this name, too; it comes after the first one.
+pub const ORIGIN: &str = "$origin";
+
+/// Who published a message, where and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the message, which no other message has.
+    pub id: u128,
+    /// Time of arrival at the first node, in ms since 1970.
+    pub received_ms: u64,
+    /// Client Identifier without the mountpoint; empty for messages of the broker itself.
+    pub client_id: Box<str>,
+    /// Empty without one.
+    pub username: Box<str>,
+    /// Empty without one.
+    pub mountpoint: Box<str>,
+    /// IP address, empty when it is not known.
+    pub peerhost: Box<str>,
+    /// Node that the client was connected to.
+    pub node: Box<str>,
+}
+
+impl Origin {
+    /// Reads the value of the User Property [`ORIGIN`].
+    pub fn parse(value: &str) -> Option<Self> {
+        let mut rest = value;
+        let mut next = || -> Option<&str> {
+            let (length, after) = rest.split_once(':')?;
+            let (text, after) = after.split_at_checked(length.parse().ok()?)?;
+            rest = after;
+            Some(text)
+        };
+        Some(Self {
+            id: u128::from_str_radix(next()?, 16).ok()?,
+            received_ms: next()?.parse().ok()?,
+            client_id: next()?.into(),
+            username: next()?.into(),
+            mountpoint: next()?.into(),
+            peerhost: next()?.into(),
+            node: next()?.into(),
+        })
+    }
+
+    /// Writes the value of the User Property: a text for each field, with its length in front.
+    fn value(&self) -> String {
+        use std::fmt::Write as _;
+        let (id, received) = (format!("{:x}", self.id), self.received_ms.to_string());
+        let fields =
+            [&*id, &received, &self.client_id, &self.username, &self.mountpoint, &self.peerhost, &self.node];
+        let mut value = String::with_capacity(64 + fields.iter().map(|field| field.len()).sum::<usize>());
+        for field in fields {
+            // Writing to a string succeeds.
+            let _ = write!(value, "{}:{field}", field.len());
+        }
+        value
+    }
+
+    /// Appends the origin to `out`, as it stands in front of properties.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let value = self.value();
+        out.push(MARK);
+        out.extend((value.len() as u32).to_le_bytes());
+        out.extend_from_slice(value.as_bytes());
+    }
+}
+
+/// Splits properties into the value of the origin, if there is one, and the properties of the publisher.
+pub(crate) fn split(properties: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    if properties.first() != Some(&MARK) {
+        return (None, properties);
+    }
+    let length = properties.get(1..HEADER).and_then(|length| length.try_into().ok());
+    let length = length.map_or(0, |length| u32::from_le_bytes(length) as usize);
+    let rest = properties.get(HEADER..).unwrap_or_default();
+    let (value, rest) = rest.split_at_checked(length).unwrap_or((&[], &[]));
+    (Some(value), rest)
+}
+
+/// Appends the properties for a connection of the process: the origin comes first.
+pub(crate) fn put_for_process(properties: &[u8], out: &mut Vec<u8>) {
+    let (value, rest) = split(properties);
+    let value = value.and_then(|value| std::str::from_utf8(value).ok());
+    // A longer one does not fit into a property.
+    let value = value.filter(|value| value.len() <= usize::from(u16::MAX)).unwrap_or_default();
+    let origin = PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, value)]);
+    out.extend_from_slice(origin.as_properties().as_bytes());
+    out.extend_from_slice(rest);
+}
+
+/// Facts about this run of the node that origins contain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OriginFacts {
+    /// Name of the node.
+    pub node: String,
+    /// Number that no other run of any node has.
+    pub run: u64,
+    /// Wall clock at time 0 of the node, in ms since 1970.
+    pub wall_ms: u64,
+}
+
+impl OriginFacts {
+    /// Makes the origin of the message with this number on the node.
+    pub(crate) fn origin(
+        &self,
+        connection: Option<&Connection>,
+        view: &MessageView<'_>,
+        number: u64,
+    ) -> Origin {
+        let Time(received) = view.received;
+        let text = |text: Option<&str>| text.unwrap_or_default().into();
+        Origin {
+            id: u128::from(self.run) << 64 | u128::from(number),
+            received_ms: self.wall_ms.saturating_add(received),
+            client_id: text(connection.map(Connection::own_client_id)),
+            username: text(connection.and_then(Connection::username)),
+            mountpoint: text(connection.map(Connection::mountpoint)),
+            peerhost: connection
+                .and_then(Connection::peer)
+                .map(|peer| peer.ip().to_canonical().to_string().into())
+                .unwrap_or_default(),
+            node: self.node.as_str().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqtt::Properties;
+
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin {
+            id: 7 << 64 | 9,
+            received_ms: 1_700_000_000_000,
+            client_id: "a:1\u{7}é".into(),
+            username: "".into(),
+            mountpoint: "m/".into(),
+            peerhost: "::1".into(),
+            node: "n1".into(),
+        }
+    }
+
+    #[test]
+    fn an_origin_is_read_as_it_was_written() {
+        assert_eq!(Origin::parse(&origin().value()), Some(origin()));
+        assert_eq!(Origin::parse(&Origin::default().value()), Some(Origin::default()));
+    }
+
+    #[test]
+    fn other_texts_are_no_origin() {
+        let value = origin().value();
+        for cut in (0..value.len()).filter(|cut| value.is_char_boundary(*cut)) {
+            assert_eq!(Origin::parse(&value[..cut]), None, "{}", &value[..cut]);
+        }
+        for text in ["9:", ":", "-1:a", "99999999999999999999999:a", "1:é"] {
+            assert_eq!(Origin::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn clients_get_their_properties_and_the_process_gets_the_origin_first() {
+        let own = PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, "forged")]);
+        let own = own.as_properties().as_bytes();
+        let mut marked = Vec::new();
+        origin().put(&mut marked);
+        marked.extend_from_slice(own);
+        assert_eq!(split(&marked), (Some(origin().value().as_bytes()), own));
+        assert_eq!(split(own), (None, own));
+        for (properties, expected) in [(&marked[..], Some(origin())), (own, None)] {
+            let mut out = Vec::new();
+            put_for_process(properties, &mut out);
+            let properties = Properties::of_checked(&out);
+            let found: Vec<_> = properties.user_properties().collect();
+            assert_eq!(found.len(), 2);
+            assert_eq!((found[0].0, Origin::parse(found[0].1)), (ORIGIN, expected));
+            assert_eq!(found[1], (ORIGIN, "forged"));
+        }
+        for damaged in [&[MARK][..], &[MARK, 1, 0], &[MARK, 9, 0, 0, 0, 1], &[MARK, 255, 255, 255, 255]] {
+            assert_eq!(split(damaged).1, b"");
+        }
+    }
+}
