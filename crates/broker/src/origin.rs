@@ -28,6 +28,8 @@ pub struct Origin {
     pub received_ms: u64,
     /// Client Identifier without the mountpoint; empty for messages of the broker itself.
     pub client_id: Box<str>,
+    /// QoS with which it was published.
+    pub qos: u8,
     /// Empty without one.
     pub username: Box<str>,
     /// Empty without one.
@@ -51,6 +53,7 @@ impl Origin {
         Some(Self {
             id: u128::from_str_radix(next()?, 16).ok()?,
             received_ms: next()?.parse().ok()?,
+            qos: next()?.parse().ok()?,
             client_id: next()?.into(),
             username: next()?.into(),
             mountpoint: next()?.into(),
@@ -63,8 +66,17 @@ impl Origin {
     fn value(&self) -> String {
         use std::fmt::Write as _;
         let (id, received) = (format!("{:x}", self.id), self.received_ms.to_string());
-        let fields =
-            [&*id, &received, &self.client_id, &self.username, &self.mountpoint, &self.peerhost, &self.node];
+        let qos = self.qos.to_string();
+        let fields = [
+            &*id,
+            &received,
+            &qos,
+            &self.client_id,
+            &self.username,
+            &self.mountpoint,
+            &self.peerhost,
+            &self.node,
+        ];
         let mut value = String::with_capacity(64 + fields.iter().map(|field| field.len()).sum::<usize>());
         for field in fields {
             // Writing to a string succeeds.
@@ -129,6 +141,7 @@ impl OriginFacts {
         Origin {
             id: u128::from(self.run) << 64 | u128::from(number),
             received_ms: self.wall_ms.saturating_add(received),
+            qos: view.qos as u8,
             client_id: text(connection.map(Connection::own_client_id)),
             username: text(connection.and_then(Connection::username)),
             mountpoint: text(connection.map(Connection::mountpoint)),
@@ -151,6 +164,7 @@ mod tests {
         Origin {
             id: 7 << 64 | 9,
             received_ms: 1_700_000_000_000,
+            qos: 2,
             client_id: "a:1\u{7}é".into(),
             username: "".into(),
             mountpoint: "m/".into(),

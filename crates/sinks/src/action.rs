@@ -46,8 +46,6 @@ section! {
         /// Key of a record in Kafka, which decides about its partition. A template; empty is no key.
         pub key: String = "", at start;
 
-        /// Maximum QoS with which the action subscribes.
-        pub qos: u8 = "2" in "0..=2", at start;
         /// Store messages of QoS 0, too, until the other system has them. Otherwise they are lost when they come faster
         /// than it takes them.
         pub store_qos0: bool = "true", at start;

@@ -1,0 +1,249 @@
+//! Messages as rules see them.
+
+use std::sync::Arc;
+
+use broker::origin::{ORIGIN, Origin};
+use mqtt::{Properties, Publish};
+use rules::{Event, Field, Limits, Message, Sample, Value};
+
+/// A message of the broker, with its origin.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    pub topic: Box<str>,
+    pub payload: Box<[u8]>,
+    pub retain: bool,
+    pub origin: Origin,
+    /// False when the broker does not know the origin.
+    pub has_origin: bool,
+    /// Encoded properties of the publisher.
+    properties: Box<[u8]>,
+    /// Remaining Message Expiry Interval in seconds.
+    pub expiry: Option<u32>,
+}
+
+impl Incoming {
+    /// Reads a message from a connection of an action. `now_ms` is the time of a message whose origin is not known, in
+    /// ms since 1970.
+    pub fn of(publish: &Publish<'_>, topic: &str, now_ms: u64) -> Self {
+        let mut users = publish.properties.user_properties();
+        // The broker puts the origin first. Another action that has passed a message on repeats its origin after it.
+        let own = users.next().filter(|(name, _)| *name == ORIGIN).map(|(_, value)| value);
+        let is_passed_on = topic.len() != publish.topic.len();
+        let origin = match is_passed_on {
+            true => users.next().filter(|(name, _)| *name == ORIGIN).map(|(_, value)| value),
+            false => own,
+        };
+        let origin = origin.and_then(Origin::parse);
+        let unknown = || Origin { received_ms: now_ms, qos: publish.qos as u8, ..Origin::default() };
+        Self {
+            topic: topic.into(),
+            payload: publish.payload.into(),
+            retain: publish.retain,
+            has_origin: origin.is_some(),
+            origin: origin.unwrap_or_else(unknown),
+            properties: of_publisher(publish.properties, if is_passed_on { 2 } else { 1 }),
+            expiry: publish.properties.message_expiry_interval(),
+        }
+    }
+
+    /// Properties of the publisher.
+    pub fn properties(&self) -> Properties<'_> {
+        Properties::of_checked(&self.properties)
+    }
+
+    /// Number of bytes that it takes.
+    pub fn size(&self) -> usize {
+        self.topic.len() + self.payload.len() + self.properties.len()
+    }
+}
+
+/// Copies the properties without the first `skipped` User Properties, and without those that are for one delivery.
+fn of_publisher(properties: Properties<'_>, skipped: usize) -> Box<[u8]> {
+    let mut users = 0;
+    let kept = properties.iter().filter(|property| match property {
+        mqtt::Property::UserProperty(..) => {
+            users += 1;
+            users > skipped
+        }
+        mqtt::Property::SubscriptionIdentifier(_)
+        | mqtt::Property::MessageExpiryInterval(_)
+        | mqtt::Property::TopicAlias(_) => false,
+        _ => true,
+    });
+    kept.collect::<mqtt::PropertiesBuf>().as_properties().as_bytes().into()
+}
+
+impl Message for Incoming {
+    fn event(&self) -> Event {
+        Event::Publish
+    }
+
+    fn field(&self, field: Field) -> Value {
+        let known = |text: &str| if self.has_origin { Value::from(text) } else { Value::Null };
+        let text = |text: &str| if text.is_empty() { Value::Null } else { Value::from(text) };
+        match field {
+            Field::Id if self.has_origin => Value::from(format!("{:032x}", self.origin.id)),
+            Field::ClientId => text(&self.origin.client_id),
+            Field::Username => text(&self.origin.username),
+            Field::Topic => Value::from(&*self.topic),
+            Field::QoS => Value::Int(i64::from(self.origin.qos)),
+            Field::Flags => {
+                Value::object([("retain", Value::Bool(self.retain)), ("dup", Value::Bool(false))])
+            }
+            Field::PubProps => pub_props(self.properties(), self.expiry),
+            Field::Timestamp | Field::PublishReceivedAt => {
+                Value::Int(i64::try_from(self.origin.received_ms).unwrap_or(i64::MAX))
+            }
+            Field::Node => known(&self.origin.node),
+            Field::Peerhost => text(&self.origin.peerhost),
+            Field::Mountpoint => text(&self.origin.mountpoint),
+            _ => Value::Null,
+        }
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+}
+
+/// Properties of a PUBLISH as an object.
+fn pub_props(properties: Properties<'_>, expiry: Option<u32>) -> Value {
+    let mut members: Vec<(Arc<str>, Value)> = Vec::new();
+    let mut add = |name: &str, value: Option<Value>| members.extend(value.map(|value| (name.into(), value)));
+    add("Payload-Format-Indicator", properties.payload_format_indicator().map(|it| Value::Int(it.into())));
+    add("Message-Expiry-Interval", expiry.map(|seconds| Value::Int(seconds.into())));
+    add("Content-Type", properties.content_type().map(Value::from));
+    add("Response-Topic", properties.response_topic().map(Value::from));
+    add("Correlation-Data", properties.correlation_data().map(Value::of_bytes));
+    let users: Vec<(&str, Value)> =
+        properties.user_properties().map(|(name, value)| (name, Value::from(value))).collect();
+    add("User-Property", Some(Value::object(users)));
+    Value::object(members)
+}
+
+/// What a rule is evaluated for.
+#[derive(Debug)]
+pub enum Input {
+    Message(Incoming),
+    Event(Sample),
+}
+
+impl Input {
+    /// Reads what came on a topic. Topics of events have a JSON object with the fields of the event.
+    ///
+    /// # Errors
+    /// The payload is not that of an event.
+    pub fn of(message: Incoming, limits: &Limits) -> Result<Self, (Incoming, String)> {
+        let Some(event) = Event::of_name(&message.topic) else { return Ok(Self::Message(message)) };
+        let text = std::str::from_utf8(&message.payload).map_err(|error| error.to_string());
+        let sample =
+            text.and_then(|text| Sample::parse(event, text, limits).map_err(|error| error.to_string()));
+        match sample {
+            Ok(sample) => Ok(Self::Event(sample)),
+            Err(why) => Err((message, why)),
+        }
+    }
+
+    pub fn as_message(&self) -> &dyn Message {
+        match self {
+            Self::Message(message) => message,
+            Self::Event(event) => event,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mqtt::{PacketId, PropertiesBuf, Property, QoS};
+
+    use super::*;
+
+    const OWN: &str = "2:ff4:10001:12:c20:2:m/9:192.0.2.12:n1";
+
+    fn publish<'a>(topic: &'a str, properties: Properties<'a>) -> Publish<'a> {
+        let packet_id = PacketId::new(1);
+        Publish {
+            dup: true,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            topic,
+            packet_id,
+            properties,
+            payload: b"{\"t\":1}",
+        }
+    }
+
+    #[test]
+    fn fields_come_from_the_origin_and_the_packet() {
+        let properties = PropertiesBuf::from_iter([
+            Property::UserProperty(ORIGIN, OWN),
+            Property::MessageExpiryInterval(9),
+            Property::ContentType("x"),
+            Property::UserProperty(ORIGIN, "forged"),
+            Property::UserProperty("zone", "b"),
+        ]);
+        let message = Incoming::of(&publish("a/b", properties.as_properties()), "a/b", 5);
+        for (field, expected) in [
+            (Field::Id, Value::from(format!("{:032x}", 0xff))),
+            (Field::ClientId, Value::from("c2")),
+            (Field::Username, Value::Null),
+            (Field::Topic, Value::from("a/b")),
+            (Field::QoS, Value::Int(2)),
+            (Field::Timestamp, Value::Int(1000)),
+            (Field::Peerhost, Value::from("192.0.2.1")),
+            (Field::Mountpoint, Value::from("m/")),
+            (Field::Node, Value::from("n1")),
+            (Field::Tenant, Value::Null),
+        ] {
+            assert_eq!(message.field(field), expected, "{field}");
+        }
+        let props = message.field(Field::PubProps);
+        assert_eq!(props.member("Content-Type"), Some(&Value::from("x")));
+        assert_eq!(props.member("Message-Expiry-Interval"), Some(&Value::Int(9)));
+        let users = props.member("User-Property").expect("an object");
+        assert_eq!(users.member("zone"), Some(&Value::from("b")));
+        assert_eq!(message.field(Field::Flags).member("retain"), Some(&Value::Bool(true)));
+    }
+
+    #[test]
+    fn a_message_of_another_action_has_its_first_origin() {
+        let of_action = "1:14:20001:19:$action/a0:0:0:2:n2";
+        let properties = PropertiesBuf::from_iter([
+            Property::UserProperty(ORIGIN, of_action),
+            Property::UserProperty(ORIGIN, OWN),
+            Property::UserProperty("k", "v"),
+        ]);
+        let topic = "$action/b/x/y";
+        let message = Incoming::of(&publish(topic, properties.as_properties()), "x/y", 5);
+        assert_eq!((&*message.topic, &*message.origin.client_id), ("x/y", "c2"));
+        let users: Vec<_> = message.properties().user_properties().collect();
+        assert_eq!(users, [("k", "v")]);
+    }
+
+    #[test]
+    fn without_an_origin_the_time_is_that_of_the_arrival() {
+        for properties in [
+            PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, "")]),
+            PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, ""), Property::UserProperty(ORIGIN, OWN)]),
+            PropertiesBuf::default(),
+        ] {
+            let message = Incoming::of(&publish("t", properties.as_properties()), "t", 77);
+            assert_eq!(message.field(Field::ClientId), Value::Null);
+            assert_eq!(message.field(Field::PublishReceivedAt), Value::Int(77));
+            assert_eq!(message.field(Field::QoS), Value::Int(1));
+        }
+    }
+
+    #[test]
+    fn an_event_has_the_fields_of_its_json() {
+        let limits = Limits::default();
+        let name = Event::Connected.name();
+        let mut message = Incoming::of(&publish(name, Properties::EMPTY), name, 1);
+        message.payload = br#"{"event":"client.connected","clientid":"c"}"#[..].into();
+        let input = Input::of(message.clone(), &limits).expect("an event");
+        assert_eq!(input.as_message().event(), Event::Connected);
+        assert_eq!(input.as_message().field(Field::ClientId), Value::from("c"));
+        message.payload = b"[]"[..].into();
+        assert!(Input::of(message, &limits).is_err());
+    }
+}
