@@ -1,0 +1,286 @@
+//! Checks of connectors and actions before they are used.
+
+use std::fmt;
+
+use mqtt::TopicName;
+use rules::{Limits, Rule, Template, Value};
+use settings::Section as _;
+use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard};
+
+use super::Targets;
+use super::definitions::{Definition, Definitions, Entry, Source};
+use super::{ACTIONS_MAX, CONNECTORS_MAX};
+
+/// Setting that is wrong: why, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub setting: String,
+    pub why: String,
+}
+
+impl Problem {
+    pub fn new(setting: &str, why: impl fmt::Display) -> Self {
+        Self { setting: setting.to_owned(), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.setting, self.why)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// Checks the connectors and actions of a configuration file, with the files that they name. Returns what is wrong.
+pub fn check(connectors: &[ConnectorSettings], actions: &[ActionSettings], guard: Guard) -> Vec<String> {
+    check_with(connectors, actions, Targets::new(guard))
+}
+
+pub(crate) fn check_with(
+    connectors: &[ConnectorSettings],
+    actions: &[ActionSettings],
+    targets: Targets,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let definitions = Definitions { connectors: defined(connectors), actions: defined(actions) };
+    for (at, connector) in connectors.iter().enumerate() {
+        let wrong = unique(connectors, at).and_then(|()| connector_alone(connector, targets));
+        problems.extend(wrong.err().map(|problem| format!("connector.{at}.{problem}")));
+    }
+    for (at, action) in actions.iter().enumerate() {
+        let wrong = unique(actions, at)
+            .and_then(|()| action_alone(action))
+            .and_then(|()| references(action, &definitions))
+            .and_then(|()| target(action, &definitions, targets));
+        problems.extend(wrong.err().map(|problem| format!("action.{at}.{problem}")));
+    }
+    for (list, count, maximum) in
+        [("connector", connectors.len(), CONNECTORS_MAX), ("action", actions.len(), ACTIONS_MAX)]
+    {
+        if count > maximum {
+            problems.push(format!("{list}: {count} entries, and the maximum is {maximum}; remove some"));
+        }
+    }
+    problems
+}
+
+fn defined<S: Entry>(entries: &[S]) -> std::collections::BTreeMap<String, std::sync::Arc<Definition<S>>> {
+    let defined = entries.iter().map(|settings| {
+        let definition = Definition {
+            settings: settings.clone(),
+            source: Source::File,
+            author: String::new(),
+            changed_ms: None,
+            fault: None,
+            hides_stored: false,
+        };
+        (settings.name().to_owned(), std::sync::Arc::new(definition))
+    });
+    defined.collect()
+}
+
+fn unique<S: Entry>(entries: &[S], at: usize) -> Result<(), Problem> {
+    let own = entries[at].name();
+    match entries[..at].iter().any(|other| other.name() == own) {
+        true => {
+            Err(Problem::new("name", format!("another {} has the name \"{own}\"; use another one", S::NOUN)))
+        }
+        false => Ok(()),
+    }
+}
+
+fn target(action: &ActionSettings, definitions: &Definitions, targets: Targets) -> Result<(), Problem> {
+    let Some(connector) = definitions.connector_of(action) else { return Ok(()) };
+    match (targets.check)(&connector.settings, action, targets.guard) {
+        // A wrong setting of the connector is reported at the connector.
+        Err(problem) if is_of_connector(problem.setting) => Ok(()),
+        Err(problem) => Err(Problem::new(problem.setting, problem.why)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Checks the name of a connector or an action.
+pub fn name(name: &str) -> Result<(), Problem> {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
+    let is_inner = |byte: &u8| is_word(byte) || b"_.-".contains(byte);
+    let bytes = name.as_bytes();
+    if bytes.first().is_some_and(is_word) && bytes.iter().all(is_inner) && bytes.len() <= NAME_MAX {
+        return Ok(());
+    }
+    let why = format!(
+        "\"{}\" is not a name; write 1 to {NAME_MAX} letters, digits and the characters `_`, `.` and `-`, beginning with \
+         a letter or a digit",
+        name.escape_debug()
+    );
+    Err(Problem::new("name", why))
+}
+
+/// Checks a connector that no action uses, with the files that it names.
+pub fn connector_alone(connector: &ConnectorSettings, targets: Targets) -> Result<(), Problem> {
+    name(&connector.name)?;
+    match (targets.check)(connector, &sample_action(connector.kind), targets.guard) {
+        // Settings of the sample say nothing about the connector.
+        Err(problem) if is_of_connector(problem.setting) => Err(Problem::new(problem.setting, problem.why)),
+        _ => Ok(()),
+    }
+}
+
+fn is_of_connector(setting: &str) -> bool {
+    ConnectorSettings::default().description().fields.iter().any(|field| field.key == setting)
+}
+
+/// An action that has what each kind of connector needs.
+fn sample_action(kind: ConnectorKind) -> ActionSettings {
+    let statement = match kind {
+        ConnectorKind::PostgreSql => "INSERT INTO t (c) VALUES (${c})".to_owned(),
+        _ => String::new(),
+    };
+    let topic = if kind == ConnectorKind::Kafka { "t".to_owned() } else { String::new() };
+    ActionSettings {
+        name: "sample".to_owned(),
+        rule: "SELECT * FROM \"t\"".to_owned(),
+        topic,
+        statement,
+        ..ActionSettings::default()
+    }
+}
+
+/// Checks what can be checked of an action without files and without other entries.
+pub fn action_alone(action: &ActionSettings) -> Result<(), Problem> {
+    name(&action.name)?;
+    let limits = Limits::default();
+    if action.rule.trim().is_empty() {
+        let why = "the action has no rule; write one such as SELECT * FROM \"sensors/#\"";
+        return Err(Problem::new("rule", why));
+    }
+    Rule::parse(&action.rule, &limits).map_err(|error| Problem::new("rule", error))?;
+    for (setting, text) in [
+        ("topic", &action.topic),
+        ("content", &action.content),
+        ("publish_qos", &action.publish_qos),
+        ("publish_retain", &action.publish_retain),
+        ("path", &action.path),
+        ("statement", &action.statement),
+        ("key", &action.key),
+    ] {
+        template(setting, text, &limits)?;
+    }
+    headers(&action.headers, &limits)?;
+    dead_letter(&action.dead_letter, &limits)?;
+    if action.retry_min > action.retry_max {
+        return Err(Problem::new("retry_min", "it is longer than retry_max; make it shorter"));
+    }
+    if action.connector.is_empty() { republish(action, &limits) } else { Ok(()) }
+}
+
+/// Checks the settings of an action that publishes at this broker.
+fn republish(action: &ActionSettings, limits: &Limits) -> Result<(), Problem> {
+    if action.topic.is_empty() {
+        let why = "the action publishes at this broker and has no topic; write one such as alarms/${clientid}, or set \
+                   connector";
+        return Err(Problem::new("topic", why));
+    }
+    constant("topic", &action.topic, limits, |text| {
+        TopicName::parse(text).map(drop).map_err(|e| e.to_string())
+    })?;
+    constant("publish_qos", &action.publish_qos, limits, |text| match text {
+        "0" | "1" | "2" => Ok(()),
+        other => Err(format!("\"{other}\" is not a QoS; write 0, 1, 2, or a template such as ${{qos}}")),
+    })?;
+    constant("publish_retain", &action.publish_retain, limits, |text| match text {
+        "true" | "false" => Ok(()),
+        other => Err(format!(
+            "\"{other}\" is neither true nor false; write one of them, or a template such as ${{flags.retain}}"
+        )),
+    })
+}
+
+/// Checks the text of a template that has no placeholders.
+fn constant(
+    setting: &str,
+    text: &str,
+    limits: &Limits,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<(), Problem> {
+    let template = template(setting, text, limits)?;
+    if !template.is_constant() {
+        return Ok(());
+    }
+    let rendered = template.render(&Value::Null, limits).map_err(|error| Problem::new(setting, error))?;
+    check(&String::from_utf8_lossy(&rendered)).map_err(|why| Problem::new(setting, why))
+}
+
+fn template(setting: &str, text: &str, limits: &Limits) -> Result<Template, Problem> {
+    Template::parse(text, limits).map_err(|error| Problem::new(setting, error))
+}
+
+fn headers(text: &str, limits: &Limits) -> Result<(), Problem> {
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let Some((name, value)) = line.split_once(':').filter(|(name, _)| !name.trim().is_empty()) else {
+            let why =
+                format!("\"{}\" is not a header; write NAME: TEMPLATE in each line", line.escape_debug());
+            return Err(Problem::new("headers", why));
+        };
+        let error = |error| Problem::new("headers", format!("{}: {error}", name.trim()));
+        Template::parse(value.trim(), limits).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Checks the topic for dead letters by rendering it with samples of its three values.
+fn dead_letter(text: &str, limits: &Limits) -> Result<(), Problem> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let values = ["action", "topic", "reason"].map(|name| (name, Value::Text("sample".into())));
+    let rendered = template("dead_letter", text, limits)?.render(&Value::object(values), limits);
+    let rendered = rendered.map_err(|_| {
+        Problem::new(
+            "dead_letter",
+            "it has other values than ${action}, ${topic} and ${reason}; use these only",
+        )
+    })?;
+    let topic = String::from_utf8_lossy(&rendered);
+    TopicName::parse(&topic).map(drop).map_err(|error| Problem::new("dead_letter", error))
+}
+
+/// Checks that the connector and the fallback of an action exist, and that fallbacks make no cycle.
+pub fn references(action: &ActionSettings, definitions: &Definitions) -> Result<(), Problem> {
+    if !action.connector.is_empty() {
+        let Some(connector) = definitions.connector_of(action) else {
+            let why = format!("there is no connector \"{}\"; create it first", action.connector);
+            return Err(Problem::new("connector", why));
+        };
+        if let Some(fault) = &connector.fault {
+            let why = format!("the connector \"{}\" cannot be used: {fault}", action.connector);
+            return Err(Problem::new("connector", why));
+        }
+    }
+    let mut names = vec![action.name.as_str()];
+    let mut next = action.fallback.as_str();
+    while !next.is_empty() {
+        if names.contains(&next) {
+            let cycle = names.iter().chain([&next]).copied().collect::<Vec<_>>().join(" -> ");
+            let why =
+                format!("the fallbacks make a cycle: {cycle}; let one of these actions have no fallback");
+            return Err(Problem::new("fallback", why));
+        }
+        let Some(fallback) = definitions.actions.get(next) else {
+            let why = format!("there is no action \"{next}\"; create it first");
+            return Err(Problem::new("fallback", why));
+        };
+        if names.len() >= FALLBACKS_MAX {
+            let why = format!("more than {FALLBACKS_MAX} actions follow each other; shorten the chain");
+            return Err(Problem::new("fallback", why));
+        }
+        names.push(next);
+        next = &fallback.settings.fallback;
+    }
+    Ok(())
+}
+
+/// Maximum number of characters of a name.
+const NAME_MAX: usize = 64;
+/// Maximum number of actions that are fallbacks of each other.
+const FALLBACKS_MAX: usize = 16;
