@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    const OWN: &str = "2:ff4:10001:12:c20:2:m/9:192.0.2.12:n1";
+    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n1";
 
     fn publish<'a>(topic: &'a str, properties: Properties<'a>) -> Publish<'a> {
         let packet_id = PacketId::new(1);
@@ -224,7 +224,10 @@ mod tests {
     fn without_an_origin_the_time_is_that_of_the_arrival() {
         for properties in [
             PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, "")]),
-            PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, ""), Property::UserProperty(ORIGIN, OWN)]),
+            PropertiesBuf::from_iter([
+                Property::UserProperty(ORIGIN, ""),
+                Property::UserProperty(ORIGIN, OWN),
+            ]),
             PropertiesBuf::default(),
         ] {
             let message = Incoming::of(&publish("t", properties.as_properties()), "t", 77);

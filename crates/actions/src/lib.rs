@@ -5,13 +5,24 @@
 
 #![forbid(unsafe_code)]
 
+mod consumer;
+mod counters;
+mod driver;
+mod engine;
 mod incoming;
+mod lane;
 mod plan;
 mod registry;
 mod settings;
+mod trial;
+mod writer;
 
+pub use counters::Counters;
+pub use engine::{ActionStatus, Engine};
+pub use plan::Plan;
 pub use registry::{
     ACTIONS_MAX, Authorship, CONNECTORS_MAX, Definition, Definitions, Noun, Registry, RegistryError, Source,
     check, settings_of_json, settings_to_json,
 };
 pub use settings::ActionsSettings;
+pub use trial::{LIVE_MAX, Stage, TrialMessage, Tried, test_connector};

@@ -49,7 +49,10 @@ pub struct ToPublish {
 pub enum OutputError {
     Render(RenderError),
     /// A rendered value is not what its setting needs.
-    Wrong { setting: &'static str, why: String },
+    Wrong {
+        setting: &'static str,
+        why: String,
+    },
 }
 
 impl OutputError {
@@ -214,9 +217,13 @@ fn topic_name(setting: &'static str, rendered: Vec<u8>) -> Result<Box<str>, Outp
     let text = text.map_err(|error| wrong(setting, error.as_bytes(), "not UTF-8"))?;
     match TopicName::parse(&text) {
         // Topics of the broker itself are not for actions.
-        Ok(_) if text.starts_with('$') => Err(wrong(setting, text.as_bytes(), "a topic of the broker itself")),
+        Ok(_) if text.starts_with('$') => {
+            Err(wrong(setting, text.as_bytes(), "a topic of the broker itself"))
+        }
         Ok(_) => Ok(text.into()),
-        Err(error) => Err(OutputError::Wrong { setting, why: format!("`{}`: {error}", shown(text.as_bytes())) }),
+        Err(error) => {
+            Err(OutputError::Wrong { setting, why: format!("`{}`: {error}", shown(text.as_bytes())) })
+        }
     }
 }
 

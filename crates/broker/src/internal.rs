@@ -16,6 +16,9 @@ pub const QUEUE_AGE_MAX_MS: &str = "queue-age-max-ms";
 /// User Property of CONNECT: `drop-oldest`, the default, or `drop-newest`.
 pub const QUEUE_FULL: &str = "queue-full";
 
+/// User Property of CONNECT: `true` to store messages of QoS 0 for the session, too.
+pub const STORE_QOS0: &str = "store-qos0";
+
 /// Beginning of the Client Identifiers of actions.
 pub const ACTION: &str = "$action/";
 

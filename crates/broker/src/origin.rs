@@ -63,7 +63,7 @@ impl Origin {
     }
 
     /// Writes the value of the User Property: a text for each field, with its length in front.
-    fn value(&self) -> String {
+    pub fn to_value(&self) -> String {
         use std::fmt::Write as _;
         let (id, received) = (format!("{:x}", self.id), self.received_ms.to_string());
         let qos = self.qos.to_string();
@@ -87,7 +87,7 @@ impl Origin {
 
     /// Appends the origin to `out`, as it stands in front of properties.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        let value = self.value();
+        let value = self.to_value();
         out.push(MARK);
         out.extend((value.len() as u32).to_le_bytes());
         out.extend_from_slice(value.as_bytes());
@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn an_origin_is_read_as_it_was_written() {
-        assert_eq!(Origin::parse(&origin().value()), Some(origin()));
-        assert_eq!(Origin::parse(&Origin::default().value()), Some(Origin::default()));
+        assert_eq!(Origin::parse(&origin().to_value()), Some(origin()));
+        assert_eq!(Origin::parse(&Origin::default().to_value()), Some(Origin::default()));
     }
 
     #[test]
     fn other_texts_are_no_origin() {
-        let value = origin().value();
+        let value = origin().to_value();
         for cut in (0..value.len()).filter(|cut| value.is_char_boundary(*cut)) {
             assert_eq!(Origin::parse(&value[..cut]), None, "{}", &value[..cut]);
         }
@@ -197,7 +197,7 @@ mod tests {
         let mut marked = Vec::new();
         origin().put(&mut marked);
         marked.extend_from_slice(own);
-        assert_eq!(split(&marked), (Some(origin().value().as_bytes()), own));
+        assert_eq!(split(&marked), (Some(origin().to_value().as_bytes()), own));
         assert_eq!(split(own), (None, own));
         for (properties, expected) in [(&marked[..], Some(origin())), (own, None)] {
             let mut out = Vec::new();

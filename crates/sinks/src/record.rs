@@ -29,6 +29,9 @@ pub trait Target: Send + Sync {
     /// The output has no form that the target accepts. It is the fault of this output alone.
     fn render(&self, output: &Value) -> Result<Record, RenderError>;
 
+    /// Names of the fields of a record, for people.
+    fn field_names(&self) -> Vec<String>;
+
     /// Creates a sink. It connects when it writes for the first time.
     fn open(&self) -> Box<dyn Sink>;
 }

@@ -1,0 +1,694 @@
+//! The consumer of an action: from the messages of its session to batches, and from their results to acknowledgements.
+
+mod outgoing;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bridge::{Client, CloseReason, ConnectOptions, Event, Time, VIA};
+use broker::internal::{
+    ACTION, QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX, STORE_QOS0,
+};
+use mqtt::{
+    Packet, PacketId, PacketType, Publish, QoS, ReasonCode, RetainHandling, SubscriptionOptions, TopicName,
+    Version, put_short_ack,
+};
+use random::Random;
+use rules::{Context, Source, Value};
+use sinks::{Order, WhenFull};
+
+use self::outgoing::{Finished, Outbound, Purpose};
+use crate::counters::Counters;
+use crate::incoming::{Incoming, Input};
+use crate::lane::{Batch, BatchLimits, Item, Lane, Outcome, Sequence, Written};
+use crate::plan::{Made, Output, Plan};
+
+/// Point in time by two clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Now {
+    pub time: Time,
+    /// Time since 1970.
+    pub wall: Duration,
+}
+
+/// Handles the messages of an action without I/O, clocks or threads.
+///
+/// **Invariant:** a message is acknowledged when all its outputs are written, or were given up. Acknowledgements leave
+/// in the order of the messages.
+///
+/// **Invariant:** records of one lane are in the order of their messages, and at most one batch of a lane is being
+/// written.
+pub struct Consumer {
+    plan: Arc<Plan>,
+    /// Name of the action in the hops of messages.
+    hop: String,
+    random: Random,
+    client: Option<Client>,
+    /// Subscriptions that the session has.
+    subscribed: Vec<String>,
+    /// Number of the connection.
+    epoch: u64,
+    /// Messages that are not acknowledged, in the order of arrival. The first one has the number `first`.
+    pending: VecDeque<Pending>,
+    first: Sequence,
+    lanes: Vec<Lane>,
+    next_lane: usize,
+    limits: BatchLimits,
+    outbound: Outbound,
+    counters: Counters,
+    last_error: Option<String>,
+    is_stopping: bool,
+}
+
+/// A message that is not acknowledged.
+#[derive(Debug)]
+struct Pending {
+    /// `None` with QoS 0.
+    packet_id: Option<PacketId>,
+    /// Number of outputs that are not complete.
+    open: usize,
+    /// The message, in case it has to be given up.
+    message: Option<Box<Incoming>>,
+    /// The first output that failed, with the reason.
+    failure: Option<Failure>,
+    /// True when the dead letter was sent, or none is needed.
+    is_settled: bool,
+}
+
+/// Reason why a message was given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Short name.
+    pub reason: &'static str,
+    pub text: String,
+}
+
+impl Consumer {
+    /// Creates a consumer. `own_id` is the name of this node or cluster in the hops of messages, and `subscribed` the
+    /// filters that the session has from earlier settings.
+    pub fn new(plan: Arc<Plan>, own_id: &str, subscribed: Vec<String>, seed: u64) -> Self {
+        let settings = &plan.settings;
+        let lanes = match plan.output {
+            Output::Publish(_) => 0,
+            Output::Write(_) => usize::from(settings.connections),
+        };
+        let limits = BatchLimits {
+            records_max: settings.batch_max as usize,
+            bytes_max: settings.batch_bytes_max.bytes() as usize,
+            wait: settings.batch_wait,
+        };
+        Self {
+            hop: format!("{own_id}/{}", settings.name),
+            random: Random::new(seed),
+            client: None,
+            subscribed,
+            epoch: 0,
+            pending: VecDeque::new(),
+            first: 0,
+            lanes: std::iter::repeat_with(Lane::default).take(lanes).collect(),
+            next_lane: 0,
+            limits,
+            outbound: Outbound::default(),
+            counters: Counters::default(),
+            last_error: None,
+            is_stopping: false,
+            plan,
+        }
+    }
+
+    /// Continues with the counters of an earlier consumer.
+    #[must_use]
+    pub fn with_counters(self, counters: Counters) -> Self {
+        Self { counters, ..self }
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// Number of messages that are not acknowledged.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The last message that was given up or could not be read, for people.
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+
+    /// Number of the connection to the broker.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Starts with a new connection. What was not acknowledged comes again.
+    ///
+    /// # Errors
+    /// The settings do not fit into a CONNECT.
+    pub fn opened(&mut self, now: Now) -> Result<(), CloseReason> {
+        self.forget();
+        let options = self.connect_options();
+        self.client = Some(Client::new(now.time, &options)?);
+        Ok(())
+    }
+
+    /// Forgets the connection and everything that came on it.
+    pub fn forget(&mut self) {
+        self.client = None;
+        self.epoch += 1;
+        self.pending.clear();
+        self.lanes.iter_mut().for_each(Lane::clear);
+        self.outbound = Outbound::default();
+    }
+
+    /// True when no batch is being written.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|lane| !lane.is_busy())
+    }
+
+    fn connect_options(&self) -> ConnectOptions {
+        let settings = &self.plan.settings;
+        let mut properties = vec![
+            (QUEUE_MESSAGES_MAX.to_owned(), settings.queue_messages_max.to_string()),
+            (QUEUE_BYTES_MAX.to_owned(), settings.queue_bytes_max.bytes().to_string()),
+        ];
+        if !settings.queue_age_max.is_zero() {
+            properties.push((QUEUE_AGE_MAX_MS.to_owned(), settings.queue_age_max.as_millis().to_string()));
+        }
+        if settings.queue_full == WhenFull::DropNewest {
+            properties.push((QUEUE_FULL.to_owned(), "drop-newest".to_owned()));
+        }
+        if settings.store_qos0 {
+            properties.push((STORE_QOS0.to_owned(), "true".to_owned()));
+        }
+        ConnectOptions {
+            version: Version::V5,
+            private: false,
+            client_id: client_id(&settings.name),
+            username: None,
+            password: None,
+            clean_start: false,
+            session_expiry: u32::MAX,
+            keep_alive: 0,
+            receive_maximum: settings.in_flight,
+            packet_size_max: u32::MAX,
+            user_properties: properties,
+            will: None,
+        }
+    }
+
+    /// Bytes to send to the broker.
+    pub fn outgoing(&self) -> &[u8] {
+        self.client.as_ref().map_or(&[], |client| client.unsent().bytes())
+    }
+
+    /// Notes that bytes were sent.
+    pub fn sent(&mut self, count: usize) {
+        if let Some(client) = &mut self.client {
+            client.unsent_mut().consume(count);
+        }
+    }
+
+    /// Handles bytes from the broker.
+    ///
+    /// # Errors
+    /// The broker has ended the connection.
+    pub fn receive(&mut self, now: Now, bytes: &[u8]) -> Result<(), CloseReason> {
+        let Some(mut client) = self.client.take() else { return Ok(()) };
+        client.receive(now.time, bytes);
+        let handled = self.handle_all(now, &mut client);
+        self.client = Some(client);
+        self.acknowledge();
+        handled
+    }
+
+    fn handle_all(&mut self, now: Now, client: &mut Client) -> Result<(), CloseReason> {
+        loop {
+            let Some((event, out)) = client.poll(now.time)? else { return Ok(()) };
+            match event {
+                Event::Connected => self.connected(now, client),
+                Event::Packet(Packet::Publish(publish)) => self.publish(now, &publish, out.buffer()),
+                Event::Packet(Packet::PubAck(ack) | Packet::PubComp(ack)) => {
+                    let finished = self.outbound.acknowledged(ack.packet_id, ack.reason, out.buffer());
+                    self.published(finished);
+                }
+                Event::Packet(Packet::PubRec(ack)) => {
+                    let finished = self.outbound.received(ack.packet_id, ack.reason, out.buffer());
+                    self.published(finished);
+                }
+                Event::Subscribed(answers) => self.subscribed(answers),
+                Event::Unsubscribed(filters) => self.subscribed.retain(|known| !filters.contains(known)),
+                Event::Packet(_) | Event::TooLarge(..) => {}
+            }
+        }
+    }
+
+    /// Subscribes the sources of the rule, and ends subscriptions of earlier settings.
+    fn connected(&mut self, now: Now, client: &mut Client) {
+        let limits = client.limits();
+        if limits.is_some_and(|limits| !limits.session_present) {
+            self.subscribed.clear();
+        }
+        self.outbound.receive_maximum = limits.map_or(1, |limits| limits.receive_maximum);
+        let options = SubscriptionOptions {
+            qos: QoS::AtLeastOnce,
+            retain_as_published: true,
+            retain_handling: RetainHandling::DoNotSend,
+            ..SubscriptionOptions::default()
+        };
+        let wanted = filters(&self.plan);
+        let new: Vec<_> = wanted.iter().map(|filter| (filter.clone(), options)).collect();
+        let gone: Vec<_> =
+            self.subscribed.iter().filter(|filter| !wanted.contains(filter)).cloned().collect();
+        if !new.is_empty() {
+            client.subscribe(now.time, &new);
+        }
+        if !gone.is_empty() {
+            client.unsubscribe(now.time, &gone);
+        }
+    }
+
+    fn subscribed(&mut self, answers: Vec<(String, ReasonCode)>) {
+        for (filter, reason) in answers {
+            if reason.is_error() {
+                self.last_error =
+                    Some(format!("the broker refused the subscription to `{filter}`: {reason}"));
+            } else if !self.subscribed.contains(&filter) {
+                self.subscribed.push(filter);
+            }
+        }
+    }
+
+    fn publish(&mut self, now: Now, publish: &Publish<'_>, out: &mut Vec<u8>) {
+        self.counters.received += 1;
+        let is_stored = publish.packet_id.is_some();
+        if !is_stored && self.pending.len() >= usize::from(self.plan.settings.in_flight) {
+            self.counters.dropped += 1;
+            return;
+        }
+        let plan = self.plan.clone();
+        let passed_on = format!("{}/", client_id(&plan.settings.name));
+        let topic = publish.topic.strip_prefix(&passed_on).unwrap_or(publish.topic);
+        let now_ms = u64::try_from(now.wall.as_millis()).unwrap_or(u64::MAX);
+        let message = Incoming::of(publish, topic, now_ms);
+        let sequence = self.first + self.pending.len() as u64;
+        self.pending.push_back(Pending {
+            packet_id: publish.packet_id,
+            open: 0,
+            message: None,
+            failure: None,
+            is_settled: false,
+        });
+        // A filter of another rule's fallback, or one that has just ended, may have led here.
+        if !plan.rule.sources().iter().any(|source| selects(source, topic)) {
+            self.counters.not_selected += 1;
+            return;
+        }
+        let kept = Box::new(message.clone());
+        let made = self.make(now, &plan, message);
+        if let Err(failure) = &made {
+            self.fail(sequence, failure.clone());
+        }
+        let Some(pending) = self.pending.back_mut() else { return };
+        pending.message = Some(kept);
+        for made in made.unwrap_or_default() {
+            self.pass(now, sequence, made, out);
+        }
+        self.settle(sequence, out);
+    }
+
+    /// Evaluates the rule and makes records or messages of its outputs.
+    fn make(&mut self, now: Now, plan: &Plan, message: Incoming) -> Result<Vec<Made>, Failure> {
+        let input = match Input::of(message, &plan.limits) {
+            Ok(input) => input,
+            Err((_, text)) => {
+                self.counters.evaluation_errors += 1;
+                return Err(Failure { reason: "not_an_event", text });
+            }
+        };
+        let random = u128::from(self.random.draw()) << 64 | u128::from(self.random.draw());
+        let context = Context { now: now.wall, random };
+        let outputs = plan.rule.evaluate(input.as_message(), &context, &plan.limits).map_err(|error| {
+            self.counters.evaluation_errors += 1;
+            Failure { reason: error.reason(), text: error.to_string() }
+        })?;
+        self.counters.not_selected += u64::from(outputs.is_empty());
+        let mut all = Vec::with_capacity(outputs.len());
+        for output in &outputs {
+            match self.make_one(plan, output, &input, all.len()) {
+                Ok(made) => all.push(made),
+                Err(failure) => {
+                    self.counters.render_errors += 1;
+                    return Err(failure);
+                }
+            }
+        }
+        self.counters.records += all.len() as u64;
+        Ok(all)
+    }
+
+    fn make_one(&self, plan: &Plan, output: &Value, input: &Input, at: usize) -> Result<Made, Failure> {
+        let made =
+            plan.make(output).map_err(|error| Failure { reason: error.reason(), text: error.to_string() })?;
+        Ok(match made {
+            Made::Record(mut record) => {
+                record.id = record_id(input, &plan.settings.name, at);
+                Made::Record(record)
+            }
+            Made::Message(message) => Made::Message(message),
+        })
+    }
+
+    /// Puts a record into its lane, or publishes a message.
+    fn pass(&mut self, now: Now, sequence: Sequence, made: Made, out: &mut Vec<u8>) {
+        let at = (sequence - self.first) as usize;
+        let lane = self.lane_of(at);
+        let hops = self.pending.get(at).and_then(|pending| pending.message.as_deref());
+        let hops = hops.map_or_else(Vec::new, |message| hops_of(message));
+        match made {
+            Made::Record(record) => {
+                let Some(pending) = self.pending.get_mut(at) else { return };
+                pending.open += 1;
+                let received_ms = pending.message.as_deref().map_or(0, |message| message.origin.received_ms);
+                self.lanes[lane].push(now.time, Item { sequence, record, received_ms });
+            }
+            Made::Message(message) => {
+                let hops_max = usize::from(self.plan.settings.hops_max);
+                if hops.contains(&self.hop) || hops.len() >= hops_max {
+                    self.counters.loops += 1;
+                    return;
+                }
+                if let Some(pending) = self.pending.get_mut(at) {
+                    pending.open += 1;
+                }
+                let mut properties: Vec<(&str, &str)> = hops.iter().map(|hop| (VIA, &**hop)).collect();
+                properties.push((VIA, &self.hop));
+                properties.extend(message.user_properties.iter().map(|(name, value)| (&**name, &**value)));
+                let packet = outgoing::Message {
+                    topic: &message.topic,
+                    payload: &message.payload,
+                    qos: message.qos,
+                    retain: message.retain,
+                    user_properties: &properties,
+                    passed_on: None,
+                };
+                let finished = self.outbound.publish(sequence, Purpose::Output, &packet, out);
+                self.published(finished);
+            }
+        }
+    }
+
+    /// Chooses the lane of a message.
+    fn lane_of(&mut self, at: usize) -> usize {
+        let count = self.lanes.len();
+        if count < 2 {
+            return 0;
+        }
+        let message = self.pending.get(at).and_then(|pending| pending.message.as_deref());
+        let key = match (self.plan.settings.order, message) {
+            (Order::Topic, Some(message)) => message.topic.as_bytes(),
+            (Order::Client, Some(message)) => message.origin.client_id.as_bytes(),
+            (Order::None, _) | (_, None) => {
+                self.next_lane = (self.next_lane + 1) % count;
+                return self.next_lane;
+            }
+        };
+        (shard::fnv64(key) % count as u64) as usize
+    }
+
+    /// Notes that an output of a message cannot be made or written.
+    fn fail(&mut self, sequence: Sequence, failure: Failure) {
+        self.last_error = Some(failure.text.clone());
+        let at = sequence.checked_sub(self.first).map(|at| at as usize);
+        if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            pending.failure.get_or_insert(failure);
+        }
+    }
+
+    /// Handles published messages that are complete.
+    fn published(&mut self, finished: impl IntoIterator<Item = Finished>) {
+        for Finished { sequence, purpose, bytes, refused } in finished {
+            match refused {
+                None if purpose == Purpose::GivenUp => {}
+                None => {
+                    self.counters.written += 1;
+                    self.counters.bytes += bytes as u64;
+                }
+                Some(reason) => {
+                    self.counters.refused += 1;
+                    let text = format!("the broker refused the message: {reason}");
+                    self.fail(sequence, Failure { reason: "refused", text });
+                }
+            }
+            self.completed(sequence);
+        }
+    }
+
+    fn completed(&mut self, sequence: Sequence) {
+        let at = sequence.checked_sub(self.first).map(|at| at as usize);
+        if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            pending.open = pending.open.saturating_sub(1);
+        }
+    }
+
+    /// Handles the results of a batch, in the order of its records. Those of an earlier connection have no effect on
+    /// messages, which came again.
+    pub fn written(&mut self, lane: usize, epoch: u64, results: Vec<Written>) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.finished();
+        }
+        let is_confirmed = results.iter().any(|result| result.outcome == Outcome::Written);
+        self.counters.batches += u64::from(is_confirmed);
+        let mut settled = Vec::new();
+        for Written { sequence, bytes, outcome } in results {
+            let failure = match outcome {
+                Outcome::Written => {
+                    self.counters.written += 1;
+                    self.counters.bytes += bytes as u64;
+                    None
+                }
+                Outcome::Refused(text) => {
+                    self.counters.refused += 1;
+                    Some(Failure { reason: "refused", text })
+                }
+                Outcome::Expired(text) => {
+                    self.counters.expired += 1;
+                    Some(Failure { reason: "expired", text })
+                }
+                Outcome::Abandoned => continue,
+            };
+            if epoch != self.epoch {
+                continue;
+            }
+            if let Some(failure) = failure {
+                self.fail(sequence, failure);
+            }
+            self.completed(sequence);
+            settled.push(sequence);
+        }
+        let Some(mut client) = self.client.take() else { return };
+        settled.dedup();
+        for sequence in settled {
+            self.settle(sequence, client.unsent_mut().buffer());
+        }
+        self.client = Some(client);
+        self.acknowledge();
+    }
+
+    /// Passes a message of which an output failed to the topic for dead letters and to the fallback.
+    fn settle(&mut self, sequence: Sequence, out: &mut Vec<u8>) {
+        let at = sequence.checked_sub(self.first).map(|at| at as usize);
+        let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) else { return };
+        if pending.open > 0 || pending.is_settled {
+            return;
+        }
+        pending.is_settled = true;
+        let (message, failure) = (pending.message.take(), pending.failure.take());
+        let (Some(message), Some(failure)) = (message, failure) else { return };
+        let plan = self.plan.clone();
+        let mut hops = hops_of(&message);
+        let is_loop = hops.contains(&self.hop) || hops.len() >= usize::from(plan.settings.hops_max);
+        hops.push(self.hop.clone());
+        let mut sent = 0;
+        let dead_letter = plan.dead_letter_topic(&message.topic, failure.reason);
+        let dead_letter = dead_letter.and_then(|topic| match topic {
+            Ok(topic) => Some(topic),
+            Err(error) => {
+                self.last_error = Some(error.to_string());
+                None
+            }
+        });
+        let fallback = &*plan.settings.fallback;
+        let fallback = (!fallback.is_empty()).then(|| format!("{}/{}", client_id(fallback), message.topic));
+        if is_loop && (dead_letter.is_some() || fallback.is_some()) {
+            self.counters.loops += 1;
+        } else {
+            if let Some(topic) = dead_letter {
+                self.counters.dead_letters += 1;
+                sent += self.give_up(sequence, (&topic, None), &message, &failure, &hops, out);
+            }
+            if let Some(topic) = fallback {
+                self.counters.fallbacks += 1;
+                let origin = message.origin.to_value();
+                sent += self.give_up(sequence, (&topic, Some(&origin)), &message, &failure, &hops, out);
+            }
+        }
+        if sent == 0 {
+            self.counters.dropped += 1;
+        } else if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            pending.open += sent;
+        }
+    }
+
+    /// Publishes a message that was given up. Returns the number of acknowledgements that will come.
+    fn give_up(
+        &mut self,
+        sequence: Sequence,
+        (topic, origin): (&str, Option<&str>),
+        message: &Incoming,
+        failure: &Failure,
+        hops: &[String],
+        out: &mut Vec<u8>,
+    ) -> usize {
+        if TopicName::parse(topic).is_err() {
+            self.last_error =
+                Some(format!("the topic `{topic}` for a message that was given up is too long"));
+            return 0;
+        }
+        let name = self.plan.settings.name.clone();
+        let own: Vec<_> = message.properties().user_properties().filter(|(name, _)| *name != VIA).collect();
+        let mut properties: Vec<(&str, &str)> = hops.iter().map(|hop| (VIA, &**hop)).collect();
+        if origin.is_none() {
+            properties.extend([
+                ("action", &*name),
+                ("topic", &*message.topic),
+                ("reason", failure.reason),
+                ("error", &*failure.text),
+                ("clientid", &*message.origin.client_id),
+            ]);
+        }
+        properties.extend(own);
+        let packet = outgoing::Message {
+            topic,
+            payload: &message.payload,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            user_properties: &properties,
+            passed_on: origin,
+        };
+        let finished = self.outbound.publish(sequence, Purpose::GivenUp, &packet, out);
+        usize::from(finished.is_none())
+    }
+
+    /// Acknowledges the messages that are complete, from the first one on.
+    fn acknowledge(&mut self) {
+        let Some(mut client) = self.client.take() else { return };
+        while let Some(pending) = self.pending.front() {
+            if pending.open > 0 {
+                break;
+            }
+            if !pending.is_settled && pending.failure.is_some() {
+                self.settle(self.first, client.unsent_mut().buffer());
+                continue;
+            }
+            if let Some(id) = pending.packet_id {
+                put_short_ack(PacketType::PubAck, id, client.unsent_mut().buffer());
+            }
+            self.pending.pop_front();
+            self.first += 1;
+        }
+        self.client = Some(client);
+    }
+
+    /// Takes the next batch that is due, with the number of its lane.
+    pub fn poll_batch(&mut self, now: Now) -> Option<(usize, Batch)> {
+        if self.is_stopping {
+            return None;
+        }
+        let (limits, epoch) = (self.limits, self.epoch);
+        let mut lanes = self.lanes.iter_mut().enumerate();
+        lanes.find_map(|(at, lane)| Some((at, Batch { items: lane.take(now.time, &limits)?, epoch })))
+    }
+
+    /// Time at which [`Self::poll_batch`] may have a batch.
+    pub fn timeout(&self) -> Option<Time> {
+        let due = self.lanes.iter().filter_map(|lane| lane.due(&self.limits));
+        due.filter(|_| !self.is_stopping).min()
+    }
+
+    /// Starts no further batch.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Closes the connection in an orderly way.
+    pub fn disconnect(&mut self) {
+        if let Some(client) = &mut self.client {
+            client.disconnect(ReasonCode::Success);
+        }
+    }
+
+    /// True once the broker has answered all subscriptions.
+    pub fn is_subscribed(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| client.limits().is_some() && client.requests_open() == 0)
+    }
+}
+
+/// Client Identifier of an action, and beginning of the topics of messages that other actions pass to it.
+pub fn client_id(name: &str) -> String {
+    format!("{ACTION}{name}")
+}
+
+/// Filters that the session of an action subscribes.
+pub fn filters(plan: &Plan) -> Vec<String> {
+    let mut filters = vec![format!("{}/#", client_id(&plan.settings.name))];
+    for source in plan.rule.sources() {
+        let filter = match source {
+            Source::Filter(filter) => &**filter,
+            Source::Event(event) => event.name(),
+        };
+        if !filters.iter().any(|known| known == filter) {
+            filters.push(filter.to_owned());
+        }
+    }
+    filters
+}
+
+/// Returns whether a source of a rule selects messages on this topic.
+fn selects(source: &Source, topic: &str) -> bool {
+    match source {
+        Source::Event(event) => event.name() == topic,
+        Source::Filter(filter) => {
+            let (filter, name) = (mqtt::TopicFilter::parse(filter), TopicName::parse(topic));
+            filter.ok().zip(name.ok()).is_some_and(|(filter, name)| filter.matches(name))
+        }
+    }
+}
+
+fn hops_of(message: &Incoming) -> Vec<String> {
+    let users = message.properties();
+    users.user_properties().filter(|(name, _)| *name == VIA).map(|(_, hop)| hop.to_owned()).collect()
+}
+
+/// Number of a record that is the same each time the message comes: for messages with an origin, a hash of its number,
+/// the action and the position of the output.
+fn record_id(input: &Input, action: &str, at: usize) -> u128 {
+    let Input::Message(message) = input else { return 0 };
+    if !message.has_origin {
+        return 0;
+    }
+    let mut bytes = message.origin.id.to_le_bytes().to_vec();
+    bytes.extend_from_slice(action.as_bytes());
+    bytes.extend_from_slice(&(at as u64).to_le_bytes());
+    let low = shard::fnv64(&bytes);
+    bytes.push(1);
+    u128::from(shard::fnv64(&bytes)) << 64 | u128::from(low)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,381 @@
+//! All actions of a node, and the thread that starts and stops them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
+use edge::Door;
+use sinks::{ActionSettings, ConnectorSettings};
+
+use crate::consumer::client_id;
+use crate::counters::Counters;
+use crate::driver::{self, Published, Running};
+use crate::plan::Plan;
+use crate::registry::{Definition, Registry};
+
+/// Time between two looks at what each action has to do.
+const LOOK: Duration = Duration::from_millis(250);
+/// Maximum time for batches of an action that stops.
+const STOP_MAX: Duration = Duration::from_secs(2);
+/// Time without success after which an action counts as failing.
+const FAILING: Duration = Duration::from_secs(30);
+/// Maximum number of subscriptions of earlier settings that an action ends.
+const FILTERS_MAX: usize = 1000;
+
+/// State of an action on this node.
+#[derive(Clone, Debug, Default)]
+pub struct ActionStatus {
+    pub name: String,
+    /// `running`, `retrying`, `starting` or `stopped`.
+    pub state: &'static str,
+    /// True when it has not been able to write, or to start, for some time.
+    pub is_failing: bool,
+    /// Time since which it is in this state, while it retries.
+    pub since: Option<Duration>,
+    pub last_error: Option<String>,
+    /// Client Identifier of the session in which messages wait.
+    pub session: String,
+    pub queued: u64,
+    pub in_flight: u64,
+    pub counters: Counters,
+}
+
+/// The actions of a node. Dropping it stops them.
+pub struct Engine {
+    shared: Arc<Shared>,
+    /// Dropped at the end, which stops the thread that looks at the actions.
+    stop: Mutex<Option<SyncSender<()>>>,
+}
+
+struct Shared {
+    registry: Arc<Registry>,
+    actions: Mutex<BTreeMap<String, Action>>,
+    /// Filters of tests that wait for a message.
+    test_filters: Mutex<Vec<BTreeSet<Box<str>>>>,
+    door: Door,
+    admin: Admin,
+    /// Name of this node.
+    node: String,
+    /// Name of the cluster or, without one, of the node.
+    name: String,
+    run: u64,
+}
+
+/// An action with its connector.
+#[derive(PartialEq)]
+struct Defined {
+    action: Arc<Definition<ActionSettings>>,
+    connector: Option<Arc<Definition<ConnectorSettings>>>,
+}
+
+/// An action as this node knows it.
+struct Action {
+    is_enabled: bool,
+    /// The action and its connector, as they were defined last.
+    defined: Defined,
+    /// Parsed settings, or what is wrong with them.
+    plan: Result<Arc<Plan>, String>,
+    /// Number that grows when the settings change.
+    revision: u64,
+    published: Arc<Published>,
+    running: Option<(u64, Running)>,
+    /// The request for the subscriptions of the session is on its way, since this time.
+    asked: Option<Instant>,
+    /// Answer to it.
+    found: Arc<Mutex<Option<Vec<String>>>>,
+    /// Time since which the action is wanted and cannot start.
+    missing_since: Option<Instant>,
+}
+
+impl Engine {
+    /// Starts the thread that starts the actions which belong to this node. `node` is the name of this node, and `name`
+    /// that of its cluster, if it has one.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start(
+        registry: Arc<Registry>,
+        node: &str,
+        name: &str,
+        door: &Door,
+        admin: &Admin,
+    ) -> Result<Self, String> {
+        let mut run = [0; 8];
+        getrandom::fill(&mut run).map_err(|error| error.to_string())?;
+        let shared = Arc::new(Shared {
+            registry,
+            actions: Mutex::default(),
+            test_filters: Mutex::default(),
+            door: door.clone(),
+            admin: admin.clone(),
+            node: node.to_owned(),
+            name: name.to_owned(),
+            run: u64::from_le_bytes(run),
+        });
+        // Messages have their origin from the first connection of a client on.
+        let changes = shared.registry.changes();
+        shared.update();
+        let (stop, stopped) = sync_channel::<()>(1);
+        let of_thread = shared.clone();
+        let look = move || {
+            let mut seen = changes;
+            loop {
+                let changes = of_thread.registry.changes();
+                if changes != seen {
+                    seen = changes;
+                    of_thread.update();
+                }
+                of_thread.look();
+                match stopped.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        };
+        critical::spawn("actions", look).map_err(|error| error.to_string())?;
+        Ok(Self { shared, stop: Mutex::new(Some(stop)) })
+    }
+
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.shared.registry
+    }
+
+    /// Actions whose sessions are in shards that this node leads.
+    pub fn statuses(&self) -> Vec<ActionStatus> {
+        let actions = sync::lock(&self.shared.actions);
+        let here = actions.iter().filter(|(_, action)| action.published.is_here.load(Ordering::Relaxed));
+        here.map(|(name, action)| action.status(name)).collect()
+    }
+
+    pub(crate) fn door(&self) -> &Door {
+        &self.shared.door
+    }
+
+    /// Gives messages of these filters their origin until the guard is dropped.
+    pub(crate) fn select(&self, filters: BTreeSet<Box<str>>) -> Selected<'_> {
+        sync::lock(&self.shared.test_filters).push(filters.clone());
+        self.shared.select_origins();
+        Selected { engine: self, filters }
+    }
+
+    /// Completes what is being written, and closes the connections. Returns after about two seconds at most.
+    pub fn stop(&self) {
+        drop(sync::lock(&self.stop).take());
+        let published: Vec<_> = {
+            let actions = sync::lock(&self.shared.actions);
+            let running =
+                |action: &Action| action.running.as_ref().map(|(_, running)| running.stop(STOP_MAX));
+            actions
+                .values()
+                .filter(|action| running(action).is_some())
+                .map(|it| it.published.clone())
+                .collect()
+        };
+        let deadline = Instant::now() + STOP_MAX;
+        let is_running = |published: &Arc<Published>| published.threads.load(Ordering::Acquire) > 0;
+        while published.iter().any(is_running) && Instant::now() < deadline {
+            // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Filters whose messages get their origin for a test.
+pub(crate) struct Selected<'a> {
+    engine: &'a Engine,
+    filters: BTreeSet<Box<str>>,
+}
+
+impl Drop for Selected<'_> {
+    fn drop(&mut self) {
+        let mut all = sync::lock(&self.engine.shared.test_filters);
+        if let Some(at) = all.iter().position(|filters| *filters == self.filters) {
+            all.swap_remove(at);
+        }
+        drop(all);
+        self.engine.shared.select_origins();
+    }
+}
+
+impl Shared {
+    /// Takes over changed definitions.
+    fn update(&self) {
+        let definitions = self.registry.definitions();
+        let mut actions = sync::lock(&self.actions);
+        for (name, action) in actions.iter_mut() {
+            if !definitions.actions.contains_key(name) {
+                action.is_enabled = false;
+                action.published.is_here.store(false, Ordering::Relaxed);
+                action.stop();
+            }
+        }
+        actions.retain(|name, action| {
+            definitions.actions.contains_key(name) || action.published.threads.load(Ordering::Acquire) > 0
+        });
+        for (name, definition) in &definitions.actions {
+            let defined = Defined {
+                action: definition.clone(),
+                connector: definitions.connector_of(&definition.settings).cloned(),
+            };
+            match actions.get_mut(name) {
+                Some(action) if action.defined == defined => {}
+                Some(action) => action.update(self.plan(&defined), defined),
+                None => drop(actions.insert(name.clone(), Action::new(self.plan(&defined), defined))),
+            }
+        }
+        drop(actions);
+        self.select_origins();
+    }
+
+    fn plan(&self, defined: &Defined) -> Result<Arc<Plan>, String> {
+        if let Some(fault) = &defined.action.fault {
+            return Err(fault.clone());
+        }
+        let connector = defined.connector.as_ref().map(|connector| &connector.settings);
+        let plan = Plan::new(&defined.action.settings, connector, self.registry.guard());
+        plan.map(Arc::new).map_err(|problem| problem.to_string())
+    }
+
+    /// Gives the messages that actions select their origin, also those for actions that are not enabled, whose messages
+    /// wait.
+    fn select_origins(&self) {
+        let mut selected: BTreeSet<Box<str>> =
+            sync::lock(&self.test_filters).iter().flatten().cloned().collect();
+        for action in sync::lock(&self.actions).values() {
+            let Ok(plan) = &action.plan else { continue };
+            selected.extend(plan.rule.filters().map(Box::from));
+        }
+        if let Err(count) = self.admin.select_origins(&selected, &self.node, self.run) {
+            tracing::error!(
+                count,
+                "actions: the routing index is full; rules do not see the publishers of some messages"
+            );
+        }
+    }
+
+    /// Starts and stops actions.
+    fn look(&self) {
+        let mut actions = sync::lock(&self.actions);
+        for (name, action) in actions.iter_mut() {
+            let client = client_id(name);
+            let is_here = self.admin.hosts_internal(&client);
+            action.published.is_here.store(is_here, Ordering::Relaxed);
+            let wanted = action.is_enabled && is_here && action.plan.is_ok();
+            let is_current =
+                action.running.as_ref().is_some_and(|(revision, _)| *revision == action.revision);
+            if !wanted || !is_current {
+                action.stop();
+            }
+            if wanted && !is_current {
+                self.start(name, action);
+            }
+            match is_here {
+                true => self.ask_queued(&client, &action.published),
+                false => action.published.queued.store(0, Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// Starts an action once its earlier threads have ended and the subscriptions of its session are known.
+    fn start(&self, name: &str, action: &mut Action) {
+        action.missing_since.get_or_insert_with(Instant::now);
+        if action.published.threads.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        let Ok(plan) = action.plan.clone() else { return };
+        let Some(subscribed) = sync::lock(&action.found).take() else {
+            // An answer that does not come within some time was lost with the shard's leader.
+            if action.asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(5)) {
+                action.asked = Some(Instant::now());
+                self.ask_subscriptions(name, action.found.clone());
+            }
+            return;
+        };
+        action.asked = None;
+        let own_id = self.admin.unique_name(&self.name);
+        match driver::start(plan, &own_id, subscribed, &self.door, &action.published) {
+            Ok(running) => {
+                action.running = Some((action.revision, running));
+                action.missing_since = None;
+            }
+            Err(error) => tracing::error!(%error, action = name, "action: it does not start; trying again"),
+        }
+    }
+
+    fn ask_subscriptions(&self, name: &str, found: Arc<Mutex<Option<Vec<String>>>>) {
+        let answered = move |answer: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
+            let subscriptions = answer.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
+            let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into());
+            *sync::lock(&found) = Some(filters.collect());
+        };
+        self.admin.client_subscriptions(&client_id(name), 0, FILTERS_MAX, Box::new(answered));
+    }
+
+    /// Asks how many messages wait in the session of an action.
+    fn ask_queued(&self, client: &str, published: &Arc<Published>) {
+        let of = published.clone();
+        let answered = move |detail: Option<Box<ClientDetail>>| {
+            let session = detail.and_then(|detail| detail.session);
+            let queued = session.map_or(0, |session| session.queued_messages as u64);
+            of.queued.store(queued, Ordering::Relaxed);
+        };
+        self.admin.client(client, Box::new(answered));
+    }
+}
+
+impl Action {
+    fn new(plan: Result<Arc<Plan>, String>, defined: Defined) -> Self {
+        Self {
+            is_enabled: defined.action.settings.enabled,
+            defined,
+            plan,
+            revision: 0,
+            published: Arc::default(),
+            running: None,
+            asked: None,
+            found: Arc::default(),
+            missing_since: None,
+        }
+    }
+
+    fn update(&mut self, plan: Result<Arc<Plan>, String>, defined: Defined) {
+        self.is_enabled = defined.action.settings.enabled;
+        self.defined = defined;
+        self.plan = plan;
+        self.revision += 1;
+    }
+
+    fn stop(&mut self) {
+        if let Some((_, running)) = self.running.take() {
+            running.stop(STOP_MAX);
+        }
+        self.missing_since = None;
+    }
+
+    fn status(&self, name: &str) -> ActionStatus {
+        let view = sync::lock(&self.published.view).clone();
+        let is_running = self.running.is_some();
+        let since = view.failing_since.or(self.missing_since).filter(|_| self.is_enabled);
+        let since = since.map(|since| since.elapsed());
+        let state = match () {
+            () if !self.is_enabled || self.plan.is_err() => "stopped",
+            () if is_running && view.failing_since.is_some() => "retrying",
+            () if is_running && view.is_connected => "running",
+            () => "starting",
+        };
+        ActionStatus {
+            name: name.to_owned(),
+            state,
+            is_failing: self.is_enabled && self.plan.is_err() || since.is_some_and(|since| since >= FAILING),
+            since,
+            last_error: self.plan.as_ref().err().cloned().or(view.last_error),
+            session: client_id(name),
+            queued: self.published.queued.load(Ordering::Relaxed),
+            in_flight: view.in_flight,
+            counters: view.counters,
+        }
+    }
+}
