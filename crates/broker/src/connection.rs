@@ -9,9 +9,7 @@ use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 use shard::QueueLimits;
 
-use crate::access::{
-    ClientCertificate, Credentials, INTERNAL_LISTENER, Identity, Mechanism, Principal, Validity,
-};
+use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Validity};
 use crate::backlog::Waiting;
 use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
@@ -110,8 +108,7 @@ pub(crate) struct Marks {
     pub backlogged: bool,
     /// The client has a mountpoint.
     pub mounted: bool,
-    /// The client is a bridge to another broker.
-    pub bridge: bool,
+    pub origin: Origin,
     /// The client has rates of its own.
     pub paced: bool,
     /// The subscriptions have to be checked again because another server had to be asked.
@@ -120,6 +117,25 @@ pub(crate) struct Marks {
     pub drops: bool,
     /// The timer for CONNECT does no more for Keep Alive: another one runs, or none is needed.
     pub keep_alive_timed: bool,
+}
+
+/// Party that has opened a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    #[default]
+    Client,
+    /// A client that is a bridge of another broker, which MQTT 3.1.1 says by a bit of the protocol level.
+    Bridge,
+    /// The process has made the connection to itself.
+    Process,
+    /// The same, and messages of QoS 0 are stored for the durable session, which gets them with QoS 1.
+    ProcessStoringQos0,
+}
+
+impl Origin {
+    pub fn is_process(self) -> bool {
+        matches!(self, Self::Process | Self::ProcessStoringQos0)
+    }
 }
 
 #[derive(Default)]
@@ -685,11 +701,6 @@ impl Connection {
     /// Converts a topic of the node to the client's topic; `None` outside of its mountpoint.
     pub fn unmounted<'t>(&self, topic: &'t str) -> Option<&'t str> {
         if self.marks.mounted { topic.strip_prefix(self.mountpoint()) } else { Some(topic) }
-    }
-
-    /// Returns whether the process has made this connection to itself.
-    pub fn is_internal(&self, node: &Node) -> bool {
-        node.listener_name(self.listener) == INTERNAL_LISTENER
     }
 
     /// Client Identifier as the client knows it.

@@ -13,7 +13,7 @@ use super::wills::{will_delay, will_message};
 use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
-use crate::connection::{Connecting, Enhanced, Phase};
+use crate::connection::{Connecting, Enhanced, Origin, Phase};
 use crate::groups::Join;
 use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
 use crate::internal;
@@ -27,7 +27,7 @@ impl Worker {
         // A refusal obeys these two values too.
         connection.packet_size_max = connect.maximum_packet_size();
         connection.marks.problem_information = connect.properties.request_problem_information();
-        let is_internal = connection.is_internal(&self.node);
+        let is_internal = connection.marks.origin.is_process();
         if let Err(reason) = self.check_connect(connect, is_internal) {
             return self.refuse_connect(slot, connect.version, reason);
         }
@@ -49,7 +49,12 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
-        connection.marks.bridge = connect.bridge;
+        connection.marks.origin = match is_internal {
+            false if connect.bridge => Origin::Bridge,
+            false => Origin::Client,
+            true if internal::stores_qos0(&connect.properties) => Origin::ProcessStoringQos0,
+            true => Origin::Process,
+        };
         // MQTT 3.x has no Server Keep Alive; such a client uses its own Keep Alive [MQTT-3.2.2-21].
         let has_properties = connect.version.has_properties();
         connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };

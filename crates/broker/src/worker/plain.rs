@@ -19,7 +19,7 @@ use super::publish::{has_its_share, reason_of};
 use super::queues::Waits;
 use crate::access::Action;
 use crate::batch::{Target, Token};
-use crate::connection::{Phase, queued};
+use crate::connection::{Origin, Phase, queued};
 use crate::ids::{GroupId, Time};
 use crate::match_cache::KnownTopic;
 use crate::message::{MessageView, Shared};
@@ -204,6 +204,9 @@ impl Worker {
         let mut packet_id = None;
         if qos == QoS::AtMostOnce {
             let unsent = connection.out.len();
+            if connection.marks.origin == Origin::ProcessStoringQos0 {
+                return false;
+            }
             if unsent > 0
                 && (self.load.level() >= Level::High
                     || unsent as u64 > self.settings.queue.unsent_bytes_max.bytes())

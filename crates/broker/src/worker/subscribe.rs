@@ -13,7 +13,7 @@ use super::publish::is_beyond_limits;
 use super::refusals::{self, ExceededLimits};
 use super::report;
 use crate::access::Action;
-use crate::connection::{AckKind, Connection, PendingAck, PendingFilter, Phase};
+use crate::connection::{AckKind, Connection, Origin, PendingAck, PendingFilter, Phase};
 use crate::groups::{GroupRequest, Join};
 use crate::ids::{ConnectionId, Ticket};
 use crate::mount::mounted_filter;
@@ -57,7 +57,7 @@ impl Worker {
     ) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let (id, session) = (connection.id, connection.session);
-        let is_bridge = connection.marks.bridge && ticket.operator().is_none();
+        let is_bridge = connection.marks.origin == Origin::Bridge && ticket.operator().is_none();
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
