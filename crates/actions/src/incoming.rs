@@ -50,11 +50,6 @@ impl Incoming {
     pub fn properties(&self) -> Properties<'_> {
         Properties::of_checked(&self.properties)
     }
-
-    /// Number of bytes that it takes.
-    pub fn size(&self) -> usize {
-        self.topic.len() + self.payload.len() + self.properties.len()
-    }
 }
 
 /// Copies the properties without the first `skipped` User Properties, and without those that are for one delivery.

@@ -147,7 +147,9 @@ impl Engine {
                     }
                     ClientEvent::Subscribed(answers) => {
                         if let Some((filter, reason)) = answers.iter().find(|(_, reason)| reason.is_error()) {
-                            return Err(format!("the broker refused the subscription to `{filter}`: {reason}"));
+                            return Err(format!(
+                                "the broker refused the subscription to `{filter}`: {reason}"
+                            ));
                         }
                     }
                     _ => {}
@@ -205,7 +207,9 @@ fn fields(plan: &Plan, made: Made) -> Vec<(String, Option<Vec<u8>>)> {
                 ("publish_retain".to_owned(), Some(message.retain.to_string().into_bytes())),
             ];
             let users = message.user_properties.into_iter();
-            fields.extend(users.map(|(name, value)| (format!("header {name}"), Some(value.as_bytes().to_vec()))));
+            fields.extend(
+                users.map(|(name, value)| (format!("header {name}"), Some(value.as_bytes().to_vec()))),
+            );
             fields
         }
         Made::Record(record) => {

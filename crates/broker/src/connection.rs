@@ -9,9 +9,7 @@ use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 use shard::QueueLimits;
 
-use crate::access::{
-    ClientCertificate, Credentials, INTERNAL_LISTENER, Identity, Mechanism, Principal, Validity,
-};
+use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Validity};
 use crate::backlog::Waiting;
 use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
@@ -90,15 +88,29 @@ pub(crate) enum Phase {
     Closing,
 }
 
-/// What a client is, besides a publisher and subscriber.
+/// Party that has opened a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
     #[default]
     Client,
-    /// A bridge to another broker.
+    /// A client that is a bridge of another broker, which MQTT 3.1.1 says by a bit of the protocol level.
     Bridge,
-    /// An action of this process, which gets the origin of each message.
+    /// The process has made the connection to itself.
+    Process,
+    /// The same, for an action. It gets the origin of each message.
     Action,
+    /// The same, and messages of QoS 0 are stored for the durable session, which gets them with QoS 1.
+    ActionStoringQos0,
+}
+
+impl Role {
+    pub fn is_process(self) -> bool {
+        matches!(self, Self::Process | Self::Action | Self::ActionStoringQos0)
+    }
+
+    pub fn gets_origins(self) -> bool {
+        matches!(self, Self::Action | Self::ActionStoringQos0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -650,7 +662,7 @@ impl Connection {
     pub fn is_plain_receiver(&self) -> bool {
         self.phase == Phase::Open
             && !self.marks.mounted
-            && self.marks.role != Role::Action
+            && !self.marks.role.gets_origins()
             && self.alias_max == 0
             && self.packet_size_max == u32::MAX
     }
@@ -696,11 +708,6 @@ impl Connection {
     /// Converts a topic of the node to the client's topic; `None` outside of its mountpoint.
     pub fn unmounted<'t>(&self, topic: &'t str) -> Option<&'t str> {
         if self.marks.mounted { topic.strip_prefix(self.mountpoint()) } else { Some(topic) }
-    }
-
-    /// Returns whether the process has made this connection to itself.
-    pub fn is_internal(&self, node: &Node) -> bool {
-        node.listener_name(self.listener) == INTERNAL_LISTENER
     }
 
     /// Client Identifier as the client knows it.

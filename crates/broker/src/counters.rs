@@ -124,7 +124,8 @@ counters! {
         bytes_sent as "bytes_sent",
         /// QoS 0 messages dropped because a connection had too many unsent bytes.
         dropped_slow_qos0 as "messages_dropped" "reason" = "slow_reader",
-        /// QoS 0 messages dropped because a connection had unsent bytes while the node was overloaded.
+        /// QoS 0 messages dropped because a connection had unsent bytes, or the message was to be stored, while the
+        /// node was overloaded.
         dropped_overload as "messages_dropped" "reason" = "overload",
         /// QoS 1 and 2 messages dropped because a queue was full: that of the node itself, or of a client whose queue
         /// was full for too long before.
@@ -135,6 +136,8 @@ counters! {
         dropped_packet_size as "messages_dropped" "reason" = "packet_too_large",
         /// Messages not delivered because the access rules do not let the client read them.
         dropped_not_readable as "messages_dropped" "reason" = "not_readable",
+        /// QoS 0 messages to be stored for actions that were dropped because the log or the shard accepts none.
+        dropped_not_stored as "messages_dropped" "reason" = "not_stored",
         /// PUBLISH packets refused by the access rules.
         publish_denied as "publishes_denied",
         /// Wills discarded because their client has lost the right to publish them, or to connect.
@@ -190,6 +193,9 @@ counters! {
         dropped_session_ended as "messages_dropped" "reason" = "session_ended",
         /// Messages of shared subscriptions dropped because no member could receive them.
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
+        /// QoS 0 messages to be stored for actions that were dropped because the disk is too slow
+        /// (`limits.memory_unsynced_max`).
+        dropped_not_stored as "messages_dropped" "reason" = "not_stored",
         /// Messages for durable sessions and retained messages refused because the disk is full or has failed.
         refused_by_log as "messages_refused_by_disk",
         /// Messages acknowledged before they were on the disk (durability `memory`).

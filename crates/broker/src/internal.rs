@@ -16,7 +16,8 @@ pub const QUEUE_AGE_MAX_MS: &str = "queue-age-max-ms";
 /// User Property of CONNECT: `drop-oldest`, the default, or `drop-newest`.
 pub const QUEUE_FULL: &str = "queue-full";
 
-/// User Property of CONNECT: `true` to store messages of QoS 0 for the session, too.
+/// User Property of CONNECT: with `true`, messages of QoS 0 for subscriptions of QoS 1 and 2 are stored for the session
+/// and delivered as messages of QoS 1. The session must outlive the connection.
 pub const STORE_QOS0: &str = "store-qos0";
 
 /// Beginning of the Client Identifiers of actions.
@@ -30,7 +31,7 @@ pub fn is_reserved(client_id: &str) -> bool {
 /// Returns the limits that a CONNECT of the process has for the queue of its session. It has none without a number of
 /// messages and of bytes.
 pub(crate) fn queue_limits(properties: &Properties<'_>) -> Option<QueueLimits> {
-    let text = |name| properties.user_properties().find(|(other, _)| *other == name).map(|(_, value)| value);
+    let text = |name| text(properties, name);
     Some(QueueLimits {
         messages_max: text(QUEUE_MESSAGES_MAX)?.parse().ok()?,
         bytes_max: text(QUEUE_BYTES_MAX)?.parse().ok()?,
@@ -40,4 +41,13 @@ pub(crate) fn queue_limits(properties: &Properties<'_>) -> Option<QueueLimits> {
             _ => QueueFull::DropOldest,
         },
     })
+}
+
+/// Returns whether a CONNECT of the process asks for messages of QoS 0 to be stored.
+pub(crate) fn stores_qos0(properties: &Properties<'_>) -> bool {
+    text(properties, STORE_QOS0) == Some("true")
+}
+
+fn text<'a>(properties: &Properties<'a>, name: &str) -> Option<&'a str> {
+    properties.user_properties().find(|(other, _)| *other == name).map(|(_, value)| value)
 }

@@ -46,6 +46,7 @@ pub struct Connecting {
     pub receive_max: Option<u16>,
     pub packet_size_max: Option<u32>,
     pub alias_max: Option<u16>,
+    pub user_properties: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,7 @@ pub fn v5(client_id: &str) -> Connecting {
         receive_max: None,
         packet_size_max: None,
         alias_max: None,
+        user_properties: Vec::new(),
     }
 }
 
@@ -138,6 +140,11 @@ impl Connecting {
         self
     }
 
+    pub fn user_property(mut self, name: &'static str, value: &'static str) -> Self {
+        self.user_properties.push((name, value));
+        self
+    }
+
     pub fn keep_alive(mut self, seconds: u16) -> Self {
         self.keep_alive = seconds;
         self
@@ -164,6 +171,9 @@ impl Connecting {
         push(self.receive_max.map(Property::ReceiveMaximum));
         push(self.packet_size_max.map(Property::MaximumPacketSize));
         push(self.alias_max.map(Property::TopicAliasMaximum));
+        for (name, value) in &self.user_properties {
+            push(Some(Property::UserProperty(name, value)));
+        }
         let mut of_will = PropertiesBuf::default();
         let will = self.will.as_ref().map(|(message, delay)| {
             of_will.clear();

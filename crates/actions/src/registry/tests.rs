@@ -78,7 +78,7 @@ fn wrong_settings_are_refused_with_the_key_and_the_fix() {
         ("-a", json!({}), "name: \"-a\" is not a name"),
         ("x", json!({"name": "y"}), "name: it is \"y\" here and \"x\" in the path"),
         ("x", json!({"rul": "SELECT 1"}), "rul: there is no such setting; did you mean `rule`?"),
-        ("x", json!({"qos": 3}), "qos: the number 3 is out of range, allowed is 0 to 2"),
+        ("x", json!({"in_flight": 0}), "in_flight: the number 0 is out of range, allowed is 1 to 65535"),
         ("x", json!({"enabled": "yes"}), "enabled: expected true or false"),
         ("x", json!({"batch_max": 1.5}), "batch_max: expected a whole number"),
         ("x", json!({"rule": ""}), "rule: the action has no rule; write one such as"),

@@ -137,7 +137,8 @@ pub enum Request {
         topic: Box<str>,
         token: Token,
     },
-    /// Queues messages for one durable session: retained ones of a new subscription, or one of a shared group.
+    /// Queues messages for one durable session: retained ones of a new subscription, one of a shared group, or one of
+    /// QoS 0 that the session stores. The last one has neither group, token nor page.
     Enqueue {
         session: SessionId,
         entries: Vec<Enqueue>,

@@ -82,7 +82,7 @@ impl Worker {
     pub(super) fn claim_client_id(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
-        if internal::is_reserved(&connection.client_id) && !connection.is_internal(&self.node) {
+        if internal::is_reserved(&connection.client_id) && !connection.marks.role.is_process() {
             return self.refuse_connect(slot, version, ReasonCode::ClientIdentifierNotValid);
         }
         // Read the generation first: rules that change during the check must not count as checked.

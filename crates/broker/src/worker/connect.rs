@@ -27,7 +27,7 @@ impl Worker {
         // A refusal obeys these two values too.
         connection.packet_size_max = connect.maximum_packet_size();
         connection.marks.problem_information = connect.properties.request_problem_information();
-        let is_internal = connection.is_internal(&self.node);
+        let is_internal = connection.marks.role.is_process();
         if let Err(reason) = self.check_connect(connect, is_internal) {
             return self.refuse_connect(slot, connect.version, reason);
         }
@@ -49,10 +49,13 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
-        connection.marks.role = match connect.bridge {
-            true => Role::Bridge,
-            false if is_internal && connect.client_id.starts_with(internal::ACTION) => Role::Action,
+        let is_action = is_internal && connect.client_id.starts_with(internal::ACTION);
+        connection.marks.role = match is_internal {
+            false if connect.bridge => Role::Bridge,
             false => Role::Client,
+            true if is_action && internal::stores_qos0(&connect.properties) => Role::ActionStoringQos0,
+            true if is_action => Role::Action,
+            true => Role::Process,
         };
         // MQTT 3.x has no Server Keep Alive; such a client uses its own Keep Alive [MQTT-3.2.2-21].
         let has_properties = connect.version.has_properties();

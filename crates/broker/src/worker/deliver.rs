@@ -146,6 +146,8 @@ impl<'p> EncodeOnce<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Delivery<'a> {
     pub qos: QoS,
+    /// QoS of the subscription.
+    pub subscribed: QoS,
     pub retain: bool,
     /// Subscription Identifiers of all matching subscriptions.
     pub ids: &'a [u32],
@@ -231,7 +233,7 @@ impl Worker {
         if view.retain {
             self.overtake(target, view.topic);
         }
-        let delivery = Delivery { qos, retain, ids, group: None, full };
+        let delivery = Delivery { qos, subscribed: options.qos(), retain, ids, group: None, full };
         self.deliver_as((target.slot, target.generation), &delivery, shared, once, waits);
     }
 
@@ -244,7 +246,7 @@ impl Worker {
         once: &mut EncodeOnce<'_>,
         waits: &mut Waits,
     ) {
-        let Delivery { qos, retain, ids, group, full } = *delivery;
+        let Delivery { qos, subscribed, retain, ids, group, full } = *delivery;
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
         if connection.phase != Phase::Open {
             return;
@@ -264,6 +266,12 @@ impl Worker {
         }
         let queue = &self.settings.queue;
         if qos == QoS::AtMostOnce {
+            if connection.marks.role == Role::ActionStoringQos0
+                && subscribed > QoS::AtMostOnce
+                && group.is_none()
+            {
+                return self.store_qos0(slot, (retain, ids), shared);
+            }
             let why = if self.load.level() >= Level::High && !connection.out.is_empty() {
                 self.counters.dropped_overload += 1;
                 "the node is overloaded, and the client does not read"
@@ -382,7 +390,7 @@ impl Worker {
         let version = connection.version;
         let mut with_origin = Vec::new();
         let mut packet = params.packet(&view, topic);
-        if connection.marks.role == Role::Action {
+        if connection.marks.role.gets_origins() {
             origin::put_for_process(view.properties, &mut with_origin);
             packet.properties = &with_origin;
         }
@@ -416,7 +424,7 @@ impl Worker {
         if view.payload.len() >= SHARED_MIN && (once.several || shared.is_shared()) {
             packet.encode_head(version, connection.out.buffer(&mut self.pool));
             connection.out.append_shared(shared.message(), view.payload.len());
-        } else if connection.marks.role == Role::Action {
+        } else if connection.marks.role.gets_origins() {
             packet.encode(version, connection.out.buffer(&mut self.pool));
         } else {
             once.append(&packet, version, connection.out.buffer(&mut self.pool));
@@ -437,7 +445,7 @@ impl Worker {
 
     /// Counts and traces a message that a client does not get.
     #[cold]
-    fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
+    pub(super) fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
         if let Some(connection) = self.connections.occupant_ref(slot) {
             self.monitor.dropped(self.clock.now(), connection, view, why);
         }
@@ -786,7 +794,7 @@ impl Worker {
         }
         // A message without a token is already acknowledged to its publisher, so it must not be dropped.
         let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
-        let delivery = Delivery { qos, retain, ids, group: Some(group), full };
+        let delivery = Delivery { qos, subscribed: options.qos(), retain, ids, group: Some(group), full };
         self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut waits);
         if waits == Waits::No
             && let Some(token) = token

@@ -37,6 +37,7 @@ mod report;
 mod retained;
 mod review;
 mod shards;
+mod store_qos0;
 mod subscribe;
 mod sys;
 mod trace;
@@ -55,9 +56,9 @@ pub use lanes::{LaneCounters, ReadCounters, check_frame_form, decode_frame_form}
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
 
-use crate::access::{Access, ClientCertificate};
+use crate::access::{Access, ClientCertificate, INTERNAL_LISTENER};
 use crate::batch::Batch;
-use crate::connection::{Connection, Marks, Phase};
+use crate::connection::{Connection, Marks, Phase, Role};
 use crate::counters::{Counters, Published, StoreCounters};
 use crate::groups::GroupHost;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -326,6 +327,9 @@ impl Worker {
     pub fn set_listener(&mut self, slot: u32, listener: u16) {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.listener = listener;
+            if self.node.listener_name(listener) == INTERNAL_LISTENER {
+                connection.marks.role = Role::Process;
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::Worker;
 use super::deliver::{Delivery, EncodeOnce, OUT_FULL, WhenFull};
 use super::queues::Waits;
 use crate::batch::{FlushWaiter, SubscriptionIds, Target, WorkerCommand};
-use crate::connection::Phase;
+use crate::connection::{Phase, Role};
 use crate::ids::{ConnectionId, WorkerId};
 use crate::message::{Message, Shared};
 use crate::retained::{self, Page, Scan};
@@ -198,7 +198,7 @@ impl Worker {
         self.counters.retained_scanned += examined as u64;
         let per_second = self.settings.retained.scanned_per_second;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        let session = connection.session;
+        let (session, role) = (connection.session, connection.marks.role);
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.pace.spend(self.clock.now(), examined, per_second);
         if flow.end_replaced() {
@@ -233,7 +233,8 @@ impl Worker {
         let mut entries = Vec::new();
         for message in &messages {
             let mut shared = Shared::from(message);
-            let qos = shared.view.qos.min(options.qos());
+            let stored = if role == Role::ActionStoringQos0 { QoS::AtLeastOnce } else { QoS::AtMostOnce };
+            let qos = shared.view.qos.max(stored).min(options.qos());
             if session.is_some() && qos > QoS::AtMostOnce {
                 let subscription_ids = SubscriptionIds::of(ids);
                 let message = message.clone();
@@ -241,7 +242,8 @@ impl Worker {
                 continue;
             }
             let once = &mut EncodeOnce::for_receivers(1);
-            let delivery = Delivery { qos, retain: true, ids, group: None, full: WhenFull::Wait };
+            let (subscribed, full) = (options.qos(), WhenFull::Wait);
+            let delivery = Delivery { qos, subscribed, retain: true, ids, group: None, full };
             self.deliver_as((id.slot, id.generation), &delivery, &mut shared, once, &mut Waits::No);
         }
         match session.filter(|_| is_kept(&filter, options)) {

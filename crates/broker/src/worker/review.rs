@@ -68,7 +68,7 @@ impl Worker {
         let validity = connection.extra.as_ref().and_then(|extra| extra.validity.as_ref());
         match validity.is_some_and(|validity| validity.has_ended()) {
             // A ban is for clients, not for bridges.
-            false if connection.is_internal(&self.node) => None,
+            false if connection.marks.role.is_process() => None,
             false => self.node.access.revoked(connection.identity(&self.node)),
             true if connection.has_connack() => Some(ReasonCode::AdministrativeAction),
             // The client can find out by another attempt whether it is accepted now.

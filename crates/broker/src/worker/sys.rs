@@ -59,10 +59,12 @@ impl Worker {
             + counters.dropped_expired
             + counters.dropped_packet_size
             + counters.dropped_not_readable
+            + counters.dropped_not_stored
             + store.dropped_queue_full
             + store.dropped_expired
             + store.dropped_session_ended
-            + store.dropped_no_member;
+            + store.dropped_no_member
+            + store.dropped_not_stored;
         let figures = [
             ("clients/connected", connected),
             ("clients/maximum", self.sys.connections_max),

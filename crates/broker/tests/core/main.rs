@@ -29,6 +29,7 @@ mod shapes;
 mod shared;
 mod simulation;
 mod store;
+mod store_qos0;
 mod takeover;
 mod turns;
 mod wills;

@@ -3,9 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use broker::peers::{Copies, Inbound, Members, NodeIndex, Outbound, Peers, Wants, decode};
+use broker::peers::{
+    Copies, Forward, Forwarded, Inbound, Members, NodeIndex, Outbound, Peers, Wants, decode,
+};
 use broker::settings::SharedStrategy;
 use broker::{Node, Time, WorkerId};
+use bytes::Bytes;
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
@@ -35,6 +38,18 @@ impl Peers for Others {
     fn suback_timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
+}
+
+/// Passes what a node has for others to a worker of another node.
+pub fn pass_on(from: &mut Net, others: &Others, to: &mut Net) {
+    from.send_to_peers();
+    for outbound in std::mem::take(&mut *others.0.lock().expect("one thread")) {
+        let frame = |forward: &Forward| Bytes::copy_from_slice(&outbound.frames[forward.frame.clone()]);
+        let message = |forward| Forwarded { frame: frame(forward), ticket: None };
+        let messages = outbound.forwards.iter().map(message).collect();
+        to.node.post_inbound(WorkerId(0), Inbound { messages, ..Inbound::default() });
+    }
+    to.run();
 }
 
 /// Connects `count` other nodes, which want `a/#`.

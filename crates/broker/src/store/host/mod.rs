@@ -418,9 +418,12 @@ impl ShardHost {
             Request::Append { message, identity, refusal, token } => {
                 self.append(now, message, identity, (refusal, token), out);
             }
-            Request::Enqueue { session, entries, group, token, page } => match page {
-                None => self.enqueue(now, session, entries, group.as_deref(), token.map(Waiter::Token), out),
-                Some(page) => self.enqueue_page(now, session, entries, *page, out),
+            Request::Enqueue { session, entries, group, token, page } => match (page, group, token) {
+                (Some(page), ..) => self.enqueue_page(now, session, entries, *page, out),
+                (None, None, None) => self.enqueue_unawaited(now, session, entries),
+                (None, group, token) => {
+                    self.enqueue(now, session, entries, group.as_deref(), token.map(Waiter::Token), out);
+                }
             },
             Request::EnqueueToGroup(enqueue) => self.enqueue_to_group(now, *enqueue, out),
             Request::FindIdentity { identity, token } => self.find_identity(identity, token, out),

@@ -3,18 +3,21 @@
 //! They take the same path as all others, so a session has them in the same order; only their publishers do not wait
 //! for the disk.
 //!
+//! Messages of QoS 0 that are stored for a session have no acknowledgement to wait for, and count in the same way.
+//!
 //! **Invariant:** the bytes that were acknowledged in this way and are not queued yet are bounded by
-//! `limits.memory_unsynced_max`.
+//! `limits.memory_unsynced_max`, or by one message of QoS 0 for each shard.
 
 use mqtt::ReasonCode;
-use shard::{Mutation, mutated};
+use shard::{Command, Mutation, mutated};
 
 use super::appends::Waiter;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::durability::Durability;
-use crate::ids::Time;
+use crate::ids::{SessionId, Time};
 use crate::message::Message;
-use crate::store::SHARDS;
+use crate::store::{Enqueue, SHARDS, session_uid};
 
 impl ShardHost {
     /// Returns the append under which a message is proposed: `append`, if that must wait. Otherwise `append` is
@@ -42,14 +45,43 @@ impl ShardHost {
         Some(ahead)
     }
 
+    /// Queues messages for one session that no publisher waits for: they were QoS 0. They count as acknowledged already,
+    /// and are dropped where others would wait for the disk. One may always be queued, whatever its size.
+    pub(super) fn enqueue_unawaited(&mut self, now: Time, id: SessionId, entries: Vec<Enqueue>) {
+        for Enqueue { message, qos, retain, subscription_ids, .. } in entries {
+            let bytes = message.size() as u64;
+            if self.appends.unsynced > 0 && self.appends.unsynced + bytes > self.unsynced_max() {
+                self.counters.dropped_not_stored += 1;
+                continue;
+            }
+            self.appends.unsynced += bytes;
+            let append = Some(self.appends.insert(Waiter::Unsynced(bytes)));
+            let command = Command::Enqueue(shard::Enqueue {
+                session: session_uid(id),
+                message: message.view().stored(),
+                qos,
+                retain,
+                ids: subscription_ids.as_slice().to_vec(),
+                identity: None,
+                group: None,
+            });
+            let (gone, message) = (ReasonCode::ServerBusy, message.clone());
+            self.propose(now, &command, Continuation::Enqueue { message, append, group: None, gone });
+        }
+    }
+
+    /// Maximum number of bytes of this shard that are acknowledged and not queued yet.
+    fn unsynced_max(&self) -> u64 {
+        self.settings.limits.memory_unsynced_max.bytes() / u64::from(SHARDS)
+    }
+
     fn may_acknowledge_early(&mut self, message: &Message, bytes: u64) -> bool {
         if !self.replica.has_log()
             || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
         {
             return false;
         }
-        let max = self.settings.limits.memory_unsynced_max.bytes() / u64::from(SHARDS);
-        let fits = self.appends.unsynced + bytes <= max;
+        let fits = self.appends.unsynced + bytes <= self.unsynced_max();
         self.counters.unsynced_limited += u64::from(!fits);
         fits
     }
