@@ -109,7 +109,7 @@ export const CONNECTOR_FIELDS: Record<ConnectorKind, Group[]> = {
     { title: 'Limits', fields: [timeout, answer], folded: true },
   ],
   file: [
-    { title: 'Directory', fields: [path('directory', 'Directory', 'Each action writes files of its own there. The directory must exist on every node that can run the action.', '/var/lib/meridian/export')].map((one) => ({ ...one, required: true })) },
+    { title: 'Files', fields: [path('directory', 'Directory', 'Each action writes files of its own there. The directory must exist on every node that can run the action.', '/var/lib/meridian/export')].map((one) => ({ ...one, required: true })) },
     {
       title: 'Rotation',
       fields: [
@@ -240,7 +240,8 @@ export function bridgeState(one: Bridge): State {
   if (!one.enabled) return { text: 'off', tone: 'plain', rank: 3 };
   if (one.failing) return { text: 'failing', tone: 'bad', rank: 0 };
   if (one.connected) return { text: 'connected', tone: 'good', rank: 2 };
-  return { text: 'not connected', tone: 'warn', rank: 1 };
+  // A lazy bridge is connected only while messages wait.
+  return { text: 'not connected', tone: 'plain', rank: 1 };
 }
 
 export function actionState(one: Action): State {
