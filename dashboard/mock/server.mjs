@@ -6,6 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { extname, join, normalize } from 'node:path';
 import { parseArgs } from 'node:util';
 import * as data from './data.mjs';
+import * as integration from './integration.mjs';
 
 const { values: options } = parseArgs({
   options: {
@@ -146,6 +147,7 @@ const routes = [
   }],
   ['DELETE', '/api/v1/keys/:', 'admin', ({ part }) => data.removeKey(part)],
   ['GET', '/api/v1/audit', 'admin', () => ({ items: data.audit, next: null })],
+  ...integration.routes(page, refuse),
 ];
 
 function find(method, path) {

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import * as made from '../../dashboard/mock/data.mjs';
 import { Client } from './mqtt.mjs';
-import { read, startCluster, until } from './world.mjs';
+import { Mock, read, startCluster, until } from './world.mjs';
 
 const run = promisify(execFile);
 
@@ -20,6 +20,9 @@ export const PAGES = [
   ['test', 'Test client'],
   ['trace', 'Trace'],
   ['log', 'Log'],
+  ['bridges', 'Bridges'],
+  ['connectors', 'Connectors'],
+  ['actions', 'Actions'],
   ['users', 'Users'],
   ['rules', 'Access rules'],
   ['bans', 'Bans'],
@@ -62,6 +65,18 @@ async function ready(page, base, [id, title]) {
   if (id === 'log') await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().waitFor();
   if (id === 'configuration') await page.locator('[data-setting]').first().waitFor();
   if (id === 'overview') await page.getByRole('table', { name: /^(Listeners|Nodes)$/ }).getByRole('row').nth(1).waitFor();
+}
+
+/** Opens a page of a mock node of its own, which has bridges, connectors and actions to other systems. */
+async function onMock(visitor, hash, steps, ...more) {
+  const mock = await Mock.start(...more);
+  try {
+    const page = await visitor.open(hash);
+    await page.goto(`${mock.base}/#/${hash}`);
+    await steps(page, mock);
+  } finally {
+    await mock.close();
+  }
 }
 
 const hostile = '<img src=x onerror="window.hacked=1">';
@@ -548,6 +563,248 @@ export const checks = [
       }
     },
     'real',
+  ],
+  [
+    'the forms have every setting of connectors and actions with its default, and the reference every function and event',
+    async () => {
+      const { default: ts } = await import('../../dashboard/node_modules/typescript/lib/typescript.js');
+      const module = async (path) => {
+        const text = (await read(path)).replace(/^import \{ span \}.*$/m, 'const span = String;');
+        const { outputText } = ts.transpileModule(text, { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } });
+        return import(`data:text/javascript,${encodeURIComponent(outputText)}`);
+      };
+      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
+      const forms = [
+        ['crates/sinks/src/connector.rs', Object.values(CONNECTOR_FIELDS).flat().flatMap((group) => group.fields), ['name', 'kind']],
+        ['crates/sinks/src/action.rs', [...Object.values(TARGET_FIELDS).flat(), ...ADVANCED_FIELDS], ['name', 'enabled', 'description', 'rule', 'connector']],
+      ];
+      for (const [path, fields, elsewhere] of forms) {
+        const declared = new Map([...(await read(path)).matchAll(/^ {8}pub (\w+): .+? = "([^"]*)"/gm)].map(([, name, value]) => [name, value]));
+        assert.deepEqual([...declared.keys()].filter((name) => !elsewhere.includes(name) && !fields.some((field) => field.name === name)), [], `settings of ${path} without a field`);
+        for (const field of fields) assert.equal(String(field.fallback), declared.get(field.name), `default of ${field.name} in ${path}`);
+      }
+      const { EVENTS, FUNCTIONS, MESSAGE_FIELDS } = await module('dashboard/src/lib/language.ts');
+      const shown = new Set([...FUNCTIONS.flatMap((group) => group.functions.map((one) => one.call)), ...MESSAGE_FIELDS.map((one) => one.name)].map((call) => /^\w+/.exec(call)[0]));
+      const functions = [...(await read('crates/rules/src/functions.rs')).matchAll(/(?:plain|other)\("(\w+)"/g)].map((one) => one[1]);
+      assert.ok(functions.length > 50);
+      assert.deepEqual(functions.filter((name) => name !== 'jq' && !shown.has(name)), [], 'functions without an entry');
+      const language = await read('docs/rules-language.md');
+      const sets = Object.fromEntries([...language.matchAll(/^- \*(\w+)\*: ([^-]*?)(?=^- |\n\n)/gm)].map(([, name, text]) => [name, [...text.matchAll(/`(\w+)`/g)].map((one) => one[1])]));
+      const events = [...language.matchAll(/^\| `(\$events\/[\w/]+)` \| [^|]+ \| (.+) \|$/gm)];
+      assert.equal(events.length, EVENTS.length);
+      for (const [, name, text] of events) {
+        const expected = [...text.matchAll(/\*(\w+)\*|`(\w+)`/g)].flatMap(([, set, field]) => (set ? sets[set] : [field]));
+        assert.deepEqual(EVENTS.find((one) => one.name === name)?.fields, expected, `fields of ${name}`);
+      }
+    },
+  ],
+  [
+    'bridges are listed with their states, and without one the page shows how to configure it',
+    async (visitor) =>
+      onMock(visitor, 'bridges', async (page, mock) => {
+        await heading(page, 'Bridges');
+        await row(page, 'cloud').getByText('connected', { exact: true }).waitFor();
+        await row(page, 'plant-7').getByText('failing').waitFor();
+        await row(page, 'old-site').getByText('off', { exact: true }).waitFor();
+        await page.getByRole('link', { name: 'plant-7' }).click();
+        await heading(page, 'plant-7');
+        await page.getByText('10.7.0.4:1883: connection refused', { exact: true }).waitFor();
+        await page.getByText('4,120,332').waitFor();
+        assert.equal(await page.getByRole('link', { name: '$bridge/plant-7' }).getAttribute('href'), '#/clients/%24bridge%2Fplant-7');
+        await page.goto(`${mock.base}/#/bridges/no-such-bridge`);
+        await page.getByText('There is no such bridge').waitFor();
+        await page.route(/\/api\/v1\/bridges(\?|$)/, (route) => route.fulfill({ json: { items: [], next: null, missing: ['n2'] } }));
+        await page.goto(`${mock.base}/#/bridges`);
+        await page.getByText('[[bridge]]').waitFor();
+        await page.getByText('meridian config import').waitFor();
+        await page.getByText('No answer from n2').waitFor();
+      }),
+  ],
+  [
+    'a connector is added, tested, changed and deleted, and one of the configuration file is not',
+    async (visitor) =>
+      onMock(visitor, 'connectors', async (page) => {
+        await heading(page, 'Connectors');
+        await page.getByRole('button', { name: 'Test warehouse' }).click();
+        await page.getByRole('status').getByText('connection refused').waitFor();
+        await page.getByRole('button', { name: 'Delete warehouse' }).click();
+        await page.getByText('Change or delete these actions first: readings.').waitFor();
+        assert.equal(await page.getByRole('button', { name: 'Delete audit-log' }).count(), 0);
+        await page.getByRole('button', { name: 'Show audit-log' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByText('This connector is in the configuration file').waitFor();
+        assert.ok(await dialog.getByLabel('Directory').isDisabled());
+        await page.keyboard.press('Escape');
+        await page.getByRole('button', { name: 'Add…' }).click();
+        await dialog.getByLabel('Name', { exact: true }).fill('hook');
+        assert.equal(await dialog.getByLabel('Database').count(), 0, 'HTTP has no database');
+        await dialog.getByLabel('Kind').selectOption('kafka');
+        assert.equal(await dialog.getByLabel('URL').count(), 0, 'Kafka has no URL');
+        await dialog.getByLabel('Kind').selectOption('http');
+        await dialog.getByLabel('URL').fill('hook.example.com');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('"hook.example.com" is not a URL').waitFor();
+        assert.equal(await dialog.getByLabel('URL').evaluate((one) => one === document.activeElement), true, 'the wrong field has the focus');
+        await dialog.getByLabel('URL').fill('https://hook.example.com');
+        await dialog.getByRole('button', { name: 'Test connection' }).click();
+        await dialog.getByRole('status').getByText('The server answered').waitFor();
+        const sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        assert.deepEqual((await sent).postDataJSON(), { kind: 'http', url: 'https://hook.example.com' }, 'only settings that differ from the default');
+        await toast(page, 'Connector added');
+        await page.getByRole('button', { name: 'Edit hook' }).click();
+        await dialog.getByText('Limits').click();
+        await dialog.getByLabel('Timeout').fill('3s');
+        await dialog.getByRole('button', { name: 'Save' }).click();
+        await toast(page, 'Connector changed');
+        await page.getByRole('button', { name: 'Delete hook' }).click();
+        await dialog.getByRole('button', { name: 'Delete' }).click();
+        await toast(page, 'Connector deleted');
+        await gone(row(page, 'hook'));
+      }),
+  ],
+  [
+    'an action is written, tested before it is saved, changed, turned off and deleted',
+    async (visitor) =>
+      onMock(visitor, 'actions', async (page, mock) => {
+        await heading(page, 'Actions');
+        await row(page, 'readings').getByText(/^retrying for/).waitFor();
+        await row(page, 'to-kafka').getByText('off', { exact: true }).waitFor();
+        await page.getByRole('link', { name: 'Add' }).click();
+        await heading(page, 'Add an action');
+        const rule = page.getByLabel('Rule', { exact: true });
+        await rule.fill('SELECT clientid\nFROM rooms/+/temp');
+        await rule.press('Control+Enter');
+        await page.getByText('Error in the rule').waitFor();
+        await page.locator('.line.wrong').filter({ hasText: 'rooms/+/temp' }).waitFor();
+        assert.equal(await rule.getAttribute('aria-invalid'), 'true');
+        await page.getByLabel('Insert an example').selectOption({ label: 'Values over a limit' });
+        await page.getByRole('button', { name: 'Replace' }).click();
+        await until('the example is in the editor', async () => (await rule.inputValue()).includes('WHERE payload.temp > 80'));
+        await page.getByLabel('Write the outputs to').selectOption('warehouse');
+        await page.getByLabel('Statement').fill('INSERT INTO hot (device, celsius) VALUES (${clientid}, ${celcius})');
+        const panel = page.getByRole('tabpanel', { name: 'Test' });
+        await panel.getByRole('button', { name: 'Test' }).click();
+        await panel.getByText('Error in a template').waitFor();
+        await panel.getByText('the output has no value "celcius"').waitFor();
+        await page.getByLabel('Statement').fill('INSERT INTO hot (device, celsius) VALUES (${clientid}, ${celsius})');
+        await panel.getByRole('button', { name: 'Test' }).click();
+        await panel.getByText('matched', { exact: true }).waitFor();
+        await panel.getByText('$2 celsius').waitFor();
+        await panel.getByLabel('Payload').fill('{"temp": 21}');
+        await panel.getByRole('button', { name: 'Test' }).click();
+        await panel.getByText('not matched').waitFor();
+        await panel.getByRole('button', { name: 'Next live message' }).click();
+        await panel.getByRole('button', { name: 'Test', exact: true }).click();
+        await panel.getByText('Waiting for a message').waitFor();
+        await panel.getByText('matched', { exact: true }).waitFor();
+        // What was entered survives a look at another page.
+        await page.getByLabel('Name', { exact: true }).fill('hot devices');
+        await page.goto(`${mock.base}/#/connectors`);
+        await heading(page, 'Connectors');
+        await page.goBack();
+        await page.getByText('Your changes that were not saved are here again').waitFor();
+        assert.match(await page.getByLabel('Statement').inputValue(), /INSERT INTO hot/);
+        await page.getByRole('button', { name: 'Add action' }).click();
+        await page.getByText('write letters, digits').waitFor();
+        await page.getByLabel('Name', { exact: true }).fill('hot-devices');
+        await page.getByText('Advanced: queue, batches, failures').click();
+        await page.getByLabel('Longest pause').fill('soon');
+        await page.getByRole('button', { name: 'Add action' }).click();
+        await page.getByRole('alert').getByText('"soon" is not a duration').waitFor();
+        await page.getByLabel('Longest pause').fill('1m');
+        const sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await page.getByRole('button', { name: 'Add action' }).click();
+        const { rule: text, ...others } = (await sent).postDataJSON();
+        assert.match(text, /^SELECT clientid/);
+        assert.deepEqual(others, { connector: 'warehouse', statement: 'INSERT INTO hot (device, celsius) VALUES (${clientid}, ${celsius})', retry_max: '1m' });
+        await heading(page, 'hot-devices');
+        await page.getByText('PostgreSQL: warehouse').waitFor();
+        await page.getByRole('link', { name: 'Edit' }).click();
+        await heading(page, 'Edit hot-devices');
+        await page.getByLabel('Write the outputs to').selectOption('');
+        await page.getByLabel('Topic', { exact: true }).first().fill('alerts/${clientid}');
+        await page.getByRole('button', { name: 'Save' }).click();
+        await toast(page, 'Action changed');
+        await page.getByText('Republish', { exact: true }).waitFor();
+        await page.getByRole('button', { name: 'Turn off' }).click();
+        await page.getByRole('button', { name: 'Turn on' }).waitFor();
+        await page.getByRole('button', { name: 'Delete…' }).click();
+        await page.getByRole('dialog').getByLabel('Also delete the session with its messages').check();
+        await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
+        await toast(page, 'Action and its messages deleted');
+        await heading(page, 'Actions');
+        await gone(row(page, 'hot-devices'));
+      }),
+  ],
+  [
+    'a rule over events is tested with a sample of the event, and the reference inserts names',
+    async (visitor) =>
+      onMock(visitor, 'actions/-/new', async (page) => {
+        const rule = page.getByLabel('Rule', { exact: true });
+        const panel = page.getByRole('tabpanel', { name: 'Test' });
+        await page.getByLabel('Insert an example').selectOption({ label: 'Alarms of the broker' });
+        await until('the sample is one of an alarm', async () => (await panel.getByRole('combobox', { name: 'Event' }).inputValue().catch(() => '')) === '$events/sys/alarm');
+        await panel.getByRole('button', { name: 'Test', exact: true }).click();
+        await panel.getByText('matched', { exact: true }).waitFor();
+        await panel.getByText('"severity": "error"').first().waitFor();
+        await panel.getByLabel('Fields').fill('[1]');
+        await panel.getByRole('button', { name: 'Test', exact: true }).click();
+        await panel.getByText('write a JSON object').waitFor();
+        await page.getByRole('tab', { name: 'Reference' }).click();
+        await page.getByLabel('Search fields and functions').fill('base64');
+        await rule.fill('SELECT ');
+        await page.getByRole('button', { name: 'base64_encode(x)' }).click();
+        assert.equal(await rule.inputValue(), 'SELECT base64_encode(x)');
+      }),
+  ],
+  [
+    'a viewer sees bridges, connectors and actions, and no button that changes them',
+    async (visitor) =>
+      onMock(
+        visitor,
+        'actions',
+        async (page, mock) => {
+          await page.getByRole('link', { name: 'readings' }).click();
+          await heading(page, 'readings');
+          await page.getByText('INSERT INTO readings').waitFor();
+          for (const name of ['Turn off', 'Delete…', 'Edit', 'Copy']) assert.equal(await page.getByText(name, { exact: true }).count(), 0, name);
+          await page.goto(`${mock.base}/#/actions/readings/edit`);
+          await page.getByText('Changing actions needs the role admin').waitFor();
+          await page.goto(`${mock.base}/#/connectors`);
+          await page.getByRole('button', { name: 'Show warehouse' }).click();
+          assert.ok(await page.getByRole('dialog').getByLabel('Database').isDisabled());
+          for (const name of ['Save', 'Test connection']) assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+        },
+        '--role',
+        'viewer',
+      ),
+  ],
+  [
+    'the pages of one bridge and one action and the editor fit 360 pixels and break no rule of accessibility',
+    async (visitor) =>
+      onMock(visitor, 'overview', async (first, mock) => {
+        const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
+        await first.close();
+        await atOnce(['light', 'dark'], async (colorScheme) => {
+          const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce', viewport: { width: 360, height: 740 } });
+          for (const [hash, title] of [['bridges/plant-7', 'plant-7'], ['actions/to-collector', 'to-collector'], ['actions/readings/edit', 'Edit readings'], ['actions/-/new', 'Add an action'], ['connectors', 'Connectors']]) {
+            await page.goto(`${mock.base}/#/${hash}`);
+            await heading(page, title);
+            await gone(page.getByText('Loading…').first());
+            if (hash === 'connectors') await page.getByRole('button', { name: 'Edit warehouse' }).click();
+            if (hash === 'actions/readings/edit') {
+              await page.getByRole('tabpanel', { name: 'Test' }).getByRole('button', { name: 'Test', exact: true }).click();
+              await page.getByText('matched', { exact: true }).waitFor();
+            }
+            if (hash === 'actions/-/new') await page.getByRole('tab', { name: 'Reference' }).click();
+            assert.equal(await wide(page), 0, `${hash} is wider than 360 pixels`);
+            await page.evaluate(axe);
+            const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
+            assert.deepEqual(violations.map((one) => `${hash} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
+          }
+        });
+      }),
   ],
   [
     'every page opens, fits, and logs no errors',
@@ -1213,7 +1470,7 @@ export const checks = [
       // From the top, Tab reaches the skip link, the menu and the controls of the page, each with a visible focus.
       await page.evaluate(() => document.activeElement.blur());
       const seen = [];
-      for (let i = 0; i < 34; i++) {
+      for (let i = 0; i < 40; i++) {
         await page.keyboard.press('Tab');
         seen.push(
           await page.evaluate(() => {

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import * as made from '../../dashboard/mock/data.mjs';
 import { Client } from './mqtt.mjs';
+import { Mock } from './world.mjs';
 
 const run = promisify(execFile);
 /** As long as the charts' shortest span, so that they are full. */
@@ -59,6 +60,38 @@ async function building(node) {
     clearInterval(timer);
     for (const client of clients) client.leave();
   };
+}
+
+/** Bridges, connectors and actions, whose other systems are mocked. */
+export async function integration(visitor, shoot, look) {
+  const mock = await Mock.start();
+  try {
+    const open = async (hash, settings) => {
+      const page = await visitor.open('overview', settings);
+      await page.route(/\/api\/v1\/alarms(\?|$)/, (route) => route.fulfill({ json: { items: [], next: null } }));
+      await page.goto(`${mock.base}/#/${hash}`);
+      await pause(1200);
+      return page;
+    };
+    const dark = { ...look, colorScheme: 'dark' };
+    const lists = await Promise.all([open('bridges', look), open('actions', look)]);
+    // Rates need two readings.
+    await pause(9000);
+    await shoot('bridges', lists[0]);
+    await shoot('actions', lists[1]);
+    await shoot('action', await open('actions/readings', dark));
+    const editor = await open('actions/readings/edit', look);
+    await editor.getByRole('tabpanel', { name: 'Test' }).getByRole('button', { name: 'Test', exact: true }).click();
+    await pause(600);
+    await shoot('action-editor', editor);
+    const connector = await open('connectors', look);
+    await connector.getByRole('button', { name: 'Edit warehouse' }).click();
+    await connector.getByRole('button', { name: 'Test connection' }).click();
+    await pause(900);
+    await shoot('connector', connector);
+  } finally {
+    await mock.close();
+  }
 }
 
 export async function screenshots(node, visitor, directory) {
@@ -159,6 +192,7 @@ export async function screenshots(node, visitor, directory) {
   await shoot('trace', dark);
   await go('log');
   await shoot('log', page);
+  await integration(visitor, shoot, look);
   await go('users');
   await shoot('users', page);
   await page.getByRole('button', { name: 'Edit sensors' }).click();
@@ -208,6 +242,6 @@ export async function screenshots(node, visitor, directory) {
   await go('audit');
   await shoot('audit', page);
   end();
-  if (visitor.complaints.length > 0) await writeFile(join(directory, 'complaints.txt'), visitor.complaints.join('\n'));
+  if (visitor.problems.length > 0) await writeFile(join(directory, 'problems.txt'), visitor.problems.join('\n'));
   await visitor.close();
 }

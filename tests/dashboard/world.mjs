@@ -107,12 +107,12 @@ export async function startCluster(binary, cores, replicants) {
 }
 
 export class Mock {
-  static async start() {
+  static async start(...more) {
     const node = new Mock();
     node.real = false;
     node.http = await freePort();
     node.base = `http://127.0.0.1:${node.http}`;
-    await node.run();
+    await node.run(...more);
     return node;
   }
 

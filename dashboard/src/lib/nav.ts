@@ -32,6 +32,14 @@ export const menu: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
+    title: 'Integration',
+    entries: [
+      { id: 'bridges', title: 'Bridges', icon: 'bridges', key: 'd', role: 'viewer' },
+      { id: 'connectors', title: 'Connectors', icon: 'connectors', key: 'v', role: 'viewer' },
+      { id: 'actions', title: 'Actions', icon: 'actions', key: 'w', role: 'viewer' },
+    ],
+  },
+  {
     title: 'Access',
     entries: [
       { id: 'users', title: 'Users', icon: 'users', key: 'u', role: 'viewer' },

@@ -478,3 +478,104 @@ export interface AuditEntry {
   status: number;
   detail: string | null;
 }
+
+/** Bridge to another broker. Counters are since the start of the node that runs it. */
+export interface Bridge {
+  name: string;
+  node: string;
+  enabled: boolean;
+  connected: boolean;
+  /** It has been without a wanted connection for more than 30 s. */
+  failing: boolean;
+  /** State in words, with the address or the reason. */
+  state: string;
+  connected_s: number | null;
+  last_error: string | null;
+  /** Client Identifier of the session in which messages wait. */
+  session: string;
+  queued_messages: number;
+  in_flight_out: number;
+  in_flight_in: number;
+  messages_out: number;
+  bytes_out: number;
+  messages_in: number;
+  bytes_in: number;
+  refused: number;
+  dropped: number;
+  reconnects: number;
+  failed_attempts: number;
+  remote_sessions_lost: number;
+}
+
+export type ConnectorKind = 'http' | 'postgresql' | 'kafka' | 'line_protocol' | 'file';
+export type ActionKind = 'republish' | ConnectorKind;
+
+/** Settings by name; only those that differ from the default. */
+export type Settings = Record<string, string | number | boolean>;
+
+export interface Connector {
+  name: string;
+  kind: ConnectorKind;
+  source: 'file' | 'store';
+  settings: Settings;
+  used_by: string[];
+  author: string;
+  changed_at: string | null;
+}
+
+export interface ConnectorTest {
+  ok: boolean;
+  message: string;
+  took_ms: number;
+}
+
+export interface ActionStatus {
+  node: string;
+  state: 'running' | 'retrying' | 'idle' | 'stopped';
+  failing: boolean;
+  since_s: number;
+  last_error: string | null;
+  session: string;
+  queued_messages: number;
+  in_flight: number;
+  received: number;
+  not_selected: number;
+  evaluation_errors: number;
+  render_errors: number;
+  records: number;
+  written: number;
+  bytes: number;
+  batches: number;
+  retries: number;
+  refused: number;
+  expired: number;
+  dead_letters: number;
+  fallbacks: number;
+  dropped: number;
+  loops: number;
+  last_write_ms: number | null;
+}
+
+export interface Action {
+  name: string;
+  enabled: boolean;
+  source: 'file' | 'store';
+  kind: ActionKind;
+  rule: string;
+  connector: string;
+  description: string;
+  settings: Settings;
+  author: string;
+  changed_at: string | null;
+  /** `null`: no node runs the action at present. */
+  status: ActionStatus | null;
+}
+
+export interface ActionTrial {
+  matched: boolean;
+  outputs: unknown[];
+  records: { fields: { name: string; value: string | null }[] }[];
+  error: null | { where: 'rule' | 'evaluation' | 'template'; message: string };
+  /** Message that was used, in a test with the next live message. */
+  message?: unknown;
+}

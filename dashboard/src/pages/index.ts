@@ -1,10 +1,13 @@
 import type { Component } from 'svelte';
+import Actions from './Actions.svelte';
 import Api from './Api.svelte';
 import Audit from './Audit.svelte';
 import Bans from './Bans.svelte';
+import Bridges from './Bridges.svelte';
 import Clients from './Clients.svelte';
 import Cluster from './Cluster.svelte';
 import Configuration from './Configuration.svelte';
+import Connectors from './Connectors.svelte';
 import Keys from './Keys.svelte';
 import Log from './Log.svelte';
 import Missing from './Missing.svelte';
@@ -27,6 +30,9 @@ const pages: Record<string, Component> = {
   test: Test,
   trace: Trace,
   log: Log,
+  bridges: Bridges,
+  connectors: Connectors,
+  actions: Actions,
   users: Users,
   rules: Rules,
   bans: Bans,

@@ -1,0 +1,264 @@
+// Settings of connectors and actions, as the forms show them, and the state of bridges and actions in words.
+
+import { span } from './format';
+import type { Action, ActionKind, Bridge, ConnectorKind, Settings } from './types';
+
+/** One setting of a form. */
+export interface Field {
+  name: string;
+  label: string;
+  /** Text below the field; code is in `backticks`. */
+  help: string;
+  type: 'text' | 'area' | 'number' | 'check' | 'choice';
+  /** Default of the node. A setting with this value is not sent. */
+  fallback: string | boolean;
+  required?: boolean;
+  placeholder?: string;
+  mono?: boolean;
+  min?: number;
+  max?: number;
+  choices?: [value: string, label: string][];
+}
+
+/** Values of a form by the names of its settings. */
+export type Values = Record<string, string | boolean>;
+
+const text = (name: string, label: string, help: string, more: Partial<Field> = {}): Field => ({ name, label, help, type: 'text', fallback: '', ...more });
+const area = (name: string, label: string, help: string, more: Partial<Field> = {}): Field => ({ ...text(name, label, help, { mono: true, ...more }), type: 'area' });
+const amount = (name: string, label: string, help: string, fallback: string, min: number, max?: number): Field => ({ name, label, help, type: 'number', fallback, min, max });
+const check = (name: string, label: string, help: string, fallback: boolean): Field => ({ name, label, help, type: 'check', fallback });
+const choice = (name: string, label: string, help: string, choices: [string, string][], fallback = choices[0]![0]): Field => ({ name, label, help, type: 'choice', fallback, choices });
+const path = (name: string, label: string, help: string, placeholder: string): Field => text(name, label, help, { mono: true, placeholder });
+
+export const CONNECTOR_KINDS: { id: ConnectorKind; title: string; text: string }[] = [
+  { id: 'http', title: 'HTTP server', text: 'Sends requests to an HTTP or HTTPS server.' },
+  { id: 'postgresql', title: 'PostgreSQL', text: 'Runs a statement for each record in PostgreSQL 12 or later, TimescaleDB, or a server that speaks its protocol.' },
+  { id: 'kafka', title: 'Kafka', text: 'Writes records to topics of Apache Kafka 2.8 or later, or of a server that speaks its protocol.' },
+  { id: 'line_protocol', title: 'Line protocol', text: 'Writes lines to InfluxDB, QuestDB, or another server that accepts line protocol over HTTP.' },
+  { id: 'file', title: 'File', text: 'Writes a line for each record to files of the node that runs the action.' },
+];
+
+export const kindTitle = (kind: ActionKind): string => (kind === 'republish' ? 'Republish' : (CONNECTOR_KINDS.find((one) => one.id === kind)?.title ?? kind));
+
+const timeout = text('timeout', 'Timeout', 'Maximum time of one attempt to write, with the time to connect.', { fallback: '10s' });
+const answer = text('response_max', 'Maximum size of an answer', 'The rest of a longer answer is not read.', { fallback: '64KiB' });
+const username = (help: string) => text('username', 'User name', help);
+const passwordFile = path('password_file', 'Password file', 'File with the password.', '/etc/meridian/secrets/password');
+const tokenFile = (scheme: string) => path('token_file', 'Token file', `File with a token, which is sent as \`Authorization: ${scheme}\`.`, '/etc/meridian/secrets/token');
+const tlsFiles = [
+  path('tls_ca', 'Authorities', 'File (PEM) with the authorities that verify the server. Empty: those of the system.', '/etc/meridian/tls/ca.pem'),
+  path('tls_certificate', 'Client certificate', 'Certificate chain (PEM) that is shown to the server.', '/etc/meridian/tls/client.pem'),
+  path('tls_key', 'Key of the client certificate', 'Private key (PEM).', '/etc/meridian/tls/client.key'),
+];
+const useTls = check('tls', 'Connect with TLS', '', false);
+
+export interface Group {
+  title: string;
+  fields: Field[];
+  /** The group is folded, unless a setting of it is set. */
+  folded?: boolean;
+}
+
+/** Settings of each kind of connector. */
+export const CONNECTOR_FIELDS: Record<ConnectorKind, Group[]> = {
+  http: [
+    { title: 'Server', fields: [text('url', 'URL', '`http://HOST[:PORT][/PATH]` or `https://...`. Each action can add a path.', { required: true, mono: true, placeholder: 'https://collector.example.com/mqtt' })] },
+    {
+      title: 'Authentication',
+      fields: [username('With a password file it becomes Basic authentication.'), passwordFile, tokenFile('Bearer'), path('signature_file', 'Signature key file', 'File with a key. Each body is signed with HMAC-SHA256; the result is sent in `X-Signature`.', '/etc/meridian/secrets/signature')],
+    },
+    { title: 'TLS', fields: tlsFiles, folded: true },
+    { title: 'Limits', fields: [timeout, answer], folded: true },
+  ],
+  postgresql: [
+    {
+      title: 'Server',
+      fields: [
+        text('address', 'Addresses', '`HOST:PORT`, separated by commas. The first one that answers is used.', { required: true, mono: true, placeholder: 'db.example.com:5432' }),
+        text('database', 'Database', 'Name of the database.', { required: true }),
+      ],
+    },
+    { title: 'Authentication', fields: [username('Role that writes to the database.'), passwordFile] },
+    { title: 'TLS', fields: [useTls, ...tlsFiles], folded: true },
+    { title: 'Limits', fields: [timeout], folded: true },
+  ],
+  kafka: [
+    { title: 'Server', fields: [text('address', 'Addresses', '`HOST:PORT` of brokers of the cluster, separated by commas. The first one that answers is used to find the others.', { required: true, mono: true, placeholder: 'kafka-1.example.com:9092, kafka-2.example.com:9092' })] },
+    {
+      title: 'Authentication',
+      fields: [
+        username('Empty: no authentication.'),
+        passwordFile,
+        choice('sasl', 'Mechanism', '', [['scram_sha_512', 'SCRAM-SHA-512'], ['scram_sha_256', 'SCRAM-SHA-256'], ['plain', 'PLAIN: password in clear, use it with TLS only']]),
+      ],
+    },
+    { title: 'TLS', fields: [useTls, ...tlsFiles], folded: true },
+    { title: 'Limits', fields: [timeout], folded: true },
+  ],
+  line_protocol: [
+    {
+      title: 'Server',
+      fields: [
+        text('url', 'URL', '`http://HOST[:PORT][/PATH]` or `https://...`.', { required: true, mono: true, placeholder: 'http://influx.example.com:8086' }),
+        text('database', 'Database or bucket', 'Sent as `bucket` with an organization, and as `db` without one.'),
+        text('organization', 'Organization', 'For a bucket of InfluxDB 2 and 3.'),
+      ],
+    },
+    { title: 'Authentication', fields: [tokenFile('Token'), username('With a password file it becomes Basic authentication.'), passwordFile] },
+    { title: 'TLS', fields: tlsFiles, folded: true },
+    { title: 'Limits', fields: [timeout, answer], folded: true },
+  ],
+  file: [
+    { title: 'Files', fields: [path('directory', 'Directory', 'Each action writes files of its own there. The directory must exist on every node that can run the action.', '/var/lib/meridian/export')].map((one) => ({ ...one, required: true })) },
+    {
+      title: 'Rotation',
+      fields: [
+        text('file_size_max', 'Maximum size of a file', 'Size at which a new file begins.', { fallback: '64MiB' }),
+        amount('files_max', 'Maximum number of files', 'Finished files of each action. The oldest one is removed.', '16', 1, 100_000),
+        text('file_age_max', 'Maximum age of a file', 'Time after which a new file begins, if the current one has lines; `0s` is never.', { fallback: '0s' }),
+      ],
+    },
+  ],
+};
+
+const content = (label: string, help: string): Field => area('content', label, `${help} A template; \`\${.}\` is the whole output as JSON.`, { fallback: '${.}' });
+
+/** Settings of an action for each kind of target. */
+export const TARGET_FIELDS: Record<ActionKind, Field[]> = {
+  republish: [
+    text('topic', 'Topic', 'Topic of the message. A template.', { required: true, mono: true, placeholder: 'alerts/${clientid}' }),
+    content('Payload', 'Payload of the message.'),
+    text('publish_qos', 'QoS', 'A number, or a template such as `${qos}`.', { fallback: '1', mono: true }),
+    text('publish_retain', 'Retain', '`true`, `false`, or a template such as `${flags.retain}`.', { fallback: 'false', mono: true }),
+    area('headers', 'User Properties', 'A line `NAME: TEMPLATE` for each.', { placeholder: 'source: ${clientid}' }),
+  ],
+  http: [
+    choice('method', 'Method', 'GET and DELETE have no body.', ['POST', 'PUT', 'PATCH', 'GET', 'DELETE'].map((one) => [one, one])),
+    text('path', 'Path', 'Added to the URL of the connector. A template; values are percent-encoded.', { mono: true, placeholder: '/devices/${clientid}' }),
+    content('Body', 'Content of a record in the body.'),
+    choice('body', 'Requests', 'Combines the records of a batch in one request. For an array, each content must be JSON.', [['each', 'One for each record'], ['json_array', 'One for a batch: a JSON array'], ['lines', 'One for a batch: lines']]),
+    area('headers', 'Headers', 'A line `NAME: TEMPLATE` for each.', { placeholder: 'X-Device: ${clientid}' }),
+  ],
+  postgresql: [
+    area('statement', 'Statement', 'Each placeholder is a parameter, never a part of the text.', { required: true, placeholder: 'INSERT INTO readings (device, at, celsius)\nVALUES (${clientid}, ${time}, ${celsius})' }),
+  ],
+  kafka: [
+    text('topic', 'Topic', 'Topic in Kafka. A template.', { required: true, mono: true, placeholder: 'telemetry' }),
+    text('key', 'Key', 'Decides about the partition. A template; empty is no key.', { mono: true, placeholder: '${clientid}' }),
+    content('Value', 'Value of the record.'),
+    area('headers', 'Headers', 'A line `NAME: TEMPLATE` for each.', { placeholder: 'device: ${clientid}' }),
+  ],
+  line_protocol: [area('content', 'Line', 'Line protocol: `measurement,tag=value field=value time`. A template.', { required: true, fallback: '${.}', placeholder: 'climate,device=${clientid} celsius=${celsius} ${time}' })],
+  file: [content('Line', 'Line of the record.')],
+};
+
+export const ADVANCED: Group[] = [
+  {
+    title: 'Queue',
+    fields: [
+      choice('qos', 'Maximum QoS', 'QoS with which the action subscribes.', [['2', '2'], ['1', '1'], ['0', '0']]),
+      check('store_qos0', 'Store messages of QoS 0', 'Otherwise they are lost when they come faster than the other system takes them.', true),
+      amount('queue_messages_max', 'Maximum number of messages', 'Messages that wait.', '1000000', 1),
+      text('queue_bytes_max', 'Maximum size', 'Bytes of messages that wait.', { fallback: '1GiB' }),
+      text('queue_age_max', 'Maximum age', 'Time that a message waits; `0s` is until it expires.', { fallback: '0s' }),
+      choice('queue_full', 'When it is full', '', [['drop_oldest', 'Drop the oldest message'], ['drop_newest', 'Drop the arriving message']]),
+    ],
+  },
+  {
+    title: 'Batches and connections',
+    fields: [
+      amount('batch_max', 'Records of a batch', 'Maximum number.', '500', 1, 65_535),
+      text('batch_bytes_max', 'Bytes of a batch', 'Maximum size.', { fallback: '1MiB' }),
+      text('batch_wait', 'Wait for a batch', 'Maximum time that a record waits for others.', { fallback: '10ms' }),
+      amount('in_flight', 'Messages at a time', 'Maximum number of messages that the action works on.', '2000', 1, 65_535),
+      amount('connections', 'Connections', 'Connections to the other system.', '1', 1, 32),
+      choice('order', 'Order', 'Records whose order is kept when there are several connections.', [['topic', 'Of the same topic'], ['client', 'Of the same client'], ['none', 'No order']]),
+    ],
+  },
+  {
+    title: 'Failures',
+    fields: [
+      text('retry_min', 'First pause', 'Pause after the first failed attempt. It doubles with each further one.', { fallback: '500ms' }),
+      text('retry_max', 'Longest pause', 'Between two attempts.', { fallback: '30s' }),
+      text('expire', 'Give up after', 'Time after which a record that is not taken is given up; `0s` is never.', { fallback: '0s' }),
+      text('dead_letter', 'Dead-letter topic', 'Topic at this broker for records that are refused, cannot be made, or are given up. A template with `${action}`, `${topic}` and `${reason}`; empty drops them.', { mono: true, placeholder: 'dead/${action}/${reason}' }),
+      text('fallback', 'Fallback action', 'Action that gets the messages of such records.'),
+      amount('hops_max', 'Maximum number of hops', 'Actions and bridges that a message passes.', '8', 1, 64),
+    ],
+  },
+];
+
+export const ADVANCED_FIELDS = ADVANCED.flatMap((group) => group.fields);
+
+/** Values of a form for stored settings. */
+export function valuesOf(fields: readonly Field[], settings: Settings): Values {
+  return Object.fromEntries(
+    fields.map((field) => {
+      const value = settings[field.name] ?? field.fallback;
+      return [field.name, field.type === 'check' ? String(value) === 'true' : String(value)];
+    }),
+  );
+}
+
+/** Settings to send: those of `fields` that differ from the default. */
+export function settingsOf(fields: readonly Field[], values: Values): Settings {
+  const out: Settings = {};
+  for (const field of fields) {
+    let value = values[field.name] ?? field.fallback;
+    if (typeof value === 'string' && field.type !== 'area') value = value.trim();
+    // An empty line means the default; an empty text is a value.
+    const empty = value === '' && (field.type !== 'area' || field.required);
+    if (empty || String(value) === String(field.fallback)) continue;
+    out[field.name] = field.type === 'number' || field.name === 'qos' ? Number(value) : value;
+  }
+  return out;
+}
+
+/** Returns whether a value differs from the default. */
+export const isSet = (field: Field, values: Values): boolean => values[field.name] !== '' && String(values[field.name] ?? field.fallback) !== String(field.fallback);
+
+/** Errors of a problem document by setting. The node may write a section before the name. */
+export function errorsByField(errors: readonly { name: string; detail: string }[], known: ReadonlySet<string>): { fields: Record<string, string>; rest: string[] } {
+  const fields: Record<string, string> = {};
+  const rest: string[] = [];
+  for (const { name, detail } of errors) {
+    const short = name.split('.').at(-1) ?? '';
+    if (known.has(short)) fields[short] = detail;
+    else rest.push(name ? `${name}: ${detail}` : detail);
+  }
+  return { fields, rest };
+}
+
+export interface State {
+  text: string;
+  tone: 'good' | 'warn' | 'bad' | 'accent' | 'plain';
+  /** Order in a table: problems first. */
+  rank: number;
+}
+
+export function bridgeState(one: Bridge): State {
+  if (!one.enabled) return { text: 'off', tone: 'plain', rank: 3 };
+  if (one.failing) return { text: 'failing', tone: 'bad', rank: 0 };
+  if (one.connected) return { text: 'connected', tone: 'good', rank: 2 };
+  // A lazy bridge is connected only while messages wait.
+  return { text: 'not connected', tone: 'plain', rank: 1 };
+}
+
+export function actionState(one: Action): State {
+  if (!one.enabled) return { text: 'off', tone: 'plain', rank: 5 };
+  const { status } = one;
+  if (!status) return { text: 'not running', tone: 'warn', rank: 1 };
+  if (status.state === 'retrying') return { text: `retrying for ${span(status.since_s)}`, tone: status.failing ? 'bad' : 'warn', rank: status.failing ? 0 : 2 };
+  if (status.failing) return { text: 'failing', tone: 'bad', rank: 0 };
+  if (status.state === 'stopped') return { text: 'stopped', tone: 'warn', rank: 1 };
+  return status.state === 'idle' ? { text: 'idle', tone: 'plain', rank: 4 } : { text: 'running', tone: 'good', rank: 3 };
+}
+
+/** Messages and records that did not reach the target, for any reason but the rule. */
+export function lost(one: Action): number | null {
+  const { status } = one;
+  return status && status.dropped + status.refused + status.expired + status.evaluation_errors + status.render_errors + status.loops;
+}
+
+/** Address of a connector in a list. */
+export const addressOf = (settings: Settings): string => String(settings.url ?? settings.address ?? settings.directory ?? '');
