@@ -10,6 +10,8 @@
 
 mod action;
 mod connector;
+#[cfg(feature = "file")]
+mod file;
 mod guard;
 mod record;
 
@@ -30,13 +32,11 @@ pub fn target(
     action: &ActionSettings,
     guard: Guard,
 ) -> Result<Arc<dyn Target>, SinkProblem> {
-    let _ = (action, guard);
+    let _ = guard;
     match connector.kind {
-        ConnectorKind::Http
-        | ConnectorKind::PostgreSql
-        | ConnectorKind::Kafka
-        | ConnectorKind::LineProtocol
-        | ConnectorKind::File => Err(SinkProblem::new("kind", "it is not built in")),
+        #[cfg(feature = "file")]
+        ConnectorKind::File => Ok(Arc::new(file::FileTarget::new(connector, action)?)),
+        _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }
 
