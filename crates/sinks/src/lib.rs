@@ -13,6 +13,8 @@ mod connector;
 #[cfg(feature = "file")]
 mod file;
 mod guard;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -32,10 +34,11 @@ pub fn target(
     action: &ActionSettings,
     guard: Guard,
 ) -> Result<Arc<dyn Target>, SinkProblem> {
-    let _ = guard;
     match connector.kind {
         #[cfg(feature = "file")]
         ConnectorKind::File => Ok(Arc::new(file::FileTarget::new(connector, action)?)),
+        #[cfg(feature = "kafka")]
+        ConnectorKind::Kafka => Ok(Arc::new(kafka::KafkaTarget::new(connector, action, guard)?)),
         _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }
