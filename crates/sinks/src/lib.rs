@@ -10,7 +10,11 @@
 
 mod action;
 mod connector;
+#[cfg(feature = "file")]
+mod file;
 mod guard;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -30,13 +34,12 @@ pub fn target(
     action: &ActionSettings,
     guard: Guard,
 ) -> Result<Arc<dyn Target>, SinkProblem> {
-    let _ = (action, guard);
     match connector.kind {
-        ConnectorKind::Http
-        | ConnectorKind::PostgreSql
-        | ConnectorKind::Kafka
-        | ConnectorKind::LineProtocol
-        | ConnectorKind::File => Err(SinkProblem::new("kind", "it is not built in")),
+        #[cfg(feature = "file")]
+        ConnectorKind::File => Ok(Arc::new(file::FileTarget::new(connector, action)?)),
+        #[cfg(feature = "kafka")]
+        ConnectorKind::Kafka => Ok(Arc::new(kafka::KafkaTarget::new(connector, action, guard)?)),
+        _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }
 
