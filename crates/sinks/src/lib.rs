@@ -11,6 +11,10 @@
 mod action;
 mod connector;
 mod guard;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "http_client")]
+mod http_client;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -32,11 +36,9 @@ pub fn target(
 ) -> Result<Arc<dyn Target>, SinkProblem> {
     let _ = (action, guard);
     match connector.kind {
-        ConnectorKind::Http
-        | ConnectorKind::PostgreSql
-        | ConnectorKind::Kafka
-        | ConnectorKind::LineProtocol
-        | ConnectorKind::File => Err(SinkProblem::new("kind", "it is not built in")),
+        #[cfg(feature = "http")]
+        ConnectorKind::Http => http::target(connector, action, guard),
+        _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }
 
