@@ -15,6 +15,8 @@ mod guard;
 mod http;
 #[cfg(feature = "http_client")]
 mod http_client;
+#[cfg(feature = "line_protocol")]
+mod line_protocol;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -38,6 +40,8 @@ pub fn target(
     match connector.kind {
         #[cfg(feature = "http")]
         ConnectorKind::Http => http::target(connector, action, guard),
+        #[cfg(feature = "line_protocol")]
+        ConnectorKind::LineProtocol => line_protocol::target(connector, action, guard),
         _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }
