@@ -5,6 +5,7 @@ use std::io::Read;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use https::Https;
 use rustls::ClientConfig;
 use serde_json::Value;
 use ureq::http::{Method, Request, Response};
@@ -13,7 +14,6 @@ use ureq::unversioned::transport::{Connector as _, TcpConnector};
 use ureq::{Agent, Body, Timeout};
 
 use crate::failure::Failure;
-use crate::https::Https;
 use crate::problem::Problem;
 use crate::query::Query;
 use crate::url::Url;

@@ -17,7 +17,6 @@ mod console;
 pub mod escape;
 mod failure;
 mod fields;
-mod https;
 mod human;
 mod interrupt;
 mod pages;

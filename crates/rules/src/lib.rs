@@ -41,5 +41,5 @@ pub use meter::Context;
 pub use parser::{ParseError, ParseFault};
 pub use rule::Rule;
 pub use source::{Event, Field, Source};
-pub use template::{RenderError, Template, TemplateError, TemplateFault};
+pub use template::{RenderError, Template, TemplateError, TemplateFault, TemplatePart};
 pub use value::{Array, Extent, Kind, Object, Value};

@@ -30,6 +30,18 @@ enum Piece {
     },
 }
 
+/// A part of a template, for targets that write values in a form of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TemplatePart<'a> {
+    /// Text that is the same in each result.
+    Text(&'a str),
+    Placeholder {
+        /// Text between the braces, without `?`.
+        path: &'a str,
+        is_optional: bool,
+    },
+}
+
 /// Error in the text of a template, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TemplateError {
@@ -61,6 +73,8 @@ pub enum RenderError {
     BytesInJson,
     /// Strings that are decoded as JSON exceed the limits of an evaluation.
     Limit(EvalError),
+    /// The target has no form for a value.
+    Unfit { what: Box<str>, why: Box<str> },
 }
 
 impl Template {
@@ -111,28 +125,81 @@ impl Template {
     /// # Errors
     /// A value that is not optional is missing, or the result is too large.
     pub fn render(&self, output: &Value, limits: &Limits) -> Result<Vec<u8>, RenderError> {
-        let mut renderer = Renderer {
-            output,
-            out: Vec::with_capacity(self.text.len().min(limits.rendered_bytes)),
-            max: limits.rendered_bytes,
-            meter: Meter::new(limits, &Context::default()),
-            decoded: None,
-        };
+        let max = limits.rendered_bytes;
+        let mut out = Vec::with_capacity(self.text.len().min(max));
+        let mut finder = Finder::new(output, limits);
         for piece in &self.pieces {
             match piece {
-                Piece::Text(text) => renderer.bytes(text.as_bytes())?,
-                Piece::Whole => renderer.json(output)?,
+                Piece::Text(text) => append(text.as_bytes(), &mut out, max)?,
+                Piece::Whole => append_json(output, &mut out, max)?,
                 Piece::Path { parts, text, is_optional } => {
-                    let value = renderer.find(parts)?;
-                    if value.is_null() && !is_optional {
-                        return Err(RenderError::Missing { path: text.clone() });
-                    }
-                    renderer.value(&value)?;
+                    finder.find(parts, text, *is_optional)?.append_to(&mut out, max)?;
                 }
             }
         }
-        Ok(renderer.out)
+        Ok(out)
     }
+
+    /// Returns the parts in their order.
+    pub fn parts(&self) -> impl Iterator<Item = TemplatePart<'_>> {
+        self.pieces.iter().map(|piece| match piece {
+            Piece::Text(text) => TemplatePart::Text(text),
+            Piece::Whole => TemplatePart::Placeholder { path: ".", is_optional: false },
+            Piece::Path { text, is_optional, .. } => {
+                TemplatePart::Placeholder { path: text, is_optional: *is_optional }
+            }
+        })
+    }
+
+    /// Returns the values of the placeholders in their order. Only the value of an optional one can be null.
+    ///
+    /// # Errors
+    /// A value that is not optional is missing.
+    pub fn values(&self, output: &Value, limits: &Limits) -> Result<Vec<Value>, RenderError> {
+        let mut finder = Finder::new(output, limits);
+        let mut values = Vec::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(_) => {}
+                Piece::Whole => values.push(output.clone()),
+                Piece::Path { parts, text, is_optional } => {
+                    values.push(finder.find(parts, text, *is_optional)?);
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Value {
+    /// Appends the value as templates write it: strings and bytes as they are, nothing for null, others as JSON. `out`
+    /// gets at most `max` bytes in all.
+    ///
+    /// # Errors
+    /// The result is too large, or JSON cannot express a part of the value.
+    pub fn append_to(&self, out: &mut Vec<u8>, max: usize) -> Result<(), RenderError> {
+        match self {
+            Self::Null => Ok(()),
+            Self::Text(text) => append(text.as_bytes(), out, max),
+            Self::Bytes(bytes) => append(bytes, out, max),
+            other => append_json(other, out, max),
+        }
+    }
+}
+
+fn append(bytes: &[u8], out: &mut Vec<u8>, max: usize) -> Result<(), RenderError> {
+    if out.len().saturating_add(bytes.len()) > max {
+        return Err(RenderError::TooLarge { max });
+    }
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+fn append_json(value: &Value, out: &mut Vec<u8>, max: usize) -> Result<(), RenderError> {
+    json::encode(value, out, max).map_err(|error| match error {
+        EncodeError::NoForm => RenderError::BytesInJson,
+        EncodeError::TooLarge => RenderError::TooLarge { max },
+    })
 }
 
 /// Parses a placeholder after `${`. Returns it and its length with `}`.
@@ -154,18 +221,29 @@ fn placeholder(text: &str) -> Result<(Piece, usize), TemplateFault> {
     Ok((piece, end + 1))
 }
 
-struct Renderer<'a> {
+/// Finds the values of placeholders in an output.
+struct Finder<'a> {
     output: &'a Value,
-    out: Vec<u8>,
-    max: usize,
     meter: Meter,
     /// The string that was decoded last, and its value; null when it is not JSON.
     decoded: Option<(std::sync::Arc<str>, Value)>,
 }
 
-impl Renderer<'_> {
+impl<'a> Finder<'a> {
+    fn new(output: &'a Value, limits: &Limits) -> Self {
+        Self { output, meter: Meter::new(limits, &Context::default()), decoded: None }
+    }
+
+    fn find(&mut self, parts: &[Part], text: &str, is_optional: bool) -> Result<Value, RenderError> {
+        let value = self.descend(parts)?;
+        if value.is_null() && !is_optional {
+            return Err(RenderError::Missing { path: text.into() });
+        }
+        Ok(value)
+    }
+
     /// The value of a path. A string on the way is decoded as JSON, so that `${payload.x}` works with a whole payload.
-    fn find(&mut self, parts: &[Part]) -> Result<Value, RenderError> {
+    fn descend(&mut self, parts: &[Part]) -> Result<Value, RenderError> {
         if let Some(value) = descend(self.output, parts) {
             return Ok(value.clone());
         }
@@ -192,30 +270,6 @@ impl Renderer<'_> {
         }
         Ok(value)
     }
-
-    fn value(&mut self, value: &Value) -> Result<(), RenderError> {
-        match value {
-            Value::Null => Ok(()),
-            Value::Text(text) => self.bytes(text.as_bytes()),
-            Value::Bytes(bytes) => self.bytes(bytes),
-            other => self.json(other),
-        }
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), RenderError> {
-        if self.out.len().saturating_add(bytes.len()) > self.max {
-            return Err(RenderError::TooLarge { max: self.max });
-        }
-        self.out.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn json(&mut self, value: &Value) -> Result<(), RenderError> {
-        json::encode(value, &mut self.out, self.max).map_err(|error| match error {
-            EncodeError::NoForm => RenderError::BytesInJson,
-            EncodeError::TooLarge => RenderError::TooLarge { max: self.max },
-        })
-    }
 }
 
 impl RenderError {
@@ -226,6 +280,7 @@ impl RenderError {
             Self::TooLarge { .. } => "too_large",
             Self::BytesInJson => "bytes_in_json",
             Self::Limit(error) => error.reason(),
+            Self::Unfit { .. } => "unfit",
         }
     }
 }
@@ -267,9 +322,49 @@ impl fmt::Display for RenderError {
                 "a value is bytes that are not UTF-8, which JSON cannot express; use base64_encode in the rule",
             ),
             Self::Limit(error) => write!(f, "decoding a string as JSON: {error}"),
+            Self::Unfit { what, why } => write!(f, "{what} {why}"),
         }
     }
 }
 
 impl std::error::Error for TemplateError {}
 impl std::error::Error for RenderError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Template {
+        Template::parse(text, &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn parts_are_texts_and_placeholders_in_their_order() {
+        use TemplatePart::{Placeholder, Text};
+        let template = parse("a$${b}${c.d?}${.} e${f[1]}");
+        assert_eq!(
+            template.parts().collect::<Vec<_>>(),
+            [
+                Text("a${b}"),
+                Placeholder { path: "c.d", is_optional: true },
+                Placeholder { path: ".", is_optional: false },
+                Text(" e"),
+                Placeholder { path: "f[1]", is_optional: false },
+            ]
+        );
+    }
+
+    #[test]
+    fn values_keep_their_type_and_only_optional_ones_are_null() {
+        let output = Value::object([("n", Value::Int(7)), ("payload", r#"{"t":1.5,"on":true}"#.into())]);
+        let limits = Limits::default();
+        let values = |text| parse(text).values(&output, &limits);
+        assert_eq!(
+            values("${n},${payload.t}${payload.on} ${x?}${payload.x?}"),
+            Ok(vec![Value::Int(7), Value::Float(1.5), Value::Bool(true), Value::Null, Value::Null])
+        );
+        assert_eq!(values("constant"), Ok(vec![]));
+        assert_eq!(values("${.}"), Ok(vec![output.clone()]));
+        assert_eq!(values("${x?} ${payload.x}"), Err(RenderError::Missing { path: "payload.x".into() }));
+    }
+}

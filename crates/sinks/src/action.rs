@@ -108,7 +108,7 @@ choices! {
         Each = "each",
         /// A JSON array with the contents of the batch, which must be JSON.
         JsonArray = "json_array",
-        /// The contents of the batch with line feeds between them.
+        /// The contents of the batch, each with a line feed after it.
         Lines = "lines",
     }
 }

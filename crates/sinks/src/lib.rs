@@ -13,8 +13,14 @@ mod connector;
 #[cfg(feature = "file")]
 mod file;
 mod guard;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "http_client")]
+mod http_client;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "line_protocol")]
+mod line_protocol;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -39,6 +45,10 @@ pub fn target(
         ConnectorKind::File => Ok(Arc::new(file::FileTarget::new(connector, action)?)),
         #[cfg(feature = "kafka")]
         ConnectorKind::Kafka => Ok(Arc::new(kafka::KafkaTarget::new(connector, action, guard)?)),
+        #[cfg(feature = "http")]
+        ConnectorKind::Http => http::target(connector, action, guard),
+        #[cfg(feature = "line_protocol")]
+        ConnectorKind::LineProtocol => line_protocol::target(connector, action, guard),
         _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }

@@ -1,4 +1,6 @@
-//! TLS under ureq, with the configuration and the errors that all clients of this crate share.
+//! TLS under ureq, with a configuration and errors of rustls. See [`Https`].
+
+#![forbid(unsafe_code)]
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
