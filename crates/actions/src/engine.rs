@@ -150,6 +150,12 @@ impl Engine {
         here.map(|(name, action)| action.status(name)).collect()
     }
 
+    /// Returns whether an action has threads here.
+    pub(crate) fn has_threads(&self, name: &str) -> bool {
+        let actions = sync::lock(&self.shared.actions);
+        actions.get(name).is_some_and(|action| action.published.threads.load(Ordering::Acquire) > 0)
+    }
+
     pub(crate) fn door(&self) -> &Door {
         &self.shared.door
     }

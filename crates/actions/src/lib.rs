@@ -13,6 +13,7 @@ mod incoming;
 mod lane;
 mod plan;
 mod registry;
+mod session;
 mod settings;
 mod trial;
 mod writer;
@@ -25,4 +26,4 @@ pub use registry::{
     check, settings_of_json, settings_to_json,
 };
 pub use settings::ActionsSettings;
-pub use trial::{LIVE_MAX, Stage, TrialMessage, Tried, test_connector};
+pub use trial::{LIVE_MAX, Stage, TrialMessage, Tried, test_connector, trial_action};

@@ -10,7 +10,7 @@ use broker::internal::ACTION;
 use mqtt::{Packet, QoS, RetainHandling, SubscriptionOptions, Version};
 use random::Random;
 use rules::{Context, Event, Field, Limits, Message, Rule, Sample, Source, Template, Value};
-use sinks::{ActionSettings, ConnectorSettings, Guard, SinkProblem};
+use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard, SinkProblem};
 
 use crate::engine::Engine;
 use crate::incoming::{Incoming, Input};
@@ -160,6 +160,18 @@ impl Engine {
             }
         }
     }
+}
+
+/// Settings of an action to test a connector with that no action uses yet.
+pub fn trial_action(connector: &ConnectorSettings) -> ActionSettings {
+    let mut action = ActionSettings { name: "test".to_owned(), ..ActionSettings::default() };
+    match connector.kind {
+        ConnectorKind::PostgreSql => "SELECT 1".clone_into(&mut action.statement),
+        ConnectorKind::Kafka => "test".clone_into(&mut action.topic),
+        ConnectorKind::LineProtocol => "test value=1".clone_into(&mut action.content),
+        ConnectorKind::Http | ConnectorKind::File => {}
+    }
+    action
 }
 
 /// Connects to the system of a connector, and writes nothing. `action` are the settings of an action that uses it.

@@ -82,6 +82,10 @@ impl Target for FileTarget {
         Ok(Record { fields: vec![Some(content.into())], id: 0 })
     }
 
+    fn field_names(&self) -> Vec<String> {
+        vec!["content".to_owned()]
+    }
+
     fn open(&self) -> Box<dyn Sink> {
         Box::new(FileSink { lines: self.lines.clone() })
     }

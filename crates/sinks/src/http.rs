@@ -178,6 +178,11 @@ impl Target for HttpTarget {
         Ok(Record { fields, id: 0 })
     }
 
+    fn field_names(&self) -> Vec<String> {
+        let headers = self.0.headers.of_record.iter().map(|(name, _)| format!("header {name}"));
+        ["content".to_owned(), "path".to_owned()].into_iter().chain(headers).collect()
+    }
+
     fn open(&self) -> Box<dyn Sink> {
         Box::new(HttpSink { plan: self.0.clone(), confirmed: HashSet::new() })
     }

@@ -185,6 +185,11 @@ impl Target for KafkaTarget {
         Ok(Record { fields, id: 0 })
     }
 
+    fn field_names(&self) -> Vec<String> {
+        let headers = self.header_names.iter().map(|name| format!("header {name}"));
+        ["topic", "key", "content"].map(str::to_owned).into_iter().chain(headers).collect()
+    }
+
     fn open(&self) -> Box<dyn Sink> {
         let settings = &self.connection;
         let endpoint =

@@ -102,6 +102,10 @@ impl Target for LineTarget {
         Ok(Record { fields: vec![Some(line.into_boxed_slice())], id: 0 })
     }
 
+    fn field_names(&self) -> Vec<String> {
+        vec!["line".to_owned()]
+    }
+
     fn open(&self) -> Box<dyn Sink> {
         Box::new(LineSink(self.0.clone()))
     }
