@@ -1,0 +1,391 @@
+"""Actions: rules whose outputs are published here or written to other systems."""
+
+import glob
+import http.server
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from checks_away import cluster
+from node import Node, free_port, until
+
+
+class Receiver:
+    """An HTTP server that records the bodies of requests, in their order."""
+
+    def __init__(self):
+        self.port, self.bodies, self.keys = free_port(), [], []
+        # Status of the answer to a body.
+        self.status = lambda body: 200
+        self.server = None
+
+    def start(self):
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                status = receiver.status(body)
+                if status == 200:
+                    receiver.bodies.append(body)
+                    receiver.keys.append(self.headers["Idempotency-Key"])
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            do_OPTIONS = do_HEAD = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def stop(self):
+        if self.server:
+            self.server.shutdown()
+            self.server.server_close()
+            self.server = None
+
+    def connector(self):
+        return {"kind": "http", "url": f"http://127.0.0.1:{self.port}/in", "timeout": "2s"}
+
+
+class Postgres:
+    """A PostgreSQL server with its data in a temporary directory."""
+
+    def __init__(self):
+        binaries = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+        assert binaries, "PostgreSQL is missing; install the packages of .ci/packages"
+        self.binaries = pathlib.Path(binaries[-1]).parent
+        self.directory, self.port, self.process = pathlib.Path(tempfile.mkdtemp(prefix="meridian-pg-")), free_port(), None
+        # PostgreSQL refuses to run as root.
+        self.user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
+        if self.user:
+            os.chown(self.directory, self.user.pw_uid, self.user.pw_gid)
+        (self.directory / "password").write_text("secret")
+        os.chmod(self.directory / "password", 0o644)
+        self.tool("initdb", "-D", str(self.directory / "data"), "-U", "meridian", "--auth=scram-sha-256", "--no-sync",
+                  f"--pwfile={self.directory}/password")
+
+    def command(self, name, *arguments):
+        return {"args": [str(self.binaries / name), *arguments], "cwd": self.directory,
+                **({"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if self.user else {})}
+
+    def tool(self, name, *arguments):
+        done = subprocess.run(**self.command(name, *arguments), capture_output=True, text=True, timeout=60, check=False,
+                              env={**os.environ, "PGPASSWORD": "secret"})
+        assert done.returncode == 0, (name, done.stdout, done.stderr)
+        return done.stdout
+
+    def start(self):
+        log = open(self.directory / "log", "ab")
+        self.process = subprocess.Popen(**self.command("postgres", "-D", str(self.directory / "data"), "-p", str(self.port), "-h", "127.0.0.1",
+                                                       "-k", str(self.directory)), stdout=log, stderr=log)
+        log.close()
+        until(lambda: subprocess.run(**self.command("pg_isready", "-h", "127.0.0.1", "-p", str(self.port)), capture_output=True,
+                                     check=False).returncode == 0, "PostgreSQL answers", 30)
+        return self
+
+    def sql(self, statement):
+        return self.tool("psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "meridian", "-d", "postgres", "-At", "-c", statement).strip()
+
+    def kill(self):
+        """Pulls the plug: the server and all its children end at once."""
+        if self.process:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait(20)
+            self.process = None
+
+    def close(self):
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def connector(self, node):
+        secret = node.directory / "pg-password"
+        secret.write_text("secret\n")
+        secret.chmod(0o600)
+        return {"kind": "postgresql", "address": f"127.0.0.1:{self.port}", "database": "postgres", "username": "meridian",
+                "password_file": str(secret), "timeout": "2s"}
+
+
+# Other systems run on this machine.
+LOCAL = ["--set", "actions.allow_loopback=true"]
+
+
+def api(node, method, path, body=None, code=(200, 201, 204)):
+    """A request to the API. Returns the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{node.url}/api/v1/{path}", data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            status, text = answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read().decode()
+    assert status in (code if isinstance(code, tuple) else (code,)), (method, path, status, text)
+    return json.loads(text) if text else None
+
+
+def status_of(node, name):
+    return api(node, "GET", f"actions/{name}")["status"] or {}
+
+
+def put(node, name, **settings):
+    """Writes an action, and waits until it runs."""
+    api(node, "PUT", f"actions/{name}", settings)
+    until(lambda: status_of(node, name).get("state") == "running", f"{name} runs", 20)
+
+
+def distinct(bodies):
+    """Bodies without those that came before, in their order."""
+    return list(dict.fromkeys(bodies))
+
+
+def action_publishes(_):
+    """a rule selects messages of any QoS, publishes its output here, and does not loop"""
+    node = Node()
+    try:
+        node.start()
+        put(node, "hot", rule='SELECT clientid, topic, qos, payload.temp AS temp FROM "sensors/+/temp" WHERE payload.temp > 80',
+            topic="alarms/${topic}", headers="by: ${clientid}")
+        seen = node.subscriber("seen", "alarms/#")
+        for temp in (79, 81, 90):
+            node.publish("sensors/a/temp", json.dumps({"temp": temp}), "-i", "probe", "-q", str(temp % 3))
+        until(lambda: status_of(node, "hot")["written"] == 2, "both outputs are published")
+        lines = [seen.stdout.readline().split() for _ in range(2)]
+        outputs = [json.loads(bytes.fromhex(payload)) for _, payload in lines]
+        assert lines[0][0] == "alarms/sensors/a/temp"
+        assert outputs == [{"clientid": "probe", "topic": "sensors/a/temp", "qos": 0, "temp": 81},
+                           {"clientid": "probe", "topic": "sensors/a/temp", "qos": 0, "temp": 90}], outputs
+        status = status_of(node, "hot")
+        assert status["received"] == 3 and status["not_selected"] == 1, status
+        # An action that selects its own messages ends after the first one.
+        put(node, "echo", rule='SELECT * FROM "echo/#"', topic="echo/${topic}", content="${payload}")
+        node.publish("echo/x", "1", "-q", "1")
+        until(lambda: status_of(node, "echo")["loops"] == 1, "the loop has ended")
+        assert status_of(node, "echo")["written"] == 1
+        assert "hot" in node.text("actions")
+    finally:
+        node.close()
+
+
+def action_waits_for_http(_):
+    """while an HTTP server is away, messages of QoS 0 and 1 wait on disk, over a kill -9 of the node, and arrive in their order"""
+    node, receiver = Node(), Receiver()
+    try:
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "save", rule='SELECT payload FROM "a/#"', connector="web", content="${payload}", retry_min="50ms", retry_max="200ms")
+        for number in range(60):
+            node.publish("a/n", str(number), "-q", str(number % 2))
+            if number == 30:
+                until(lambda: status_of(node, "save").get("state") == "retrying", "it retries")
+                until(lambda: status_of(node, "save")["queued_messages"] + status_of(node, "save")["in_flight"] >= 31, "all are stored")
+                node.process.kill()
+                node.process.wait()
+                node.start(*LOCAL)
+                until(lambda: status_of(node, "save").get("state") in ("running", "retrying"), "it runs again", 20)
+        tested = api(node, "POST", "connectors/test", {"name": "web"})
+        assert not tested["ok"], tested
+        receiver.start()
+        until(lambda: len(distinct(receiver.bodies)) == 60, "all messages arrive", 20)
+        assert distinct(receiver.bodies) == [str(number) for number in range(60)], receiver.bodies
+        assert len(set(receiver.keys)) == 60, "a record has the same key each time"
+        until(lambda: status_of(node, "save")["in_flight"] == 0 and status_of(node, "save")["queued_messages"] == 0, "nothing waits")
+        assert api(node, "POST", "connectors/test", {"name": "web"})["ok"]
+        assert status_of(node, "save")["state"] == "running"
+    finally:
+        node.close()
+        receiver.stop()
+
+
+def action_gives_up(_):
+    """what a server refuses goes to the topic for dead letters or to another action, and the others arrive"""
+    node, receiver = Node(), Receiver()
+    receiver.status = lambda body: 422 if "bad" in body else 200
+    try:
+        receiver.start()
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "save", rule='SELECT payload FROM "b/#"', connector="web", content="${payload}", body="lines", batch_wait="200ms",
+            dead_letter="dead/${action}/${reason}")
+        dead = node.subscriber("dead", "dead/#")
+        for text in ("1", "bad 2", "3", "bad 4", "5"):
+            node.publish("b/x", text, "-q", "1")
+        until(lambda: status_of(node, "save")["dead_letters"] == 2, "two were refused", 20)
+        lines = [dead.stdout.readline().split() for _ in range(2)]
+        assert [(topic, bytes.fromhex(payload).decode()) for topic, payload in lines] == [("dead/save/refused", "bad 2"), ("dead/save/refused", "bad 4")]
+        sent = "\n".join(receiver.bodies).split("\n")
+        assert sent == ["1", "3", "5"], receiver.bodies
+        # The fallback applies its own rule to the message.
+        put(node, "spare", rule='SELECT topic, clientid, payload FROM "c/#"', topic="spare/${topic}", content="${clientid} ${payload}")
+        put(node, "first", rule='SELECT payload FROM "c/#"', connector="web", content="${payload}", fallback="spare")
+        spare = node.subscriber("spare", "spare/#")
+        node.publish("c/x", "bad 6", "-q", "1", "-i", "origin")
+        until(lambda: status_of(node, "first")["fallbacks"] == 1, "the fallback has it")
+        # Once for the rule of the fallback, and once for the message that it got.
+        lines = {spare.stdout.readline().strip() for _ in range(2)}
+        assert lines == {"spare/c/x " + b"origin bad 6".hex()}, lines
+        listed = {action["name"] for action in api(node, "GET", "actions")["items"]}
+        assert listed == {"save", "spare", "first"}, listed
+        refused = api(node, "DELETE", "actions/spare", code=409)
+        assert "first" in refused["detail"], refused
+    finally:
+        node.close()
+        receiver.stop()
+
+
+def action_is_tested(_):
+    """a test shows outputs and records for a sample and for the next message, and errors with their place"""
+    node = Node()
+    try:
+        node.start()
+        test = {"settings": {"rule": 'SELECT payload.v AS v, clientid FROM "t/#" WHERE payload.v > 1', "topic": "out/${clientid}", "content": "v=${v}"}}
+        sample = {"topic": "t/a", "payload": {"v": 2}, "clientid": "c"}
+        shown = api(node, "POST", "actions/test", {**test, "message": sample})
+        assert shown["matched"] and shown["outputs"] == [{"v": 2, "clientid": "c"}], shown
+        fields = {field["name"]: field["value"] for field in shown["records"][0]["fields"]}
+        assert fields["topic"] == "out/c" and fields["content"] == "v=2", fields
+        assert not api(node, "POST", "actions/test", {**test, "message": {"payload": {"v": 0}}})["matched"]
+        wrong = api(node, "POST", "actions/test", {"settings": {"rule": "SELECT FROM"}, "message": sample})
+        assert wrong["error"]["where"] == "rule", wrong
+        wrong = api(node, "POST", "actions/test", {**test, "message": {"payload": "{"}})
+        assert wrong["error"]["where"] == "evaluation", wrong
+        answers = []
+        live = threading.Thread(target=lambda: answers.append(api(node, "POST", "actions/test", {**test, "live": True})))
+        live.start()
+        while live.is_alive():
+            node.publish("t/live", '{"v": 3}', "-i", "living")
+            live.join(0.2)
+        assert answers[0]["outputs"] == [{"v": 3, "clientid": "living"}] and answers[0]["message"]["topic"] == "t/live", answers
+        # Nothing was written or published, and nothing is left of the tests.
+        assert api(node, "GET", "actions")["items"] == [] and node.json("clients")["items"] == []
+        refused = api(node, "PUT", "actions/x", {"rule": 'SELECT * FROM "a"'}, code=400)
+        assert "topic" in json.dumps(refused), refused
+        refused = api(node, "PUT", "connectors/x", {"kind": "http", "url": "http://127.0.0.1:1/"}, code=(201,))
+        tested = api(node, "POST", "connectors/test", {"name": "x"})
+        assert not tested["ok"] and "actions.allow_loopback" in tested["message"], tested
+    finally:
+        node.close()
+
+
+def action_is_removed(_):
+    """an action that is removed keeps its messages for a later one, or loses them on request"""
+    node, receiver = Node(), Receiver()
+    try:
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/web", receiver.connector())
+        settings = {"rule": 'SELECT payload FROM "a"', "connector": "web", "content": "${payload}", "retry_max": "200ms", "retry_min": "100ms"}
+        put(node, "keep", **settings)
+        put(node, "lose", **settings)
+        for number in range(3):
+            node.publish("a", str(number), "-q", "1")
+        until(lambda: all(status_of(node, name)["in_flight"] == 3 for name in ("keep", "lose")), "both have the messages")
+        api(node, "DELETE", "actions/keep")
+        api(node, "DELETE", "actions/lose?messages=delete")
+        receiver.start()
+        put(node, "lose", **settings)
+        put(node, "keep", **settings)
+        until(lambda: status_of(node, "keep")["written"] == 3, "the kept messages arrive")
+        assert sorted(receiver.bodies) == ["0", "1", "2"], receiver.bodies
+        assert status_of(node, "lose")["written"] == 0
+    finally:
+        node.close()
+        receiver.stop()
+
+
+def action_writes_events(_):
+    """events about clients are written to a file, and cost nothing to others"""
+    node = Node()
+    try:
+        node.start()
+        directory = node.directory / "events"
+        api(node, "PUT", "connectors/disk", {"kind": "file", "directory": str(directory)})
+        put(node, "audit", rule='SELECT event, clientid, reason FROM "$events/client/connected", "$events/client/disconnected"', connector="disk")
+        time.sleep(1)
+        node.publish("x", "y", "-i", "visitor")
+        lines = lambda: [json.loads(line) for path in directory.glob("audit*.ndjson") for line in path.read_text().splitlines()]
+        until(lambda: len(lines()) >= 2, "both events are written")
+        seen = [(line["event"], line["clientid"]) for line in lines()]
+        assert seen == [("client.connected", "visitor"), ("client.disconnected", "visitor")], lines()
+        # A client from outside sees no events unless a rule allows it.
+        refused = subprocess.run(["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-t", "$events/#", "-W", "2"], capture_output=True, text=True,
+                                 timeout=10, check=False)
+        assert refused.stdout == "", refused
+    finally:
+        node.close()
+
+
+def action_fills_postgres(_):
+    """temperatures over 80 are rows in PostgreSQL, also those of the time in which its plug was pulled"""
+    node, database = Node(), Postgres()
+    try:
+        database.start()
+        database.sql("CREATE TABLE hot (id uuid PRIMARY KEY, at timestamptz, client text, temp double precision)")
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/db", database.connector(node))
+        assert "PostgreSQL" in api(node, "POST", "connectors/test", {"name": "db"})["message"]
+        put(node, "hot", rule='SELECT payload.temp AS temp, clientid, timestamp FROM "s/#" WHERE payload.temp > 80', connector="db",
+            statement="INSERT INTO hot (id, at, client, temp) VALUES (${meridian_id}, to_timestamp(${timestamp}::double precision / 1000), "
+                      "${clientid}, ${temp}) ON CONFLICT DO NOTHING", retry_max="500ms")
+        for number in range(90):
+            node.publish("s/a", json.dumps({"temp": 60 + number}), "-i", f"c{number % 3}", "-q", str(number % 3))
+            if number == 30:
+                database.kill()
+            if number == 60:
+                node.process.kill()
+                node.process.wait()
+                node.start(*LOCAL)
+                until(lambda: status_of(node, "hot").get("state") in ("running", "retrying"), "it runs again", 20)
+        database.start()
+        expected = 90 - 21
+        until(lambda: int(database.sql("SELECT count(*) FROM hot")) >= expected, "every row is there", 30)
+        assert database.sql("SELECT count(*), count(DISTINCT temp), min(temp), max(temp) FROM hot") == f"{expected}|{expected}|81|149"
+        assert database.sql("SELECT count(*) FROM hot WHERE client IN ('c0', 'c1', 'c2') AND at > now() - interval '10 minutes'") == str(expected)
+    finally:
+        node.close()
+        database.close()
+
+
+def action_moves(_):
+    """in a cluster an action runs on one node, moves when that node is killed for good, and loses nothing"""
+    receiver = Receiver().start()
+    try:
+        with cluster("actions.allow_loopback=true") as nodes:
+            nodes = list(nodes.values())
+            api(nodes[0], "PUT", "connectors/web", receiver.connector())
+            put(nodes[0], "save", rule='SELECT payload FROM "a/#"', connector="web", content="${payload}", retry_max="200ms")
+            assert all(status_of(node, "save")["state"] == "running" for node in nodes)
+            where = status_of(nodes[0], "save")["node"]
+            names = [node.json("node")["name"] for node in nodes]
+            killed = nodes[names.index(where)]
+            others = [node for node in nodes if node is not killed]
+            for number in range(40):
+                if number == 20:
+                    killed.process.kill()
+                    killed.process.wait()
+                node = others[number % 2]
+                until(lambda node=node, number=number: subprocess.run(
+                    ["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-t", f"a/{number}", "-m", str(number), "-q", "1"], capture_output=True,
+                    timeout=20, check=False).returncode == 0, "the publisher is acknowledged", 30)
+            until(lambda: len(distinct(receiver.bodies)) == 40, "all messages arrive", 40)
+            until(lambda: status_of(others[0], "save").get("node") in names and status_of(others[0], "save")["node"] != where, "it has moved", 20)
+    finally:
+        receiver.stop()
+
+
+CHECKS = [action_publishes, action_waits_for_http, action_gives_up, action_is_tested, action_is_removed, action_writes_events,
+          action_fills_postgres, action_moves]
