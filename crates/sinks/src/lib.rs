@@ -11,6 +11,8 @@
 mod action;
 mod connector;
 mod guard;
+#[cfg(feature = "postgresql")]
+mod postgresql;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -32,11 +34,13 @@ pub fn target(
 ) -> Result<Arc<dyn Target>, SinkProblem> {
     let _ = (action, guard);
     match connector.kind {
-        ConnectorKind::Http
-        | ConnectorKind::PostgreSql
-        | ConnectorKind::Kafka
-        | ConnectorKind::LineProtocol
-        | ConnectorKind::File => Err(SinkProblem::new("kind", "it is not built in")),
+        #[cfg(feature = "postgresql")]
+        ConnectorKind::PostgreSql => postgresql::target(connector, action, guard),
+        #[cfg(not(feature = "postgresql"))]
+        ConnectorKind::PostgreSql => Err(SinkProblem::new("kind", "it is not built in")),
+        ConnectorKind::Http | ConnectorKind::Kafka | ConnectorKind::LineProtocol | ConnectorKind::File => {
+            Err(SinkProblem::new("kind", "it is not built in"))
+        }
     }
 }
 
