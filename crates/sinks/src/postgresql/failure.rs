@@ -139,3 +139,36 @@ const CONNECTED: [&str; 4] = ["0A", "40", "42", "55"];
 
 /// Maximum number of characters of a text of the server that are shown.
 const SHOWN_MAX: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_errors_decide_about_records_and_the_connection() {
+        let classes = |codes: &[&str], expected: (bool, bool)| {
+            for code in codes {
+                let class = class(&SqlState::from_code(code)).to_owned();
+                let is_refused = REFUSED.contains(&class.as_str());
+                let is_connected = is_refused || CONNECTED.contains(&class.as_str());
+                assert_eq!((is_refused, is_connected), expected, "{code}");
+            }
+        };
+        // Data, constraint, repeated key, RAISE EXCEPTION, WITH CHECK OPTION, size of an entry of an index.
+        classes(&["22P02", "23505", "21000", "P0001", "44000", "54000"], (true, true));
+        // Table, privilege, deadlock, serialization, lock.
+        classes(&["42P01", "42501", "40P01", "40001", "55P03"], (false, true));
+        // Connection, login, database, resources, shutdown, standby, input and output, internal, unknown.
+        classes(
+            &["08006", "28P01", "3D000", "53300", "57P01", "57014", "25006", "58030", "XX000", "", "?"],
+            (false, false),
+        );
+    }
+
+    #[test]
+    fn texts_of_the_server_are_shortened_and_have_no_control_characters() {
+        let mut text = String::new();
+        push(&mut text, &format!("a\n\x1b{}", "é".repeat(SHOWN_MAX)));
+        assert_eq!(text, format!("a  {}...", "é".repeat(SHOWN_MAX - 3)));
+    }
+}
