@@ -33,6 +33,9 @@ struct Session {
     batch: Batch,
 }
 
+/// A request of a transaction. Its answer is a number of rows.
+type Request<'a> = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + 'a>>;
+
 /// Form of the statement that writes a batch.
 #[derive(Clone)]
 enum Batch {
@@ -86,13 +89,12 @@ impl Sink for PostgreSqlSink {
         self.run(async |plan, slot, deadline| {
             let session = Session::ready(plan, slot, deadline).await?;
             session.allow(plan, records);
-            let was_prepared = session.single.is_some();
-            match session.write(plan, records).await {
-                Err(failure) if was_prepared && failure.is_perhaps_stale() && !failure.is_disconnected => {
-                    session.forget();
-                    session.write(plan, records).await
+            let prepared = session.single.clone();
+            match (session.write(plan, records).await, prepared) {
+                (Err(failure), Some(prepared)) if failure.is_perhaps_stale() => {
+                    session.write_again(plan, records, failure, prepared.params()).await
                 }
-                result => result,
+                (result, _) => result,
             }
         })
     }
@@ -172,6 +174,26 @@ impl Session {
         self.transaction(plan, records).await
     }
 
+    /// Prepares the statement again, because the table may have changed. Writes the records again, unless they were
+    /// refused and the server still expects the same types.
+    async fn write_again(
+        &mut self,
+        plan: &Plan,
+        records: &[Record],
+        failure: Failure,
+        types: &[Type],
+    ) -> Result<(), Failure> {
+        if failure.is_disconnected {
+            return Err(failure);
+        }
+        self.forget();
+        let is_changed = self.single(plan).await?.params() != types;
+        match failure.error {
+            WriteError::Refused(_) if !is_changed => Err(failure),
+            _ => self.write(plan, records).await,
+        }
+    }
+
     /// Executes the statement for each record. All requests are sent before the first answer is awaited.
     async fn transaction(&mut self, plan: &Plan, records: &[Record]) -> Result<(), Failure> {
         let statement = self.single(plan).await?;
@@ -183,8 +205,7 @@ impl Session {
             let values: Vec<_> = values.collect();
             client.execute_raw(&statement, values)
         };
-        let mut requests: VecDeque<Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + '_>>> =
-            VecDeque::new();
+        let mut requests: VecDeque<Request<'_>> = VecDeque::with_capacity(1 + records.len());
         requests.push_back(Box::pin(begin));
         requests.extend(records.iter().map(|record| Box::pin(execute(record)) as _));
         let result = driver.run(in_order(requests)).await;
@@ -264,13 +285,11 @@ fn describe(version: &str, types: &[Type], batch: &Batch) -> String {
 }
 
 /// Awaits requests that are sent in this order.
-async fn in_order<F: Future<Output = Result<u64, Error>> + Unpin>(
-    requests: VecDeque<F>,
-) -> Result<(), Error> {
+async fn in_order(requests: VecDeque<Request<'_>>) -> Result<(), Error> {
     let mut waiting = VecDeque::with_capacity(requests.len());
     for mut request in requests {
         // A request is sent when it is polled for the first time.
-        match poll_fn(|cx| Poll::Ready(Pin::new(&mut request).poll(cx))).await {
+        match poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await {
             Poll::Ready(result) => _ = result?,
             Poll::Pending => waiting.push_back(request),
         }

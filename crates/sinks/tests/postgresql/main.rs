@@ -313,7 +313,7 @@ fn a_server_that_stops_or_crashes_delays_records() {
     server.crash_and_restart();
     write(&mut scene);
     let count: u32 = server.sql("SELECT count(*) FROM kept").parse().expect("a number");
-    assert!(count >= 6 && count % 2 == 0, "{count}");
+    assert!(count >= 6 && count.is_multiple_of(2), "{count}");
 }
 
 #[test]
