@@ -21,6 +21,8 @@ mod http_client;
 mod kafka;
 #[cfg(feature = "line_protocol")]
 mod line_protocol;
+#[cfg(feature = "postgresql")]
+mod postgresql;
 mod record;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
@@ -49,6 +51,9 @@ pub fn target(
         ConnectorKind::Http => http::target(connector, action, guard),
         #[cfg(feature = "line_protocol")]
         ConnectorKind::LineProtocol => line_protocol::target(connector, action, guard),
+        #[cfg(feature = "postgresql")]
+        ConnectorKind::PostgreSql => postgresql::target(connector, action, guard),
+        #[allow(unreachable_patterns, reason = "some kinds may not be built in")]
         _ => Err(SinkProblem::new("kind", "it is not built in")),
     }
 }

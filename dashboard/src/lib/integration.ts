@@ -156,7 +156,6 @@ export const ADVANCED: Group[] = [
   {
     title: 'Queue',
     fields: [
-      choice('qos', 'Maximum QoS', 'QoS with which the action subscribes.', [['2', '2'], ['1', '1'], ['0', '0']]),
       check('store_qos0', 'Store messages of QoS 0', 'Otherwise they are lost when they come faster than the other system takes them.', true),
       amount('queue_messages_max', 'Maximum number of messages', 'Messages that wait.', '1000000', 1),
       text('queue_bytes_max', 'Maximum size', 'Bytes of messages that wait.', { fallback: '1GiB' }),
@@ -209,7 +208,7 @@ export function settingsOf(fields: readonly Field[], values: Values): Settings {
     // An empty line means the default; an empty text is a value.
     const empty = value === '' && (field.type !== 'area' || field.required);
     if (empty || String(value) === String(field.fallback)) continue;
-    out[field.name] = field.type === 'number' || field.name === 'qos' ? Number(value) : value;
+    out[field.name] = field.type === 'number' ? Number(value) : value;
   }
   return out;
 }
