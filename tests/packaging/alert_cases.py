@@ -27,6 +27,9 @@ def healthy():
     gauge("process_resident_memory_bytes", 300 * MIB)
     gauge("meridian_clients", 1_000)
     gauge("meridian_config_settings_refused", 0)
+    gauge("meridian_bridge_failing", 0, ',bridge="plant"')
+    gauge("meridian_action_failing", 0, ',action="rows"')
+    counter("meridian_action_dropped_total", 0, ',action="rows"')
     gauge("meridian_queued_bytes", MIB, ',for="connected"')
     gauge("meridian_queued_bytes", 20 * MIB, ',for="offline"')
     gauge("meridian_queue_oldest_age_seconds", 3_600)
@@ -153,6 +156,8 @@ FIRING = {
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
     "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
+    "MeridianActionFailing": (changed("meridian_action_failing", "1x600", ',action="rows"'), 20),
+    "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),
     "MeridianCertificateEnded": (changed(CERTIFICATE, "60x600", CERTIFICATE_LABELS), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),

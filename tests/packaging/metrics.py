@@ -279,14 +279,27 @@ METRICS = {
     "meridian_bridge_in_flight_messages": (GAUGE, {"bridge": ANY, "direction": {"in", "out"}}),
     "meridian_bridge_messages_total": (COUNTER, {"bridge": ANY, "direction": {"in", "out"}}),
     "meridian_bridge_bytes_total": (COUNTER, {"bridge": ANY, "direction": {"in", "out"}}),
+    "meridian_action_failing": (GAUGE, {"action": ANY}),
+    "meridian_action_queued_messages": (GAUGE, {"action": ANY}),
+    "meridian_action_in_flight_messages": (GAUGE, {"action": ANY}),
+    "meridian_action_received_total": (COUNTER, {"action": ANY}),
+    "meridian_action_not_selected_total": (COUNTER, {"action": ANY}),
+    "meridian_action_records_total": (COUNTER, {"action": ANY}),
+    "meridian_action_written_total": (COUNTER, {"action": ANY}),
+    "meridian_action_bytes_total": (COUNTER, {"action": ANY}),
+    "meridian_action_batches_total": (COUNTER, {"action": ANY}),
+    "meridian_action_retries_total": (COUNTER, {"action": ANY}),
+    "meridian_action_dropped_total": (COUNTER, {"action": ANY}),
+    "meridian_action_failures_total": (COUNTER, {"action": ANY, "reason": {"evaluation", "template", "refused", "expired", "loop"}}),
+    "meridian_action_diverted_total": (COUNTER, {"action": ANY, "to": {"dead_letter", "fallback"}}),
     "process_cpu_seconds_total": (COUNTER, {}),
     "process_resident_memory_bytes": (GAUGE, {}),
     "process_open_fds": (GAUGE, {}),
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-# A node without TLS and bridges has the help text of these, but no series.
-OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith("meridian_bridge_")}
+# A node without TLS, bridges and actions has the help text of these, but no series.
+OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith(("meridian_bridge_", "meridian_action_"))}
 # Only of nodes that belong to a cluster.
 OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))}
 # Added by Prometheus.

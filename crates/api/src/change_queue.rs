@@ -22,11 +22,11 @@ pub struct ChangeQueue {
 }
 
 impl ChangeQueue {
-    /// Queue for users, rules, bans, keys and the cluster's settings.
+    /// Queue for users, rules, bans, keys, actions and the cluster's settings.
     pub fn of_records() -> Self {
         Self::new(
-            "too many changes of users, rules, bans, keys or the cluster's settings are waiting: nothing has \
-             changed. `meridian ctl cluster` shows whether a majority of the cores is up; try again in a \
+            "too many changes of users, rules, bans, keys, actions or the cluster's settings are waiting: nothing \
+             has changed. `meridian ctl cluster` shows whether a majority of the cores is up; try again in a \
              moment",
         )
     }

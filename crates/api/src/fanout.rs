@@ -35,6 +35,8 @@ pub enum Fanout {
     Alarms,
     /// The sum over all nodes.
     History,
+    /// The node that is asked, with the statuses of actions that run on others.
+    Statuses,
 }
 
 impl Fanout {
@@ -51,6 +53,7 @@ impl Fanout {
             "match_routes" => Self::Receivers,
             "list_alarms" => Self::Alarms,
             "stats_history" => Self::History,
+            "actions" | "action" => Self::Statuses,
             "node"
             | "stats"
             | "cluster"

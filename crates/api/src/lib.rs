@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here runs on a reactor, and nothing here holds a resource that a reactor waits for.
 //! **Invariant:** every route is in the OpenAPI document, and the role that it needs is read from there.
 
+mod actions;
 mod alarms;
 mod ask;
 mod assets;
@@ -45,6 +46,10 @@ mod timestamp;
 mod tls;
 mod turns;
 
+pub use actions::{
+    Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
+    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
+};
 pub use bridges::{BridgeView, Bridges};
 pub use cluster::{
     AnswerCallback, Cluster, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView,

@@ -85,6 +85,15 @@ impl Caller {
         self.name.as_deref().unwrap_or_default()
     }
 
+    /// Returns the author and the time of a change that is made now.
+    pub fn authorship(&self) -> auth::Authorship {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        auth::Authorship {
+            author: self.by().to_owned(),
+            now_ms: now.map_or(0, |since| since.as_millis() as u64),
+        }
+    }
+
     /// # Errors
     /// 403 when the caller's role is a smaller one.
     pub fn needs(&self, role: Role) -> Result<(), Problem> {

@@ -12,7 +12,9 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts as RequestParts;
 use broker::admin::Admin;
 use tls::Expiry;
+use tokio::sync::Semaphore;
 
+use crate::actions::Actions;
 use crate::audit::Audit;
 use crate::bridges::Bridges;
 use crate::change_queue::ChangeQueue;
@@ -24,6 +26,7 @@ use crate::keys::Keys;
 use crate::log_ring::LogRing;
 use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
+use crate::routes::TESTS_MAX;
 use crate::settings::HttpSettings;
 use crate::sse::Streams;
 use crate::storage::{Storage, StorageCondition};
@@ -44,6 +47,7 @@ pub struct Parts {
     /// `None`: the node belongs to no cluster.
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
+    pub actions: Arc<dyn Actions>,
 }
 
 /// Facts that do not change while the node runs.
@@ -86,6 +90,7 @@ pub struct Shared {
     /// `None`: the node belongs to no cluster.
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
+    pub actions: Arc<dyn Actions>,
     pub settings: HttpSettings,
     /// Address of the HTTP server.
     pub address: SocketAddr,
@@ -98,6 +103,8 @@ pub struct Shared {
     pub(crate) node_queue: ChangeQueue,
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
+    /// Permits for tests of actions and connectors.
+    pub(crate) action_tests: Arc<Semaphore>,
     pub(crate) turns: TurnWindow,
     pub(crate) history: History,
     phase: AtomicU8,
@@ -129,8 +136,20 @@ impl State {
         operations: Operations,
         audit: Audit,
     ) -> Self {
-        let Parts { admin, guard, configuration, keys, users, rules, log, node, storage, cluster, bridges } =
-            parts;
+        let Parts {
+            admin,
+            guard,
+            configuration,
+            keys,
+            users,
+            rules,
+            log,
+            node,
+            storage,
+            cluster,
+            bridges,
+            actions,
+        } = parts;
         Self(Arc::new(Shared {
             admin,
             guard,
@@ -143,6 +162,7 @@ impl State {
             storage,
             cluster,
             bridges,
+            actions,
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,
@@ -151,6 +171,7 @@ impl State {
             node_queue: ChangeQueue::of_node(),
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
+            action_tests: Arc::new(Semaphore::new(TESTS_MAX)),
             turns: TurnWindow::default(),
             history: History::default(),
             phase: AtomicU8::new(Phase::Starting as u8),

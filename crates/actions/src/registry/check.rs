@@ -105,6 +105,9 @@ pub fn name(name: &str) -> Result<(), Problem> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
     let is_inner = |byte: &u8| is_word(byte) || b"_.-".contains(byte);
     let bytes = name.as_bytes();
+    if name == RESERVED {
+        return Err(Problem::new("name", "the API uses the name \"test\" itself; choose another one"));
+    }
     if bytes.first().is_some_and(is_word) && bytes.iter().all(is_inner) && bytes.len() <= NAME_MAX {
         return Ok(());
     }
@@ -280,6 +283,8 @@ pub fn references(action: &ActionSettings, definitions: &Definitions) -> Result<
     Ok(())
 }
 
+/// Name that is a path of the API.
+const RESERVED: &str = "test";
 /// Maximum number of characters of a name.
 const NAME_MAX: usize = 64;
 /// Maximum number of actions that are fallbacks of each other.

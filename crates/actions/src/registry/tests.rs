@@ -75,6 +75,7 @@ fn wrong_settings_are_refused_with_the_key_and_the_fix() {
     for (name, more, expected) in [
         ("", json!({}), "name: \"\" is not a name; write 1 to 64 letters"),
         ("a/b", json!({}), "name: \"a/b\" is not a name"),
+        ("test", json!({}), "name: the API uses the name \"test\" itself; choose another one"),
         ("-a", json!({}), "name: \"-a\" is not a name"),
         ("x", json!({"name": "y"}), "name: it is \"y\" here and \"x\" in the path"),
         ("x", json!({"rul": "SELECT 1"}), "rul: there is no such setting; did you mean `rule`?"),

@@ -88,6 +88,7 @@ impl GatherRequest {
             Fanout::Receivers => merge::receivers(&self).await,
             Fanout::Alarms => merge::alarms(&self).await,
             Fanout::History => merge::history(&self).await,
+            Fanout::Statuses => merge::statuses(&self).await,
         }
     }
 

@@ -1,5 +1,6 @@
 //! `/metrics`: all figures in Prometheus' format.
 
+mod actions;
 mod bridges;
 mod cluster;
 
@@ -61,6 +62,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
         cluster::cluster(&mut text, &view, &led);
     }
     bridges::bridges(&mut text, &state.bridges.views());
+    actions::actions(&mut text, &state.actions.views());
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);

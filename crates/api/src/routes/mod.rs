@@ -31,6 +31,8 @@ macro_rules! merged {
             .merge(storage::$routes())
             .merge(cluster::$routes())
             .merge(bridges::$routes())
+            .merge(actions::$routes())
+            .merge(connectors::$routes())
             .merge(metrics::$routes())
             .merge(top::$routes())
             .merge(clients::$routes())
@@ -54,6 +56,7 @@ macro_rules! merged {
     };
 }
 
+mod actions;
 mod alarms;
 mod audit;
 mod bans;
@@ -61,6 +64,7 @@ mod bridges;
 pub(crate) mod clients;
 mod cluster;
 mod config;
+mod connectors;
 mod decisions;
 mod document;
 mod health;
@@ -86,6 +90,8 @@ mod users;
 mod whoami;
 
 use crate::state::State;
+
+pub(crate) use actions::TESTS_MAX;
 
 /// Returns all routes.
 pub(crate) fn router() -> axum::Router<State> {

@@ -1,6 +1,6 @@
 //! `/rules`: the built-in database of access rules.
 
-use auth::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, StoredRule};
+use auth::{NewRule, RuleId, RuleTable, RuleTableError, StoredRule};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -131,11 +131,6 @@ impl From<RuleBody> for NewRule {
     }
 }
 
-fn authorship(caller: &Caller) -> Authorship {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Authorship { author: caller.by().to_owned(), now_ms: now.map_or(0, |since| since.as_millis() as u64) }
-}
-
 /// Lists rules in their order.
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/rules", tag = "rules", operation_id = "rules",
@@ -179,7 +174,7 @@ async fn add(
     let AddRule { rule, enabled, description, position } = body;
     caller.note(|| rule.clone());
     check_position(position)?;
-    let (new, by) = (NewRule { text: rule, enabled, description }, authorship(&caller));
+    let (new, by) = (NewRule { text: rule, enabled, description }, caller.authorship());
     let item = changed(&state, &caller, move |rules| rules.add(&new, position, &by)).await?;
     Ok((StatusCode::CREATED, Json(item)))
 }
@@ -197,7 +192,7 @@ async fn replace(
     Body(body): Body<RuleBody>,
 ) -> Result<Json<RuleItem>, Problem> {
     caller.note(|| body.rule.clone());
-    let (id, by) = (number(&id)?, authorship(&caller));
+    let (id, by) = (number(&id)?, caller.authorship());
     let new = NewRule::from(body);
     Ok(Json(changed(&state, &caller, move |rules| rules.replace(id, &new, &by)).await?))
 }
@@ -216,7 +211,7 @@ async fn move_rule(
 ) -> Result<Json<RuleItem>, Problem> {
     caller.note(|| format!("to {}", body.position));
     check_position(Some(body.position))?;
-    let (id, by) = (number(&id)?, authorship(&caller));
+    let (id, by) = (number(&id)?, caller.authorship());
     Ok(Json(changed(&state, &caller, move |rules| rules.move_to(id, body.position, &by)).await?))
 }
 
@@ -245,7 +240,7 @@ async fn replace_all(
     Body(body): Body<AllRules>,
 ) -> Result<Json<RuleCount>, Problem> {
     caller.note(|| format!("{} rules", body.rules.len()));
-    let by = authorship(&caller);
+    let by = caller.authorship();
     let new: Vec<NewRule> = body.rules.into_iter().map(NewRule::from).collect();
     let rules = new.len();
     propose(&state, &caller, move |state| state.rules.replace_all(&new, &by)).await??;

@@ -206,6 +206,8 @@ fn answers_match_the_document() {
         "/api/v1/node",
         "/api/v1/nodes",
         "/api/v1/bridges",
+        "/api/v1/actions",
+        "/api/v1/connectors",
         "/api/v1/alarms",
         "/api/v1/stats",
         "/api/v1/stats/history",
@@ -269,6 +271,18 @@ fn answers_match_the_document() {
     ask("PUT", "/api/v1/rules/{id}/position", "/api/v1/rules/1/position", Some(position));
     ask("DELETE", "/api/v1/rules/{id}", "/api/v1/rules/1", None);
     ask("PUT", "/api/v1/rules", "/api/v1/rules", Some(json!({ "rules": [rule] })));
+    let (connectors, actions) = ("/api/v1/connectors/{name}", "/api/v1/actions/{name}");
+    ask("PUT", connectors, "/api/v1/connectors/db", Some(json!({ "kind": "file" })));
+    ask("GET", connectors, "/api/v1/connectors/db", None);
+    let connector = json!({ "name": "db", "settings": { "timeout": "1s" } });
+    ask("POST", "/api/v1/connectors/test", "/api/v1/connectors/test", Some(connector));
+    let action = json!({ "rule": "SELECT * FROM \"a\"", "topic": "b" });
+    ask("PUT", actions, "/api/v1/actions/new", Some(action.clone()));
+    ask("GET", actions, "/api/v1/actions/alarms", None);
+    let test = json!({ "settings": action, "message": { "topic": "a" } });
+    ask("POST", "/api/v1/actions/test", "/api/v1/actions/test", Some(test));
+    ask("DELETE", actions, "/api/v1/actions/new?messages=delete", None);
+    ask("DELETE", connectors, "/api/v1/connectors/db", None);
     ask("PUT", "/api/v1/log/level", "/api/v1/log/level", Some(json!({ "level": "debug", "for_s": 60 })));
     let changes = json!({ "changes": { "no.such": "1" } });
     ask("POST", "/api/v1/config/validate", "/api/v1/config/validate", Some(changes));

@@ -492,3 +492,27 @@ fn the_history_of_a_cluster_is_a_sum_that_names_present_and_missing_nodes() {
         world.a().get(&format!("/api/v1/stats/history?{bad}")).problem(400, "bad-request");
     }
 }
+
+/// The statuses of actions come from the nodes that run them, and all nodes list the same actions.
+#[test]
+fn an_action_has_the_status_of_the_node_that_runs_it() {
+    let world = World::start();
+    world.together.up.store(true, Ordering::Relaxed);
+    for node in &world.nodes {
+        let page = node.get("/api/v1/actions").is(200);
+        let shown: Vec<_> = page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| (&item["name"], &item["status"]["node"]))
+            .collect();
+        assert_eq!(shown, [(&json!("alarms"), &json!("b"))]);
+        assert_eq!(page["missing"], Value::Null);
+        assert_eq!(node.get("/api/v1/actions/alarms").is(200)["status"]["written"], 5);
+    }
+    assert_eq!(world.a().get("/api/v1/actions/alarms?node=c").is(200)["status"], Value::Null);
+    world.a().get("/api/v1/actions/none").problem(404, "not-found");
+    world.cut_off("b");
+    let page = world.a().get("/api/v1/actions").is(200);
+    assert_eq!((&page["items"][0]["status"], &page["missing"]), (&Value::Null, &json!(["b"])));
+}

@@ -1,6 +1,7 @@
 //! Tests of the server on a free port of loopback, with a client that is part of the tests.
 
 mod access;
+mod actions;
 mod alarms;
 mod assets;
 mod audit;

@@ -19,6 +19,8 @@ use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
 use tracing_subscriber::layer::SubscriberExt as _;
 
+use crate::actions::FakeActions;
+
 /// Upper bound for every wait; only a hanging test needs so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,6 +32,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub mqtt: SocketAddr,
     pub directory: PathBuf,
+    pub actions: Arc<FakeActions>,
 }
 
 /// A node of this name with one bridge.
@@ -177,6 +180,7 @@ impl Server {
             expiries: Box::new(expiries),
         };
         let log = LogRing::default();
+        let actions = Arc::new(FakeActions::on(name));
         let config_store = Arc::new(configstore::LocalStore::open(&directory).unwrap());
         let parts = Parts {
             admin: node.admin(),
@@ -190,11 +194,12 @@ impl Server {
             storage: Some(Arc::new(Disk(directory.clone()))),
             cluster,
             bridges: Arc::new(OneBridge(name.to_owned())),
+            actions: actions.clone(),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
         let address = http.address();
-        Self { http: Some(http), node: Some(node), log, address, mqtt, directory }
+        Self { http: Some(http), node: Some(node), log, address, mqtt, directory, actions }
     }
 
     /// Returns the token of the key for this role, of a server that was started with keys.

@@ -126,6 +126,7 @@ impl Fixture {
             storage: None,
             cluster: None,
             bridges: Arc::new(()),
+            actions: Arc::new(()),
         });
         let server = server.unwrap();
         server.readiness().ready();

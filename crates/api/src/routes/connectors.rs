@@ -1,0 +1,122 @@
+//! `/connectors`: systems outside the broker that actions write to.
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use super::actions::{ListQuery, noted, page, run_test};
+use crate::actions::{ActionsRefused, Connector, ConnectorTest, ConnectorTested};
+use crate::ask::{propose, run_blocking};
+use crate::extract::{Body, Path, Query};
+use crate::paging::Page;
+use crate::problem::Problem;
+use crate::role::{Caller, Role};
+use crate::state::State;
+
+api_routes! {
+    "/api/v1/connectors": get list;
+    "/api/v1/connectors/{name}": get get, put put, delete remove;
+    "/api/v1/connectors/test": post test;
+}
+
+/// Lists connectors by name.
+#[cfg_attr(feature = "document", utoipa::path(
+    get, path = "/api/v1/connectors", tag = "actions", operation_id = "connectors",
+    security(("token" = ["viewer"])), params(ListQuery),
+    responses((status = 200, body = Page<Connector>)),
+))]
+async fn list(
+    state: State,
+    caller: Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Connector>>, Problem> {
+    let listed = move |after: Option<&str>, limit| {
+        let connectors = state.actions.connectors(after, limit).into_iter();
+        connectors.map(|connector| shown(connector, &caller)).collect()
+    };
+    page(query, listed, |connector| &connector.name).await
+}
+
+/// Returns one connector.
+#[cfg_attr(feature = "document", utoipa::path(
+    get, path = "/api/v1/connectors/{name}", tag = "actions", operation_id = "connector",
+    security(("token" = ["viewer"])), params(("name" = String, Path)),
+    responses((status = 200, body = Connector)),
+))]
+async fn get(state: State, caller: Caller, Path(name): Path<String>) -> Result<Json<Connector>, Problem> {
+    let found = {
+        let name = name.clone();
+        run_blocking(move || state.actions.connector(&name)).await?
+    };
+    found.map(|found| Json(shown(found, &caller))).ok_or_else(|| unknown(&name))
+}
+
+/// Hides secrets of the URL from readers who may not change it.
+fn shown(connector: Connector, caller: &Caller) -> Connector {
+    if caller.role >= Role::Admin { connector } else { connector.without_secrets() }
+}
+
+fn unknown(name: &str) -> Problem {
+    Problem::not_found(format!(
+        "there is no connector `{name}`; `GET /api/v1/connectors` lists the connectors"
+    ))
+}
+
+/// Adds or replaces a connector. The body has its settings with the keys of `[[connector]]`, without `name`; the others
+/// get their defaults. Actions that use the connector continue with the new settings.
+#[cfg_attr(feature = "document", utoipa::path(
+    put, path = "/api/v1/connectors/{name}", tag = "actions", operation_id = "connector_put",
+    security(("token" = ["admin"])), params(("name" = String, Path)), request_body(content = Object),
+    responses((status = 200, body = Connector), (status = 201, body = Connector)),
+))]
+async fn put(
+    state: State,
+    caller: Caller,
+    Path(name): Path<String>,
+    Body(settings): Body<Map<String, Value>>,
+) -> Result<(StatusCode, Json<Connector>), Problem> {
+    caller.note(|| noted(&settings));
+    let by = caller.authorship();
+    let done = propose(&state, &caller, move |state| -> Result<_, ActionsRefused> {
+        let is_new = state.actions.put_connector(&name, &settings, &by)?;
+        let connector = state.actions.connector(&name);
+        Ok((is_new, connector.ok_or_else(|| ActionsRefused::Conflict(removed(&name)))?))
+    });
+    let (is_new, connector) = done.await??;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(connector)))
+}
+
+fn removed(name: &str) -> String {
+    format!("another request has removed the connector `{name}` meanwhile")
+}
+
+/// Removes a connector that no action uses.
+#[cfg_attr(feature = "document", utoipa::path(
+    delete, path = "/api/v1/connectors/{name}", tag = "actions", operation_id = "connector_remove",
+    security(("token" = ["admin"])), params(("name" = String, Path)),
+    responses((status = 204)),
+))]
+async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
+    propose(&state, &caller, move |state| state.actions.remove_connector(&name)).await??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Tests a connector: this node connects to the system and logs in, and writes nothing. At most four tests run at a
+/// time; a further one is refused (429).
+#[cfg_attr(feature = "document", utoipa::path(
+    post, path = "/api/v1/connectors/test", tag = "actions", operation_id = "connector_test",
+    security(("token" = ["admin"])), request_body = ConnectorTest,
+    responses((status = 200, body = ConnectorTested)),
+))]
+async fn test(
+    state: State,
+    caller: Caller,
+    Body(test): Body<ConnectorTest>,
+) -> Result<Json<ConnectorTested>, Problem> {
+    if test.name.is_none() && test.settings.is_none() {
+        return Err(Problem::invalid("settings", "name a connector that exists, or send settings"));
+    }
+    caller.note(|| test.name.clone().unwrap_or_default());
+    Ok(Json(run_test(&state, move |actions| actions.test_connector(&test)).await?))
+}

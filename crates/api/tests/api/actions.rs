@@ -1,0 +1,353 @@
+//! Connectors and actions, over a node that only remembers them.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Condvar, Mutex};
+
+use api::{
+    Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
+    ConnectorTested, EntrySource, Role, TestError, TestStage, TestedField, TestedRecord, Timestamp,
+    WaitingMessages,
+};
+use auth::Authorship;
+use serde_json::{Map, Value, json};
+
+use crate::support::{Answer, Server};
+
+/// The actions of a node of this name. It has the action `alarms` and the connector `archive` of its configuration file.
+/// Nodes with other names than `a` and `c` run `alarms`.
+pub struct FakeActions {
+    node: String,
+    entries: Mutex<Entries>,
+    /// Number of tests that wait, and whether they may go on.
+    waiting: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Entries {
+    connectors: BTreeMap<String, Connector>,
+    actions: BTreeMap<String, Action>,
+    /// Actions that were removed with their messages.
+    emptied: Vec<String>,
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn connector(name: &str, settings: &Map<String, Value>, by: Option<&Authorship>) -> Connector {
+    Connector {
+        name: name.to_owned(),
+        kind: "http",
+        source: if by.is_some() { EntrySource::Store } else { EntrySource::File },
+        settings: settings.clone(),
+        used_by: Vec::new(),
+        author: by.map_or_else(String::new, |by| by.author.clone()),
+        changed_at: by.map(|by| Timestamp::of_ms(by.now_ms)),
+        fault: None,
+    }
+}
+
+fn action(name: &str, settings: &Map<String, Value>, by: Option<&Authorship>) -> Action {
+    let text = |key: &str| settings.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Action {
+        name: name.to_owned(),
+        enabled: true,
+        source: if by.is_some() { EntrySource::Store } else { EntrySource::File },
+        kind: Some("republish"),
+        rule: text("rule"),
+        connector: text("connector"),
+        description: text("description"),
+        settings: settings.clone(),
+        author: by.map_or_else(String::new, |by| by.author.clone()),
+        changed_at: by.map(|by| Timestamp::of_ms(by.now_ms)),
+        fault: None,
+        status: None,
+    }
+}
+
+fn of_file(name: &str) -> ActionsRefused {
+    ActionsRefused::Conflict(format!("`{name}` is in the configuration file of the node"))
+}
+
+impl FakeActions {
+    pub fn on(node: &str) -> Self {
+        let settings = object(json!({"rule": "SELECT * FROM \"alarm/#\"", "topic": "t"}));
+        let url = object(json!({"url": "http://user:pass@h/?key=1"}));
+        let entries = Entries {
+            connectors: [("archive".to_owned(), connector("archive", &url, None))].into(),
+            actions: [("alarms".to_owned(), action("alarms", &settings, None))].into(),
+            emptied: Vec::new(),
+        };
+        let entries = Mutex::new(entries);
+        Self { node: node.to_owned(), entries, waiting: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Waits until so many tests wait.
+    fn await_tests(&self, count: usize) {
+        let waiting = self.waiting.lock().unwrap();
+        drop(self.changed.wait_while(waiting, |waiting| waiting.0 < count).unwrap());
+    }
+
+    fn release_tests(&self) {
+        self.waiting.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut waiting = self.waiting.lock().unwrap();
+        waiting.0 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(waiting, |waiting| !waiting.1).unwrap());
+    }
+}
+
+fn page<T: Clone>(entries: &BTreeMap<String, T>, after: Option<&str>, limit: usize) -> Vec<T> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    entries.range::<str, _>((from, Bound::Unbounded)).take(limit).map(|(_, entry)| entry.clone()).collect()
+}
+
+impl Actions for FakeActions {
+    fn connectors(&self, after: Option<&str>, limit: usize) -> Vec<Connector> {
+        page(&self.entries.lock().unwrap().connectors, after, limit)
+    }
+
+    fn connector(&self, name: &str) -> Option<Connector> {
+        self.entries.lock().unwrap().connectors.get(name).cloned()
+    }
+
+    fn put_connector(
+        &self,
+        name: &str,
+        settings: &Map<String, Value>,
+        by: &Authorship,
+    ) -> Result<bool, ActionsRefused> {
+        if name == "archive" {
+            return Err(of_file(name));
+        }
+        let new = connector(name, settings, Some(by));
+        Ok(self.entries.lock().unwrap().connectors.insert(name.to_owned(), new).is_none())
+    }
+
+    fn remove_connector(&self, name: &str) -> Result<(), ActionsRefused> {
+        let removed = self.entries.lock().unwrap().connectors.remove(name);
+        removed.map(drop).ok_or_else(|| ActionsRefused::NotFound(format!("there is no connector `{name}`")))
+    }
+
+    fn test_connector(&self, _: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
+        Ok(ConnectorTested { ok: false, message: "it does not answer".to_owned(), took_ms: 3 })
+    }
+
+    fn actions(&self, after: Option<&str>, limit: usize) -> Vec<Action> {
+        page(&self.entries.lock().unwrap().actions, after, limit)
+    }
+
+    fn action(&self, name: &str) -> Option<Action> {
+        self.entries.lock().unwrap().actions.get(name).cloned()
+    }
+
+    fn put_action(
+        &self,
+        name: &str,
+        settings: &Map<String, Value>,
+        by: &Authorship,
+    ) -> Result<bool, ActionsRefused> {
+        if name == "alarms" {
+            return Err(of_file(name));
+        }
+        if !settings.contains_key("rule") {
+            let (setting, why) = ("rule".to_owned(), "the action has no rule; write one".to_owned());
+            return Err(ActionsRefused::Setting { setting, why });
+        }
+        let new = action(name, settings, Some(by));
+        Ok(self.entries.lock().unwrap().actions.insert(name.to_owned(), new).is_none())
+    }
+
+    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
+        let mut entries = self.entries.lock().unwrap();
+        let unknown = || ActionsRefused::NotFound(format!("there is no action `{name}`"));
+        entries.actions.remove(name).ok_or_else(unknown)?;
+        if waiting == WaitingMessages::Delete {
+            entries.emptied.push(name.to_owned());
+        }
+        Ok(())
+    }
+
+    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused> {
+        if test.live {
+            self.wait();
+        }
+        let field = TestedField { name: "topic".to_owned(), value: Some("b".to_owned()) };
+        Ok(ActionTested {
+            matched: true,
+            outputs: vec![json!({"a": 1})],
+            records: vec![TestedRecord { fields: vec![field] }],
+            error: Some(TestError {
+                stage: TestStage::Template,
+                message: "the output has no `x`".to_owned(),
+            }),
+            message: test.message.clone().map(Value::from),
+        })
+    }
+
+    fn views(&self) -> Vec<ActionStatus> {
+        let runs_here = !["a", "c"].contains(&self.node.as_str());
+        let status = ActionStatus {
+            name: "alarms".to_owned(),
+            node: self.node.clone(),
+            state: "running",
+            session: "$action/alarms".to_owned(),
+            written: 5,
+            expired: 2,
+            ..ActionStatus::default()
+        };
+        runs_here.then_some(status).into_iter().collect()
+    }
+}
+
+const ACTIONS: &str = "/api/v1/actions";
+const CONNECTORS: &str = "/api/v1/connectors";
+
+#[test]
+fn actions_are_added_replaced_and_removed() {
+    let server = Server::start();
+    let settings = json!({"rule": "SELECT * FROM \"a\"", "topic": "b"});
+    let put = || server.write("PUT", &format!("{ACTIONS}/new"), Some(&settings));
+    let added = put().is(201);
+    assert_eq!(
+        (&added["source"], &added["settings"], &added["status"]),
+        (&json!("store"), &settings, &Value::Null)
+    );
+    put().is(200);
+    let alarms = server.get(&format!("{ACTIONS}/alarms")).is(200);
+    assert_eq!((&alarms["source"], &alarms["changed_at"]), (&json!("file"), &Value::Null));
+    assert_eq!((&alarms["status"]["state"], &alarms["status"]["written"]), (&json!("running"), &json!(5)));
+
+    let refused = server.write("PUT", &format!("{ACTIONS}/alarms"), Some(&settings));
+    assert!(refused.problem(409, "conflict").contains("configuration file"));
+    let refused = server.write("PUT", &format!("{ACTIONS}/x"), Some(&json!({"topic": "b"})));
+    assert!(refused.problem(422, "invalid").starts_with("rule: "));
+    assert_eq!(refused.json()["errors"][0]["name"], "rule");
+    server.write("PUT", &format!("{ACTIONS}/x"), Some(&json!([1]))).problem(422, "invalid");
+
+    let remove = |query: &str| server.write("DELETE", &format!("{ACTIONS}/new{query}"), None);
+    remove("?messages=burn").problem(400, "bad-request");
+    remove("?messages=delete").is(204);
+    remove("").problem(404, "not-found");
+    put().is(201);
+    remove("").is(204);
+    assert_eq!(server.actions.entries.lock().unwrap().emptied, ["new"]);
+    server.get(&format!("{ACTIONS}/new")).problem(404, "not-found");
+}
+
+#[test]
+fn connectors_are_added_replaced_and_removed() {
+    let server = Server::start();
+    let put = || server.write("PUT", &format!("{CONNECTORS}/db"), Some(&json!({"url": "http://h/"})));
+    put().is(201);
+    put().is(200);
+    assert_eq!(server.get(&format!("{CONNECTORS}/db")).is(200)["settings"]["url"], "http://h/");
+    server.write("PUT", &format!("{CONNECTORS}/archive"), Some(&json!({}))).problem(409, "conflict");
+    server.write("DELETE", &format!("{CONNECTORS}/db"), None).is(204);
+    server.write("DELETE", &format!("{CONNECTORS}/db"), None).problem(404, "not-found");
+    server.get(&format!("{CONNECTORS}/db")).problem(404, "not-found");
+}
+
+#[test]
+fn lists_come_in_pages_in_the_order_of_names() {
+    let server = Server::start();
+    for name in ["b", "z", "c"] {
+        server.write("PUT", &format!("{ACTIONS}/{name}"), Some(&json!({"rule": "r"}))).is(201);
+    }
+    let (mut names, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = server.get(&format!("{ACTIONS}?limit=3{cursor}")).is(200);
+        names.extend(
+            page["items"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["alarms", "b", "c", "z"]);
+    server.get(&format!("{ACTIONS}?limit=0")).problem(400, "bad-request");
+    server.get(&format!("{ACTIONS}?cursor=x")).problem(400, "bad-request");
+    assert_eq!(server.get(CONNECTORS).is(200)["items"][0]["name"], "archive");
+}
+
+#[test]
+fn a_test_answers_with_outputs_and_records() {
+    let server = Server::start();
+    let test = |body: Value| server.write("POST", &format!("{ACTIONS}/test"), Some(&body));
+    let answer = test(json!({"settings": {"rule": "r"}, "message": {"topic": "a"}})).is(200);
+    let expected = json!({
+        "matched": true, "outputs": [{"a": 1}], "records": [{"fields": [{"name": "topic", "value": "b"}]}],
+        "error": {"where": "template", "message": "the output has no `x`"}, "message": {"topic": "a"},
+    });
+    assert_eq!(answer, expected);
+    assert!(test(json!({"settings": {}})).problem(422, "invalid").starts_with("message: "));
+    let both = json!({"settings": {}, "message": {}, "live": true});
+    assert!(test(both).problem(422, "invalid").starts_with("live: "));
+
+    let test = |body: Value| server.write("POST", &format!("{CONNECTORS}/test"), Some(&body));
+    let expected = json!({"ok": false, "message": "it does not answer", "took_ms": 3});
+    assert_eq!(test(json!({"name": "archive"})).is(200), expected);
+    assert!(test(json!({})).problem(422, "invalid").starts_with("settings: "));
+}
+
+#[test]
+fn a_few_tests_run_at_a_time() {
+    let server = Server::start();
+    let body = json!({"settings": {}, "live": true}).to_string();
+    let target = format!("{ACTIONS}/test");
+    let ask = || server.ask("POST", &target, &[("Content-Type", "application/json")], Some(&body));
+    let mut running: Vec<_> = std::iter::repeat_with(ask).take(4).collect();
+    server.actions.await_tests(4);
+    let detail = ask().answer("POST").problem(429, "too-many-requests");
+    assert_eq!(detail, "4 tests are running already; try again when one has ended");
+    server.actions.release_tests();
+    for client in &mut running {
+        client.answer("POST").is(200);
+    }
+}
+
+#[test]
+fn secrets_of_a_url_are_for_admins_only_and_not_in_the_audit_log() {
+    let server = Server::with_keys(|_| ());
+    let tokens = Role::ALL.map(|role| (role, format!("Bearer {}", server.token(role))));
+    let as_role = |role: Role, method: &str, path: &str, body: Option<&str>| -> Answer {
+        let (_, token) = tokens.iter().find(|(known, _)| *known == role).unwrap();
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        server.request(method, path, &headers, body)
+    };
+    let url = |role| {
+        as_role(role, "GET", &format!("{CONNECTORS}/archive"), None).is(200)["settings"]["url"].clone()
+    };
+    assert_eq!(url(Role::Admin), "http://user:pass@h/?key=1");
+    let listed =
+        as_role(Role::Operator, "GET", CONNECTORS, None).is(200)["items"][0]["settings"]["url"].clone();
+    for hidden in [url(Role::Viewer), listed] {
+        let hidden = hidden.as_str().unwrap();
+        assert!(hidden.contains("@h/") && !hidden.contains("pass") && !hidden.contains("key"), "{hidden}");
+    }
+    let body = json!({"url": "http://user:pass@h/", "kind": "http"}).to_string();
+    as_role(Role::Admin, "PUT", &format!("{CONNECTORS}/db"), Some(&body)).is(201);
+    let audit = as_role(Role::Admin, "GET", "/api/v1/audit", None).is(200);
+    let detail = audit["items"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("@h/\",\"kind\":\"http\"") && !detail.contains("pass"), "{detail}");
+}
+
+#[test]
+fn metrics_have_the_actions_of_this_node() {
+    let server = Server::start();
+    let text = server.get("/metrics").text().to_owned();
+    for line in [
+        "meridian_action_written_total{action=\"alarms\"} 5",
+        "meridian_action_failures_total{action=\"alarms\",reason=\"expired\"} 2",
+        "meridian_action_failing{action=\"alarms\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}");
+    }
+}
