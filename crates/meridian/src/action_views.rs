@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use actions::{
-    Definition, Definitions, Engine, Noun, RegistryError, Source, Stage, TrialMessage, Tried, settings_to_json,
+    Definition, Definitions, Engine, Noun, RegistryError, Source, Stage, TrialMessage, Tried,
+    settings_to_json,
 };
 use api::{
-    Action, ActionStatus, ActionTest, ActionTested, ActionsRefused, Connector, ConnectorTest, ConnectorTested,
-    EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
+    Action, ActionStatus, ActionTest, ActionTested, ActionsRefused, Connector, ConnectorTest,
+    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp,
+    WaitingMessages,
 };
 use auth::Authorship;
 use serde_json::{Map, Value};
@@ -69,7 +71,8 @@ impl api::Actions for ActionViews {
         let connector = registry.parse_connector(name, &settings).map_err(refused)?;
         // An action that uses it says more, such as the table. Without one, any action does.
         let of_name = test.name.as_deref().and_then(|name| definitions.used_by(name).next());
-        let action = of_name.map_or_else(|| actions::trial_action(&connector), |entry| entry.settings.clone());
+        let action =
+            of_name.map_or_else(|| actions::trial_action(&connector), |entry| entry.settings.clone());
         let began = Instant::now();
         let tested = actions::test_connector(&connector, &action, registry.guard())
             .map_err(|problem| setting(problem.setting, problem.why))?;
@@ -172,7 +175,9 @@ impl ActionViews {
             fallbacks: counters.fallbacks,
             dropped: counters.dropped,
             loops: counters.loops,
-            last_write_ms: counters.last_write.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            last_write_ms: counters
+                .last_write
+                .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod acl_command;
+mod action_views;
 mod bench_command;
 mod bridge_views;
 mod cli;

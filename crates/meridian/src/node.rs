@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use actions::{Engine, Registry};
 use api::{ListenerFacts, NodeFacts};
 use auth::Guard;
 use bridges::Bridges;
@@ -84,6 +85,15 @@ impl Node {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
         let started = Bridges::start(&config.bridges, name, &self.0.door(), &self.admin());
         started.map_err(|(name, problem)| format!("bridge \"{name}\": {problem}"))
+    }
+
+    /// Starts the actions.
+    ///
+    /// # Errors
+    /// There is no thread for them.
+    pub fn start_actions(&self, config: &Config, name: &str, registry: Registry) -> Result<Engine, String> {
+        let cluster = if is_clustered(config) { &config.cluster.id } else { name };
+        Engine::start(Arc::new(registry), name, cluster, &self.0.door(), &self.admin())
     }
 
     /// Begins to disconnect all clients, within about this time, and accepts no others. Everything else goes on.

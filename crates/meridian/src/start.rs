@@ -4,12 +4,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actions::Registry;
 use api::{Bound, Keys, Parts, Server};
 use broker::peers::Peers;
 use broker::settings::Durability;
 use configstore::{ConfigStore, LocalStore, Position, ReplicatedStore};
 use settings::{Layers, Loaded};
 
+use crate::action_views::ActionViews;
 use crate::bridge_views::BridgeViews;
 use crate::cli::VERSION;
 use crate::cluster::{self, Cluster};
@@ -221,11 +223,18 @@ fn serve(
         }
         cluster.copy_records(config_store)?;
     }
+    let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
+    let registry = Registry::open(config_store, connectors, actions, config.connector_access.guard())?;
+    if !registry.definitions().actions.is_empty() {
+        // Actions need the origin of the first message, too.
+        guard.close();
+    }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);
     let node = Node::start(&config, guard.clone(), broker_store, peers, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
+    let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
@@ -249,6 +258,7 @@ fn serve(
                 storage: store.as_ref().map(Store::operator),
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
                 bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
+                actions: Arc::new(ActionViews { engine: actions.clone(), node: name.to_owned() }),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
@@ -309,6 +319,7 @@ fn serve(
     }
     let _span = tracing::info_span!("stop").entered();
     bridges.stop();
+    actions.stop();
     let (mut is_stuck, mut left) = (false, Ok(()));
     match cluster {
         // Its shards need it until other cores have them.
