@@ -163,6 +163,10 @@ enum CtlCommand {
     Cluster(commands::cluster::ClusterArgs),
     Links(commands::links::LinksArgs),
     Bridges(commands::bridges::BridgesArgs),
+    #[command(visible_alias = "action")]
+    Actions(commands::actions::ActionsArgs),
+    #[command(visible_alias = "connector")]
+    Connectors(commands::connectors::ConnectorsArgs),
     Subscriptions(commands::subscriptions::SubscriptionsArgs),
     Routes(commands::routes::RoutesArgs),
     Retained(commands::retained::RetainedArgs),
@@ -256,6 +260,8 @@ impl CtlCommand {
             Self::TopicMetrics(args) => args.run(console),
             Self::Slow(args) => args.run(console),
             Self::Bridges(args) => args.run(console),
+            Self::Actions(args) => args.run(console),
+            Self::Connectors(args) => args.run(console),
             Self::TopTalkers(args) => args.run(console),
             Self::Users(args) => args.run(console),
             Self::Rules(args) => args.run(console),

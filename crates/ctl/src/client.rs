@@ -67,6 +67,13 @@ impl Client {
         Self { agent, url, token, timeout, node: None, missing: Arc::default() }
     }
 
+    /// Makes requests with a body wait for at least this time.
+    #[must_use]
+    pub fn patient(mut self, at_least: Duration) -> Self {
+        self.timeout = self.timeout.max(at_least);
+        self
+    }
+
     /// Makes another node of the cluster answer, by way of this one.
     #[must_use]
     pub fn of_node(self, node: Option<String>) -> Self {
@@ -228,7 +235,8 @@ impl Client {
                 if body.len() > ASK_FIRST {
                     request = request.header("expect", "100-continue");
                 }
-                self.agent.run(request.body(body).map_err(wrong)?)
+                let request = self.agent.configure_request(request.body(body).map_err(wrong)?);
+                self.agent.run(request.timeout_global(Some(self.timeout)).build())
             }
             None if stream => {
                 let request = request.body(()).map_err(wrong)?;

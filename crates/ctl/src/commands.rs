@@ -3,6 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 
+pub mod actions;
 pub mod audit;
 pub mod ban;
 pub mod bridges;
@@ -10,6 +11,7 @@ pub mod client;
 pub mod clients;
 pub mod cluster;
 pub mod config;
+pub mod connectors;
 pub mod health;
 pub mod keys;
 pub mod links;
@@ -19,6 +21,7 @@ pub mod publish;
 pub mod retained;
 pub mod routes;
 pub mod rules;
+mod settings_file;
 pub mod slow;
 pub mod status;
 pub mod storage;

@@ -1,5 +1,6 @@
 //! `meridian ctl` against servers of all kinds, by command.
 
+mod actions;
 mod clients;
 mod cluster;
 mod config;
