@@ -13,7 +13,7 @@ mod connector;
 mod guard;
 #[cfg(feature = "http")]
 mod http;
-#[cfg(feature = "http_client")]
+#[cfg(feature = "http")]
 mod http_client;
 #[cfg(feature = "line_protocol")]
 mod line_protocol;
