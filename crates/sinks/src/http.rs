@@ -15,7 +15,7 @@ use ureq::http::{Method, Uri};
 use crate::action::{self, ActionSettings, Body};
 use crate::connector::ConnectorSettings;
 use crate::http_client::status::{self, Address};
-use crate::http_client::{Client, Endpoint, Outgoing, Scheme, first_line, shown};
+use crate::http_client::{Client, Endpoint, Outgoing, first_line, shown};
 use crate::record::{Record, Sink, Target, WriteError};
 use crate::{Guard, SinkProblem};
 use headers::Headers;
@@ -65,7 +65,7 @@ pub fn target(
 ) -> Result<Arc<dyn Target>, SinkProblem> {
     let limits = Limits::default();
     let Checked { endpoint, method, path, headers, content } = check(connector, action, &limits)?;
-    let client = Client::new(&endpoint, Scheme::Bearer, connector, action, guard)?;
+    let client = Client::new(&endpoint, "Bearer", connector, action, guard)?;
     let signature = connector.signature_file.as_deref().map(|path| {
         let key = first_line(path).map_err(|why| SinkProblem::new("signature_file", why))?;
         Hmac::new_from_slice(key.as_bytes()).map_err(|error| SinkProblem::new("signature_file", error))

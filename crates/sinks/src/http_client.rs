@@ -19,7 +19,7 @@ use ureq::http::{Method, Request, Uri};
 use ureq::unversioned::transport::{Connector as _, TcpConnector};
 use ureq::{Agent, Body, Error};
 
-pub use credentials::{Scheme, first_line};
+pub use credentials::first_line;
 pub use endpoint::{Endpoint, has_dot_segment, percent_encode, shown};
 use resolver::Guarded;
 
@@ -57,13 +57,13 @@ pub struct Answer {
 }
 
 impl Client {
-    /// Reads the files of the connector.
+    /// Reads the files of the connector. `scheme` is the authentication scheme of a token.
     ///
     /// # Errors
     /// A setting of the connector is wrong, or a file cannot be read.
     pub fn new(
         endpoint: &Endpoint,
-        scheme: Scheme,
+        scheme: &str,
         connector: &ConnectorSettings,
         action: &ActionSettings,
         guard: Guard,

@@ -15,7 +15,7 @@ mod file;
 mod guard;
 #[cfg(feature = "http")]
 mod http;
-#[cfg(feature = "http_client")]
+#[cfg(feature = "http")]
 mod http_client;
 #[cfg(feature = "kafka")]
 mod kafka;

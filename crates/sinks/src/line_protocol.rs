@@ -11,7 +11,7 @@ use ureq::http::{Method, Uri};
 use crate::action::ActionSettings;
 use crate::connector::ConnectorSettings;
 use crate::http_client::status::{self, Address};
-use crate::http_client::{Client, Endpoint, Outgoing, Scheme, percent_encode, shown};
+use crate::http_client::{Answer, Client, Endpoint, Outgoing, percent_encode, shown};
 use crate::record::{Record, Sink, Target, WriteError};
 use crate::{Guard, SinkProblem};
 use template::LineTemplate;
@@ -40,7 +40,7 @@ pub fn target(
     let (endpoint, uri) = address(connector, action)?;
     let line =
         LineTemplate::parse(&action.content, &limits).map_err(|why| SinkProblem::new("content", why))?;
-    let client = Client::new(&endpoint, Scheme::Token, connector, action, guard)?;
+    let client = Client::new(&endpoint, "Token", connector, action, guard)?;
     Ok(Arc::new(LineTarget(Arc::new(Plan { client, uri, line, limits }))))
 }
 
@@ -112,7 +112,7 @@ impl Target for LineTarget {
 }
 
 impl LineSink {
-    fn send(&self, body: &[u8]) -> Result<crate::http_client::Answer, WriteError> {
+    fn send(&self, body: &[u8]) -> Result<Answer, WriteError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         let method = &Method::POST;

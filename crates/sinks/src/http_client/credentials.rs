@@ -10,13 +10,6 @@ use ureq::http::HeaderValue;
 use crate::SinkProblem;
 use crate::connector::ConnectorSettings;
 
-/// Authentication scheme of a token.
-#[derive(Clone, Copy, Debug)]
-pub enum Scheme {
-    Bearer,
-    Token,
-}
-
 /// Checks the combination of settings, without their files.
 ///
 /// # Errors
@@ -40,21 +33,17 @@ pub fn check(connector: &ConnectorSettings) -> Result<(), SinkProblem> {
     }
 }
 
-/// Reads the files. Returns the value of the header `Authorization`.
+/// Reads the files. Returns the value of the header `Authorization`. `scheme` is that of a token.
 ///
 /// # Errors
 /// A file is unreadable or unfit.
 pub fn authorization(
     connector: &ConnectorSettings,
-    scheme: Scheme,
+    scheme: &str,
 ) -> Result<Option<HeaderValue>, SinkProblem> {
     let (setting, text) = match (&connector.token_file, &connector.username, &connector.password_file) {
         (Some(path), ..) => {
             let token = first_line(path).map_err(|why| SinkProblem::new("token_file", why))?;
-            let scheme = match scheme {
-                Scheme::Bearer => "Bearer",
-                Scheme::Token => "Token",
-            };
             ("token_file", format!("{scheme} {token}"))
         }
         (None, Some(name), Some(path)) => {
