@@ -55,6 +55,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         count as f64 / seconds,
         longest * 1e3
     );
-    println!("test: {}", sink.test()?);
+    match sink.test() {
+        Ok(found) => println!("test: {found}"),
+        Err(error) => println!("test failed: {error}"),
+    }
     Ok(())
 }

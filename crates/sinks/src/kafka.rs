@@ -65,13 +65,13 @@ impl KafkaTarget {
         if bootstrap.is_empty() {
             return Err(SinkProblem::new("address", "it is missing; write HOST:PORT of a node of Kafka"));
         }
-        let (header_names, header_values) = headers(&action.headers)?;
+        let (header_names, header_values): (Vec<_>, Vec<_>) = headers(&action.headers)?.into_iter().unzip();
         Ok(Self {
             topic: topic(&action.topic)?,
             key: (!action.key.is_empty()).then(|| template("key", &action.key)).transpose()?,
             content: template("content", &action.content)?,
-            header_names,
-            header_values,
+            header_names: header_names.into(),
+            header_values: header_values.into(),
             connection: ConnectionSettings {
                 bootstrap,
                 tls: connector.tls.then(|| tls_config(connector)).transpose()?,
@@ -124,8 +124,8 @@ fn check_topic(name: &str) -> Result<(), String> {
 }
 
 /// Reads lines of the form `NAME: TEMPLATE`.
-fn headers(text: &str) -> Result<(Box<[Box<str>]>, Box<[Template]>), SinkProblem> {
-    let (mut names, mut values) = (vec![], vec![]);
+fn headers(text: &str) -> Result<Vec<(Box<str>, Template)>, SinkProblem> {
+    let mut headers = vec![];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let wrong = || SinkProblem::new("headers", format!("`{line}` is no header; write NAME: TEMPLATE"));
         let (name, value) = line.split_once(':').ok_or_else(wrong)?;
@@ -133,14 +133,13 @@ fn headers(text: &str) -> Result<(Box<[Box<str>]>, Box<[Template]>), SinkProblem
         if name.is_empty() || name.contains("${") {
             return Err(wrong());
         }
-        names.push(name.into());
-        values.push(template("headers", value.trim())?);
+        headers.push((name.into(), template("headers", value.trim())?));
     }
-    if names.len() > HEADERS_MAX {
-        let why = format!("there are {} headers, and the maximum is {HEADERS_MAX}", names.len());
+    if headers.len() > HEADERS_MAX {
+        let why = format!("there are {} headers, and the maximum is {HEADERS_MAX}", headers.len());
         return Err(SinkProblem::new("headers", why));
     }
-    Ok((names.into(), values.into()))
+    Ok(headers)
 }
 
 fn tls_config(connector: &ConnectorSettings) -> Result<Arc<ClientConfig>, SinkProblem> {

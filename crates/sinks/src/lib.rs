@@ -42,6 +42,8 @@ pub fn target(
     action: &ActionSettings,
     guard: Guard,
 ) -> Result<Arc<dyn Target>, SinkProblem> {
+    // Without features no kind needs them.
+    let _ = (action, guard);
     match connector.kind {
         #[cfg(feature = "file")]
         ConnectorKind::File => Ok(Arc::new(file::FileTarget::new(connector, action)?)),

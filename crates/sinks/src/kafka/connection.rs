@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::messages::{self as api, Api};
+use super::messages::{self as api, Api, Versions};
 use super::scram::{Hash, Scram};
 use super::wire::{Malformed, Reader, Writer};
 use crate::{Guard, Sasl};
@@ -56,8 +56,7 @@ pub struct Connection {
     endpoint: Endpoint,
     next_correlation: i32,
     response_max: usize,
-    /// Key, lowest and highest version of requests that the server supports.
-    versions: Vec<(i16, i16, i16)>,
+    versions: Vec<Versions>,
     /// End of the session.
     expires: Option<Instant>,
 }
@@ -119,7 +118,7 @@ impl Connection {
 
     /// Returns whether the server supports a request.
     pub fn supports(&self, api: Api) -> bool {
-        self.versions.iter().any(|(key, min, max)| *key == api.key && (*min..=*max).contains(&api.version))
+        self.versions.iter().any(|it| it.key == api.key && (it.min..=it.max).contains(&api.version))
     }
 
     /// Returns whether the connection can be used again: the server has not closed it, and its session goes on.

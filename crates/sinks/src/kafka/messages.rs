@@ -23,10 +23,18 @@ pub const PRODUCE_8: Api = Api { key: 0, version: 8, name: "Produce" };
 /// All replicas that are in sync have a batch before it is confirmed.
 const ACKS_ALL: i16 = -1;
 
-/// Versions that a server supports: key, lowest and highest version.
-pub fn read_api_versions(reader: &mut Reader<'_>) -> Result<(Code, Vec<(i16, i16, i16)>), Malformed> {
+/// Versions of a request that a server supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    pub key: i16,
+    pub min: i16,
+    pub max: i16,
+}
+
+pub fn read_api_versions(reader: &mut Reader<'_>) -> Result<(Code, Vec<Versions>), Malformed> {
     let code = Code(reader.i16()?);
-    let versions = reader.items(|reader| Ok((reader.i16()?, reader.i16()?, reader.i16()?)))?;
+    let versions =
+        reader.items(|reader| Ok(Versions { key: reader.i16()?, min: reader.i16()?, max: reader.i16()? }))?;
     Ok((code, versions))
 }
 

@@ -320,3 +320,40 @@ fn logins_succeed_or_say_what_is_wrong() {
     }
     std::fs::remove_file(&file).unwrap();
 }
+
+#[test]
+fn servers_with_tls_need_a_certificate_of_a_trusted_authority() {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key.into())
+        .unwrap();
+    let peer = Peer::with_tls(config);
+    let port = i32::from(peer.port);
+    peer.state.lock().unwrap().announced = Some(("localhost".to_owned(), port));
+    let file = std::env::temp_dir().join(format!("meridian-sink-kafka-ca-{}", std::process::id()));
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    for (authority, host, problem) in
+        [(&own, "localhost", None), (&other, "localhost", Some("")), (&own, "127.0.0.1", Some("127.0.0.1"))]
+    {
+        std::fs::write(&file, authority.cert.pem()).unwrap();
+        let connector = ConnectorSettings {
+            tls: true,
+            tls_ca: Some(file.clone()),
+            ..connector(&format!("{host}:{port}"))
+        };
+        let mut sink = KafkaTarget::new(&connector, &action(), OPEN).unwrap().open();
+        match problem {
+            None => (1..=3).for_each(|id| sink.write(&numbered(id..=id)).unwrap()),
+            Some(part) => unavailable(sink.write(&numbered(4..=4)), part),
+        }
+    }
+    assert_eq!(peer.all_values("t"), contents(1..=3));
+    // The test and two more batches use the same connections.
+    assert_eq!(peer.state.lock().unwrap().connections, 4);
+    std::fs::remove_file(&file).unwrap();
+}

@@ -2,8 +2,8 @@
 //! a script of faults.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Arc, Mutex};
 
 use crate::kafka::wire::{Malformed, Reader, Writer};
@@ -57,6 +57,15 @@ pub struct Peer {
 
 impl Peer {
     pub fn new() -> Self {
+        Self::start(None)
+    }
+
+    /// A server that expects TLS.
+    pub fn with_tls(config: rustls::ServerConfig) -> Self {
+        Self::start(Some(Arc::new(config)))
+    }
+
+    fn start(tls: Option<Arc<rustls::ServerConfig>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = State {
@@ -76,9 +85,15 @@ impl Peer {
         let served = peer.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (peer, stream) = (served.clone(), stream.unwrap());
+                let (peer, stream, tls) = (served.clone(), stream.unwrap(), tls.clone());
                 peer.state.lock().unwrap().connections += 1;
-                std::thread::spawn(move || peer.serve(stream));
+                std::thread::spawn(move || match tls {
+                    None => peer.serve(stream),
+                    Some(config) => {
+                        let tls = rustls::ServerConnection::new(config).unwrap();
+                        peer.serve(rustls::StreamOwned::new(tls, stream));
+                    }
+                });
             }
         });
         peer
@@ -102,7 +117,7 @@ impl Peer {
         values
     }
 
-    fn serve(&self, mut stream: TcpStream) {
+    fn serve(&self, mut stream: impl Read + Write) {
         while let Some(request) = read_frame(&mut stream) {
             let mut reader = Reader(&request);
             let (key, version) = (reader.i16().unwrap(), reader.i16().unwrap());
@@ -124,7 +139,7 @@ impl Peer {
             }
             let mut frame = Writer::default();
             frame.bytes(&answer.0);
-            if stream.write_all(&frame.0).is_err() {
+            if stream.write_all(&frame.0).and_then(|()| stream.flush()).is_err() {
                 return;
             }
         }
@@ -202,7 +217,7 @@ impl Peer {
         reader: &mut Reader<'_>,
         version: i16,
         answer: &mut Writer,
-        stream: &mut TcpStream,
+        stream: &mut (impl Read + Write),
     ) -> bool {
         assert_eq!(reader.nullable_string(), Ok(None));
         assert_eq!(reader.i16(), Ok(-1), "acks=all");
@@ -288,7 +303,7 @@ fn handshake(reader: &mut Reader<'_>, answer: &mut Writer) -> bool {
     true
 }
 
-fn read_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
+fn read_frame(stream: &mut impl Read) -> Option<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut frame = vec![0; u32::from_be_bytes(length) as usize];
