@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import urllib.error
 import urllib.request
 
 from checks_away import cluster
-from node import Node, free_port, until
+from node import BINARY, ROOT, Node, environment, free_port, until
 
 
 class Receiver:
@@ -387,5 +388,30 @@ def action_moves(_):
         receiver.stop()
 
 
-CHECKS = [action_publishes, action_waits_for_http, action_gives_up, action_is_tested, action_is_removed, action_writes_events,
+def tutorial_is_true(_):
+    """the commands of docs/rules.md print what the page says"""
+    node = Node()
+    try:
+        node.start()
+        directory = node.directory / "tutorial"
+        binaries = directory / "bin"
+        binaries.mkdir(parents=True)
+        # The page uses the default ports.
+        (binaries / "meridian").write_text(
+            "#!/bin/sh\n"
+            f'case "$1" in pub|sub) command=$1; shift; exec {BINARY} $command -p {node.mqtt} "$@";; esac\n'
+            f'exec {BINARY} "$@"\n')
+        (binaries / "meridian").chmod(0o755)
+        page = (ROOT / "docs" / "rules.md").read_text()
+        blocks = re.findall(r"```sh\n(.*?)```\n\n```text\n(.*?)```", page, re.S)
+        assert len(blocks) == 9, len(blocks)
+        for commands, expected in blocks:
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=directory, capture_output=True, text=True, timeout=60, check=False,
+                                  env=environment(MERIDIAN_URL=node.url, PATH=f"{binaries}:{os.environ['PATH']}"))
+            assert done.stdout == expected and done.returncode == 0, (commands, expected, done.stdout, done.stderr)
+    finally:
+        node.close()
+
+
+CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_is_tested, action_is_removed, action_writes_events,
           action_fills_postgres, action_moves]
