@@ -23,7 +23,7 @@ use path::Path;
 
 pub struct HttpTarget(Arc<Plan>);
 
-/// What the requests of an action consist of.
+/// Parts of the requests of an action.
 struct Plan {
     client: Client,
     method: Method,

@@ -1,4 +1,4 @@
-//! What the status of an answer means for the records of its request.
+//! The meaning of the status of an answer for the records of its request.
 //!
 //! | Status | Meaning |
 //! |---|---|
@@ -15,7 +15,7 @@ use ureq::http::header::{self, HeaderName};
 use super::{Answer, one_line};
 use crate::record::WriteError;
 
-/// Whether the URL of a request depends on its record.
+/// Dependence of the URL of a request on its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
     Constant,

@@ -11,7 +11,7 @@ use rules::{Limits, RenderError, Template, Value};
 #[derive(Debug)]
 pub struct LineTemplate {
     template: Template,
-    /// Whether the placeholder with this index is optional.
+    /// True at the indexes of optional placeholders.
     is_optional: Box<[bool]>,
     measurement: Text,
     tags: Vec<(Text, Text)>,

@@ -43,7 +43,7 @@ enum Token {
     Hole(usize),
 }
 
-/// Such a backslash would escape the first character of a value, or the backslash before it.
+/// Returns whether a backslash would escape the first character of a value, or the backslash before it.
 fn ends_in_escape_before_a_hole(tokens: &[Token]) -> bool {
     let mut is_escaped = false;
     for token in tokens {
