@@ -141,7 +141,8 @@ impl Parser<'_> {
                 let text = self.text(&[',', ' ']);
                 text.as_field().ok_or_else(|| {
                     format!(
-                        "the field `{0}` is neither a number, a boolean, nor one placeholder: write {0}=\"...\" for a text",
+                        "the field `{0}` is neither a number, a boolean, nor one placeholder: write \
+                         {0}=\"...\" for a text",
                         key.shown()
                     )
                 })?
@@ -214,5 +215,5 @@ fn is_constant(text: &str) -> bool {
     is_boolean || is_integer || is_float
 }
 
-const FORM: &str = "write MEASUREMENT,TAG=VALUE FIELD=VALUE TIMESTAMP, such as `weather,site=${clientid} temp=${payload.temp} \
-                    ${timestamp}`";
+const FORM: &str = "write MEASUREMENT,TAG=VALUE FIELD=VALUE TIMESTAMP, such as \
+                    `weather,site=${clientid} temp=${payload.temp} ${timestamp}`";
