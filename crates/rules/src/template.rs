@@ -172,8 +172,8 @@ impl Template {
 }
 
 impl Value {
-    /// Appends the value as templates write it: strings and bytes as they are, nothing for null, others as JSON. `out`
-    /// gets at most `max` bytes in all.
+    /// Appends the value as templates write it: strings and bytes as they are, nothing for null, others as JSON.
+    /// `out` gets at most `max` bytes in all.
     ///
     /// # Errors
     /// The result is too large, or JSON cannot express a part of the value.

@@ -23,7 +23,7 @@ use path::Path;
 
 pub struct HttpTarget(Arc<Plan>);
 
-/// What the requests of an action consist of.
+/// Parts of the requests of an action.
 struct Plan {
     client: Client,
     method: Method,
@@ -129,8 +129,8 @@ fn check_batches(has_body: bool, path: &Path, headers: &Headers) -> Result<(), S
     if !has_body {
         return Err(SinkProblem::new("body", "must be `each`, because the method has no body"));
     }
-    let why = "a placeholder needs body = \"each\", because a request with several records has one path and one set of \
-               headers";
+    let why = "a placeholder needs body = \"each\", because a request with several records has one path and \
+               one set of headers";
     match (path, headers.of_record.first()) {
         (Path::OfRecord(_), _) => Err(SinkProblem::new("path", why)),
         (_, Some((name, _))) => Err(SinkProblem::new("headers", format!("`{name}`: {why}"))),
@@ -151,7 +151,8 @@ fn line_feeds(bytes: &[u8]) -> usize {
 }
 
 impl Target for HttpTarget {
-    /// The fields are the content, the path if it has placeholders, and the values of headers with placeholders.
+    /// The fields are the content, the path if it has placeholders, and the values of headers with
+    /// placeholders.
     fn render(&self, output: &Value) -> Result<Record, RenderError> {
         let plan = &self.0;
         let content =
@@ -203,8 +204,8 @@ impl Plan {
             }
             Body::Lines if line_feeds(content) > self.line_feeds => Err(unfit(
                 "the content",
-                "has a value with a line feed, and body = \"lines\" ends a record at it; use json_encode or replace \
-                 in the rule",
+                "has a value with a line feed, and body = \"lines\" ends a record at it; use json_encode or \
+                 replace in the rule",
             )),
             Body::Lines => Ok(()),
         }

@@ -1,6 +1,7 @@
-//! HTTP client of one server. It blocks its thread; its connections are kept open and shared by the sinks of a target.
+//! HTTP client of one server. It blocks its thread. The sinks of a target share its connections, which are
+//! kept open.
 //!
-//! [`Client`] sends requests, [`status`] says what the status of an answer means for the records of the request.
+//! [`Client`] sends requests. [`status`] says what the status of an answer means for its records.
 
 mod credentials;
 mod endpoint;
@@ -183,8 +184,8 @@ impl Client {
     }
 }
 
-/// Reads a body up to its end, so that the connection can be kept, and returns its beginning. The connection ends with
-/// a body that is larger than `max`.
+/// Reads a body up to its end, so that the connection can be kept, and returns its beginning. The connection
+/// ends with a body that is larger than `max`.
 fn read_excerpt(body: &mut Body, max: u64) -> Result<String, Error> {
     let mut reader = body.as_reader();
     let mut buffer = [0; 4096];

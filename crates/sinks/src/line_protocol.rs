@@ -44,13 +44,14 @@ pub fn target(
     Ok(Arc::new(LineTarget(Arc::new(Plan { client, uri, line, limits }))))
 }
 
-/// Returns the URL that lines are written to: with the `path` of the action, or that of the databases' own interfaces.
+/// Returns the URL that lines are written to: with the `path` of the action, or with that of the databases.
 fn address(connector: &ConnectorSettings, action: &ActionSettings) -> Result<(Endpoint, Uri), SinkProblem> {
     let endpoint = Endpoint::check(connector)?;
     if endpoint.has_query() {
         return Err(SinkProblem::new(
             "url",
-            "has a query: write the name of the database into database, or the whole query into path of the action",
+            "has a query: write the name of the database into database, or the whole query into path of the \
+             action",
         ));
     }
     if !action.headers.trim().is_empty() {

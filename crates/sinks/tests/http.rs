@@ -470,20 +470,61 @@ fn wrong_settings_are_explained() {
     );
 }
 
-#[test]
-fn https_checks_the_certificate_and_shows_its_own() {
+/// A certificate that signs itself, and the configuration of a server with it.
+fn https_server(clients: Option<rustls::RootCertStore>) -> (String, rustls::ServerConfig) {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
+    let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(roots) => builder.with_client_cert_verifier(
+            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .unwrap(),
+        ),
+    };
+    (made.cert.pem(), builder.with_single_cert(vec![made.cert.der().clone()], key).unwrap())
+}
+
+#[test]
+fn https_shows_the_certificate_of_the_connector() {
+    let own = rcgen::generate_simple_self_signed(vec!["broker".to_owned()]).unwrap();
+    let mut clients = rustls::RootCertStore::empty();
+    clients.add(own.cert.der().clone()).unwrap();
+    let (pem, config) = https_server(Some(clients));
     let server = Server::secure(Arc::new(config));
-    let ca = Temporary::new("ca", &made.cert.pem());
+    let ca = Temporary::new("mutual-ca", &pem);
+    let certificate = Temporary::new("own-certificate", &own.cert.pem());
+    let key = Temporary::new("own-key", &own.signing_key.serialize_pem());
+    let without = ConnectorSettings {
+        url: Some(format!("https://{}", server.address)),
+        tls_ca: ca.path(),
+        ..connector(&server)
+    };
+    let with =
+        ConnectorSettings { tls_certificate: certificate.path(), tls_key: key.path(), ..without.clone() };
+    let target = target(&with, &action());
+    assert_eq!(target.open().write(&records(&*target, &["1"])), Ok(()));
+    let target = support::target(&without, &action());
+    unavailable(target.open().write(&records(&*target, &["1"])));
+    assert_eq!(server.requests().len(), 1);
+
+    let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+    let key = Temporary::new("other-key", &other.signing_key.serialize_pem());
+    let wrong = ConnectorSettings { tls_key: key.path(), ..with };
+    let problem = sinks::target(&wrong, &action(), OPEN).err().expect("a problem");
+    assert_eq!(problem.setting, "tls_certificate", "{problem}");
+}
+
+#[test]
+fn https_checks_the_certificate_of_the_server() {
+    let (pem, config) = https_server(None);
+    let server = Server::secure(Arc::new(config));
+    let ca = Temporary::new("ca", &pem);
     let url = Some(format!("https://{}", server.address));
     let trusting = ConnectorSettings { url, tls_ca: ca.path(), ..connector(&server) };
     let target = target(&trusting, &action());

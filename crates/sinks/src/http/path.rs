@@ -12,8 +12,8 @@ pub enum Path {
     OfRecord(PathTemplate),
 }
 
-/// A template for the text after the URL of the connector. Values are percent-encoded, and cannot change the structure
-/// of the path.
+/// A template for the text after the URL of the connector. Values are percent-encoded, and cannot change the
+/// structure of the path.
 pub struct PathTemplate {
     template: Template,
     endpoint: Endpoint,

@@ -13,8 +13,8 @@ use ureq::unversioned::transport::NextTimeout;
 use super::endpoint::literal;
 use crate::guard::{Guard, Refused};
 
-/// Resolver of one host. Connections are made to the addresses that it returns, so that a name that leads elsewhere at
-/// its second resolution passes no check.
+/// Resolver of one host. Connections are made to the addresses that it returns, so that a name that leads
+/// elsewhere at its second resolution passes no check.
 #[derive(Clone, Debug)]
 pub struct Guarded(Arc<Shared>);
 

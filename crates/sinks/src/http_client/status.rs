@@ -1,10 +1,10 @@
-//! What the status of an answer means for the records of its request.
+//! The meaning of the status of an answer for the records of its request.
 //!
 //! | Status | Meaning |
 //! |---|---|
 //! | 2xx | The records are written. |
 //! | 401, 403, 405, 407, 415 | The settings are wrong: the records wait until an operator corrects them. |
-//! | 3xx, 404, 410 | The URL is wrong. If it is the same for all records, they wait; otherwise the record is refused. |
+//! | 3xx, 404, 410 | The URL is wrong. If all records have the same, they wait; otherwise it is refused. |
 //! | 408, 425, 429, 5xx | The server is busy or has a fault: the records wait. |
 //! | 409 with `Retry-After` | The server still works on the same request: the records wait. |
 //! | other 4xx | The server refuses the records. |
@@ -15,7 +15,7 @@ use ureq::http::header::{self, HeaderName};
 use super::{Answer, one_line};
 use crate::record::WriteError;
 
-/// Whether the URL of a request depends on its record.
+/// Dependence of the URL of a request on its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
     Constant,
@@ -38,7 +38,8 @@ pub fn check(answer: &Answer, address: Address, url: &str) -> Result<(), WriteEr
         200..=299 => Ok(()),
         300..=399 => Err(of_address(text(&redirect(answer)))),
         401 | 403 | 407 => Err(WriteError::Unavailable(text(
-            "it does not accept the credentials; check username and password_file, or token_file, of the connector",
+            "it does not accept the credentials; check username and password_file, or token_file, of the \
+             connector",
         ))),
         404 | 410 => Err(of_address(text(
             "there is nothing at this URL; check url of the connector and path of the action",
@@ -81,7 +82,8 @@ fn sentence(answer: &Answer, url: &str, advice: &str) -> String {
 fn redirect(answer: &Answer) -> String {
     match answer.text(header::LOCATION) {
         Some(location) => format!(
-            "it redirects to {}, and redirects are not followed; write the new address into url of the connector",
+            "it redirects to {}, and redirects are not followed; write the new address into url of the \
+             connector",
             without_secrets(&location)
         ),
         None => "it redirects, and redirects are not followed; correct url of the connector".to_owned(),

@@ -1,7 +1,7 @@
 //! Templates of lines: `MEASUREMENT[,TAG=VALUE...] FIELD=VALUE[,FIELD=VALUE...] [TIMESTAMP]`.
 //!
-//! A template is parsed once. Each placeholder is escaped for its position, so that a value never ends its position or
-//! its line.
+//! A template is parsed once. Each placeholder is escaped for its position, so that a value never ends its
+//! position or its line.
 
 mod parser;
 
@@ -11,7 +11,7 @@ use rules::{Limits, RenderError, Template, Value};
 #[derive(Debug)]
 pub struct LineTemplate {
     template: Template,
-    /// Whether the placeholder with this index is optional.
+    /// True at the indexes of optional placeholders.
     is_optional: Box<[bool]>,
     measurement: Text,
     tags: Vec<(Text, Text)>,
@@ -138,7 +138,7 @@ impl Line<'_> {
                 }
             }
         }
-        // InfluxDB takes the separator after a backslash for a part of the text, also when the backslash is escaped.
+        // InfluxDB takes the separator after a backslash for text, also when the backslash is escaped.
         if matches!(escape, Escape::Measurement | Escape::Key) && out.ends_with(b"\\") {
             return Err(unfit(
                 "a measurement, key or tag",

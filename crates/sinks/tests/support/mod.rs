@@ -13,7 +13,7 @@ use rules::Value;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sinks::{ActionSettings, ConnectorSettings, Guard, Record, Target};
 
-/// What the server does after a request.
+/// Reaction of the server to a request.
 #[derive(Clone)]
 pub enum Reply {
     Status(u16),

@@ -43,7 +43,7 @@ enum Token {
     Hole(usize),
 }
 
-/// Such a backslash would escape the first character of a value, or the backslash before it.
+/// Returns whether a backslash would escape the first character of a value, or the backslash before it.
 fn ends_in_escape_before_a_hole(tokens: &[Token]) -> bool {
     let mut is_escaped = false;
     for token in tokens {
@@ -141,7 +141,8 @@ impl Parser<'_> {
                 let text = self.text(&[',', ' ']);
                 text.as_field().ok_or_else(|| {
                     format!(
-                        "the field `{0}` is neither a number, a boolean, nor one placeholder: write {0}=\"...\" for a text",
+                        "the field `{0}` is neither a number, a boolean, nor one placeholder: write \
+                         {0}=\"...\" for a text",
                         key.shown()
                     )
                 })?
@@ -214,5 +215,5 @@ fn is_constant(text: &str) -> bool {
     is_boolean || is_integer || is_float
 }
 
-const FORM: &str = "write MEASUREMENT,TAG=VALUE FIELD=VALUE TIMESTAMP, such as `weather,site=${clientid} temp=${payload.temp} \
-                    ${timestamp}`";
+const FORM: &str = "write MEASUREMENT,TAG=VALUE FIELD=VALUE TIMESTAMP, such as \
+                    `weather,site=${clientid} temp=${payload.temp} ${timestamp}`";

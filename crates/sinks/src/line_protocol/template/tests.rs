@@ -144,7 +144,7 @@ fn no_value_makes_a_second_line_or_position() {
     }
 }
 
-/// Counts the separators that a server finds: those that are neither escaped nor in a quoted value of a field.
+/// Counts the separators that a server finds: those that are neither escaped nor in a quoted field.
 fn positions(line: &str) -> usize {
     let (mut is_escaped, mut is_quoted, mut found, mut before) = (false, false, 0, ' ');
     for c in line.chars() {
