@@ -22,6 +22,7 @@ use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
+use crate::publishers::Publishers;
 use crate::quota::{Payers, Quotas};
 use crate::refusal_log::RefusalLog;
 use crate::retained;
@@ -76,6 +77,8 @@ pub struct Node {
     /// True when retained messages get a stamp by which other nodes can compare them.
     is_stamping: AtomicBool,
     wall_ms: AtomicU64,
+    name: OnceLock<Box<str>>,
+    pub(crate) publishers: Publishers,
     last_stamp: AtomicU64,
     /// True when other nodes have retained messages for which there was no room here.
     retained_missing: AtomicBool,
@@ -158,6 +161,8 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 /// State of the whole node that the shards of the session store need.
 #[derive(Debug, Default)]
 pub struct NodeLoad {
+    /// Bits of the events that have subscriptions.
+    pub events: AtomicU16,
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
     /// True once all cores of the cluster understand Claims that keep ephemeral sessions.
@@ -294,6 +299,8 @@ impl Node {
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
+            name: OnceLock::new(),
+            publishers: Publishers::default(),
             last_stamp: AtomicU64::new(0),
             retained_missing: AtomicBool::new(false),
             load: Arc::new(NodeLoad { full_queues: FullQueues::new(seed), ..NodeLoad::default() }),
@@ -541,6 +548,23 @@ impl Node {
     /// Corrects the wall-clock time in milliseconds at the node's time [`Self::began`].
     pub fn set_wall_clock(&self, wall_ms: u64) {
         self.wall_ms.store(wall_ms, Relaxed);
+    }
+
+    /// Wall-clock time of a time of the node, in milliseconds since 1970.
+    pub(crate) fn wall_ms(&self, time: Time) -> u64 {
+        self.wall_ms.load(Relaxed).saturating_add(time.0).saturating_sub(self.incarnation.began.0)
+    }
+
+    /// Sets the name of the node. Only the first call has an effect.
+    pub fn set_name(&self, name: &str) {
+        if self.name.set(name.into()).is_err() {
+            debug_assert!(false, "a node has one name");
+        }
+    }
+
+    /// Name of the node; empty until it is set.
+    pub(crate) fn name(&self) -> &str {
+        self.name.get().map_or("", |name| name)
     }
 
     /// Sets the number of indexes of other nodes: these are the numbers below it.

@@ -227,6 +227,7 @@ fn serve(
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
     let https = http.as_ref().map(Bound::certificates);
+    node.admin().name_node(&name);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
     let running = Running::new(args.clone(), loading, agreed_settings, guard.clone(), handles, log.clone());

@@ -44,6 +44,7 @@ use crate::node::{Node, OwnerKey};
 use crate::retained;
 use crate::settings::Settings;
 use crate::store::client_shard;
+use crate::worker::{AlarmChange, Event};
 
 /// Callback that gets the answer, on a worker's thread. It passes the answer on and does nothing else.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -455,6 +456,21 @@ impl Admin {
             AdminRequest::Unsubscribe { shard, client_id: client_id.into(), filter: filter.into(), reply };
         self.send(self.node.shard_host(shard), request);
         Ok(())
+    }
+
+    /// Sets the name of the node, as events have it. Only the first call has an effect.
+    pub fn name_node(&self, name: &str) {
+        self.node.set_name(name);
+    }
+
+    /// Returns whether the event about alarms has subscriptions.
+    pub fn are_alarms_selected(&self) -> bool {
+        self.node.load.events.load(Relaxed) & Event::Alarm.bit() != 0
+    }
+
+    /// Publishes a change of an alarm as an event, if the event has subscriptions.
+    pub fn alarm_changed(&self, alarm: AlarmChange) {
+        self.send(WorkerId(0), AdminRequest::AlarmChanged(Box::new(alarm)));
     }
 
     /// Publishes a message. The reply comes when all receivers have it, as a PUBACK would.

@@ -157,8 +157,15 @@ impl Worker {
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, retains, &publishing) {
             self.dispatcher.refused_by_log += 1;
+            if self.monitor.events.observes_fates() {
+                self.note_dispatched(&view, Some("not_stored"));
+            }
             self.scratch.routes = routes;
             return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
+        }
+        if self.monitor.events.observes_fates() && !publishing.origin.is_peer() {
+            let is_unwanted = rest.is_empty() && !retains;
+            self.note_dispatched(&view, is_unwanted.then_some("no_subscribers"));
         }
         self.dispatcher.serial += 1;
         let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
@@ -275,6 +282,13 @@ impl Worker {
         }
         result.stored |= !shards.is_empty();
         result
+    }
+
+    /// Records a message that was published on this worker for events. `drop_reason`: why nobody gets it.
+    fn note_dispatched(&mut self, view: &MessageView<'_>, drop_reason: Option<&str>) {
+        let publisher = view.publisher.filter(|id| id.worker == self.id);
+        let publisher = publisher.and_then(|id| self.connections.get(id.slot, id.generation));
+        self.monitor.events.dispatched(self.clock.now(), publisher, view, drop_reason);
     }
 
     /// Delivers a message to connections of this worker. Returns true if a receiver has no free queue slot; `token`

@@ -6,7 +6,7 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
 use super::Worker;
 use super::admit::ASKS_MAX;
-use super::publish::is_reserved;
+use super::publish::{is_events, is_reserved};
 use crate::access::{Access, Action, Permission, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, WorkerCommand};
 use crate::connection::{Connection, Phase};
@@ -118,6 +118,12 @@ impl Connection {
         let permission = self.authorize(node, action, topic, AuthorizeSubject::Packet)?;
         self.flow().permissions.remember(rules.generation, action, topic, permission);
         Some(permission)
+    }
+
+    /// Returns whether the client may read the events that a Topic Filter matches, as far as that does not depend on
+    /// rules: without any rules no client may.
+    pub(super) fn may_read_events(&self, node: &Node, filter: &str) -> bool {
+        !is_events(filter) || self.marks.origin.is_process() || node.access.guards_topics()
     }
 
     /// Returns whether the client may publish to `topic`, which is without the mountpoint.

@@ -8,6 +8,7 @@ use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
+use super::events::Event;
 use super::permission::Rules;
 use super::receive::Step;
 use crate::access::Rates;
@@ -247,7 +248,12 @@ impl Worker {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
             return Ok(());
         }
-        if !connection.may_publish(&self.node, rules, publish, topic) {
+        let is_allowed = connection.may_publish(&self.node, rules, publish, topic);
+        if self.monitor.events.is_selected(Event::Authz) && !connection.marks.origin.is_process() {
+            let about = ("publish", topic);
+            self.monitor.events.authorized(self.clock.now(), connection, about, is_allowed);
+        }
+        if !is_allowed {
             self.counters.publish_denied += 1;
             self.report_refusal(
                 slot,
@@ -700,10 +706,19 @@ pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> boo
 
 /// Returns whether only the broker itself publishes to a topic.
 pub(crate) fn is_own_topic(topic: &str) -> bool {
-    topic == "$SYS" || topic.starts_with("$SYS/")
+    is_below(topic, "$SYS") || is_events(topic)
 }
 
-/// Returns whether a topic is reserved for the broker. That applies to all topics below `$SYS` except one: a client,
+/// Returns whether a topic is one of events, or a Topic Filter matches only such topics.
+pub(super) fn is_events(topic: &str) -> bool {
+    is_below(topic, "$events")
+}
+
+fn is_below(topic: &str, first_level: &str) -> bool {
+    topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, and to those below `$SYS` except one: a client,
 /// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
