@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here runs on a reactor, and nothing here holds a resource that a reactor waits for.
 //! **Invariant:** every route is in the OpenAPI document, and the role that it needs is read from there.
 
+mod alarm_events;
 mod alarms;
 mod ask;
 mod assets;

@@ -63,7 +63,7 @@ mod cluster;
 mod config;
 mod decisions;
 mod document;
-mod health;
+pub(crate) mod health;
 mod keys;
 mod listing;
 mod log;

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use broker::Event;
 use broker::access::{
     Access, Action, Admission, AuthReply, AuthResult, Credentials, INTERNAL_LISTENER, Identity, Permission,
     Principal, RetryAuthorize,
 };
 use broker::peers::{NodeIndex, Wants};
+use broker::{AlarmChange, Event};
 use mqtt::QoS::{AtLeastOnce, AtMostOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
@@ -423,6 +423,36 @@ fn a_storm_of_events_is_suppressed_and_counted() {
             assert_eq!(events(net, observer).len(), 1, "the next second has events again");
         },
     );
+}
+
+#[test]
+fn a_change_of_an_alarm_is_an_event() {
+    everywhere(|net| {
+        let alarm = |deactivated_at| AlarmChange {
+            name: "storage".into(),
+            node: "n2".into(),
+            severity: "error".into(),
+            message: "the disk is full".into(),
+            activated_at: 5,
+            deactivated_at,
+        };
+        net.admin().alarm_changed(alarm(None));
+        net.run();
+        let observer = observer(net, "$events/sys/+");
+        assert!(net.admin().are_alarms_selected());
+        net.admin().alarm_changed(alarm(None));
+        net.admin().alarm_changed(alarm(Some(7)));
+        net.run();
+        let found = events(net, observer);
+        let fields = ["name", "active", "severity", "activated_at", "deactivated_at"];
+        assert_eq!(
+            some(&found, fields),
+            [
+                [json!("storage"), json!(true), json!("error"), json!(5), Value::Null],
+                [json!("storage"), json!(false), json!("error"), json!(5), json!(7)],
+            ]
+        );
+    });
 }
 
 #[test]

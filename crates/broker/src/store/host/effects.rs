@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::ReasonCode;
 use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
 
-use super::propose::Continuation;
+use super::propose::{Continuation, SkipReason};
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
 use crate::message::Message;
@@ -152,6 +152,10 @@ impl ShardHost {
                 self.acknowledged((session, epoch), connection, packet_id, kind, &answer, out);
             }
             Continuation::Skip { session, n, epoch, reason } => {
+                if reason == SkipReason::Expired && matches!(answer, Answer::Finished { .. }) {
+                    let message = self.bodies_of(session).and_then(|bodies| bodies.get(n)).cloned();
+                    self.note_dropped_message(session, message, "expired", out);
+                }
                 self.skipped((session, n), epoch, reason, &answer);
             }
             Continuation::Token(token) => out.acknowledged.push((token, result_of(&answer))),

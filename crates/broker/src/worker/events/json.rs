@@ -162,6 +162,11 @@ impl Json {
         }
     }
 
+    /// Writes the node that an alarm is about.
+    pub fn details(&mut self, node: &str) {
+        self.object("details", |json| json.text("node", Some(node)));
+    }
+
     pub fn subscription_id(&mut self, key: &str, id: u32) {
         self.object(key, |json| {
             if id > 0 {

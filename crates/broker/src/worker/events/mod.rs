@@ -452,6 +452,8 @@ fn is_silent(connection: &Connection, topic: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlarmChange {
     pub name: String,
+    /// Node that the alarm is about.
+    pub node: String,
     /// `error`, `warning` or `notice`.
     pub severity: String,
     pub message: String,
@@ -512,7 +514,7 @@ impl Worker {
         json.flag("active", Some(alarm.deactivated_at.is_none()));
         json.text("severity", Some(&alarm.severity));
         json.text("message", Some(&alarm.message));
-        json.properties("details", Properties::EMPTY, None);
+        json.details(&alarm.node);
         json.number("activated_at", Some(alarm.activated_at));
         json.number("deactivated_at", alarm.deactivated_at);
         events.end(Event::Alarm, json);
