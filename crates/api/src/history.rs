@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "document")]
 use utoipa::ToSchema;
 
+use crate::alarm_events::ActiveAlarms;
 use crate::process::ProcessFigures;
 use crate::state::State;
 use crate::timestamp::Timestamp;
@@ -388,12 +389,13 @@ pub struct Sampler {
     before: Totals,
     /// Step of the last sample.
     last: u64,
+    alarms: ActiveAlarms,
 }
 
 impl Sampler {
     pub fn begin(state: State) -> Self {
         let before = Totals::read(&state).0;
-        Self { state, before, last: 0 }
+        Self { state, before, last: 0, alarms: ActiveAlarms::default() }
     }
 
     /// Runs until the node stops.
@@ -416,6 +418,7 @@ impl Sampler {
         let reasons = now.dropped.keys().copied().collect();
         self.state.history.push(Sample { step, figures, dropped }, reasons);
         (self.before, self.last) = (now, step);
+        self.alarms.look(&self.state);
     }
 }
 

@@ -7,6 +7,7 @@
 //! **Invariant:** every route is in the OpenAPI document, and the role that it needs is read from there.
 
 mod actions;
+mod alarm_events;
 mod alarms;
 mod ask;
 mod assets;

@@ -2,8 +2,8 @@
 //!
 //! [`Authority`] decides; read it first. A superuser may do everything. Then the client's own rules (from its token)
 //! are asked, then each source of [`Sources`], until one has an opinion. If none has, `auth.no_match` decides. There
-//! are two exceptions: `$SYS` is readable only where a source allows it, and where a service decides about
-//! subscriptions, their messages are delivered.
+//! are two exceptions: `$SYS` and `$events` are readable only where a source allows it, and where a service decides
+//! about subscriptions, their messages are delivered.
 //!
 //! **Invariant:** a source that could not decide refuses (fail closed).
 
@@ -225,8 +225,11 @@ impl Authority {
         if action == Action::Receive && self.was_asked_at_subscribe(sources) {
             return true;
         }
+        if is_read_below("$events", action, topic) {
+            return false;
+        }
         match sources.no_match() {
-            Some(NoMatch::Allow) => !is_sys_read(action, topic),
+            Some(NoMatch::Allow) => !is_read_below("$SYS", action, topic),
             Some(NoMatch::Deny) => false,
             None => !self.has_source(sources) && !has_grants(identity),
         }
@@ -271,10 +274,10 @@ fn has_grants(identity: Identity<'_>) -> bool {
     identity.principal.is_some_and(|principal| principal.grants.is_some())
 }
 
-/// Returns whether the question is about reading the broker's own `$SYS` topics.
-fn is_sys_read(action: Action, topic: &str) -> bool {
+/// Returns whether the question is about reading topics with this first level.
+fn is_read_below(first_level: &str, action: Action, topic: &str) -> bool {
     matches!(action, Action::Subscribe { .. } | Action::Receive)
-        && topic.strip_prefix("$SYS").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        && topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -203,6 +203,8 @@ pub(crate) struct Connecting {
     pub authentication_data: Option<Vec<u8>>,
     /// Limits of the session's queue, of a connection that the process makes to itself.
     pub queue_limits: Option<QueueLimits>,
+    /// Properties of CONNECT, if an event has them.
+    pub properties: Option<Box<[u8]>>,
 }
 
 /// State of messages in both directions.

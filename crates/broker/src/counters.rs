@@ -161,6 +161,10 @@ counters! {
         forwarded as "messages_forwarded",
         /// Messages received from other nodes.
         forwarded_received as "messages_forwarded_received",
+        /// Events published on `$events/...`.
+        events as "events",
+        /// Events not published because of `limits.events_per_second`, or because their message was too large.
+        events_suppressed as "events_suppressed",
         /// Malformed messages of other nodes.
         forwarded_malformed as "messages_dropped" "reason" = "malformed",
     }

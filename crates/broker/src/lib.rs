@@ -31,6 +31,7 @@ mod out;
 mod overload;
 pub mod peers;
 mod permissions;
+mod publishers;
 mod quota;
 mod refusal_log;
 mod retained;
@@ -65,6 +66,6 @@ pub use store::{
 #[doc(hidden)]
 pub use store::{check_wire_form, decode_wire_form};
 pub use will::shifted_will_properties;
-pub use worker::{LaneCounters, ReadCounters, Received, SETTLE_ROUNDS, Then, Worker};
+pub use worker::{AlarmChange, Event, LaneCounters, ReadCounters, Received, SETTLE_ROUNDS, Then, Worker};
 #[doc(hidden)]
 pub use worker::{check_frame_form, decode_frame_form};

@@ -23,6 +23,7 @@ use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::origin::OriginFacts;
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
+use crate::publishers::Publishers;
 use crate::quota::{Payers, Quotas};
 use crate::refusal_log::RefusalLog;
 use crate::retained;
@@ -77,6 +78,8 @@ pub struct Node {
     /// True when retained messages get a stamp by which other nodes can compare them.
     is_stamping: AtomicBool,
     wall_ms: AtomicU64,
+    name: OnceLock<Box<str>>,
+    pub(crate) publishers: Publishers,
     last_stamp: AtomicU64,
     /// True when other nodes have retained messages for which there was no room here.
     retained_missing: AtomicBool,
@@ -96,6 +99,7 @@ pub struct Node {
     /// Agreements of the shards, until their workers take them.
     agreements: Mutex<Vec<(ShardId, Box<dyn Agreement>)>>,
     origin_facts: OnceLock<OriginFacts>,
+    origin_wall_ms: AtomicU64,
     /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
 }
@@ -160,6 +164,8 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 /// State of the whole node that the shards of the session store need.
 #[derive(Debug, Default)]
 pub struct NodeLoad {
+    /// Bits of the events that have subscriptions.
+    pub events: AtomicU16,
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
     /// True once all cores of the cluster understand Claims that keep ephemeral sessions.
@@ -296,6 +302,8 @@ impl Node {
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
+            name: OnceLock::new(),
+            publishers: Publishers::default(),
             last_stamp: AtomicU64::new(0),
             retained_missing: AtomicBool::new(false),
             load: Arc::new(NodeLoad { full_queues: FullQueues::new(seed), ..NodeLoad::default() }),
@@ -309,6 +317,7 @@ impl Node {
             has_begun: AtomicBool::new(false),
             assigned: AtomicU64::new(0),
             origin_facts: OnceLock::new(),
+            origin_wall_ms: AtomicU64::new(0),
         })
     }
 
@@ -546,6 +555,23 @@ impl Node {
         self.wall_ms.store(wall_ms, Relaxed);
     }
 
+    /// Wall-clock time of a time of the node, in milliseconds since 1970.
+    pub(crate) fn wall_ms(&self, time: Time) -> u64 {
+        self.wall_ms.load(Relaxed).saturating_add(time.0).saturating_sub(self.incarnation.began.0)
+    }
+
+    /// Sets the name of the node. Only the first call has an effect.
+    pub fn set_name(&self, name: &str) {
+        if self.name.set(name.into()).is_err() {
+            debug_assert!(false, "a node has one name");
+        }
+    }
+
+    /// Name of the node; empty until it is set.
+    pub(crate) fn name(&self) -> &str {
+        self.name.get().map_or("", |name| name)
+    }
+
     /// Sets the number of indexes of other nodes: these are the numbers below it.
     pub fn set_other_nodes(&self, others: u16) {
         self.others.store(others, Relaxed);
@@ -651,8 +677,17 @@ impl Node {
 
     /// Facts for the origins of messages; without any before [`Admin::select_origins`](crate::admin::Admin).
     pub(crate) fn origin_facts(&self) -> &OriginFacts {
-        static NONE: OriginFacts = OriginFacts { node: String::new(), run: 0, wall_ms: 0 };
+        static NONE: OriginFacts = OriginFacts { node: String::new(), run: 0 };
         self.origin_facts.get().unwrap_or(&NONE)
+    }
+
+    /// Wall clock at time 0 of the node, in ms since 1970, for origins.
+    pub(crate) fn origin_wall_ms(&self) -> u64 {
+        self.origin_wall_ms.load(Relaxed)
+    }
+
+    pub(crate) fn set_origin_wall_ms(&self, wall_ms: u64) {
+        self.origin_wall_ms.store(wall_ms, Relaxed);
     }
 
     pub(crate) fn set_origin_facts(&self, make: impl FnOnce() -> OriginFacts) {

@@ -6,7 +6,7 @@
 
 use mqtt::{PropertiesBuf, Property};
 
-use crate::connection::Connection;
+use crate::access::Identity;
 use crate::ids::Time;
 use crate::message::MessageView;
 
@@ -124,30 +124,38 @@ pub(crate) struct OriginFacts {
     pub node: String,
     /// Number that no other run of any node has.
     pub run: u64,
-    /// Wall clock at time 0 of the node, in ms since 1970.
-    pub wall_ms: u64,
+}
+
+/// Maximum length of a text of a client. Each receiver's queue has the origin, so it must be short.
+const TEXT_MAX: usize = 1024;
+
+/// The beginning of a text, at most [`TEXT_MAX`] bytes.
+fn shortened(text: &str) -> &str {
+    let end = (0..=text.len().min(TEXT_MAX)).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 impl OriginFacts {
     /// Makes the origin of the message with this number on the node.
     pub(crate) fn origin(
         &self,
-        connection: Option<&Connection>,
+        (publisher, mountpoint): (Option<Identity<'_>>, &str),
         view: &MessageView<'_>,
         number: u64,
+        wall_ms: u64,
     ) -> Origin {
         let Time(received) = view.received;
-        let text = |text: Option<&str>| text.unwrap_or_default().into();
+        let text = |text: Option<&str>| shortened(text.unwrap_or_default()).into();
         Origin {
             id: u128::from(self.run) << 64 | u128::from(number),
-            received_ms: self.wall_ms.saturating_add(received),
+            received_ms: wall_ms.saturating_add(received),
             qos: view.qos as u8,
-            client_id: text(connection.map(Connection::own_client_id)),
-            username: text(connection.and_then(Connection::username)),
-            mountpoint: text(connection.map(Connection::mountpoint)),
-            peerhost: connection
-                .and_then(Connection::peer)
-                .map(|peer| peer.ip().to_canonical().to_string().into())
+            client_id: text(publisher.as_ref().map(|publisher| publisher.client_id)),
+            username: text(publisher.as_ref().and_then(|publisher| publisher.username)),
+            mountpoint: text(Some(mountpoint)),
+            peerhost: publisher
+                .and_then(|publisher| publisher.peer)
+                .map(|peer| peer.to_canonical().to_string().into())
                 .unwrap_or_default(),
             node: self.node.as_str().into(),
         }

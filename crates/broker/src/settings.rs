@@ -236,6 +236,9 @@ section! {
         /// Maximum number of warnings a minute in the log about refused clients, PUBLISH, SUBSCRIBE and Will. The rest
         /// is logged at level `debug`.
         pub refusals_logged_per_minute: u32 = "60" in "0..=1000000", on reload;
+        /// Maximum number of events (`$events/...`) a second that one reactor publishes. Each 4 KiB of a message in an
+        /// event count as one more. The rest is suppressed and counted.
+        pub events_per_second: u32 = "10000", on reload;
     }
 }
 

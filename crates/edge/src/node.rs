@@ -220,6 +220,8 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     };
     shared.set_connections_max(connections_max as u64);
     let (started, clock) = (SystemTime::now(), Instant::now());
+    let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    shared.set_wall_clock(since_1970.as_millis() as u64);
     let admin = Admin::new(shared.clone(), started, clock);
 
     let mut polls = Vec::new();

@@ -39,7 +39,7 @@ impl Version {
     }
 
     /// Returns the Protocol Name of the version [MQTT-3.1.2-1] [MQTT3-3.1.2-1].
-    pub(crate) fn protocol_name(self) -> &'static str {
+    pub fn protocol_name(self) -> &'static str {
         match self {
             Version::V3_1 => "MQIsdp",
             Version::V3_1_1 | Version::V5 => "MQTT",

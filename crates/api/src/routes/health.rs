@@ -113,7 +113,7 @@ async fn quorum(state: State) -> (StatusCode, Json<Health>) {
 }
 
 /// Returns the fault when the thread that carries the links is silent: its last report is no longer valid.
-pub(super) fn stuck(state: &State) -> Option<String> {
+pub(crate) fn stuck(state: &State) -> Option<String> {
     let silence = state.cluster.as_ref()?.silence();
     (silence >= STUCK_AFTER).then(|| {
         format!(

@@ -67,7 +67,7 @@ mod config;
 mod connectors;
 mod decisions;
 mod document;
-mod health;
+pub(crate) mod health;
 mod keys;
 mod listing;
 mod log;

@@ -2,7 +2,7 @@
 
 use access::{Action, Identity, RetryAuthorize};
 
-use super::{Authority, Decider, NoMatch, SourceName, Sources, decision_of_identity, is_sys_read};
+use super::{Authority, Decider, NoMatch, SourceName, Sources, decision_of_identity, is_read_below};
 use crate::acl::Why;
 use crate::opinion::Opinion;
 use crate::rules::{RuleLocation, RuleSet, RulingReason};
@@ -75,7 +75,10 @@ impl Authority {
             _ if action == Action::Receive && self.was_asked_at_subscribe(sources) => {
                 "no rule applies, and the service decided about the subscription: messages of a granted subscription are delivered"
             }
-            Some(NoMatch::Allow) if is_sys_read(action, topic) => {
+            _ if is_read_below("$events", action, topic) => {
+                "`$events` can be read only where a rule allows it"
+            }
+            Some(NoMatch::Allow) if is_read_below("$SYS", action, topic) => {
                 "`$SYS` can be read only where a rule allows it"
             }
             Some(NoMatch::Allow) => "no source applies, and auth.no_match is \"allow\"",

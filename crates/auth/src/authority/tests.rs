@@ -253,6 +253,11 @@ fn sys_is_read_by_explicit_permission_only() {
         assert_eq!(files.ask(alice(), SUBSCRIBE, filter), NO, "{filter}");
     }
     assert_eq!(files.ask(alice(), Action::Receive, "$SYS/broker/x"), NO);
+    for filter in ["$events/#", "$events", "$events/+/x", "$events/message/delivered"] {
+        assert_eq!(files.ask(alice(), SUBSCRIBE, filter), NO, "{filter}");
+        assert_eq!(Files::new("open").ask(alice(), SUBSCRIBE, filter), NO, "{filter} without sources");
+    }
+    assert_eq!(files.ask(alice(), Action::Receive, "$events/message/delivered"), NO);
     assert_eq!(files.ask(alice(), SUBSCRIBE, "$SYSTEM/x"), YES);
     assert_eq!(files.ask(Identity { username: Some("root"), ..alice() }, SUBSCRIBE, "$SYS/#"), YES);
 }

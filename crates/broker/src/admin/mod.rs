@@ -46,6 +46,7 @@ use crate::origin::OriginFacts;
 use crate::retained;
 use crate::settings::Settings;
 use crate::store::client_shard;
+use crate::worker::{AlarmChange, Event};
 
 /// Callback that gets the answer, on a worker's thread. It passes the answer on and does nothing else.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -269,12 +270,14 @@ impl Admin {
     /// # Errors
     /// Returns the number of filters for which the node has no room.
     pub fn select_origins(&self, filters: &BTreeSet<Box<str>>, node: &str, run: u64) -> Result<(), usize> {
-        self.node.set_origin_facts(|| {
-            let since = self.wall(Time(0)).duration_since(SystemTime::UNIX_EPOCH);
-            let wall_ms = since.map_or(0, |since| since.as_millis() as u64);
-            OriginFacts { node: node.to_owned(), run, wall_ms }
-        });
+        self.node.set_origin_facts(|| OriginFacts { node: node.to_owned(), run });
         self.node.routes.set_origins(filters)
+    }
+
+    /// Corrects the wall clock of origins. `since_1970` is the time now.
+    pub fn set_wall_clock_of_origins(&self, since_1970: Duration) {
+        let (wall, now) = (since_1970.as_millis() as u64, self.now().0);
+        self.node.set_origin_wall_ms(wall.saturating_sub(now));
     }
 
     /// Name of this broker or its cluster that no other one has, for the hops of messages over bridges.
@@ -471,6 +474,21 @@ impl Admin {
             AdminRequest::Unsubscribe { shard, client_id: client_id.into(), filter: filter.into(), reply };
         self.send(self.node.shard_host(shard), request);
         Ok(())
+    }
+
+    /// Sets the name of the node, as events have it. Only the first call has an effect.
+    pub fn name_node(&self, name: &str) {
+        self.node.set_name(name);
+    }
+
+    /// Returns whether the event about alarms has subscriptions.
+    pub fn are_alarms_selected(&self) -> bool {
+        self.node.load.events.load(Relaxed) & Event::Alarm.bit() != 0
+    }
+
+    /// Publishes a change of an alarm as an event, if the event has subscriptions.
+    pub fn alarm_changed(&self, alarm: AlarmChange) {
+        self.send(WorkerId(0), AdminRequest::AlarmChanged(Box::new(alarm)));
     }
 
     /// Publishes a message. The reply comes when all receivers have it, as a PUBACK would.

@@ -16,6 +16,7 @@ use crate::batch::WorkerCommand;
 use crate::ids::{ConnectionId, SessionId, ShardId};
 use crate::message::Message;
 use crate::settings::Settings;
+use crate::worker::AlarmChange;
 
 /// A request of an operator on its way to a worker.
 pub struct AdminCommand(pub(crate) Box<AdminRequest>);
@@ -132,6 +133,8 @@ pub(crate) enum AdminRequest {
         filter: Box<str>,
         reply: Reply<Result<ReasonCode, ClientActionError>>,
     },
+    /// An alarm was activated or deactivated.
+    AlarmChanged(Box<AlarmChange>),
     Publish {
         message: Message,
         reply: Reply<ReasonCode>,

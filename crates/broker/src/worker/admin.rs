@@ -144,8 +144,10 @@ impl Worker {
                     }
                     self.node.set_settings(settings.clone());
                 }
+                self.monitor.events.set_rate_max(settings.limits.events_per_second);
                 self.settings = settings;
             }
+            AdminRequest::AlarmChanged(alarm) => self.alarm_changed(&alarm),
             AdminRequest::Slow { reply } => reply(self.monitor.slow.list(self.clock.now())),
             AdminRequest::ForgetSlow => self.monitor.slow.clear(),
             AdminRequest::Top { reply } => reply(self.monitor.sampler.last()),

@@ -6,6 +6,7 @@ use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
 use super::Worker;
+use super::events::Event;
 use super::wills::moved;
 use crate::access::{Admission, AuthResult, Principal, Validity};
 use crate::batch::Claimed;
@@ -34,9 +35,20 @@ impl Worker {
             AuthResult::Allow => Ok(()),
             AuthResult::Admit(admission) => self.admit(id.slot, *admission),
         };
+        self.note_authentication(id.slot, admission.err());
         match admission {
             Ok(()) => self.claim_client_id(id.slot),
             Err(reason) => self.refuse_connect(id.slot, version, reason),
+        }
+    }
+
+    /// Records the result of an authentication as an event.
+    pub(super) fn note_authentication(&mut self, slot: u32, refused: Option<ReasonCode>) {
+        if self.monitor.events.is_selected(Event::Authn)
+            && let Some(connection) = self.connections.occupant_ref(slot)
+            && !connection.marks.role.is_process()
+        {
+            self.monitor.events.authenticated(self.clock.now(), connection, refused);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, Subscription};
 
+use super::events::{self, Event};
 use super::{Worker, report};
 use crate::batch::WorkerCommand;
 use crate::connection::Phase;
@@ -36,6 +37,8 @@ impl Worker {
             extra.will = None;
         }
         report::disconnected(connection, "DISCONNECT");
+        let word = if disconnect.reason == ReasonCode::Success { "normal" } else { "disconnect" };
+        self.note_disconnect(slot, (word, Some(disconnect.reason)), disconnect.properties);
         self.end(slot, expiry);
         Ok(())
     }
@@ -74,7 +77,9 @@ impl Worker {
         self.monitor.ended(self.clock.now(), connection, why);
         if connection.phase == Phase::Open {
             report::disconnected(connection, why);
+            self.note_disconnect(slot, (&events::reason(reason), Some(reason)), Properties::EMPTY);
         }
+        let Some(connection) = self.connections.occupant(slot) else { return };
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()
         {
@@ -82,6 +87,16 @@ impl Worker {
             extra.will = None;
         }
         self.end(slot, None);
+    }
+
+    /// Records the end of a client's connection as an event.
+    fn note_disconnect(&mut self, slot: u32, reason: (&str, Option<ReasonCode>), properties: Properties<'_>) {
+        if self.monitor.events.is_selected(Event::Disconnected)
+            && let Some(connection) = self.connections.occupant_ref(slot)
+            && !connection.marks.role.is_process()
+        {
+            self.monitor.events.disconnected(self.clock.now(), connection, reason, properties);
+        }
     }
 
     pub(super) fn close_silently(&mut self, slot: u32) {
@@ -109,6 +124,7 @@ impl Worker {
             }
             if connection.phase == Phase::Open {
                 report::disconnected(connection, "connection lost");
+                self.note_disconnect(slot, ("connection_lost", None), Properties::EMPTY);
             }
         }
         self.end(slot, None);
@@ -179,6 +195,7 @@ impl Worker {
             }
             self.end_flow(*flow);
         }
+        self.monitor.events.connection_ended(id);
         self.forget_operators(id);
         self.end_waits(id);
         let may_still = |(message, _): &(Message, u32)| {

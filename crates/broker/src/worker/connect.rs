@@ -8,6 +8,7 @@ use mqtt::{
 };
 use session::{Dispatched, Toggles};
 
+use super::events::Event;
 use super::publish::{is_beyond_limits, is_reserved};
 use super::wills::{will_delay, will_message};
 use super::{Stage, Worker, refusals, report};
@@ -46,6 +47,8 @@ impl Worker {
             (0, maximum) => maximum,
             (asked, maximum) => asked.min(maximum),
         };
+        let events = &self.monitor.events;
+        let keeps_properties = events.is_selected(Event::Connected) || events.is_selected(Event::ConnAck);
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
@@ -62,7 +65,8 @@ impl Worker {
         connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };
         connection.client_key = client_key(&client_id);
         connection.client_id = client_id;
-        connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
+        let window_max = if is_internal { u16::MAX } else { mqtt.inflight_max };
+        connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(window_max);
         connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
         connection.session_expiry = granted_expiry;
         let (id, key) = (connection.id, connection.client_key);
@@ -92,6 +96,7 @@ impl Worker {
             attempts: 0,
             authentication_data: None,
             queue_limits: if is_internal { internal::queue_limits(&connect.properties) } else { None },
+            properties: keeps_properties.then(|| connect.properties.as_bytes().into()),
         }));
         if let Some(method) = connect.properties.authentication_method() {
             return self.start_exchange(slot, method, connect);
@@ -190,11 +195,23 @@ impl Worker {
             self.restore_inbound(id.slot, resume.received, resume.toggles, resume.dispatched);
             (subscriptions, walks) = (resume.subscriptions, resume.walks);
         }
+        let described = match self.connections.occupant_ref(id.slot) {
+            Some(connection)
+                if self.monitor.events.is_selected(Event::Connected)
+                    && !connection.marks.role.is_process() =>
+            {
+                self.monitor.events.describe_connected(self.clock.now(), connection)
+            }
+            _ => None,
+        };
         if !is_early && !self.send_connack(id.slot, session_present) {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
         if let Some(connection) = self.connections.occupant_ref(id.slot) {
             report::connected(connection, session_present);
+        }
+        if let Some(described) = described {
+            self.monitor.events.connected(described);
         }
         // The rules may have changed while the client was disconnected. A recheck at each connect would overload
         // another server, so only local rules are checked.
@@ -202,6 +219,11 @@ impl Worker {
         let mut is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         is_due |= is_early && self.has_outdated_subscribes(id.slot);
         for (text, options, subscription_id) in subscriptions {
+            if !self.may_keep_events(id.slot, &text) {
+                self.counters.subscribe_denied += 1;
+                self.withdraw_subscription(id, text);
+                continue;
+            }
             self.insert_durable(id, text, (options, subscription_id), None);
         }
         if let Some(connection) = self.connections.occupant(id.slot) {
@@ -288,6 +310,9 @@ impl Worker {
         let settings = self.settings.clone();
         let mqtt = &settings.mqtt;
         let Some(connection) = self.connections.occupant(slot) else { return true };
+        if self.monitor.events.is_selected(Event::ConnAck) && !connection.marks.role.is_process() {
+            self.monitor.events.connack(self.clock.now(), connection, ReasonCode::Success);
+        }
         let connecting = connection.connecting.take();
         let mut properties = PropertiesBuf::default();
         if connection.version.has_properties()
@@ -376,6 +401,9 @@ impl Worker {
         let refusal = |properties| Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
         let packet = refusal(properties.as_properties());
         connection.version = version;
+        if self.monitor.events.is_selected(Event::ConnAck) && !connection.marks.role.is_process() {
+            self.monitor.events.connack(self.clock.now(), connection, reason);
+        }
         if !connection.put(&packet, &mut self.pool) {
             connection.put(&refusal(mqtt::Properties::default()), &mut self.pool);
         }

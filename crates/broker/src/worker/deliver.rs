@@ -37,7 +37,7 @@ pub(super) const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
 pub(super) const SHARED_MIN: usize = 8 * 1024;
 
 /// Reason that a trace gives for a message that the access rules deny.
-const NOT_READABLE: &str = "the access rules do not allow the client to receive it";
+pub(super) const NOT_READABLE: &str = "the access rules do not allow the client to receive it";
 
 /// Vectors for the message that is being handled, kept to avoid allocations.
 pub(super) struct Scratch {
@@ -436,6 +436,10 @@ impl Worker {
         }
         self.counters.bytes_sent += size as u64;
         self.counters.count_sent(params.qos);
+        if self.monitor.events.observes_fates() {
+            let sent = (&view, params.qos, params.packet_id);
+            self.monitor.events.sent(self.clock.now(), connection, sent, || shared.message());
+        }
         let DeliveryParams { qos, retain, dup, .. } = *params;
         let packet_id = params.packet_id.map(PacketId::get);
         let publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };

@@ -18,6 +18,7 @@ use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::store::{Identity, Request};
+use crate::will::WillOwner;
 
 /// Maximum size of a message that is copied for each worker. Larger messages are shared.
 const INLINE_MAX: usize = 8 * 1024;
@@ -38,6 +39,8 @@ pub(super) struct Publishing<'a> {
     pub origin: Origin,
     /// Payers of a Will, in case it is retained.
     pub will_payers: Option<&'a Payers>,
+    /// Client of a Will whose connection is gone.
+    pub will_owner: Option<&'a WillOwner>,
 }
 
 /// Origin of a publish.
@@ -152,7 +155,7 @@ impl Worker {
         if let Some((Route { kind: RouteKind::Origin, .. }, others)) = rest.split_first() {
             rest = others;
             if !publishing.origin.is_peer() {
-                self.put_origin(&view, &mut with_origin);
+                self.put_origin(&view, publishing.will_owner, &mut with_origin);
                 view.properties = &with_origin;
             }
         }
@@ -166,8 +169,15 @@ impl Worker {
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, retains, &publishing) {
             self.dispatcher.refused_by_log += 1;
+            if self.monitor.events.observes_fates() {
+                self.note_dispatched(&view, Some("not_stored"));
+            }
             self.scratch.routes = routes;
             return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
+        }
+        if self.monitor.events.observes_fates() && !publishing.origin.is_peer() {
+            let is_unwanted = rest.is_empty() && !retains;
+            self.note_dispatched(&view, is_unwanted.then_some("no_subscribers"));
         }
         self.dispatcher.serial += 1;
         let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
@@ -288,13 +298,26 @@ impl Worker {
 
     /// Appends the properties of a message with its origin in front.
     #[cold]
-    fn put_origin(&mut self, view: &MessageView<'_>, out: &mut Vec<u8>) {
+    fn put_origin(&self, view: &MessageView<'_>, will_owner: Option<&WillOwner>, out: &mut Vec<u8>) {
         let connection = view.publisher.filter(|id| id.worker == self.id);
         let connection = connection.and_then(|id| self.connections.get(id.slot, id.generation));
+        let publisher = match (connection, will_owner) {
+            (Some(connection), _) => (Some(connection.identity(&self.node)), connection.mountpoint()),
+            (None, Some(owner)) => (Some(owner.identity()), owner.mountpoint()),
+            (None, None) => (None, ""),
+        };
         // The serial number of this message is the next one.
         let number = u64::from(self.id.0) << 48 | (self.dispatcher.serial + 1);
-        self.node.origin_facts().origin(connection, view, number).put(out);
+        let wall_ms = self.node.origin_wall_ms();
+        self.node.origin_facts().origin(publisher, view, number, wall_ms).put(out);
         out.extend_from_slice(view.properties);
+    }
+
+    /// Records a message that was published on this worker for events. `drop_reason`: why nobody gets it.
+    fn note_dispatched(&mut self, view: &MessageView<'_>, drop_reason: Option<&str>) {
+        let publisher = view.publisher.filter(|id| id.worker == self.id);
+        let publisher = publisher.and_then(|id| self.connections.get(id.slot, id.generation));
+        self.monitor.events.dispatched(self.clock.now(), publisher, view, drop_reason);
     }
 
     /// Delivers a message to connections of this worker. Returns true if a receiver has no free queue slot; `token`

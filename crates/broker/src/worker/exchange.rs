@@ -87,8 +87,13 @@ impl Worker {
                 }
                 self.authenticated(id, AuthResult::Admit(admission));
             }
-            Step::Failure(reason) if phase == Phase::Open => self.close(slot, reason), // [MQTT-4.12.1-2]
-            Step::Failure(reason) => self.refuse_connect(slot, version, reason),
+            Step::Failure(reason) => {
+                self.note_authentication(slot, Some(reason));
+                match phase {
+                    Phase::Open => self.close(slot, reason), // [MQTT-4.12.1-2]
+                    _ => self.refuse_connect(slot, version, reason),
+                }
+            }
         }
     }
 

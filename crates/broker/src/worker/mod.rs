@@ -14,6 +14,7 @@ mod connect;
 mod copies;
 mod deliver;
 mod dispatch;
+mod events;
 mod exchange;
 mod foreign;
 mod lanes;
@@ -52,6 +53,7 @@ use std::time::Duration;
 use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
+pub use events::{AlarmChange, Event};
 pub use lanes::{LaneCounters, ReadCounters, check_frame_form, decode_frame_form};
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
 pub use receive::{Received, Then};
@@ -74,6 +76,7 @@ use crate::wheel::{Timer, TimerKind, Wheel};
 use clock::Clock;
 use copies::RetainedCopies;
 use dispatch::Dispatcher;
+use events::Events;
 use lanes::Lanes;
 use load::WorkerLoad;
 use monitor::Monitor;
@@ -191,7 +194,7 @@ impl Worker {
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
             counters: Counters::default(),
-            monitor: Monitor::new(id),
+            monitor: Monitor::new(id, Events::new(node.clone(), settings.limits.events_per_second)),
             operators: operators::Operators::default(),
             stage: Stage::Recalling,
             load: WorkerLoad::default(),
@@ -414,6 +417,9 @@ impl Worker {
 
     /// Moves the slots of connections with output, and of closing connections, to `slots`.
     pub fn take_dirty(&mut self, slots: &mut Vec<u32>) {
+        if self.monitor.events.is_pending() {
+            self.publish_events();
+        }
         self.ready.swap_dirty(slots);
         for slot in slots.iter() {
             if let Some(connection) = self.connections.occupant(*slot) {
@@ -439,7 +445,10 @@ impl Worker {
 
     /// Like [`Self::has_work`], apart from the connections of clients.
     pub fn has_inner_work(&self) -> bool {
-        !self.peers.outbound.is_empty() || !self.outbox.is_empty() || self.has_shard_frames()
+        !self.peers.outbound.is_empty()
+            || !self.outbox.is_empty()
+            || self.has_shard_frames()
+            || self.monitor.events.is_pending()
     }
 
     /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
@@ -474,6 +483,7 @@ impl Worker {
 
     pub fn tick(&mut self, now: Time) {
         self.clock.tick(now);
+        self.renew_events();
         if mutated(Mutation::ServeBeforeRecall)
             && self.stage == Stage::Recalling
             && self.node.began().after(LATE) <= now

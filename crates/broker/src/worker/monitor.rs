@@ -1,10 +1,11 @@
-//! Records of a worker for operators: packets, busiest and slowest clients, watched topics and traces. While nobody
-//! watches or traces anything, a message costs one check of an empty field for each.
+//! Records of a worker for operators: packets, busiest and slowest clients, watched topics, traces and events. While
+//! nobody observes anything, a message costs one check of each.
 
 use std::sync::Arc;
 
 use mqtt::{Packet, PacketId, PacketType, Publish};
 
+use super::events::{Event, Events};
 use super::trace::TracedPublish;
 use super::watched::WatchedTopics;
 use crate::admin::{Direction, Sampler, SlowTable, Tracing, Watch};
@@ -20,17 +21,22 @@ pub(super) struct Monitor {
     pub packets: PacketCounters,
     pub sampler: Sampler,
     pub slow: SlowTable,
+    pub events: Events,
+    /// Someone observes single messages.
+    is_observed: bool,
     watched: WatchedTopics,
     pub(super) tracing: Option<Box<Tracing>>,
 }
 
 impl Monitor {
-    pub fn new(worker: WorkerId) -> Self {
+    pub fn new(worker: WorkerId, events: Events) -> Self {
         Self {
             worker,
             packets: PacketCounters::default(),
             sampler: Sampler::default(),
             slow: SlowTable::default(),
+            events,
+            is_observed: false,
             watched: WatchedTopics::default(),
             tracing: None,
         }
@@ -38,16 +44,23 @@ impl Monitor {
 
     pub fn set_watches(&mut self, list: Arc<[Arc<Watch>]>) {
         self.watched.set(list);
+        self.note_observers();
     }
 
     pub fn set_traces(&mut self, tracing: Option<Box<Tracing>>) {
         self.tracing = tracing;
+        self.note_observers();
     }
 
-    /// Returns whether an operator observes single messages.
+    /// Notes whether someone observes single messages, after a change of what is observed.
+    pub fn note_observers(&mut self) {
+        self.is_observed = self.is_traced() || self.watched.is_used() || self.events.observes_messages();
+    }
+
+    /// Returns whether an operator or an event observes single messages.
     #[inline]
     pub fn is_observed(&self) -> bool {
-        self.is_traced() || self.watched.is_used()
+        self.is_observed
     }
 
     /// Records a PUBLISH to a client while nobody observes single messages.
@@ -113,6 +126,9 @@ impl Monitor {
         self.watched.dropped(self.worker, view.topic);
         if self.is_traced() {
             self.trace_dropped(now, connection, view, why);
+        }
+        if self.events.is_selected(Event::DeliveryDropped) {
+            self.events.delivery_dropped(now, connection, view, why);
         }
     }
 

@@ -6,7 +6,7 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
 use super::Worker;
 use super::admit::ASKS_MAX;
-use super::publish::is_reserved;
+use super::publish::{is_events, is_of_actions, is_reserved};
 use crate::access::{Access, Action, Permission, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, WorkerCommand};
 use crate::connection::{Connection, Phase};
@@ -118,6 +118,14 @@ impl Connection {
         let permission = self.authorize(node, action, topic, AuthorizeSubject::Packet)?;
         self.flow().permissions.remember(rules.generation, action, topic, permission);
         Some(permission)
+    }
+
+    /// Returns whether the client may read the topics of the broker itself that a Topic Filter matches, as far as that
+    /// does not depend on rules: without any rules no client may read events. Only actions read their messages.
+    pub(super) fn may_read_own_topics(&self, node: &Node, filter: &str) -> bool {
+        let is_process = self.marks.role.is_process();
+        (is_process || !is_events(filter) || node.access.guards_topics())
+            && (is_process || !is_of_actions(filter))
     }
 
     /// Returns whether the client may publish to `topic`, which is without the mountpoint.

@@ -15,6 +15,7 @@ use session::{AckOutcome, Received};
 
 use super::Worker;
 use super::deliver::{DeliveryParams, EncodeOnce, Enqueuing, FITS_ALWAYS, OUT_FULL, SHARED_MIN, WhenFull};
+use super::events::Event;
 use super::publish::{has_its_share, reason_of};
 use super::queues::Waits;
 use crate::access::Action;
@@ -248,6 +249,9 @@ impl Worker {
     /// Handles the run of PUBACKs of success that the bytes of an open connection begin with. The first one is counted
     /// already. Returns the length of the run; 0, without an effect, if the first packet has to go another way.
     pub(super) fn pub_acks(&mut self, slot: u32, bytes: &[u8]) -> usize {
+        if self.monitor.events.is_selected(Event::Acked) {
+            return 0;
+        }
         let Some(connection) = self.connections.occupant(slot) else { return 0 };
         if connection.session.is_some() {
             return 0;

@@ -228,6 +228,9 @@ impl Worker {
     }
 
     fn apply_rare_output(&mut self, output: &mut ShardOutput) {
+        for (client_id, message, why) in output.dropped.drain(..) {
+            self.monitor.events.delivery_dropped_in_session(self.clock.now(), &client_id, &message, why);
+        }
         for (shard, request) in output.group_requests.drain(..) {
             match request {
                 GroupRequest::DeliverOrphan { .. } => self.receive_orphan(shard, request),

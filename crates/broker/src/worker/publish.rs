@@ -8,6 +8,7 @@ use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
+use super::events::Event;
 use super::permission::Rules;
 use super::receive::Step;
 use crate::access::Rates;
@@ -15,6 +16,7 @@ use crate::batch::Token;
 use crate::connection::{Connection, Flow, RetainRoom};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time};
+use crate::internal;
 use crate::message::MessageView;
 use crate::mount::mounted;
 use crate::node::Node;
@@ -247,7 +249,12 @@ impl Worker {
             self.refuse_publish(slot, publish, ReasonCode::PayloadFormatInvalid);
             return Ok(());
         }
-        if !connection.may_publish(&self.node, rules, publish, topic) {
+        let is_allowed = connection.may_publish(&self.node, rules, publish, topic);
+        if self.monitor.events.is_selected(Event::Authz) && !connection.marks.role.is_process() {
+            let about = ("publish", topic);
+            self.monitor.events.authorized(self.clock.now(), connection, about, is_allowed);
+        }
+        if !is_allowed {
             self.counters.publish_denied += 1;
             self.report_refusal(
                 slot,
@@ -447,6 +454,10 @@ impl Worker {
     /// closed.
     fn refuse_topic(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        if connection.marks.role.is_process() && publish.qos == QoS::AtMostOnce {
+            // The topic is made of a message of a client. Others of the action must not suffer.
+            return Ok(());
+        }
         if publish.qos == QoS::AtMostOnce || !connection.version.has_receive_maximum() {
             return Err(ReasonCode::TopicNameInvalid);
         }
@@ -700,14 +711,31 @@ pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> boo
 
 /// Returns whether only the broker itself publishes to a topic.
 pub(crate) fn is_own_topic(topic: &str) -> bool {
-    topic == "$SYS" || topic.starts_with("$SYS/")
+    is_below(topic, "$SYS") || is_events(topic) || is_of_actions(topic)
 }
 
-/// Returns whether a topic is reserved for the broker. That applies to all topics below `$SYS` except one: a client,
-/// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
+/// Returns whether a topic is one of events, or a Topic Filter matches only such topics.
+pub(super) fn is_events(topic: &str) -> bool {
+    is_below(topic, "$events")
+}
+
+/// Returns whether a topic is one on which actions pass messages to each other, or a Topic Filter matches only such
+/// topics.
+pub(super) fn is_of_actions(topic: &str) -> bool {
+    is_below(topic, "$action")
+}
+
+fn is_below(topic: &str, first_level: &str) -> bool {
+    topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, to those below
+/// `$action` except for actions, and to those below `$SYS` except one: a client, usually a bridge, publishes its
+/// connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
-    is_own_topic(topic) && bridge() != Some(client_id)
+    let is_of_action = || is_of_actions(topic) && client_id.starts_with(internal::ACTION);
+    is_own_topic(topic) && bridge() != Some(client_id) && !is_of_action()
 }
 
 /// Returns whether a message was not kept because something is lacking, and not because it is forbidden.

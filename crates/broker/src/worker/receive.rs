@@ -9,6 +9,7 @@ use mqtt::{
 use session::{AckOutcome, PubRecOutcome, Released};
 use shard::{Mutation, mutated};
 
+use super::events::Event;
 use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
@@ -405,6 +406,9 @@ impl Worker {
     fn pub_ack(&mut self, slot: u32, ack: Ack<'_>, fills: bool) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
+        if self.monitor.events.is_selected(Event::Acked) {
+            self.monitor.events.acknowledged(self.clock.now(), connection, ack.packet_id, ack.properties);
+        }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
             return Ok(());
@@ -456,6 +460,9 @@ impl Worker {
     fn pub_comp(&mut self, slot: u32, ack: Ack<'_>, fills: bool) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
+        if self.monitor.events.is_selected(Event::Acked) {
+            self.monitor.events.acknowledged(self.clock.now(), connection, ack.packet_id, ack.properties);
+        }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);
             return Ok(());

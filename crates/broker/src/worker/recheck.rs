@@ -33,7 +33,8 @@ impl Worker {
         let generation = self.node.access.generation();
         if generation != self.recheck.generation {
             self.recheck.generation = generation;
-            self.recheck.from = self.node.access.guards_topics().then_some(0);
+            let may_deny = self.node.access.guards_topics() || self.monitor.events.is_any_selected();
+            self.recheck.from = may_deny.then_some(0);
             self.recheck.marked_only = false;
         } else if self.recheck.from.is_none() && std::mem::take(&mut self.recheck.retry) {
             (self.recheck.from, self.recheck.marked_only) = (Some(0), true);
@@ -89,10 +90,23 @@ impl Worker {
         }
     }
 
+    /// Returns whether a client may keep a subscription, as far as it is one to events.
+    pub(super) fn may_keep_events(&self, slot: u32, text: &str) -> bool {
+        let Some(connection) = self.connections.occupant_ref(slot) else { return true };
+        let Ok(subscription) = Subscription::parse(text) else { return true };
+        connection.may_read_own_topics(&self.node, subscription.filter.as_str())
+    }
+
     /// Returns whether the rules allow an existing subscription of a client; `None` if that is not known yet.
     pub(super) fn may_keep(&self, slot: u32, text: &str, options: Options) -> Option<bool> {
         let Some(connection) = self.connections.occupant_ref(slot) else { return Some(true) };
         let Ok(subscription) = Subscription::parse(text) else { return Some(true) };
+        if !self.may_keep_events(slot, text) {
+            return Some(false);
+        }
+        if !self.node.access.guards_topics() {
+            return Some(true);
+        }
         let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return Some(false) };
         let action = Action::Subscribe { qos: options.qos() };
         let permission = connection.authorize(&self.node, action, filter, AuthorizeSubject::Subscription);

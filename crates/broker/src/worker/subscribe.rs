@@ -1,13 +1,14 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
 use mqtt::{
-    Packet, PropertiesBuf, Property, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
+    Packet, PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, SubAck, Subscribe, Subscription,
     SubscriptionOptions, TopicFilter, Unsubscribe,
 };
 use routing::PLUS_LEVELS_MAX;
 
 use super::Worker;
 use super::connect::granted_qos;
+use super::events::Event;
 use super::peers::suback_level;
 use super::publish::is_beyond_limits;
 use super::refusals::{self, ExceededLimits};
@@ -90,6 +91,10 @@ impl Worker {
                 }
                 Err(Refusal::Denied(filter)) => {
                     self.counters.subscribe_denied += 1;
+                    if self.monitor.events.is_selected(Event::Authz) {
+                        let about = ("subscribe", filter.as_str());
+                        self.monitor.events.authorized(self.clock.now(), connection, about, false);
+                    }
                     let permit = self.node.may_log_refusal(self.clock.now(), &self.settings);
                     let refused = "SUBSCRIBE denied by the access rules";
                     let reason = ReasonCode::NotAuthorized;
@@ -117,6 +122,11 @@ impl Worker {
                 }
                 Err(Refusal::Connection(reason)) => return Err(reason),
             };
+            let is_heard = ticket.operator().is_none() && !connection.marks.role.is_process();
+            if is_heard && self.monitor.events.is_selected(Event::Authz) {
+                let about = ("subscribe", subscription.filter.as_str());
+                self.monitor.events.authorized(self.clock.now(), connection, about, true);
+            }
             let qos = granted_qos(asked.qos, self.settings.mqtt.qos_max);
             let mut options = Options::from(asked).with_qos(qos);
             if connection.is_all_of_tenant(subscription.filter) {
@@ -243,6 +253,7 @@ impl Worker {
                 continue;
             }
             self.counters.subscriptions_removed += 1;
+            self.note_unsubscribed(slot, text);
             if let Some(share) = subscription.share {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 self.leave_group(id, group, Some(ticket));
@@ -367,6 +378,7 @@ impl Worker {
             }
         }
         for (text, is_shared) in gone {
+            self.note_unsubscribed(id.slot, &text);
             if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
                 connection.subscriptions.remove(&text);
             }
@@ -376,6 +388,26 @@ impl Worker {
             }
         }
         self.one_stored(id, ticket, AckKind::Unsub);
+    }
+
+    /// Records the end of a subscription as an event.
+    fn note_unsubscribed(&mut self, slot: u32, filter: &str) {
+        if self.monitor.events.is_selected(Event::Unsubscribed)
+            && let Some(connection) = self.connections.occupant_ref(slot)
+            && !connection.marks.role.is_process()
+        {
+            self.monitor.events.unsubscribed(self.clock.now(), connection, filter);
+        }
+    }
+
+    /// Records a subscription as an event.
+    fn note_subscribed(&mut self, slot: u32, filter: &str, granted: (QoS, u32)) {
+        if self.monitor.events.is_selected(Event::Subscribed)
+            && let Some(connection) = self.connections.occupant_ref(slot)
+            && !connection.marks.role.is_process()
+        {
+            self.monitor.events.subscribed(self.clock.now(), connection, filter, granted);
+        }
     }
 
     /// Handles the answer of a shared group that has accepted a member or has no room for it.
@@ -402,7 +434,7 @@ impl Worker {
     }
 
     /// Removes a subscription of a durable session that the access rules do not allow.
-    fn withdraw_subscription(&mut self, id: ConnectionId, filter: Box<str>) {
+    pub(super) fn withdraw_subscription(&mut self, id: ConnectionId, filter: Box<str>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(session) = connection.session else { return };
         // A subscription that replaces an earlier one is already in the list.
@@ -477,6 +509,9 @@ impl Worker {
         let mut has_begun = false;
         for PendingFilter { text, options, subscription_id, index, shared, existed } in pending.filters {
             let refused = pending.reasons[index as usize] >= ReasonCode::UnspecifiedError.as_u8();
+            if !refused {
+                self.note_subscribed(slot, &text, (options.qos(), subscription_id));
+            }
             let wanted = match options.retain_handling() {
                 RetainHandling::Send => true,          // [MQTT-3.3.1-9]
                 RetainHandling::SendIfNew => !existed, // [MQTT-3.3.1-10]
@@ -537,6 +572,9 @@ impl Connection {
         let Some(own) = self.unmounted(filter) else {
             return Err(Refusal::Filter(ReasonCode::NotAuthorized));
         };
+        if ticket.operator().is_none() && !self.may_read_own_topics(node, filter) {
+            return Err(Refusal::Denied(subscription.filter));
+        }
         // The access rules do not apply to operators.
         if node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };

@@ -126,13 +126,14 @@ impl Worker {
         let view = message.view().arrived(self.clock.now());
         let name = TopicName::parse(view.topic);
         debug_assert!(name.is_ok(), "checked at CONNECT");
-        let payers = owner.filter(|_| view.retain);
+        let payers = owner.as_ref().filter(|_| view.retain);
         let payers = payers.map(|owner| self.node.payers(owner.mountpoint(), owner.identity().username));
         let payers = payers.unwrap_or_default();
         let publishing = Publishing {
             token: Some(Token::Append { shard, key }),
             identity: (view.qos > QoS::AtMostOnce).then(|| Identity::of_will(shard, id)),
             will_payers: Some(&payers),
+            will_owner: owner.as_deref(),
             ..Publishing::default()
         };
         let dispatched = name.map(|name| self.dispatch_as(name, view, publishing)).unwrap_or_default();

@@ -8,6 +8,7 @@ mod actor;
 mod admission;
 mod client;
 mod durability;
+mod events;
 mod exactly_once;
 mod exchange;
 mod hostile;

@@ -1,12 +1,16 @@
 //! Reactions to the effects of an applied batch.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use mqtt::ReasonCode;
 use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
 
-use super::propose::Continuation;
+use super::propose::{Continuation, SkipReason};
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
+use crate::message::Message;
 use crate::store::{Completion, Request};
+use crate::worker::Event;
 
 impl ShardHost {
     pub(super) fn effect(
@@ -47,12 +51,22 @@ impl ShardHost {
                     }
                     DropReason::Expired => self.counters.dropped_expired += dropped,
                 }
+                let why = if reason == DropReason::QueueFull { "queue_full" } else { "expired" };
                 for n in from..to {
+                    let message = self.bodies_of(session).and_then(|bodies| bodies.get(n)).cloned();
+                    self.note_dropped_message(session, message, why, out);
                     self.forget_body(session, n);
                 }
                 self.touch(session);
             }
-            Effect::NotQueued { session, .. } => {
+            Effect::NotQueued { ordinal, session } => {
+                let message = match continuations.get(ordinal as usize) {
+                    Some(Continuation::Publish { message, .. } | Continuation::Enqueue { message, .. }) => {
+                        Some(message.clone())
+                    }
+                    _ => None,
+                };
+                self.note_dropped_message(session, message, "queue_full", out);
                 self.counters.dropped_queue_full += 1;
                 self.note_dropped(now, session, 1);
             }
@@ -77,6 +91,22 @@ impl ShardHost {
             Effect::Orphaned { id, key, session, n } => self.orphaned((session, n), id, key, out),
             Effect::RetainedExpired { topic } => self.charged.not_retained(&topic),
             Effect::RetainedChanged { .. } => self.tend_retained(),
+        }
+    }
+
+    /// Records a message that a session does not get, for an event. A message that is only on the disk has none.
+    fn note_dropped_message(
+        &self,
+        uid: SessionUid,
+        message: Option<Message>,
+        why: &'static str,
+        out: &mut ShardOutput,
+    ) {
+        if self.load.events.load(Relaxed) & Event::DeliveryDropped.bit() == 0 {
+            return;
+        }
+        if let (Some(message), Some(session)) = (message, self.replica.state().session(uid)) {
+            out.dropped.push((session.client_id().into(), message, why));
         }
     }
 
@@ -122,6 +152,10 @@ impl ShardHost {
                 self.acknowledged((session, epoch), connection, packet_id, kind, &answer, out);
             }
             Continuation::Skip { session, n, epoch, reason } => {
+                if reason == SkipReason::Expired && matches!(answer, Answer::Finished { .. }) {
+                    let message = self.bodies_of(session).and_then(|bodies| bodies.get(n)).cloned();
+                    self.note_dropped_message(session, message, "expired", out);
+                }
                 self.skipped((session, n), epoch, reason, &answer);
             }
             Continuation::Token(token) => out.acknowledged.push((token, result_of(&answer))),

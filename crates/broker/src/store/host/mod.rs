@@ -151,6 +151,8 @@ pub struct ShardOutput {
     pub frames: Vec<(ShardId, Frame)>,
     /// Requests to the hosts of shared groups on this node, with the numbers of their shards.
     pub group_requests: Vec<(ShardId, GroupRequest)>,
+    /// Messages that sessions do not get, with their Client Identifiers and the reason, for events.
+    pub dropped: Vec<(Box<str>, Message, &'static str)>,
     /// Bytes of the messages in the last command, if that is a delivery.
     delivery_bytes: usize,
 }
@@ -193,9 +195,16 @@ struct Published {
 impl ShardOutput {
     /// Returns whether there is more than commands, requests and acknowledgements.
     pub fn has_rare_parts(&self) -> bool {
-        let Self { wills, offered, deleted, propagated, frames, group_requests, .. } = self;
-        let lengths =
-            [wills.len(), offered.len(), deleted.len(), propagated.len(), frames.len(), group_requests.len()];
+        let Self { wills, offered, deleted, propagated, frames, group_requests, dropped, .. } = self;
+        let lengths = [
+            wills.len(),
+            offered.len(),
+            deleted.len(),
+            propagated.len(),
+            frames.len(),
+            group_requests.len(),
+            dropped.len(),
+        ];
         lengths.into_iter().fold(0, |all, length| all | length) != 0
     }
 

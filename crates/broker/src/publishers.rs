@@ -1,0 +1,39 @@
+//! Names of recent publishers, for events about deliveries of their messages. It is empty while nobody selects such
+//! events.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use crate::connection::Connection;
+
+/// Maximum number of publishers that are remembered.
+const PUBLISHERS_MAX: usize = 1 << 16;
+
+type Names = (Arc<str>, Option<Box<str>>);
+
+/// Client Identifiers and user names of publishers, by [`client_key`](crate::ids::client_key).
+#[derive(Debug, Default)]
+pub(crate) struct Publishers(Mutex<HashMap<u64, Names>>);
+
+impl Publishers {
+    /// Remembers a publisher. When there are too many, the others are forgotten first.
+    pub fn note(&self, key: u64, client_id: &Arc<str>, connection: &Connection) {
+        let mut known = sync::lock(&self.0);
+        let is_known = known.get(&key).is_some_and(|(known, _)| Arc::ptr_eq(known, client_id));
+        if is_known {
+            return;
+        }
+        if known.len() >= PUBLISHERS_MAX {
+            known.clear();
+        }
+        known.insert(key, (client_id.clone(), connection.username().map(Into::into)));
+    }
+
+    pub fn get(&self, key: u64) -> Option<Names> {
+        sync::lock(&self.0).get(&key).cloned()
+    }
+
+    pub fn forget(&self) {
+        *sync::lock(&self.0) = HashMap::new();
+    }
+}
