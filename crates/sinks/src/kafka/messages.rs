@@ -17,7 +17,7 @@ pub const SASL_HANDSHAKE: Api = Api { key: 17, version: 1, name: "SaslHandshake"
 pub const SASL_AUTHENTICATE: Api = Api { key: 36, version: 1, name: "SaslAuthenticate" };
 pub const INIT_PRODUCER_ID: Api = Api { key: 22, version: 1, name: "InitProducerId" };
 pub const PRODUCE_7: Api = Api { key: 0, version: 7, name: "Produce" };
-/// Has messages of errors.
+/// Version with messages of errors.
 pub const PRODUCE_8: Api = Api { key: 0, version: 8, name: "Produce" };
 
 /// All replicas that are in sync have a batch before it is confirmed.

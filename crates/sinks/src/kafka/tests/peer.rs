@@ -17,7 +17,7 @@ pub enum Answer {
     Close,
     /// Stores everything, and closes the connection without an answer.
     StoreAndClose,
-    /// Does not answer until the client closes the connection.
+    /// No answer until the client closes the connection.
     Silence,
     /// Sends these bytes, and closes the connection.
     Bytes(&'static [u8]),
