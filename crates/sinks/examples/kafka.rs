@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             if retries == 1 || retries % 10 == 0 {
                 println!("attempt {retries} failed: {error}");
             }
+            // tidy: allow(thread-sleep): the pause of an action before it tries again; there is nothing to wait for
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
         longest = longest.max(start.elapsed().as_secs_f64());

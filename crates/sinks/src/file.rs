@@ -61,7 +61,7 @@ fn check_name(name: &str) -> Result<(), SinkProblem> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     if name.is_empty() || name.starts_with('.') || name.len() > NAME_MAX || !name.chars().all(is_valid) {
         let why = format!(
-            "`{}` cannot be the name of a file; use at most {NAME_MAX} letters, digits, `_`, `-` and `.`, and no `.` \
+            "`{}` cannot be the name of a file; use at most {NAME_MAX} of A-Z, a-z, 0-9, `_`, `-` and `.`, and no `.` \
              at the beginning",
             name.escape_debug()
         );

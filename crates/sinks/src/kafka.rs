@@ -117,7 +117,7 @@ fn check_topic(name: &str) -> Result<(), String> {
     }
     let shown: String = name.chars().take(100).collect();
     Err(format!(
-        "`{}` is no topic of Kafka; use at most {TOPIC_MAX} letters, digits, `_`, `-` and `.`, such as \
+        "`{}` is no topic of Kafka; use at most {TOPIC_MAX} of A-Z, a-z, 0-9, `_`, `-` and `.`, such as \
          replace(topic, '/', '.') in the rule",
         shown.escape_debug()
     ))

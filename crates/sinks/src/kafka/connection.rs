@@ -34,7 +34,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// What connections have in common.
+/// Settings that connections share.
 pub struct Access {
     pub guard: Guard,
     pub tls: Option<Arc<ClientConfig>>,

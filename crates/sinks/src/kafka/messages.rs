@@ -17,7 +17,7 @@ pub const SASL_HANDSHAKE: Api = Api { key: 17, version: 1, name: "SaslHandshake"
 pub const SASL_AUTHENTICATE: Api = Api { key: 36, version: 1, name: "SaslAuthenticate" };
 pub const INIT_PRODUCER_ID: Api = Api { key: 22, version: 1, name: "InitProducerId" };
 pub const PRODUCE_7: Api = Api { key: 0, version: 7, name: "Produce" };
-/// Has messages of errors.
+/// Version with messages of errors.
 pub const PRODUCE_8: Api = Api { key: 0, version: 8, name: "Produce" };
 
 /// All replicas that are in sync have a batch before it is confirmed.
@@ -131,16 +131,20 @@ pub struct Produced<'a> {
     pub batch: &'a [u8],
 }
 
+/// Writes batches that are sorted by topic, because a request names each topic once.
 pub fn write_produce(writer: &mut Writer, batches: &[Produced<'_>], timeout_ms: i32) {
     writer.null_string();
     writer.i16(ACKS_ALL);
     writer.i32(timeout_ms);
-    writer.count(batches.len());
-    for batch in batches {
-        writer.string(batch.topic);
-        writer.count(1);
-        writer.i32(batch.partition);
-        writer.bytes(batch.batch);
+    let topics = || batches.chunk_by(|one, next| one.topic == next.topic);
+    writer.count(topics().count());
+    for partitions in topics() {
+        writer.string(partitions[0].topic);
+        writer.count(partitions.len());
+        for batch in partitions {
+            writer.i32(batch.partition);
+            writer.bytes(batch.batch);
+        }
     }
 }
 

@@ -222,7 +222,8 @@ impl Producer {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let time = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         for leader in &leaders {
-            let parts: Vec<_> = groups.iter().filter(|group| group.leader == *leader).collect();
+            let mut parts: Vec<_> = groups.iter().filter(|group| group.leader == *leader).collect();
+            parts.sort_by(|one, other| one.partition.cmp(&other.partition));
             let batches: Vec<_> = parts.iter().map(|group| self.encode(group, time)).collect();
             let produced = parts.iter().zip(&batches).map(|(group, batch)| Produced {
                 topic: &group.partition.0,

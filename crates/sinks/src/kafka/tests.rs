@@ -91,6 +91,18 @@ fn outputs_become_records_with_key_and_headers() {
 }
 
 #[test]
+fn a_batch_for_several_topics_is_one_request() {
+    let peer = Peer::new();
+    let mut records = numbered(1..=20);
+    records.extend((21..=30).map(|id| record("other", None, &format!("{id:03}"), id)));
+    records.extend(numbered(31..=40));
+    sink(&peer).write(&records).unwrap();
+    assert_eq!(peer.state.lock().unwrap().produce_requests, 1);
+    assert_eq!(peer.values("other", 0), contents(21..=30));
+    assert_eq!(peer.all_values("t"), [contents(1..=20), contents(31..=40)].concat());
+}
+
+#[test]
 fn settings_are_checked() {
     let check = |connector: &ConnectorSettings, action: &ActionSettings| {
         KafkaTarget::new(connector, action, OPEN).map(|_| ()).map_err(|problem| problem.setting)

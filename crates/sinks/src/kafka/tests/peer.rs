@@ -17,7 +17,7 @@ pub enum Answer {
     Close,
     /// Stores everything, and closes the connection without an answer.
     StoreAndClose,
-    /// Does not answer until the client closes the connection.
+    /// No answer until the client closes the connection.
     Silence,
     /// Sends these bytes, and closes the connection.
     Bytes(&'static [u8]),
@@ -230,7 +230,11 @@ impl Peer {
                 .map(|(partition, batch)| (topic.clone(), partition, batch))
                 .collect::<Vec<_>>())
         });
-        let batches: Vec<_> = topics.unwrap().into_iter().flatten().collect();
+        let topics = topics.unwrap();
+        let mut names: Vec<_> = topics.iter().map(|batches| &batches[0].0).collect();
+        names.dedup();
+        assert_eq!(names.len(), topics.len(), "a topic is named once");
+        let batches: Vec<_> = topics.into_iter().flatten().collect();
         assert!(reader.0.is_empty());
         let step = {
             let mut state = self.state.lock().unwrap();
