@@ -3,6 +3,7 @@
 mod outgoing;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use mqtt::{
 };
 use random::Random;
 use rules::{Context, Source, Value};
+use sha2::{Digest as _, Sha256};
 use sinks::{Order, WhenFull};
 
-use self::outgoing::{Finished, Outbound, Purpose};
+use self::outgoing::{BrokerLimits, Finished, Outbound, Purpose};
 use crate::counters::Counters;
 use crate::incoming::{Incoming, Input};
 use crate::lane::{Batch, BatchLimits, Item, Lane, Outcome, Sequence, Written};
@@ -47,11 +49,15 @@ pub struct Consumer {
     client: Option<Client>,
     /// Subscriptions that the session has.
     subscribed: Vec<String>,
+    /// Subscriptions that were granted on this connection.
+    granted: Vec<String>,
     /// Number of the connection.
     epoch: u64,
     /// Messages that are not acknowledged, in the order of arrival. The first one has the number `first`.
     pending: VecDeque<Pending>,
     first: Sequence,
+    /// Bytes of the messages and records that are not complete.
+    bytes: usize,
     lanes: Vec<Lane>,
     next_lane: usize,
     limits: BatchLimits,
@@ -68,6 +74,8 @@ struct Pending {
     packet_id: Option<PacketId>,
     /// Number of outputs that are not complete.
     open: usize,
+    /// Bytes of the message and its records.
+    bytes: usize,
     /// The message, in case it has to be given up.
     message: Option<Box<Incoming>>,
     /// The first output that failed, with the reason.
@@ -103,13 +111,15 @@ impl Consumer {
             random: Random::new(seed),
             client: None,
             subscribed,
+            granted: Vec::new(),
             epoch: 0,
             pending: VecDeque::new(),
             first: 0,
+            bytes: 0,
             lanes: std::iter::repeat_with(Lane::default).take(lanes).collect(),
             next_lane: 0,
             limits,
-            outbound: Outbound::default(),
+            outbound: Outbound::new(plan.settings.retry_min, plan.settings.retry_max),
             counters: Counters::default(),
             last_error: None,
             is_stopping: false,
@@ -160,15 +170,33 @@ impl Consumer {
     /// Forgets the connection and everything that came on it.
     pub fn forget(&mut self) {
         self.client = None;
+        self.granted.clear();
         self.epoch += 1;
         self.pending.clear();
         self.lanes.iter_mut().for_each(Lane::clear);
-        self.outbound = Outbound::default();
+        self.outbound.forget();
+        self.bytes = 0;
     }
 
     /// True when no batch is being written.
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(|lane| !lane.is_busy())
+    }
+
+    /// True when no message is being published.
+    pub fn has_published_all(&self) -> bool {
+        self.outbound.open() == 0
+    }
+
+    /// Returns whether the caller should read from the broker. Unread messages stay in the session. While messages are
+    /// being published the answers of the broker must be read.
+    pub fn wants_read(&self) -> bool {
+        self.bytes < BYTES_MAX || self.outbound.open() > 0
+    }
+
+    /// Time since which this broker refuses messages for a reason that may pass, and the reason.
+    pub fn failing(&self) -> Option<&(Time, String)> {
+        self.outbound.failing()
     }
 
     fn connect_options(&self) -> ConnectOptions {
@@ -234,11 +262,12 @@ impl Consumer {
                 Event::Connected => self.connected(now, client),
                 Event::Packet(Packet::Publish(publish)) => self.publish(now, &publish, out.buffer()),
                 Event::Packet(Packet::PubAck(ack) | Packet::PubComp(ack)) => {
-                    let finished = self.outbound.acknowledged(ack.packet_id, ack.reason, out.buffer());
+                    let finished =
+                        self.outbound.acknowledged(now.time, ack.packet_id, ack.reason, out.buffer());
                     self.published(finished);
                 }
                 Event::Packet(Packet::PubRec(ack)) => {
-                    let finished = self.outbound.received(ack.packet_id, ack.reason, out.buffer());
+                    let finished = self.outbound.received(now.time, ack.packet_id, ack.reason, out.buffer());
                     self.published(finished);
                 }
                 Event::Subscribed(answers) => self.subscribed(answers),
@@ -254,7 +283,12 @@ impl Consumer {
         if limits.is_some_and(|limits| !limits.session_present) {
             self.subscribed.clear();
         }
-        self.outbound.receive_maximum = limits.map_or(1, |limits| limits.receive_maximum);
+        self.outbound.connected(limits.map_or_else(BrokerLimits::default, |limits| BrokerLimits {
+            receive_maximum: limits.receive_maximum,
+            maximum_qos: limits.maximum_qos,
+            retain_available: limits.retain_available,
+            packet_size_max: limits.packet_size_max,
+        }));
         let options = SubscriptionOptions {
             qos: QoS::AtLeastOnce,
             retain_as_published: true,
@@ -278,9 +312,12 @@ impl Consumer {
             if reason.is_error() {
                 self.last_error =
                     Some(format!("the broker refused the subscription to `{filter}`: {reason}"));
-            } else if !self.subscribed.contains(&filter) {
-                self.subscribed.push(filter);
+                continue;
             }
+            if !self.subscribed.contains(&filter) {
+                self.subscribed.push(filter.clone());
+            }
+            self.granted.push(filter);
         }
     }
 
@@ -300,6 +337,7 @@ impl Consumer {
         self.pending.push_back(Pending {
             packet_id: publish.packet_id,
             open: 0,
+            bytes: 0,
             message: None,
             failure: None,
             is_settled: false,
@@ -309,59 +347,51 @@ impl Consumer {
             self.counters.not_selected += 1;
             return;
         }
-        let kept = Box::new(message.clone());
-        let made = self.make(now, &plan, message);
-        if let Err(failure) = &made {
-            self.fail(sequence, failure.clone());
-        }
+        let made = self.make(now, &plan, &message);
         let Some(pending) = self.pending.back_mut() else { return };
-        pending.message = Some(kept);
-        for made in made.unwrap_or_default() {
-            self.pass(now, sequence, made, out);
+        if made.as_ref().is_ok_and(Vec::is_empty) {
+            return;
+        }
+        let made_bytes: usize = made.iter().flatten().map(size).sum();
+        pending.bytes = message.size() + made_bytes;
+        self.bytes += pending.bytes;
+        pending.message = Some(Box::new(message));
+        match made {
+            Ok(all) => all.into_iter().for_each(|made| self.pass(now, sequence, made, out)),
+            Err(failure) => self.fail(sequence, failure),
         }
         self.settle(sequence, out);
     }
 
     /// Evaluates the rule and makes records or messages of its outputs.
-    fn make(&mut self, now: Now, plan: &Plan, message: Incoming) -> Result<Vec<Made>, Failure> {
-        let input = match Input::of(message, &plan.limits) {
-            Ok(input) => input,
-            Err((_, text)) => {
-                self.counters.evaluation_errors += 1;
-                return Err(Failure { reason: "not_an_event", text });
-            }
-        };
+    fn make(&mut self, now: Now, plan: &Plan, message: &Incoming) -> Result<Vec<Made>, Failure> {
         let random = u128::from(self.random.draw()) << 64 | u128::from(self.random.draw());
         let context = Context { now: now.wall, random };
-        let outputs = plan.rule.evaluate(input.as_message(), &context, &plan.limits).map_err(|error| {
-            self.counters.evaluation_errors += 1;
-            Failure { reason: error.reason(), text: error.to_string() }
-        })?;
+        // A panic would come again with the message after a restart of the node.
+        let evaluated = catch_unwind(AssertUnwindSafe(|| evaluate(plan, message, &context)));
+        let internal = |_| {
+            let text =
+                "an error within the rule engine; please report it with the rule and the message".to_owned();
+            Err(Failure { reason: "internal", text })
+        };
+        let outputs =
+            evaluated.unwrap_or_else(internal).inspect_err(|_| self.counters.evaluation_errors += 1)?;
         self.counters.not_selected += u64::from(outputs.is_empty());
-        let mut all = Vec::with_capacity(outputs.len());
+        let id = if message.has_origin { message.origin.id } else { random | 1 };
+        let (mut all, mut bytes) = (Vec::with_capacity(outputs.len()), 0);
         for output in &outputs {
-            match self.make_one(plan, output, &input, all.len()) {
-                Ok(made) => all.push(made),
-                Err(failure) => {
-                    self.counters.render_errors += 1;
-                    return Err(failure);
+            let made = make_one(plan, output, id, all.len()).and_then(|made| {
+                bytes += size(&made);
+                if bytes <= MADE_MAX {
+                    return Ok(made);
                 }
-            }
+                let text = format!("the outputs of the message have more than {MADE_MAX} bytes");
+                Err(Failure { reason: "too_large", text })
+            });
+            all.push(made.inspect_err(|_| self.counters.render_errors += 1)?);
         }
         self.counters.records += all.len() as u64;
         Ok(all)
-    }
-
-    fn make_one(&self, plan: &Plan, output: &Value, input: &Input, at: usize) -> Result<Made, Failure> {
-        let made =
-            plan.make(output).map_err(|error| Failure { reason: error.reason(), text: error.to_string() })?;
-        Ok(match made {
-            Made::Record(mut record) => {
-                record.id = record_id(input, &plan.settings.name, at);
-                Made::Record(record)
-            }
-            Made::Message(message) => Made::Message(message),
-        })
     }
 
     /// Puts a record into its lane, or publishes a message.
@@ -433,16 +463,20 @@ impl Consumer {
     /// Handles published messages that are complete.
     fn published(&mut self, finished: impl IntoIterator<Item = Finished>) {
         for Finished { sequence, purpose, bytes, refused } in finished {
-            match refused {
-                None if purpose == Purpose::GivenUp => {}
-                None => {
+            match (purpose, refused) {
+                (Purpose::Output, None) => {
                     self.counters.written += 1;
                     self.counters.bytes += bytes as u64;
                 }
-                Some(reason) => {
+                (Purpose::DeadLetter, None) => self.counters.dead_letters += 1,
+                (Purpose::Fallback, None) => self.counters.fallbacks += 1,
+                (Purpose::Output, Some(text)) => {
                     self.counters.refused += 1;
-                    let text = format!("the broker refused the message: {reason}");
                     self.fail(sequence, Failure { reason: "refused", text });
+                }
+                (Purpose::DeadLetter | Purpose::Fallback, Some(text)) => {
+                    self.counters.dropped += 1;
+                    self.last_error = Some(text);
                 }
             }
             self.completed(sequence);
@@ -529,23 +563,21 @@ impl Consumer {
             self.counters.loops += 1;
         } else {
             if let Some(topic) = dead_letter {
-                self.counters.dead_letters += 1;
-                sent += self.give_up(sequence, (&topic, None), &message, &failure, &hops, out);
+                sent += 1;
+                self.give_up(sequence, (&topic, None), &message, &failure, &hops, out);
             }
             if let Some(topic) = fallback {
-                self.counters.fallbacks += 1;
+                sent += 1;
                 let origin = message.origin.to_value();
-                sent += self.give_up(sequence, (&topic, Some(&origin)), &message, &failure, &hops, out);
+                self.give_up(sequence, (&topic, Some(&origin)), &message, &failure, &hops, out);
             }
         }
         if sent == 0 {
             self.counters.dropped += 1;
-        } else if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
-            pending.open += sent;
         }
     }
 
-    /// Publishes a message that was given up. Returns the number of acknowledgements that will come.
+    /// Publishes a message that was given up.
     fn give_up(
         &mut self,
         sequence: Sequence,
@@ -554,11 +586,12 @@ impl Consumer {
         failure: &Failure,
         hops: &[String],
         out: &mut Vec<u8>,
-    ) -> usize {
+    ) {
         if TopicName::parse(topic).is_err() {
+            self.counters.dropped += 1;
             self.last_error =
                 Some(format!("the topic `{topic}` for a message that was given up is too long"));
-            return 0;
+            return;
         }
         let name = self.plan.settings.name.clone();
         let own: Vec<_> = message.properties().user_properties().filter(|(name, _)| *name != VIA).collect();
@@ -581,8 +614,13 @@ impl Consumer {
             user_properties: &properties,
             passed_on: origin,
         };
-        let finished = self.outbound.publish(sequence, Purpose::GivenUp, &packet, out);
-        usize::from(finished.is_none())
+        let at = sequence.checked_sub(self.first).map(|at| at as usize);
+        if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            pending.open += 1;
+        }
+        let purpose = if origin.is_some() { Purpose::Fallback } else { Purpose::DeadLetter };
+        let finished = self.outbound.publish(sequence, purpose, &packet, out);
+        self.published(finished);
     }
 
     /// Acknowledges the messages that are complete, from the first one on.
@@ -599,10 +637,19 @@ impl Consumer {
             if let Some(id) = pending.packet_id {
                 put_short_ack(PacketType::PubAck, id, client.unsent_mut().buffer());
             }
+            self.bytes = self.bytes.saturating_sub(pending.bytes);
             self.pending.pop_front();
             self.first += 1;
         }
         self.client = Some(client);
+    }
+
+    /// Publishes again what the broker has refused, when it is due.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if let Some(client) = &mut self.client {
+            self.outbound.handle_timeout(now.time, client.unsent_mut().buffer());
+        }
+        self.counters.retries += std::mem::take(&mut self.outbound.retries);
     }
 
     /// Takes the next batch that is due, with the number of its lane.
@@ -615,10 +662,10 @@ impl Consumer {
         lanes.find_map(|(at, lane)| Some((at, Batch { items: lane.take(now.time, &limits)?, epoch })))
     }
 
-    /// Time at which [`Self::poll_batch`] may have a batch.
+    /// Time at which [`Self::poll_batch`] may have a batch, or [`Self::handle_timeout`] must be called.
     pub fn timeout(&self) -> Option<Time> {
         let due = self.lanes.iter().filter_map(|lane| lane.due(&self.limits));
-        due.filter(|_| !self.is_stopping).min()
+        due.filter(|_| !self.is_stopping).chain(self.outbound.timeout()).min()
     }
 
     /// Starts no further batch.
@@ -633,8 +680,17 @@ impl Consumer {
         }
     }
 
-    /// True once the broker has answered all subscriptions.
+    /// True once the broker has granted all subscriptions.
     pub fn is_subscribed(&self) -> bool {
+        self.has_answers() && filters(&self.plan).iter().all(|filter| self.granted.contains(filter))
+    }
+
+    /// True when the broker has refused a subscription.
+    pub fn is_refused(&self) -> bool {
+        self.has_answers() && !self.is_subscribed()
+    }
+
+    fn has_answers(&self) -> bool {
         self.client.as_ref().is_some_and(|client| client.limits().is_some() && client.requests_open() == 0)
     }
 }
@@ -675,20 +731,47 @@ fn hops_of(message: &Incoming) -> Vec<String> {
     users.user_properties().filter(|(name, _)| *name == VIA).map(|(_, hop)| hop.to_owned()).collect()
 }
 
-/// Number of a record that is the same each time the message comes: for messages with an origin, a hash of its number,
-/// the action and the position of the output.
-fn record_id(input: &Input, action: &str, at: usize) -> u128 {
-    let Input::Message(message) = input else { return 0 };
-    if !message.has_origin {
-        return 0;
-    }
-    let mut bytes = message.origin.id.to_le_bytes().to_vec();
-    bytes.extend_from_slice(action.as_bytes());
-    bytes.extend_from_slice(&(at as u64).to_le_bytes());
-    let low = shard::fnv64(&bytes);
-    bytes.push(1);
-    u128::from(shard::fnv64(&bytes)) << 64 | u128::from(low)
+/// Evaluates the rule.
+fn evaluate(plan: &Plan, message: &Incoming, context: &Context) -> Result<Vec<Value>, Failure> {
+    let input = Input::of(message, &plan.limits).map_err(|text| Failure { reason: "not_an_event", text })?;
+    let outputs = plan.rule.evaluate(input.as_message(), context, &plan.limits);
+    outputs.map_err(|error| Failure { reason: error.reason(), text: error.to_string() })
 }
+
+/// Makes a message or record of an output. `id` is the number of the message that the rule was evaluated for.
+fn make_one(plan: &Plan, output: &Value, id: u128, at: usize) -> Result<Made, Failure> {
+    let mut made =
+        plan.make(output).map_err(|error| Failure { reason: error.reason(), text: error.to_string() })?;
+    if let Made::Record(record) = &mut made {
+        record.id = record_id(id, &plan.settings.name, at);
+    }
+    Ok(made)
+}
+
+fn size(made: &Made) -> usize {
+    match made {
+        Made::Record(record) => record.bytes(),
+        Made::Message(message) => message.topic.len() + message.payload.len(),
+    }
+}
+
+/// Number of a record that is the same each time its message comes: a hash of the number of the message, the action and
+/// the position of the output.
+fn record_id(id: u128, action: &str, at: usize) -> u128 {
+    let mut hasher = Sha256::new();
+    hasher.update(id.to_le_bytes());
+    hasher.update((at as u64).to_le_bytes());
+    hasher.update(action.as_bytes());
+    let hash = hasher.finalize();
+    let first = hash.first_chunk::<16>().copied().unwrap_or_default();
+    u128::from_le_bytes(first)
+}
+
+/// Bytes of messages and records at which an action reads no further ones.
+const BYTES_MAX: usize = 32 << 20;
+
+/// Maximum number of bytes of all outputs of one message.
+const MADE_MAX: usize = 8 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,6 @@ pub struct Counters {
     pub dropped: u64,
     /// Messages that were not published again because they come from this action, or passed too many.
     pub loops: u64,
-    /// Duration of the last confirmed write.
+    /// Time of the last confirmed write since 1970.
     pub last_write: Option<Duration>,
 }

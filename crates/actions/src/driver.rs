@@ -25,6 +25,8 @@ const WAKER: Token = Token(1);
 const VIEW: Duration = Duration::from_millis(500);
 /// Pause before the next connection to the broker.
 const RECONNECT: Duration = Duration::from_millis(200);
+/// Longest pause before the next connection to the broker.
+const RECONNECT_MAX: Duration = Duration::from_secs(10);
 /// Size of a read.
 const READ: usize = 64 << 10;
 /// Maximum number of reads before batches have their turn.
@@ -56,6 +58,8 @@ pub struct View {
     pub last_error: Option<String>,
     /// Time since which the other system has not accepted anything, while something is to be written.
     pub failing_since: Option<Instant>,
+    /// Time since which the session is not connected and subscribed.
+    pub missing_since: Option<Instant>,
 }
 
 /// An action that runs. Dropping it stops its threads at once.
@@ -104,11 +108,16 @@ struct Driver {
     reports: Receiver<Report>,
     interrupt: Arc<Interrupt>,
     writers_view: Arc<Mutex<WritersView>>,
-    /// Retries of writers that earlier runs of the action have counted.
-    earlier_retries: u64,
+    /// Retries of writers that are counted.
+    seen_retries: u64,
     published: Arc<Published>,
     clock: Instant,
     reconnect_at: Time,
+    /// Attempts to connect since the session was connected and subscribed last.
+    attempts: u32,
+    missing_since: Option<Instant>,
+    /// Reason why the last connection ended.
+    lost_why: Option<String>,
     /// End of the time for batches that are being written, when the action stops.
     deadline: Option<Time>,
     buffer: Vec<u8>,
@@ -135,7 +144,7 @@ pub fn start(
     // tidy: allow(unbounded-channel): each writer has at most one batch, and so one report.
     let (reports, reported) = channel();
     let interrupt = Arc::new(Interrupt::default());
-    let writers_view = Arc::new(Mutex::new(WritersView::default()));
+    let writers_view = Arc::new(Mutex::new(WritersView::new(usize::from(plan.settings.connections))));
     let name = plan.settings.name.clone();
     let mut writers = Vec::new();
     if let Output::Write(target) = &plan.output {
@@ -165,7 +174,10 @@ pub fn start(
     let counters = sync::lock(&published.view).counters.clone();
     let driver = Driver {
         name: name.clone(),
-        earlier_retries: counters.retries,
+        seen_retries: 0,
+        attempts: 0,
+        missing_since: Some(Instant::now()),
+        lost_why: None,
         consumer: Consumer::new(plan, own_id, filters, random.draw()).with_counters(counters),
         poll,
         door: door.clone(),
@@ -198,9 +210,11 @@ impl Driver {
         loop {
             self.take_stop();
             let now = self.now();
-            if self.deadline.is_some_and(|deadline| self.consumer.is_idle() || deadline <= now.time) {
+            let is_done = self.consumer.is_idle() && self.consumer.has_published_all();
+            if self.deadline.is_some_and(|deadline| is_done || deadline <= now.time) {
                 break;
             }
+            self.consumer.handle_timeout(now);
             self.connect();
             self.take_reports();
             let mut is_busy = self.read();
@@ -233,7 +247,8 @@ impl Driver {
         let now = self.now().time;
         let until = |due: Time| due.since(now);
         let batch = self.consumer.timeout().map_or(VIEW, until);
-        let reconnect = if self.broker.is_none() { until(self.reconnect_at) } else { VIEW };
+        let waits_to_connect = self.broker.is_none() && self.deadline.is_none() && self.consumer.is_idle();
+        let reconnect = if waits_to_connect { until(self.reconnect_at) } else { VIEW };
         let deadline = self.deadline.map_or(VIEW, until);
         batch.min(reconnect).min(deadline).min(VIEW)
     }
@@ -255,7 +270,7 @@ impl Driver {
         if !is_due || !self.consumer.is_idle() {
             return;
         }
-        self.reconnect_at = now.time.after(RECONNECT);
+        self.note_attempt(now.time);
         let opened = self.door.open().and_then(|stream| {
             stream.set_nonblocking(true)?;
             let mut stream = UnixStream::from_std(stream);
@@ -277,11 +292,25 @@ impl Driver {
     }
 
     fn lost(&mut self, why: &str) {
-        tracing::info!(action = self.name, why, "action: the broker closed the connection; connecting again");
+        if self.attempts < 2 {
+            tracing::info!(
+                action = self.name,
+                why,
+                "action: the broker closed the connection; connecting again"
+            );
+        }
         self.broker = None;
         self.consumer.forget();
         self.interrupt.begin(self.consumer.epoch());
-        self.reconnect_at = self.now().time.after(RECONNECT);
+        self.lost_why = Some(why.to_owned());
+        self.missing_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes an attempt to connect, and the time of the next one.
+    fn note_attempt(&mut self, now: Time) {
+        let pause = RECONNECT.saturating_mul(1 << self.attempts.min(6)).min(RECONNECT_MAX);
+        self.reconnect_at = now.after(pause);
+        self.attempts += 1;
     }
 
     fn take_reports(&mut self) {
@@ -328,7 +357,7 @@ impl Driver {
     fn read(&mut self) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..READS_AT_ONCE {
-            if !self.is_readable {
+            if !self.is_readable || !self.consumer.wants_read() {
                 break;
             }
             let Some(stream) = &mut self.broker else { break };
@@ -345,7 +374,7 @@ impl Driver {
             }
         }
         self.buffer = buffer;
-        self.is_readable && self.broker.is_some()
+        self.is_readable && self.broker.is_some() && self.consumer.wants_read()
     }
 
     /// Shows operators the state.
@@ -355,11 +384,26 @@ impl Driver {
             return;
         }
         self.next_view = now.after(VIEW);
+        if self.consumer.is_refused() {
+            let why = self.consumer.last_error().unwrap_or("a subscription was refused").to_owned();
+            self.lost(&why);
+        }
+        let is_connected = self.broker.is_some() && self.consumer.is_subscribed();
+        if is_connected {
+            (self.missing_since, self.lost_why, self.attempts) = (None, None, 0);
+        }
         let writers = sync::lock(&self.writers_view).clone();
         let counters = self.consumer.counters_mut();
-        counters.retries = self.earlier_retries + writers.retries;
+        counters.retries += writers.retries.saturating_sub(self.seen_retries);
+        self.seen_retries = writers.retries;
         counters.last_write = writers.last_write;
-        let failing = writers.last_error.filter(|_| writers.failing_since.is_some());
+        let of_writers = writers.failing_since().zip(writers.last_error.clone());
+        let of_broker = self.consumer.failing();
+        let of_broker =
+            of_broker.map(|(since, why)| (self.clock + Duration::from_micros(since.0), why.clone()));
+        let oldest = of_writers.into_iter().chain(of_broker).min_by_key(|(since, _)| *since);
+        let failing_since = oldest.as_ref().map(|(since, _)| *since);
+        let failing = oldest.map(|(_, why)| why);
         if failing.is_some() && failing != self.logged_error {
             let error = failing.clone().unwrap_or_default();
             tracing::warn!(action = self.name, error, "action: writing failed; repeating it");
@@ -369,11 +413,12 @@ impl Driver {
         }
         let last_error = self.consumer.last_error().map(str::to_owned);
         *sync::lock(&self.published.view) = View {
-            is_connected: self.broker.is_some() && self.consumer.is_subscribed(),
+            is_connected,
+            missing_since: self.missing_since,
             counters: self.consumer.counters().clone(),
             in_flight: self.consumer.in_flight() as u64,
-            last_error: failing.clone().or(last_error),
-            failing_since: writers.failing_since,
+            last_error: failing.clone().or_else(|| self.lost_why.clone()).or(last_error),
+            failing_since,
         };
         self.logged_error = failing;
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use edge::Door;
@@ -22,6 +22,8 @@ const LOOK: Duration = Duration::from_millis(250);
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// Time without success after which an action counts as failing.
 const FAILING: Duration = Duration::from_secs(30);
+/// Time between two questions how many messages wait for an action.
+const COUNT: Duration = Duration::from_secs(1);
 /// Maximum number of subscriptions of earlier settings that an action ends.
 const FILTERS_MAX: usize = 1000;
 
@@ -53,7 +55,7 @@ pub struct Engine {
 struct Shared {
     registry: Arc<Registry>,
     actions: Mutex<BTreeMap<String, Action>>,
-    /// Filters of tests that wait for a message.
+    /// Filters of tests that wait for a message. It is held while filters are selected, so that the last set counts.
     test_filters: Mutex<Vec<BTreeSet<Box<str>>>>,
     door: Door,
     admin: Admin,
@@ -88,6 +90,10 @@ struct Action {
     found: Arc<Mutex<Option<Vec<String>>>>,
     /// Time since which the action is wanted and cannot start.
     missing_since: Option<Instant>,
+    /// Time of the last question how many messages wait.
+    counted: Option<Instant>,
+    /// It is no longer defined, and its threads end.
+    is_removed: bool,
 }
 
 impl Engine {
@@ -117,6 +123,8 @@ impl Engine {
         });
         // Messages have their origin from the first connection of a client on.
         let changes = shared.registry.changes();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        admin.set_wall_clock_of_origins(since_1970);
         shared.update();
         let (stop, stopped) = sync_channel::<()>(1);
         let of_thread = shared.clone();
@@ -146,14 +154,16 @@ impl Engine {
     /// Actions whose sessions are in shards that this node leads.
     pub fn statuses(&self) -> Vec<ActionStatus> {
         let actions = sync::lock(&self.shared.actions);
-        let here = actions.iter().filter(|(_, action)| action.published.is_here.load(Ordering::Relaxed));
+        let here = actions
+            .iter()
+            .filter(|(_, action)| !action.is_removed && action.published.is_here.load(Ordering::Relaxed));
         here.map(|(name, action)| action.status(name)).collect()
     }
 
     /// Returns whether an action has threads here.
     pub(crate) fn has_threads(&self, name: &str) -> bool {
         let actions = sync::lock(&self.shared.actions);
-        actions.get(name).is_some_and(|action| action.published.threads.load(Ordering::Acquire) > 0)
+        actions.get(name).is_some_and(Action::has_threads)
     }
 
     pub(crate) fn door(&self) -> &Door {
@@ -213,22 +223,22 @@ impl Shared {
         let mut actions = sync::lock(&self.actions);
         for (name, action) in actions.iter_mut() {
             if !definitions.actions.contains_key(name) {
-                action.is_enabled = false;
+                (action.is_enabled, action.is_removed) = (false, true);
                 action.published.is_here.store(false, Ordering::Relaxed);
                 action.stop();
             }
         }
-        actions.retain(|name, action| {
-            definitions.actions.contains_key(name) || action.published.threads.load(Ordering::Acquire) > 0
-        });
         for (name, definition) in &definitions.actions {
             let defined = Defined {
                 action: definition.clone(),
                 connector: definitions.connector_of(&definition.settings).cloned(),
             };
             match actions.get_mut(name) {
-                Some(action) if action.defined == defined => {}
-                Some(action) => action.update(self.plan(&defined), defined),
+                Some(action) if action.defined == defined && !action.is_removed => {}
+                Some(action) => {
+                    action.is_removed = false;
+                    action.update(self.plan(&defined), defined);
+                }
                 None => drop(actions.insert(name.clone(), Action::new(self.plan(&defined), defined))),
             }
         }
@@ -248,11 +258,13 @@ impl Shared {
     /// Gives the messages that actions select their origin, also those for actions that are not enabled, whose messages
     /// wait.
     fn select_origins(&self) {
-        let mut selected: BTreeSet<Box<str>> =
-            sync::lock(&self.test_filters).iter().flatten().cloned().collect();
-        for action in sync::lock(&self.actions).values() {
+        let of_tests = sync::lock(&self.test_filters);
+        let mut selected: BTreeSet<Box<str>> = of_tests.iter().flatten().cloned().collect();
+        for (name, action) in sync::lock(&self.actions).iter().filter(|(_, action)| !action.is_removed) {
             let Ok(plan) = &action.plan else { continue };
             selected.extend(plan.rule.filters().map(Box::from));
+            // Messages that other actions pass on.
+            selected.insert(format!("{}/#", client_id(name)).into());
         }
         if let Err(count) = self.admin.select_origins(&selected, &self.node, self.run) {
             tracing::error!(
@@ -264,12 +276,19 @@ impl Shared {
 
     /// Starts and stops actions.
     fn look(&self) {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.admin.set_wall_clock_of_origins(since_1970);
         let mut actions = sync::lock(&self.actions);
-        for (name, action) in actions.iter_mut() {
+        actions.retain(|_, action| !action.is_removed || action.has_threads());
+        for (name, action) in actions.iter_mut().filter(|(_, action)| !action.is_removed) {
             let client = client_id(name);
             let is_here = self.admin.hosts_internal(&client);
             action.published.is_here.store(is_here, Ordering::Relaxed);
             let wanted = action.is_enabled && is_here && action.plan.is_ok();
+            if action.running.is_some() && !action.has_threads() {
+                tracing::warn!(action = name, "action: its threads have ended; starting them again");
+                action.stop();
+            }
             let is_current =
                 action.running.as_ref().is_some_and(|(revision, _)| *revision == action.revision);
             if !wanted || !is_current {
@@ -278,8 +297,13 @@ impl Shared {
             if wanted && !is_current {
                 self.start(name, action);
             }
+            let is_due = action.counted.is_none_or(|counted| counted.elapsed() >= COUNT);
             match is_here {
-                true => self.ask_queued(&client, &action.published),
+                true if is_due => {
+                    action.counted = Some(Instant::now());
+                    self.ask_queued(&client, &action.published);
+                }
+                true => {}
                 false => action.published.queued.store(0, Ordering::Relaxed),
             }
         }
@@ -288,7 +312,7 @@ impl Shared {
     /// Starts an action once its earlier threads have ended and the subscriptions of its session are known.
     fn start(&self, name: &str, action: &mut Action) {
         action.missing_since.get_or_insert_with(Instant::now);
-        if action.published.threads.load(Ordering::Acquire) > 0 {
+        if action.has_threads() {
             return;
         }
         let Ok(plan) = action.plan.clone() else { return };
@@ -296,6 +320,8 @@ impl Shared {
             // An answer that does not come within some time was lost with the shard's leader.
             if action.asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(5)) {
                 action.asked = Some(Instant::now());
+                // An earlier answer that comes late is not for this question.
+                action.found = Arc::default();
                 self.ask_subscriptions(name, action.found.clone());
             }
             return;
@@ -344,6 +370,8 @@ impl Action {
             asked: None,
             found: Arc::default(),
             missing_since: None,
+            counted: None,
+            is_removed: false,
         }
     }
 
@@ -352,6 +380,10 @@ impl Action {
         self.defined = defined;
         self.plan = plan;
         self.revision += 1;
+    }
+
+    fn has_threads(&self) -> bool {
+        self.published.threads.load(Ordering::Acquire) > 0
     }
 
     fn stop(&mut self) {
@@ -364,7 +396,8 @@ impl Action {
     fn status(&self, name: &str) -> ActionStatus {
         let view = sync::lock(&self.published.view).clone();
         let is_running = self.running.is_some();
-        let since = view.failing_since.or(self.missing_since).filter(|_| self.is_enabled);
+        let missing = self.missing_since.or(view.missing_since.filter(|_| is_running));
+        let since = view.failing_since.or(missing).filter(|_| self.is_enabled);
         let since = since.map(|since| since.elapsed());
         let state = match () {
             () if !self.is_enabled || self.plan.is_err() => "stopped",

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use broker::internal::ACTION;
 use broker::origin::{ORIGIN, Origin};
 use mqtt::{Properties, Publish};
 use rules::{Event, Field, Limits, Message, Sample, Value};
@@ -27,13 +28,12 @@ impl Incoming {
     pub fn of(publish: &Publish<'_>, topic: &str, now_ms: u64) -> Self {
         let mut users = publish.properties.user_properties();
         // The broker puts the origin first. Another action that has passed a message on repeats its origin after it.
-        let own = users.next().filter(|(name, _)| *name == ORIGIN).map(|(_, value)| value);
-        let is_passed_on = topic.len() != publish.topic.len();
-        let origin = match is_passed_on {
-            true => users.next().filter(|(name, _)| *name == ORIGIN).map(|(_, value)| value),
-            false => own,
-        };
-        let origin = origin.and_then(Origin::parse);
+        let mut origin_of = || users.next().filter(|(name, _)| *name == ORIGIN).map(|(_, value)| value);
+        let own = origin_of().and_then(Origin::parse);
+        let is_of_action = own.as_ref().is_some_and(|own| own.client_id.starts_with(ACTION));
+        let passed_on = if is_of_action && topic.len() != publish.topic.len() { origin_of() } else { None };
+        let is_passed_on = passed_on.is_some();
+        let origin = passed_on.map_or(own, Origin::parse);
         let unknown = || Origin { received_ms: now_ms, qos: publish.qos as u8, ..Origin::default() };
         Self {
             topic: topic.into(),
@@ -44,6 +44,11 @@ impl Incoming {
             properties: of_publisher(publish.properties, if is_passed_on { 2 } else { 1 }),
             expiry: publish.properties.message_expiry_interval(),
         }
+    }
+
+    /// Number of bytes that it takes, about.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + self.topic.len() + self.payload.len() + self.properties.len()
     }
 
     /// Properties of the publisher.
@@ -118,30 +123,27 @@ fn pub_props(properties: Properties<'_>, expiry: Option<u32>) -> Value {
 
 /// What a rule is evaluated for.
 #[derive(Debug)]
-pub enum Input {
-    Message(Incoming),
+pub enum Input<'a> {
+    Message(&'a Incoming),
     Event(Sample),
 }
 
-impl Input {
+impl<'a> Input<'a> {
     /// Reads what came on a topic. Topics of events have a JSON object with the fields of the event.
     ///
     /// # Errors
     /// The payload is not that of an event.
-    pub fn of(message: Incoming, limits: &Limits) -> Result<Self, (Incoming, String)> {
+    pub fn of(message: &'a Incoming, limits: &Limits) -> Result<Self, String> {
         let Some(event) = Event::of_name(&message.topic) else { return Ok(Self::Message(message)) };
         let text = std::str::from_utf8(&message.payload).map_err(|error| error.to_string());
         let sample =
             text.and_then(|text| Sample::parse(event, text, limits).map_err(|error| error.to_string()));
-        match sample {
-            Ok(sample) => Ok(Self::Event(sample)),
-            Err(why) => Err((message, why)),
-        }
+        sample.map(Self::Event)
     }
 
     pub fn as_message(&self) -> &dyn Message {
         match self {
-            Self::Message(message) => message,
+            Self::Message(message) => *message,
             Self::Event(event) => event,
         }
     }
@@ -216,6 +218,20 @@ mod tests {
     }
 
     #[test]
+    fn a_client_cannot_pass_a_message_on() {
+        let of_client = "1:14:20001:11:x0:0:0:2:n2";
+        for own in [of_client, ""] {
+            let properties = PropertiesBuf::from_iter([
+                Property::UserProperty(ORIGIN, own),
+                Property::UserProperty(ORIGIN, OWN),
+            ]);
+            let message = Incoming::of(&publish("$action/b/x", properties.as_properties()), "x", 5);
+            assert_ne!(&*message.origin.client_id, "c2");
+            assert_eq!(message.properties().user_properties().count(), 1);
+        }
+    }
+
+    #[test]
     fn without_an_origin_the_time_is_that_of_the_arrival() {
         for properties in [
             PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, "")]),
@@ -238,10 +254,10 @@ mod tests {
         let name = Event::Connected.name();
         let mut message = Incoming::of(&publish(name, Properties::EMPTY), name, 1);
         message.payload = br#"{"event":"client.connected","clientid":"c"}"#[..].into();
-        let input = Input::of(message.clone(), &limits).expect("an event");
+        let input = Input::of(&message, &limits).expect("an event");
         assert_eq!(input.as_message().event(), Event::Connected);
         assert_eq!(input.as_message().field(Field::ClientId), Value::from("c"));
         message.payload = b"[]"[..].into();
-        assert!(Input::of(message, &limits).is_err());
+        assert!(Input::of(&message, &limits).is_err());
     }
 }

@@ -292,7 +292,7 @@ mod tests {
         };
         for (change, output, why) in [
             ("topic", output("x", "+"), "`+`"),
-            ("topic", output("x", ""), "a topic must"),
+            ("topic", output("x", ""), "``"),
             ("topic", output("x", "$SYS/x"), "a topic of the broker itself"),
             ("topic", output("y", ""), "no `x`"),
             ("publish_qos", output("x", "3"), "`3` is no QoS"),
@@ -306,7 +306,7 @@ mod tests {
                 _ => settings.headers = "h: ${x}".into(),
             });
             let error = render(&settings, &output).expect_err(change);
-            assert!(error.contains(why) || why == "a topic must", "{change}: {error}");
+            assert!(error.contains(why), "{change}: {error}");
         }
     }
 

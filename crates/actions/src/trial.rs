@@ -67,23 +67,24 @@ impl Engine {
             }
         };
         let plan = Plan::new(settings, connector, self.registry().guard())?;
-        let input = match message {
-            TrialMessage::Sample(event, json) => Sample::parse(event, &json, &limits)
-                .map(|sample| (Some(json), Input::Event(sample)))
-                .map_err(|error| error.to_string()),
-            TrialMessage::Live => match self.next_message(&rule) {
-                Ok(None) => return Ok(Tried::default()),
-                Ok(Some(message)) => {
-                    let shown = shown(&message);
-                    Input::of(message, &limits).map(|input| (Some(shown), input)).map_err(|(_, why)| why)
-                }
-                Err(why) => Err(why),
+        let failed = |why: String| Tried { error: Some((Stage::Evaluation, why)), ..Tried::default() };
+        Ok(match message {
+            TrialMessage::Sample(event, json) => match Sample::parse(event, &json, &limits) {
+                Ok(sample) => Tried { message: Some(json), ..try_input(&plan, &Input::Event(sample)) },
+                Err(error) => failed(error.to_string()),
             },
-        };
-        match input {
-            Ok((message, input)) => Ok(Tried { message, ..try_input(&plan, &input) }),
-            Err(why) => Ok(Tried { error: Some((Stage::Evaluation, why)), ..Tried::default() }),
-        }
+            TrialMessage::Live => match self.next_message(&rule) {
+                Ok(None) => Tried::default(),
+                Ok(Some(message)) => {
+                    let tried = match Input::of(&message, &limits) {
+                        Ok(input) => try_input(&plan, &input),
+                        Err(why) => failed(why),
+                    };
+                    Tried { message: Some(shown(&message)), ..tried }
+                }
+                Err(why) => failed(why),
+            },
+        })
     }
 
     /// Waits for the next message that a source of the rule selects; `None` when none comes in time.
@@ -187,7 +188,7 @@ pub fn test_connector(
     Ok(target.open().test().map_err(|error| error.to_string()))
 }
 
-fn try_input(plan: &Plan, input: &Input) -> Tried {
+fn try_input(plan: &Plan, input: &Input<'_>) -> Tried {
     let context = Context { now: Duration::from_millis(wall_ms()), random: random() };
     let mut tried = Tried::default();
     let outputs = match plan.rule.evaluate(input.as_message(), &context, &plan.limits) {

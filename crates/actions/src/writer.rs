@@ -52,12 +52,23 @@ impl Retry {
 /// What the writers of an action tell operators.
 #[derive(Clone, Debug, Default)]
 pub struct WritersView {
-    /// Time since which no attempt has succeeded, while one is to be repeated.
-    pub failing_since: Option<Instant>,
+    /// Time since which no attempt of a writer has succeeded, while one is to be repeated.
+    failing: Vec<Option<Instant>>,
     pub last_error: Option<String>,
     pub retries: u64,
-    /// Duration of the last confirmed write.
+    /// Time of the last confirmed write since 1970.
     pub last_write: Option<Duration>,
+}
+
+impl WritersView {
+    pub fn new(writers: usize) -> Self {
+        Self { failing: vec![None; writers], ..Self::default() }
+    }
+
+    /// The oldest time since which a writer fails.
+    pub fn failing_since(&self) -> Option<Instant> {
+        self.failing.iter().flatten().min().copied()
+    }
 }
 
 /// Ends pauses of writers.
@@ -108,6 +119,7 @@ impl Writer {
             let (heads, records): (Vec<Head>, Vec<Record>) = items.into_iter().map(Head::split).unzip();
             let mut outcomes = Vec::with_capacity(heads.len());
             self.write_all(epoch, &heads, &records, &mut outcomes);
+            self.set_failing(false);
             let results = heads.iter().zip(outcomes).map(|(head, outcome)| Written {
                 sequence: head.sequence,
                 bytes: head.bytes,
@@ -135,14 +147,13 @@ impl Writer {
             if self.interrupt.abandons(epoch) {
                 return outcomes.extend(heads.iter().map(|_| Outcome::Abandoned));
             }
-            let began = Instant::now();
             let why = match self.attempt(records) {
                 Ok(()) => {
-                    self.succeeded(began.elapsed());
+                    self.succeeded();
                     return outcomes.extend(heads.iter().map(|_| Outcome::Written));
                 }
                 Err(WriteError::Refused(why)) if records.len() < 2 => {
-                    self.succeeded(began.elapsed());
+                    self.set_failing(false);
                     return outcomes.extend(heads.iter().map(|_| Outcome::Refused(why.clone())));
                 }
                 Err(WriteError::Refused(_)) => {
@@ -185,16 +196,21 @@ impl Writer {
         heads.iter().take_while(is_old).count()
     }
 
-    fn succeeded(&self, took: Duration) {
-        let mut view = sync::lock(&self.view);
-        view.failing_since = None;
-        view.last_write = Some(took);
+    fn succeeded(&self) {
+        self.set_failing(false);
+        sync::lock(&self.view).last_write = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+    }
+
+    fn set_failing(&self, is_failing: bool) {
+        if let Some(failing) = sync::lock(&self.view).failing.get_mut(self.lane) {
+            *failing = is_failing.then(|| failing.unwrap_or_else(Instant::now));
+        }
     }
 
     fn failed(&self, why: &str) {
+        self.set_failing(true);
         let mut view = sync::lock(&self.view);
         view.retries += 1;
-        view.failing_since.get_or_insert_with(Instant::now);
         if view.last_error.as_deref() != Some(why) {
             view.last_error = Some(why.to_owned());
         }
@@ -292,7 +308,7 @@ mod tests {
         let poll = mio::Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
         let written = Arc::new(Mutex::default());
-        let (interrupt, view) = (Arc::new(Interrupt::default()), Arc::new(Mutex::default()));
+        let (interrupt, view) = (Arc::new(Interrupt::default()), Arc::new(Mutex::new(WritersView::new(1))));
         let sink = Scripted { away, written: written.clone(), interrupt: interrupt.clone(), stops_after };
         let item = |text: &&str| {
             let record = Record { fields: vec![Some(text.as_bytes().into())], id: 0 };
@@ -335,7 +351,7 @@ mod tests {
         let (outcomes, written, view) = run(&["a", "b"], 5, None, Duration::ZERO);
         assert_eq!(outcomes, [Outcome::Written, Outcome::Written]);
         assert_eq!(written, ["a", "b"]);
-        assert_eq!((view.retries, view.failing_since), (5, None));
+        assert_eq!((view.retries, view.failing_since()), (5, None));
         assert_eq!(view.last_error.as_deref(), Some("it is away"));
     }
 
@@ -344,7 +360,7 @@ mod tests {
         let (outcomes, written, view) = run(&["a", "b"], u32::MAX, Some(3), Duration::ZERO);
         assert_eq!(outcomes, [Outcome::Abandoned, Outcome::Abandoned]);
         assert!(written.is_empty());
-        assert!(view.failing_since.is_some());
+        assert_eq!((view.failing_since(), view.retries > 0), (None, true), "nothing is repeated any more");
     }
 
     #[test]
