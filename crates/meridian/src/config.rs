@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use actions::ActionsSettings;
 use api::settings::HttpSettings;
 use auth::settings::{Auth, HttpAclSettings, HttpAuthSettings, Jwt, Protection};
 use bridges::BridgeSettings;
@@ -13,6 +14,7 @@ use edge::settings::EdgeSettings;
 use settings::{
     Fault, Flag, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value, choices, section,
 };
+use sinks::{ActionSettings, ConnectorSettings};
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::{ClusterSettings, is_clustered, shares_shards};
@@ -38,6 +40,10 @@ pub struct Config {
     pub broker: BrokerSettings,
     pub cluster: ClusterSettings,
     pub bridges: Vec<BridgeSettings>,
+    /// Addresses that connectors may reach.
+    pub connector_access: ActionsSettings,
+    pub connectors: Vec<ConnectorSettings>,
+    pub actions: Vec<ActionSettings>,
 }
 
 section! {
@@ -132,7 +138,7 @@ impl Value for LogLevel {
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Config {
-    /// Problems of listeners and bridges that no section sees alone.
+    /// Problems of listeners, bridges, connectors and actions that no section sees alone.
     pub fn problems(&self) -> Vec<String> {
         let listeners = &self.edge.listeners;
         let reserved = listeners.iter().enumerate().filter(|(_, listener)| listener.name.starts_with('$'));
@@ -144,12 +150,17 @@ impl Config {
         });
         let listens = listeners.iter().filter_map(|listener| listener.address.parse().ok());
         let of_bridges = bridges::check(&self.bridges, &listens.collect::<Vec<_>>());
-        let mut problems: Vec<String> = reserved.chain(of_bridges).collect();
-        if !self.bridges.is_empty() && is_clustered(self) && !shares_shards(self) {
-            problems.push(
-                "bridge: in a cluster a bridge needs replicas of sessions, or each node would run it; set cluster.replicas to 3"
-                    .to_owned(),
-            );
+        let of_actions = actions::check(&self.connectors, &self.actions, self.connector_access.guard());
+        let mut problems: Vec<String> = reserved.chain(of_bridges).chain(of_actions).collect();
+        let lists = [
+            ("bridge", "a bridge", self.bridges.is_empty()),
+            ("action", "an action", self.actions.is_empty()),
+        ];
+        let runs_everywhere = is_clustered(self) && !shares_shards(self);
+        for (list, one, _) in lists.into_iter().filter(|(_, _, is_empty)| runs_everywhere && !is_empty) {
+            problems.push(format!(
+                "{list}: in a cluster {one} needs replicas of sessions, or each node would run it; set cluster.replicas to 3"
+            ));
         }
         problems
     }
@@ -172,6 +183,9 @@ impl Tree for Config {
             broker,
             cluster,
             bridges: _,
+            connector_access,
+            connectors: _,
+            actions: _,
         } = self;
         let BrokerSettings {
             mqtt,
@@ -188,13 +202,41 @@ impl Tree for Config {
             durability: _,
         } = broker;
         vec![
-            node, storage, log, otel, http, edge, auth, jwt, http_auth, http_acl, protection, mqtt, session,
-            queue, limits, quota, shared, retained, sys, monitor, routing, overload, cluster,
+            node,
+            storage,
+            log,
+            otel,
+            http,
+            edge,
+            auth,
+            jwt,
+            http_auth,
+            http_acl,
+            protection,
+            mqtt,
+            session,
+            queue,
+            limits,
+            quota,
+            shared,
+            retained,
+            sys,
+            monitor,
+            routing,
+            overload,
+            cluster,
+            connector_access,
         ]
     }
 
     fn lists(&mut self) -> Vec<&mut dyn List> {
-        vec![&mut self.edge.listeners, &mut self.broker.durability, &mut self.bridges]
+        vec![
+            &mut self.edge.listeners,
+            &mut self.broker.durability,
+            &mut self.bridges,
+            &mut self.connectors,
+            &mut self.actions,
+        ]
     }
 }
 

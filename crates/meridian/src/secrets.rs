@@ -24,7 +24,7 @@ pub fn open_to_others(config: &Config) -> Vec<String> {
 
 /// Secret files, with the settings that name them.
 fn of(config: &Config) -> Vec<(String, &Path)> {
-    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, .. } = config;
+    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, connectors, .. } = config;
     let named = [
         ("cluster.secret_file", &cluster.secret_file),
         ("cluster.tls_key", &cluster.tls_key),
@@ -44,7 +44,17 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
         files.map(|(name, path)| (format!("bridge.{place}.{name}"), path.as_deref()))
     });
     let of_bridges = of_bridges.filter_map(|(name, path)| Some((name, path?)));
-    named.chain(of_listeners).chain(of_bridges).collect()
+    let of_connectors = connectors.iter().enumerate().flat_map(|(place, connector)| {
+        let files = [
+            ("password_file", &connector.password_file),
+            ("token_file", &connector.token_file),
+            ("signature_file", &connector.signature_file),
+            ("tls_key", &connector.tls_key),
+        ];
+        files.map(|(name, path)| (format!("connector.{place}.{name}"), path.as_deref()))
+    });
+    let of_connectors = of_connectors.filter_map(|(name, path)| Some((name, path?)));
+    named.chain(of_listeners).chain(of_bridges).chain(of_connectors).collect()
 }
 
 fn is_open(path: &Path) -> bool {
@@ -66,18 +76,24 @@ mod tests {
         let mut config = Config::default();
         config.cluster.secret_file = Some(path.clone());
         config.edge.listeners[1].tls_key = Some(path.clone());
+        config.connectors.push(sinks::ConnectorSettings {
+            token_file: Some(path.clone()),
+            ..sinks::ConnectorSettings::default()
+        });
         config.http.tls_key = Some("/nonexistent/key".into());
         let warnings = |mode| {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             open_to_others(&config)
         };
         for mode in [0o644, 0o604, 0o602] {
-            let [of_cluster, of_listener] = &warnings(mode)[..] else { panic!("two: {:?}", warnings(mode)) };
+            let found = warnings(mode);
+            let [of_cluster, of_listener, of_connector] = &found[..] else { panic!("three: {found:?}") };
             assert!(
                 of_cluster.starts_with("cluster.secret_file: ") && of_cluster.contains("chmod 600 "),
                 "{of_cluster}"
             );
             assert!(of_listener.starts_with("listener.1.tls_key: "), "{of_listener}");
+            assert!(of_connector.starts_with("connector.0.token_file: "), "{of_connector}");
         }
         for mode in [0o600, 0o640, 0o400] {
             assert_eq!(warnings(mode), Vec::<String>::new());

@@ -249,6 +249,7 @@ fn serve(
                 storage: store.as_ref().map(Store::operator),
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
                 bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
+                actions: Arc::new(()),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
