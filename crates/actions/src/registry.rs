@@ -133,6 +133,27 @@ impl Registry {
         Ok(connector)
     }
 
+    /// Returns the settings of a connector to test: those of the one with this name, replaced by these, or these alone.
+    ///
+    /// # Errors
+    /// There is no such connector, or a setting is wrong.
+    pub fn connector_to_test(
+        &self,
+        name: Option<&str>,
+        settings: Option<&Map<String, Json>>,
+    ) -> Result<ConnectorSettings, RegistryError> {
+        let mut merged = match name {
+            None => Map::new(),
+            Some(name) => {
+                let definitions = self.definitions();
+                let unknown = || RegistryError::Unknown { noun: Noun::Connector, name: name.to_owned() };
+                settings_to_json(&definitions.connectors.get(name).ok_or_else(unknown)?.settings)
+            }
+        };
+        merged.extend(settings.cloned().unwrap_or_default());
+        self.parse_connector(name.unwrap_or("unnamed"), &merged)
+    }
+
     /// Adds or replaces a connector. Returns true when it is new. Like the following functions, it waits for the
     /// configuration store: not for a reactor.
     ///

@@ -76,18 +76,24 @@ mod tests {
         let mut config = Config::default();
         config.cluster.secret_file = Some(path.clone());
         config.edge.listeners[1].tls_key = Some(path.clone());
+        config.connectors.push(sinks::ConnectorSettings {
+            token_file: Some(path.clone()),
+            ..sinks::ConnectorSettings::default()
+        });
         config.http.tls_key = Some("/nonexistent/key".into());
         let warnings = |mode| {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             open_to_others(&config)
         };
         for mode in [0o644, 0o604, 0o602] {
-            let [of_cluster, of_listener] = &warnings(mode)[..] else { panic!("two: {:?}", warnings(mode)) };
+            let found = warnings(mode);
+            let [of_cluster, of_listener, of_connector] = &found[..] else { panic!("three: {found:?}") };
             assert!(
                 of_cluster.starts_with("cluster.secret_file: ") && of_cluster.contains("chmod 600 "),
                 "{of_cluster}"
             );
             assert!(of_listener.starts_with("listener.1.tls_key: "), "{of_listener}");
+            assert!(of_connector.starts_with("connector.0.token_file: "), "{of_connector}");
         }
         for mode in [0o600, 0o640, 0o400] {
             assert_eq!(warnings(mode), Vec::<String>::new());

@@ -117,6 +117,22 @@ fn wrong_settings_are_refused_with_the_key_and_the_fix() {
 }
 
 #[test]
+fn a_connector_is_tested_with_settings_that_replace_its_own() {
+    let registry = in_memory();
+    registry.put_connector("c", &object(json!({"url": "any", "timeout": "3s"})), &by()).unwrap();
+    let other = object(json!({"url": "other"}));
+    let both = registry.connector_to_test(Some("c"), Some(&other)).unwrap();
+    assert_eq!((both.url.as_deref(), both.timeout), (Some("other"), std::time::Duration::from_secs(3)));
+    assert_eq!(registry.connector_to_test(Some("c"), None).unwrap().url.as_deref(), Some("any"));
+    assert_eq!(registry.connector_to_test(None, Some(&other)).unwrap().url.as_deref(), Some("other"));
+    let error = registry.connector_to_test(Some("d"), None).unwrap_err().to_string();
+    assert_eq!(error, "there is no connector `d`");
+    let error =
+        registry.connector_to_test(None, Some(&object(json!({"url": "bad"})))).unwrap_err().to_string();
+    assert_eq!(error, "url: it is bad");
+}
+
+#[test]
 fn a_change_of_a_connector_must_suit_its_actions() {
     let registry = in_memory();
     registry.put_connector("c", &object(json!({"url": "any"})), &by()).unwrap();

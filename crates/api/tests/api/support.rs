@@ -19,7 +19,10 @@ use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::actions::FakeActions;
+#[path = "fake_actions.rs"]
+mod fake_actions;
+
+pub use fake_actions::FakeActions;
 
 /// Upper bound for every wait; only a hanging test needs so long.
 const PATIENCE: Duration = Duration::from_secs(20);
