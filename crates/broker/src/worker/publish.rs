@@ -718,7 +718,8 @@ fn is_below(topic: &str, first_level: &str) -> bool {
     topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, and to those below `$SYS` except one: a client,
+/// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, and to those below
+/// `$SYS` except one: a client,
 /// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
