@@ -719,8 +719,8 @@ fn is_below(topic: &str, first_level: &str) -> bool {
 }
 
 /// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, and to those below
-/// `$SYS` except one: a client,
-/// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
+/// `$SYS` except one: a client, usually a bridge, publishes its connection state on
+/// `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
     is_own_topic(topic) && bridge() != Some(client_id)
