@@ -57,18 +57,8 @@ impl api::Actions for ActionViews {
     fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
         let registry = self.engine.registry();
         let definitions = registry.definitions();
-        let existing = match &test.name {
-            None => None,
-            Some(name) => Some(definitions.connectors.get(name).ok_or_else(|| {
-                ActionsRefused::NotFound(format!(
-                    "there is no connector `{name}`; `GET /api/v1/connectors` lists the connectors"
-                ))
-            })?),
-        };
-        let mut settings = existing.map(|entry| settings_to_json(&entry.settings)).unwrap_or_default();
-        settings.extend(test.settings.clone().unwrap_or_default());
-        let name = test.name.as_deref().unwrap_or("test");
-        let connector = registry.parse_connector(name, &settings).map_err(refused)?;
+        let connector =
+            registry.connector_to_test(test.name.as_deref(), test.settings.as_ref()).map_err(refused)?;
         // An action that uses it says more, such as the table. Without one, any action does.
         let of_name = test.name.as_deref().and_then(|name| definitions.used_by(name).next());
         let action =
@@ -106,10 +96,13 @@ impl api::Actions for ActionViews {
     }
 
     fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
-        self.engine.registry().remove_action(name).map_err(refused)?;
-        match waiting {
-            WaitingMessages::Keep => Ok(()),
-            WaitingMessages::Delete => self.engine.remove_session(name).map_err(ActionsRefused::Unavailable),
+        match (self.engine.registry().remove_action(name), waiting) {
+            (removed, WaitingMessages::Keep) => removed.map_err(refused),
+            // An earlier attempt may have removed the action and not its session.
+            (Ok(()) | Err(RegistryError::Unknown { .. }), WaitingMessages::Delete) => {
+                self.engine.remove_session(name).map_err(ActionsRefused::Unavailable)
+            }
+            (Err(error), WaitingMessages::Delete) => Err(refused(error)),
         }
     }
 
@@ -123,7 +116,7 @@ impl api::Actions for ActionViews {
         if connector.is_empty() && !settings.contains_key("topic") {
             settings.insert("topic".to_owned(), Value::from("test"));
         }
-        let mut action = registry.parse_action("test", &settings).map_err(refused)?;
+        let mut action = registry.parse_action("unnamed", &settings).map_err(refused)?;
         action.rule = rule;
         let message = match (&test.message, test.live) {
             (Some(message), _) => {

@@ -45,8 +45,8 @@ impl ShardHost {
         Some(ahead)
     }
 
-    /// Queues messages for one session that no publisher waits for: they were QoS 0. They count as acknowledged already,
-    /// and are dropped where others would wait for the disk. One may always be queued, whatever its size.
+    /// Queues messages for one session that no publisher waits for: they were QoS 0. They count as acknowledged
+    /// already, and are dropped where others would wait for the disk. One may always be queued, whatever its size.
     pub(super) fn enqueue_unawaited(&mut self, now: Time, id: SessionId, entries: Vec<Enqueue>) {
         for Enqueue { message, qos, retain, subscription_ids, .. } in entries {
             let bytes = message.size() as u64;

@@ -245,7 +245,7 @@ impl Json {
         self.rights(connection);
     }
 
-    /// Writes the fields of a message for a session, of which only the Client Identifier is known.
+    /// Writes the fields of a message for a session whose client is not connected to this worker.
     pub fn message_for(
         &mut self,
         client_id: &str,
