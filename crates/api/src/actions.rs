@@ -231,7 +231,7 @@ pub struct ActionStatus {
     pub name: String,
     /// Node that runs it.
     pub node: String,
-    /// `running`, `retrying`, `idle` or `stopped`.
+    /// `running`, `retrying`, `starting` or `stopped`.
     #[cfg_attr(feature = "document", schema(value_type = String))]
     pub state: &'static str,
     /// True when it has written nothing for more than 30 s although records wait.

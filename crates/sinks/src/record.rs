@@ -21,7 +21,7 @@ impl Record {
     }
 }
 
-/// What an action writes to: a connector together with the settings of the action.
+/// System that an action writes to: a connector together with the settings of the action.
 pub trait Target: Send + Sync {
     /// Renders an output of a rule. The id of the record is 0; the caller sets it.
     ///

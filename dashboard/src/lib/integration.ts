@@ -250,7 +250,7 @@ export function actionState(one: Action): State {
   if (status.state === 'retrying') return { text: `retrying for ${span(status.since_s)}`, tone: status.failing ? 'bad' : 'warn', rank: status.failing ? 0 : 2 };
   if (status.failing) return { text: 'failing', tone: 'bad', rank: 0 };
   if (status.state === 'stopped') return { text: 'stopped', tone: 'warn', rank: 1 };
-  return status.state === 'idle' ? { text: 'idle', tone: 'plain', rank: 4 } : { text: 'running', tone: 'good', rank: 3 };
+  return status.state === 'starting' ? { text: 'starting', tone: 'plain', rank: 4 } : { text: 'running', tone: 'good', rank: 3 };
 }
 
 /** Messages and records that did not reach the target, for any reason but the rule. */

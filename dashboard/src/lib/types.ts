@@ -531,7 +531,7 @@ export interface ConnectorTest {
 
 export interface ActionStatus {
   node: string;
-  state: 'running' | 'retrying' | 'idle' | 'stopped';
+  state: 'running' | 'retrying' | 'starting' | 'stopped';
   failing: boolean;
   since_s: number;
   last_error: string | null;
