@@ -274,6 +274,7 @@ impl Registry {
         decide: impl Fn(&Definitions) -> Result<(Change, T), RegistryError>,
     ) -> Result<T, RegistryError> {
         let _changing = sync::lock(&self.changing);
+        let mut attempts = 0;
         loop {
             // The counter is part of each change, so a decision about outdated entries is refused.
             let counter = self.config_store.read(COUNTERS, COUNTER);
@@ -283,7 +284,8 @@ impl Registry {
             let counted = Change::number(COUNTERS, COUNTER, number.saturating_add(1)).expecting(expected);
             match self.config_store.propose(vec![counted, change]) {
                 Ok(_) => return Ok(done),
-                Err(ProposeError::Conflict { .. }) => {}
+                // The copy of a node that lags may show outdated entries again.
+                Err(ProposeError::Conflict { .. }) if attempts < ATTEMPTS_MAX => attempts += 1,
                 Err(error) => return Err(RegistryError::ConfigStore(error)),
             }
         }
@@ -300,6 +302,8 @@ fn parse<S: Section + Entry>(name: &str, settings: &Map<String, Json>) -> Result
 pub const CONNECTORS_MAX: usize = 1_000;
 /// Maximum number of actions, with those of the configuration file.
 pub const ACTIONS_MAX: usize = 1_000;
+/// Maximum number of times that a change is decided again.
+const ATTEMPTS_MAX: u32 = 16;
 /// Table of counters that only grow.
 const COUNTERS: Table = Table::named("counters");
 const COUNTER: &str = "actions";

@@ -172,7 +172,7 @@ impl MatchCache {
     }
 }
 
-/// Returns all routes of a topic. The routes of one receiver are adjacent.
+/// Returns all routes of a topic. The routes of one receiver are adjacent, and [`RouteKind::Origin`] comes first.
 pub(crate) fn find_routes<'r>(
     reader: &Reader<Route>,
     name: TopicName<'_>,
@@ -190,6 +190,9 @@ pub(crate) fn find_routes<'r>(
             }
             is_same
         });
+    } else if let Some(at) = routes.iter().position(|route| route.kind == RouteKind::Origin) {
+        // One filter matches, and each of its routes has another receiver.
+        routes.swap(0, at);
     }
     routes
 }

@@ -8,6 +8,8 @@ use crate::connection::Connection;
 
 /// Maximum number of publishers that are remembered.
 const PUBLISHERS_MAX: usize = 1 << 16;
+/// Maximum length of a name that is remembered.
+const NAME_MAX: usize = 1024;
 
 type Names = (Arc<str>, Option<Box<str>>);
 
@@ -17,16 +19,18 @@ pub(crate) struct Publishers(Mutex<HashMap<u64, Names>>);
 
 impl Publishers {
     /// Remembers a publisher. When there are too many, the others are forgotten first.
-    pub fn note(&self, key: u64, client_id: &Arc<str>, connection: &Connection) {
+    pub fn note(&self, key: u64, connection: &Connection) {
+        let client_id = connection.own_client_id();
+        let username = connection.username().filter(|username| username.len() <= NAME_MAX);
         let mut known = sync::lock(&self.0);
-        let is_known = known.get(&key).is_some_and(|(known, _)| Arc::ptr_eq(known, client_id));
-        if is_known {
+        let is_known = known.get(&key).is_some_and(|(known, _)| **known == *client_id);
+        if is_known || client_id.len() > NAME_MAX {
             return;
         }
         if known.len() >= PUBLISHERS_MAX {
             known.clear();
         }
-        known.insert(key, (client_id.clone(), connection.username().map(Into::into)));
+        known.insert(key, (client_id.into(), username.map(Into::into)));
     }
 
     pub fn get(&self, key: u64) -> Option<Names> {

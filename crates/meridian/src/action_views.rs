@@ -57,8 +57,9 @@ impl api::Actions for ActionViews {
     fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
         let registry = self.engine.registry();
         let definitions = registry.definitions();
+        let settings = test.settings.clone().map(unnamed);
         let connector =
-            registry.connector_to_test(test.name.as_deref(), test.settings.as_ref()).map_err(refused)?;
+            registry.connector_to_test(test.name.as_deref(), settings.as_ref()).map_err(refused)?;
         // An action that uses it says more, such as the table. Without one, any action does.
         let of_name = test.name.as_deref().and_then(|name| definitions.used_by(name).next());
         let action =
@@ -108,7 +109,7 @@ impl api::Actions for ActionViews {
 
     fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused> {
         let registry = self.engine.registry();
-        let mut settings = test.settings.clone();
+        let mut settings = unnamed(test.settings.clone());
         // The name and the rule are those of the test: an error in the rule is a result.
         let rule = settings.get("rule").and_then(Value::as_str).unwrap_or_default().to_owned();
         settings.insert("rule".to_owned(), Value::from("SELECT * FROM \"#\""));
@@ -173,6 +174,12 @@ impl ActionViews {
                 .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
         }
     }
+}
+
+/// Settings to test, which may be an entry of a configuration file with its name.
+fn unnamed(mut settings: Map<String, Value>) -> Map<String, Value> {
+    settings.remove("name");
+    settings
 }
 
 fn event(name: Option<&str>) -> Result<rules::Event, ActionsRefused> {

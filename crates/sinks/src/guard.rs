@@ -37,13 +37,13 @@ impl Guard {
         let (no_host, link_local, loopback, private) = match canonical {
             IpAddr::V4(v4) => (
                 v4.is_unspecified() || v4.is_multicast() || v4.octets()[0] == 0 || v4.octets()[0] >= 240,
-                v4.is_link_local(),
+                v4.is_link_local() || METADATA_V4.contains(&v4),
                 v4.is_loopback(),
                 v4.is_private() || is_shared(v4),
             ),
             IpAddr::V6(v6) => (
                 v6.is_unspecified() || v6.is_multicast(),
-                v6.is_unicast_link_local(),
+                v6.is_unicast_link_local() || METADATA_V6.contains(&v6),
                 v6.is_loopback(),
                 // Unique local, and the site-local addresses before them.
                 v6.is_unique_local() || v6.segments()[0] & 0xffc0 == 0xfec0,
@@ -58,6 +58,12 @@ impl Guard {
         }
     }
 }
+
+/// Metadata services of clouds outside of the link-local addresses: Alibaba and Oracle.
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+/// The same: Amazon and Google.
+const METADATA_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
 /// Returns the IPv4 address in an IPv6 address: mapped (RFC 4291), NAT64 (RFC 6052) or 6to4 (RFC 3056).
 fn embedded(v6: Ipv6Addr) -> Option<Ipv4Addr> {
@@ -79,7 +85,10 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LinkLocal(address) => {
-                write!(f, "{address} is a link-local address, which connectors must not reach")
+                write!(
+                    f,
+                    "{address} is a link-local address or a metadata service, which connectors must not reach"
+                )
             }
             Self::NoHost(address) => write!(f, "{address} is no address of a host"),
             Self::Loopback(address) => write!(
@@ -123,6 +132,8 @@ mod tests {
             ("fec0::1", false, true),
             ("::ffff:10.0.0.1", false, true),
             ("169.254.169.254", false, false),
+            ("100.100.100.200", false, false),
+            ("fd00:ec2::254", false, false),
             ("::ffff:169.254.169.254", false, false),
             ("64:ff9b::a9fe:a9fe", false, false),
             ("fe80::1", false, false),

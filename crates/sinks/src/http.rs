@@ -5,6 +5,7 @@ mod path;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use rules::{Limits, RenderError, Template, TemplatePart, Value};
@@ -37,6 +38,7 @@ struct Plan {
     /// HMAC with the key of `signature_file`.
     signature: Option<Hmac<Sha256>>,
     limits: Limits,
+    timeout: Duration,
 }
 
 struct HttpSink {
@@ -82,6 +84,7 @@ pub fn target(
         line_feeds,
         signature: signature.transpose()?,
         limits,
+        timeout: connector.timeout,
     }))))
 }
 
@@ -303,7 +306,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 impl Sink for HttpSink {
-    /// The time limit is for each request: with `Body::Each` a call takes at most that for each record.
+    /// With `Body::Each` a call begins no request after the time limit, so it takes twice the limit at most. Records
+    /// that are confirmed by then are not sent again.
     fn write(&mut self, records: &[Record]) -> Result<(), WriteError> {
         if records.is_empty() {
             return Ok(());
@@ -311,9 +315,15 @@ impl Sink for HttpSink {
         if self.plan.body != Body::Each {
             return self.plan.send_batch(records);
         }
+        let began = Instant::now();
         for (index, record) in records.iter().enumerate() {
             if self.confirmed.contains(&record.id) {
                 continue;
+            }
+            if index > 0 && began.elapsed() >= self.plan.timeout {
+                self.remember(&records[..index]);
+                let why = format!("it is slow: {index} of {} records are written; continuing", records.len());
+                return Err(WriteError::Unavailable(why));
             }
             if let Err(error) = self.plan.send_each(record) {
                 self.remember(&records[..index]);

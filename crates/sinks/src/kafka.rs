@@ -74,7 +74,7 @@ impl KafkaTarget {
             header_values: header_values.into(),
             connection: ConnectionSettings {
                 bootstrap,
-                tls: connector.tls.then(|| tls_config(connector)).transpose()?,
+                tls: client_config(connector)?,
                 login: login(connector)?,
                 response_max: usize::try_from(connector.response_max.bytes()).unwrap_or(usize::MAX),
                 timeout: connector.timeout,
@@ -140,6 +140,18 @@ fn headers(text: &str) -> Result<Vec<(Box<str>, Template)>, SinkProblem> {
         return Err(SinkProblem::new("headers", why));
     }
     Ok(headers)
+}
+
+fn client_config(connector: &ConnectorSettings) -> Result<Option<Arc<ClientConfig>>, SinkProblem> {
+    let has_files =
+        [&connector.tls_ca, &connector.tls_certificate, &connector.tls_key].into_iter().any(Option::is_some);
+    match connector.tls {
+        false if has_files => {
+            Err(SinkProblem::new("tls", "there are files of TLS and it is off; set tls = true"))
+        }
+        false => Ok(None),
+        true => tls_config(connector).map(Some),
+    }
 }
 
 fn tls_config(connector: &ConnectorSettings) -> Result<Arc<ClientConfig>, SinkProblem> {

@@ -155,11 +155,20 @@ async fn remove(
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Result<StatusCode, Problem> {
-    let waiting = match query.messages {
-        Messages::Keep => WaitingMessages::Keep,
-        Messages::Delete => WaitingMessages::Delete,
-    };
-    propose(&state, &caller, move |state| state.actions.remove_action(&name, waiting)).await??;
+    let of_change = name.clone();
+    let removed =
+        propose(&state, &caller, move |state| state.actions.remove_action(&of_change, WaitingMessages::Keep));
+    let removed = removed.await?;
+    if matches!(query.messages, Messages::Keep) {
+        removed?;
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    // An earlier attempt may have removed the action and not its messages.
+    if !matches!(removed, Err(ActionsRefused::NotFound(_))) {
+        removed?;
+    }
+    // It takes some seconds, in which other changes must not wait.
+    run_blocking(move || state.actions.remove_action(&name, WaitingMessages::Delete)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -169,7 +169,7 @@ impl Worker {
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, retains, &publishing) {
             self.dispatcher.refused_by_log += 1;
-            if self.monitor.events.observes_fates() {
+            if self.monitor.events.observes_fates() && !publishing.origin.is_peer() {
                 self.note_dispatched(&view, Some("not_stored"));
             }
             self.scratch.routes = routes;

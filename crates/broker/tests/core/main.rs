@@ -17,6 +17,7 @@ mod log;
 mod net;
 mod operators;
 mod oracle;
+mod origin;
 mod overload;
 mod peers;
 mod publishers;

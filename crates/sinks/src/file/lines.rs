@@ -166,7 +166,7 @@ impl Lines {
             };
         }
         let probe = self.directory.join(format!(".{}.test-{}", self.name, std::process::id()));
-        let created = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&probe);
+        let created = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(&probe);
         created.and_then(|_| fs::remove_file(&probe)).map_err(|error| self.explain(&error))?;
         Ok(format!("files can be written in {directory}"))
     }

@@ -3,8 +3,8 @@
 //! | Status | Meaning |
 //! |---|---|
 //! | 2xx | The records are written. |
-//! | 401, 403, 405, 407, 415 | The settings are wrong: the records wait until an operator corrects them. |
-//! | 3xx, 404, 410 | The URL is wrong. If all records have the same, they wait; otherwise it is refused. |
+//! | 3xx, 401, 402, 405, 407, 411, 415, 421, 423, 426 | The settings are wrong: the records wait until an operator corrects them. |
+//! | 403, 404, 410 | The URL is wrong. If all records have the same, they wait; otherwise it is refused. |
 //! | 408, 425, 429, 5xx | The server is busy or has a fault: the records wait. |
 //! | 409 with `Retry-After` | The server still works on the same request: the records wait. |
 //! | other 4xx | The server refuses the records. |
@@ -36,11 +36,13 @@ pub fn check(answer: &Answer, address: Address, url: &str) -> Result<(), WriteEr
     };
     match status {
         200..=299 => Ok(()),
-        300..=399 => Err(of_address(text(&redirect(answer)))),
-        401 | 403 | 407 => Err(WriteError::Unavailable(text(
-            "it does not accept the credentials; check username and password_file, or token_file, of the \
-             connector",
-        ))),
+        300..=399 => Err(WriteError::Unavailable(text(&redirect(answer)))),
+        401 | 407 => Err(WriteError::Unavailable(text(CREDENTIALS))),
+        // With the value of a message in the URL it may be about that value.
+        403 => Err(of_address(text(CREDENTIALS))),
+        402 | 411 | 421 | 423 | 426 => {
+            Err(WriteError::Unavailable(text("it refuses all requests of this kind")))
+        }
         404 | 410 => Err(of_address(text(
             "there is nothing at this URL; check url of the connector and path of the action",
         ))),
@@ -52,6 +54,9 @@ pub fn check(answer: &Answer, address: Address, url: &str) -> Result<(), WriteEr
         _ => Err(WriteError::Unavailable(text("it is not a status that ends a request"))),
     }
 }
+
+const CREDENTIALS: &str = "it does not accept the credentials; check username and password_file, or token_file, of \
+                           the connector";
 
 /// Describes any answer: the result of a test of the connection.
 pub fn describe(answer: &Answer, url: &str, has_credentials: bool) -> String {
@@ -140,11 +145,11 @@ mod tests {
         use Fate::{Refused, Waits, Written};
         for (statuses, constant, of_record) in [
             (&[200, 201, 202, 204, 206, 299][..], Written, Written),
-            (&[300, 301, 302, 303, 304, 307, 308], Waits, Refused),
-            (&[404, 410], Waits, Refused),
-            (&[401, 403, 405, 407, 415], Waits, Waits),
+            (&[300, 301, 302, 303, 304, 307, 308], Waits, Waits),
+            (&[403, 404, 410], Waits, Refused),
+            (&[401, 402, 405, 407, 411, 415, 421, 423, 426], Waits, Waits),
             (&[408, 425, 429, 500, 501, 502, 503, 504, 507, 599], Waits, Waits),
-            (&[400, 402, 406, 409, 411, 412, 413, 414, 416, 422, 431, 451, 499], Refused, Refused),
+            (&[400, 406, 409, 412, 413, 414, 416, 422, 431, 451, 499], Refused, Refused),
             (&[101, 199, 600, 999], Waits, Waits),
         ] {
             for status in statuses {

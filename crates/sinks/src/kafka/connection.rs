@@ -248,7 +248,7 @@ impl Connection {
             return Err(format!(
                 "login with {}: {code}; it supports {}",
                 login.mechanism.wire_name(),
-                mechanisms.join(", ")
+                mechanisms.join(", ").escape_debug().take(200).collect::<String>()
             ));
         }
         let began = Instant::now();

@@ -138,7 +138,7 @@ impl Connection {
         let limit = limit.as_millis();
         let text = format!(
             "SET statement_timeout = {limit}; SET idle_in_transaction_session_timeout = {limit}; \
-             SHOW transaction_read_only"
+             SET client_min_messages = error; SHOW transaction_read_only"
         );
         let answers = self.driver.run(self.client.simple_query(&text)).await?;
         let is_read_only = answers.iter().any(|answer| match answer {

@@ -132,7 +132,7 @@ fn lost(error: &Error) -> String {
 
 /// Classes of errors that depend on the values of a record: triggered action, cardinality, data, constraint, triggered
 /// data change, WITH CHECK OPTION, limits such as the size of an entry of an index, and RAISE EXCEPTION.
-const REFUSED: [&str; 8] = ["09", "21", "22", "23", "27", "44", "54", "P0"];
+const REFUSED: [&str; 12] = ["09", "20", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0"];
 
 /// Other classes after which the connection is still useful: features, roll-back, statements, objects in use.
 const CONNECTED: [&str; 4] = ["0A", "40", "42", "55"];

@@ -156,8 +156,11 @@ impl Insert {
         if !is_constant(head) || !is_constant(tail) || is_constant(row) {
             return None;
         }
-        // A SELECT has no DEFAULT.
-        if row.iter().any(|token| token.is_word(text, "DEFAULT")) {
+        // A SELECT has no DEFAULT, and a query within the row would be evaluated once for all rows.
+        let ends_form = |token: &Token| {
+            ["DEFAULT", "SELECT", "TABLE", "VALUES", "WITH"].iter().any(|word| token.is_word(text, word))
+        };
+        if row.iter().any(ends_form) {
             return None;
         }
         let span = |tokens: &[Token]| match (tokens.first(), tokens.last()) {

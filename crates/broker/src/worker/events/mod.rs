@@ -178,15 +178,15 @@ impl Events {
         }
     }
 
-    /// Charges an event with a message of this size to the rate. Returns false if the event is suppressed.
+    /// Charges an event to the rate, if that has room for a message of this size. Returns false if the event is
+    /// suppressed.
     fn may_emit(&mut self, now: Time, message_len: usize) -> bool {
         let second = now.0 / 1000;
         if second != self.second {
             (self.second, self.spent) = (second, 0);
         }
-        let cost = u32::try_from(1 + message_len / BYTES_PER_EVENT).unwrap_or(u32::MAX);
-        let spent = self.spent.saturating_add(cost);
-        if spent > self.rate_max || message_len > MESSAGE_MAX {
+        let spent = self.spent.saturating_add(1);
+        if spent.saturating_add(cost_of(message_len)) > self.rate_max || message_len > MESSAGE_MAX {
             self.suppressed += 1;
             return false;
         }
@@ -200,9 +200,22 @@ impl Events {
         may.then(|| Json::begin(event.value(), self.node.wall_ms(now), self.node.name()))
     }
 
+    /// Queues an event, unless the rate has no room for its size: properties and names count, too.
     fn end(&mut self, event: Event, json: Json) {
-        self.queue.push((event, json.finish()));
+        let text = json.finish();
+        let spent = self.spent.saturating_add(cost_of(text.len()));
+        if text.len() >= BYTES_PER_EVENT && (spent > self.rate_max || text.len() > MESSAGE_MAX) {
+            self.suppressed += 1;
+            return;
+        }
+        self.spent = spent;
+        self.queue.push((event, text));
     }
+}
+
+/// Number of events that this many bytes count as.
+fn cost_of(bytes: usize) -> u32 {
+    u32::try_from(bytes / BYTES_PER_EVENT).unwrap_or(u32::MAX)
 }
 
 /// A client that is described for the event that it is connected.
@@ -324,7 +337,7 @@ impl Events {
             return;
         }
         if let Some(connection) = publisher.filter(|_| self.selected & FATES != 0) {
-            self.node.publishers.note(view.publisher_key, &connection.client_id, connection);
+            self.node.publishers.note(view.publisher_key, connection);
         }
         let Some(reason) = drop_reason.filter(|_| self.is_selected(Event::Dropped)) else { return };
         let Some(mut json) = self.begin(Event::Dropped, now, view.payload.len()) else { return };

@@ -1,0 +1,60 @@
+//! Messages with an origin: only actions get it.
+
+use std::collections::BTreeSet;
+
+use broker::access::INTERNAL_LISTENER;
+use mqtt::QoS::{AtLeastOnce, AtMostOnce};
+use mqtt::Version::{V3_1_1, V5};
+use testkit::packets::*;
+
+use crate::net::{Net, Peer, everywhere};
+
+/// Selects the origins of a filter, as an action does.
+fn select(net: &Net, filter: &str) {
+    let filters: BTreeSet<Box<str>> = [filter.into()].into();
+    net.admin().select_origins(&filters, "n1", 7).expect("the index has room");
+}
+
+fn connect_action(net: &mut Net) -> Peer {
+    net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
+    let peer = net.open(1, V5);
+    net.came_in_by(peer, 1);
+    net.send(peer, durable(V5, "$action/a"));
+    assert_eq!(net.received(peer), [connack(false)]);
+    peer
+}
+
+/// An origin in a packet of another client would be a property that MQTT does not know, and the client of the test would
+/// fail. So would an action without the User Property.
+#[test]
+fn subscribers_get_messages_as_they_were_published() {
+    for is_selected_first in [true, false] {
+        everywhere(|net| {
+            if is_selected_first {
+                select(net, "t/#");
+            }
+            let action = connect_action(net);
+            net.subscribe(action, "t/#", AtLeastOnce);
+            let new = net.connect(0, v5("new"));
+            let old = net.connect(2, durable(V3_1_1, "old"));
+            let kept = net.connect(1, durable(V5, "kept"));
+            for (peer, filter) in [(new, "t/+"), (old, "t/x"), (kept, "t/#")] {
+                net.subscribe(peer, filter, AtLeastOnce);
+            }
+            let member = net.connect(2, v5("member"));
+            net.subscribe(member, "$share/g/t/#", AtLeastOnce);
+            select(net, "t/#");
+            let publisher = net.connect(0, v5("p"));
+            net.send(publisher, message("t/x", "1").qos1(1).retain());
+            net.publish(publisher, "t/x", "2");
+            for peer in [new, old, kept, member, action] {
+                assert_eq!(net.payloads(peer), ["1", "2"], "{peer:?}");
+            }
+            let late = net.connect(1, v5("late"));
+            net.subscribe(late, "t/x", AtMostOnce);
+            assert_eq!(net.payloads(late), ["1"]);
+            let retained = net.ask(|admin, reply| admin.retained_message("t/x", reply)).flatten();
+            assert!(retained.expect("is retained").user_properties.is_empty());
+        });
+    }
+}
