@@ -534,7 +534,7 @@ impl Consumer {
         self.acknowledge();
     }
 
-    /// Passes a message of which an output failed to the topic for dead letters and to the fallback.
+    /// Passes a message with an output that failed to the topic for dead letters and to the fallback.
     fn settle(&mut self, sequence: Sequence, out: &mut Vec<u8>) {
         let at = sequence.checked_sub(self.first).map(|at| at as usize);
         let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) else { return };

@@ -31,7 +31,7 @@ pub struct Counters {
     pub dead_letters: u64,
     /// Messages that were passed to the fallback.
     pub fallbacks: u64,
-    /// Messages of which nothing is left: given up without dead letter and fallback, or of QoS 0 without room.
+    /// Messages that were lost: given up without dead letter and fallback, or of QoS 0 without room.
     pub dropped: u64,
     /// Messages that were not published again because they come from this action, or passed too many.
     pub loops: u64,

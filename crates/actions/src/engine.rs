@@ -92,7 +92,7 @@ struct Action {
     missing_since: Option<Instant>,
     /// Time of the last question how many messages wait.
     counted: Option<Instant>,
-    /// It is no longer defined, and its threads end.
+    /// True when it is no longer defined, and its threads end.
     is_removed: bool,
 }
 

@@ -121,7 +121,7 @@ fn pub_props(properties: Properties<'_>, expiry: Option<u32>) -> Value {
     Value::object(members)
 }
 
-/// What a rule is evaluated for.
+/// Input of a rule.
 #[derive(Debug)]
 pub enum Input<'a> {
     Message(&'a Incoming),

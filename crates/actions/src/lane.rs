@@ -34,7 +34,7 @@ pub enum Outcome {
     Refused(String),
     /// The other system did not accept it in time.
     Expired(String),
-    /// It was not written, because it comes again.
+    /// The record was not written, because it comes again.
     Abandoned,
 }
 

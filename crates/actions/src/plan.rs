@@ -16,11 +16,11 @@ pub struct Plan {
     pub limits: Limits,
 }
 
-/// What an action does with an output of its rule.
+/// Use of the outputs of a rule.
 pub enum Output {
-    /// It publishes a message at this broker.
+    /// A message is published at this broker.
     Publish(PublishTemplates),
-    /// It writes a record to another system.
+    /// A record is written to another system.
     Write(Arc<dyn Target>),
 }
 

@@ -28,7 +28,7 @@ impl Engine {
         self.replace_session(name, began).map_err(failed)
     }
 
-    /// Begins the session anew and ends it with the connection [MQTT-3.1.2-4].
+    /// Begins a new session and ends it with the connection [MQTT-3.1.2-4].
     fn replace_session(&self, name: &str, began: Instant) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         let now = || Time(began.elapsed().as_micros() as u64);

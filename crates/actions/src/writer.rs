@@ -49,7 +49,7 @@ impl Retry {
     }
 }
 
-/// What the writers of an action tell operators.
+/// State of the writers of an action, for operators.
 #[derive(Clone, Debug, Default)]
 pub struct WritersView {
     /// Time since which no attempt of a writer has succeeded, while one is to be repeated.

@@ -184,7 +184,7 @@ impl Connector {
     }
 }
 
-/// Where a connector or an action comes from.
+/// Origin of a connector or an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -252,7 +252,7 @@ pub struct ActionStatus {
     pub not_selected: u64,
     /// Messages for which the rule failed.
     pub evaluation_errors: u64,
-    /// Outputs of which no record could be made.
+    /// Outputs that were not made into a record.
     pub render_errors: u64,
     /// Records that were made.
     pub records: u64,

@@ -19,7 +19,7 @@ const HEADER: usize = 5;
 /// A client can send a property of this name, too; it comes after the first one.
 pub const ORIGIN: &str = "$origin";
 
-/// Who published a message, where and when.
+/// Publisher of a message, with place and time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Number of the message, which no other message has.

@@ -25,8 +25,8 @@ const _: () = assert!(size_of::<Route>() == 16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RouteKind {
-    /// An action has selected the topic: its messages get their [`Origin`](crate::origin::Origin). It leads nowhere, and
-    /// is the first of the routes of a topic.
+    /// An action has selected the topic: its messages get their [`Origin`](crate::origin::Origin). It leads nowhere,
+    /// and is the first of the routes of a topic.
     Origin,
     /// A connection of an ephemeral session on worker `index`: it receives all messages.
     Connection,

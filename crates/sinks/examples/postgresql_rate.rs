@@ -1,7 +1,8 @@
 //! Measures how many rows per second the PostgreSQL target writes:
 //! `cargo run --release -p sinks --example postgresql_rate -- postgresql://USER@HOST:PORT/DATABASE [PASSWORD_FILE]`
 //!
-//! It writes to a table that must exist: `CREATE TABLE meridian_rate (id uuid, time timestamptz, temp float8, raw jsonb)`.
+//! It writes to a table that must exist:
+//! `CREATE TABLE meridian_rate (id uuid, time timestamptz, temp float8, raw jsonb)`.
 
 use std::error::Error;
 use std::path::PathBuf;

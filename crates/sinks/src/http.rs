@@ -306,7 +306,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 impl Sink for HttpSink {
-    /// With `Body::Each` a call begins no request after the time limit, so it takes twice the limit at most. Records
+    /// A call with `Body::Each` begins no request after the time limit, so it takes twice the limit at most. Records
     /// that are confirmed by then are not sent again.
     fn write(&mut self, records: &[Record]) -> Result<(), WriteError> {
         if records.is_empty() {

@@ -1,7 +1,8 @@
 //! PostgreSQL: a statement for each record, with placeholders as parameters.
 //!
-//! Start with [`Plan`]. [`statement`] makes numbered parameters of placeholders and, of an INSERT of one row, a statement
-//! with an array for each parameter, so that a batch is one statement. [`sink`] writes records, each call all or nothing.
+//! Start with [`Plan`]. [`statement`] makes numbered parameters of placeholders and, of an INSERT of one row, a
+//! statement with an array for each parameter, so that a batch is one statement. [`sink`] writes records, each call all
+//! or nothing.
 //!
 //! **Invariant:** no value of a record becomes a part of the text of a statement.
 

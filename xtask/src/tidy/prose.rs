@@ -25,8 +25,6 @@ const BANNED: &[(&str, &str)] = &[
     ("whoever", "a client that, an operator that"),
     ("of which", "whose"),
     ("life", "incarnation"),
-    ("letter", "command"),
-    ("letters", "commands"),
     ("told", "notified, reported"),
     ("hear", "be notified, receive"),
     ("hears", "is notified, receives"),

@@ -23,7 +23,7 @@ pub struct Message<'a> {
     pub passed_on: Option<&'a str>,
 }
 
-/// What a published message is for.
+/// Purpose of a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// An output of the rule.
@@ -232,7 +232,8 @@ impl Outbound {
     }
 
     fn send_waiting(&mut self, out: &mut Vec<u8>) {
-        while self.retry_at.is_none() && self.open.len() < usize::from(self.limits.receive_maximum) {
+        let max = usize::from(self.limits.receive_maximum);
+        while !self.waiting.is_empty() && self.retry_at.is_none() && self.open.len() < max {
             let Some(id) = self.next_id() else { return };
             let Some(mut open) = self.waiting.pop_front() else { return };
             set_packet_id(&mut open.packet, id);

@@ -292,7 +292,13 @@ fn what_is_given_up_goes_to_dead_letters_and_fallback_before_it_is_acknowledged(
         broker.acknowledge(id, ReasonCode::Success);
         assert_eq!(broker.sent(), [""; 0]);
     }
+    // The fallback has no session yet.
     broker.acknowledge(6, ReasonCode::NoMatchingSubscribers);
+    assert_eq!(broker.sent(), [""; 0]);
+    broker.now.time = Time(1_000_000);
+    broker.consumer.handle_timeout(broker.now);
+    assert!(broker.sent()[0].starts_with("PUBLISH $action/other/"));
+    broker.acknowledge(7, ReasonCode::Success);
     assert_eq!(broker.sent(), ["PUBACK 1", "PUBACK 2", "PUBACK 3"]);
     let counters = broker.consumer.counters();
     assert_eq!((counters.dead_letters, counters.fallbacks, counters.dropped), (3, 3, 0));

@@ -33,7 +33,7 @@ pub struct Definition<S> {
     pub hides_stored: bool,
 }
 
-/// Where an entry comes from.
+/// Origin of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The configuration file of this node.
@@ -87,7 +87,7 @@ impl Definitions {
     }
 }
 
-/// What connectors and actions have in common.
+/// Common properties of connectors and actions.
 pub(crate) trait Entry: Section + Default + Clone + PartialEq + Send + Sync + 'static {
     const NOUN: Noun;
     const TABLE: Table;

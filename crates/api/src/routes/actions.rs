@@ -38,21 +38,21 @@ pub(super) struct ListQuery {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct RemoveQuery {
-    /// What becomes of the messages that wait for the action; default: `keep`.
+    /// Treatment of the messages that wait for the action; default: `keep`.
     #[serde(default)]
     #[cfg_attr(feature = "document", param(inline))]
     messages: Messages,
 }
 
-/// What becomes of messages that wait for an action that is removed.
+/// Treatment of messages that wait for an action that is removed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 enum Messages {
-    /// They wait for an action with the same name.
+    /// Messages wait for an action with the same name.
     #[default]
     Keep,
-    /// They are deleted with the session.
+    /// Messages are deleted with the session.
     Delete,
 }
 

@@ -12,7 +12,8 @@ use api::{
 use auth::Authorship;
 use serde_json::{Map, Value, json};
 
-/// The actions of a node of this name. It has the action `alarms` and the connector `archive` of its configuration file.
+/// The actions of a node of this name. It has the action `alarms` and the connector `archive` of its configuration
+/// file.
 /// Nodes with other names than `a` and `c` run `alarms`.
 pub struct FakeActions {
     node: String,

@@ -264,8 +264,8 @@ impl Admin {
         leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
     }
 
-    /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name of
-    /// this node, and `run` a number that no other run of any node has; only those of the first call count.
+    /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name
+    /// of this node, and `run` a number that no other run of any node has; only those of the first call count.
     ///
     /// # Errors
     /// Returns the number of filters for which the node has no room.

@@ -3,7 +3,7 @@
 //! | Status | Meaning |
 //! |---|---|
 //! | 2xx | The records are written. |
-//! | 3xx, 401, 402, 405, 407, 411, 415, 421, 423, 426 | The settings are wrong: the records wait until an operator corrects them. |
+//! | 3xx, 401, 402, 405, 407, 411, 415, 421, 423, 426 | The settings are wrong: the records wait for an operator. |
 //! | 403, 404, 410 | The URL is wrong. If all records have the same, they wait; otherwise it is refused. |
 //! | 408, 425, 429, 5xx | The server is busy or has a fault: the records wait. |
 //! | 409 with `Retry-After` | The server still works on the same request: the records wait. |

@@ -1,4 +1,4 @@
-//! What errors of the server and of the connection mean for records.
+//! Meaning of errors of the server and of the connection for records.
 
 use std::error::Error as _;
 use std::fmt::Write as _;

@@ -47,7 +47,7 @@ pub struct Limited<S> {
 /// Part of a message that is read next.
 #[derive(Debug)]
 enum Frame {
-    /// Type and length, of which this many bytes are known.
+    /// Type and length; this many bytes of them are known.
     Header {
         known: [u8; 5],
         len: usize,

@@ -41,7 +41,7 @@ type Request<'a> = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send + 'a>>
 enum Batch {
     NotPrepared,
     Arrays(tokio_postgres::Statement),
-    /// There is no such form, or the server does not accept it: records are executed one by one in a transaction.
+    /// No such form exists, or the server does not accept it: records are executed one by one in a transaction.
     Transaction,
 }
 

@@ -54,7 +54,7 @@ pub enum StatementFault {
     Nul,
     /// Quoted text, a comment or a placeholder does not end.
     Open(&'static str),
-    /// There is a placeholder within quoted text or a comment.
+    /// A placeholder is within quoted text or a comment.
     Quoted(&'static str),
     /// `$1` in the text of the user.
     Positional,

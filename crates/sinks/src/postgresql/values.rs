@@ -8,7 +8,7 @@ use tokio_postgres::types::{Format, IsNull, Kind, ToSql, Type, to_sql_checked};
 
 use crate::Record;
 
-/// What a parameter of the statement is filled from.
+/// Source of the value of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filling {
     /// The field of the record with the index of the parameter.
