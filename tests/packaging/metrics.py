@@ -5,7 +5,7 @@ ANY = None  # a label with values that only the running node knows
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DROPPED = {
     "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "overload", "session_ended", "no_group_member",
-    "malformed",
+    "malformed", "not_stored",
 }  # fmt: skip
 LANES = {"control", "claims", "agreement", "requests", "routes", "assured", "best_effort"}
 QOS = {"0", "1", "2"}
@@ -185,6 +185,8 @@ METRICS = {
     "meridian_storage_recovery_truncated_bytes": (GAUGE, {}),
     "meridian_traces_active": (GAUGE, {}),
     "meridian_trace_events_lost_total": (COUNTER, {}),
+    "meridian_events_total": (COUNTER, {}),
+    "meridian_events_suppressed_total": (COUNTER, {}),
     "meridian_slow_subscribers": (GAUGE, {}),
     "meridian_topic_messages_total": (COUNTER, {"filter": ANY, "direction": {"received", "sent", "dropped"}}),
     "meridian_http_requests_total": (COUNTER, {"code": ANY}),
