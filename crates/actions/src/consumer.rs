@@ -223,7 +223,11 @@ impl Consumer {
             clean_start: false,
             session_expiry: u32::MAX,
             keep_alive: 0,
-            receive_maximum: settings.in_flight,
+            receive_maximum: match self.plan.output {
+                // It must read while it publishes, so its memory depends on this number alone.
+                Output::Publish(_) => settings.in_flight.min(PUBLISHING_MAX),
+                Output::Write(_) => settings.in_flight,
+            },
             packet_size_max: u32::MAX,
             user_properties: properties,
             will: None,
@@ -771,7 +775,10 @@ fn record_id(id: u128, action: &str, at: usize) -> u128 {
 const BYTES_MAX: usize = 32 << 20;
 
 /// Maximum number of bytes of all outputs of one message.
-const MADE_MAX: usize = 8 << 20;
+const MADE_MAX: usize = 4 << 20;
+
+/// Maximum number of messages that an action which publishes at this broker works on at a time.
+const PUBLISHING_MAX: u16 = 256;
 
 #[cfg(test)]
 mod tests;
