@@ -403,7 +403,7 @@ impl Consumer {
         let at = (sequence - self.first) as usize;
         let lane = self.lane_of(at);
         let hops = self.pending.get(at).and_then(|pending| pending.message.as_deref());
-        let hops = hops.map_or_else(Vec::new, |message| hops_of(message));
+        let hops = hops.map_or_else(Vec::new, hops_of);
         match made {
             Made::Record(record) => {
                 let Some(pending) = self.pending.get_mut(at) else { return };
