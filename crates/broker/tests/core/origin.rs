@@ -58,6 +58,7 @@ fn subscribers_get_messages_as_they_were_published() {
             assert!(retained.iter().any(is_retained), "{retained:?}");
             let retained = net.ask(|admin, reply| admin.retained_message("t/x", reply)).flatten();
             assert!(retained.expect("is retained").user_properties.is_empty());
+            net.admin().select_origins(&BTreeSet::new(), "n1", 7).expect("nothing is selected");
         });
     }
 }
