@@ -346,7 +346,8 @@ def action_fills_postgres(_):
             node.publish("s/a", json.dumps({"temp": 60 + number}), "-i", f"c{number % 3}", "-q", str(number % 3))
             if number == 30:
                 database.kill()
-            if number == 60:
+            # Its acknowledgement says that it is on disk, and so is the message of QoS 0 before it.
+            if number == 61:
                 node.process.kill()
                 node.process.wait()
                 node.start(*LOCAL)
