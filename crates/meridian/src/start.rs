@@ -236,7 +236,7 @@ fn serve(
     let bridges = Arc::new(node.start_bridges(&config, name)?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
-    node.admin().name_node(&name);
+    node.admin().name_node(name);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
     let running = Running::new(args.clone(), loading, agreed_settings, guard.clone(), handles, log.clone());
