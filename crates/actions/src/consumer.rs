@@ -215,22 +215,15 @@ impl Consumer {
             properties.push((STORE_QOS0.to_owned(), "true".to_owned()));
         }
         ConnectOptions {
-            version: Version::V5,
-            private: false,
-            client_id: client_id(&settings.name),
-            username: None,
-            password: None,
             clean_start: false,
             session_expiry: u32::MAX,
-            keep_alive: 0,
             receive_maximum: match self.plan.output {
                 // It must read while it publishes, so its memory depends on this number alone.
                 Output::Publish(_) => settings.in_flight.min(PUBLISHING_MAX),
                 Output::Write(_) => settings.in_flight,
             },
-            packet_size_max: u32::MAX,
             user_properties: properties,
-            will: None,
+            ..brief_connect(client_id(&settings.name))
         }
     }
 
@@ -702,6 +695,24 @@ impl Consumer {
 /// Client Identifier of an action, and beginning of the topics of messages that other actions pass to it.
 pub fn client_id(name: &str) -> String {
     format!("{ACTION}{name}")
+}
+
+/// Content of a CONNECT of the process for a session that ends with its connection.
+pub fn brief_connect(client_id: String) -> ConnectOptions {
+    ConnectOptions {
+        version: Version::V5,
+        private: false,
+        client_id,
+        username: None,
+        password: None,
+        clean_start: true,
+        session_expiry: 0,
+        keep_alive: 0,
+        receive_maximum: 1,
+        packet_size_max: u32::MAX,
+        user_properties: Vec::new(),
+        will: None,
+    }
 }
 
 /// Filters that the session of an action subscribes.

@@ -3,10 +3,10 @@
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use bridge::{Client, ConnectOptions, Event, Time};
-use mqtt::{ReasonCode, Version};
+use bridge::{Client, Event, Time};
+use mqtt::ReasonCode;
 
-use crate::consumer::client_id;
+use crate::consumer::{brief_connect, client_id};
 use crate::engine::Engine;
 
 /// Maximum time for the removal.
@@ -32,20 +32,7 @@ impl Engine {
     fn replace_session(&self, name: &str, began: Instant) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         let now = || Time(began.elapsed().as_micros() as u64);
-        let options = ConnectOptions {
-            version: Version::V5,
-            private: false,
-            client_id: client_id(name),
-            username: None,
-            password: None,
-            clean_start: true,
-            session_expiry: 0,
-            keep_alive: 0,
-            receive_maximum: 1,
-            packet_size_max: u32::MAX,
-            user_properties: Vec::new(),
-            will: None,
-        };
+        let options = brief_connect(client_id(name));
         let mut client = Client::new(now(), &options).map_err(|reason| reason.to_string())?;
         let mut stream = self.door().open().map_err(failed)?;
         stream.set_read_timeout(Some(REMOVAL_MAX)).map_err(failed)?;

@@ -5,13 +5,14 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bridge::{Client, ConnectOptions, Event as ClientEvent, Time};
+use bridge::{Client, Event as ClientEvent, Time};
 use broker::internal::ACTION;
-use mqtt::{Packet, QoS, RetainHandling, SubscriptionOptions, Version};
+use mqtt::{Packet, QoS, RetainHandling, SubscriptionOptions};
 use random::Random;
 use rules::{Context, Event, Field, Limits, Message, Rule, Sample, Source, Template, Value};
 use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard, SinkProblem};
 
+use crate::consumer::brief_connect;
 use crate::engine::Engine;
 use crate::incoming::{Incoming, Input};
 use crate::plan::{Made, Output, Plan};
@@ -107,21 +108,8 @@ impl Engine {
         getrandom::fill(&mut seed).map_err(|error| error.to_string())?;
         let began = Instant::now();
         let now = || Time(began.elapsed().as_micros() as u64);
-        let options = ConnectOptions {
-            version: Version::V5,
-            private: false,
-            // No action has a name that begins with a full stop.
-            client_id: format!("{ACTION}.test-{:016x}", u64::from_le_bytes(seed)),
-            username: None,
-            password: None,
-            clean_start: true,
-            session_expiry: 0,
-            keep_alive: 0,
-            receive_maximum: 1,
-            packet_size_max: u32::MAX,
-            user_properties: Vec::new(),
-            will: None,
-        };
+        // No action has a name that begins with a full stop.
+        let options = brief_connect(format!("{ACTION}.test-{:016x}", u64::from_le_bytes(seed)));
         let mut client = Client::new(now(), &options).map_err(|reason| reason.to_string())?;
         let mut buffer = vec![0; 64 << 10];
         loop {
