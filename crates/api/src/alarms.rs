@@ -18,6 +18,8 @@ use crate::storage::StorageCondition;
 
 /// Age of a waiting frame, in seconds, from which a link counts as too slow for the messages that are published.
 const FRAME_AGE_MAX: f64 = 5.0;
+/// Time in seconds without progress after which a drain is reported.
+const DRAIN_STALLED_S: u64 = 60;
 /// Maximum share of retransmitted frames, in percent. Without lost connections the share is 0.
 const RETRANSMITTED_MAX: f64 = 1.0;
 
@@ -30,8 +32,8 @@ pub struct Alarm {
     /// `error` (a function fails), `warning` (a function will fail, or works badly) or `notice`.
     pub severity: Severity,
     /// Subject of the alarm, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`,
-    /// `acknowledging`, `shards`, `dead`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or
-    /// `no_answer`.
+    /// `acknowledging`, `shards`, `dead`, `drain`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`,
+    /// `bbr` or `no_answer`.
     pub code: &'static str,
     /// Description of the fault and of the action that ends it, for people.
     pub text: String,
@@ -110,6 +112,18 @@ fn of_node(state: &State) -> Vec<Alarm> {
             "there is no API key: everybody on this machine is admin. Make a key: `meridian key add NAME \
              --role admin`"
                 .to_owned(),
+        ));
+    }
+    if let Some(drain) = state.drains.view().filter(|drain| drain.stalled_s >= DRAIN_STALLED_S) {
+        let why = drain.paused_because.as_deref().unwrap_or("clients or shards do not leave");
+        alarms.push(alarm(
+            Severity::Warning,
+            "drain",
+            format!(
+                "the drain of this node has made no progress for {} s: {why} (meridian ctl cluster drains; meridian ctl \
+                 cluster undrain {node} cancels it)",
+                drain.stalled_s
+            ),
         ));
     }
     alarms.extend(of_limits(state));

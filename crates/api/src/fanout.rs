@@ -16,7 +16,7 @@ use self::gather::GatherRequest;
 use crate::problem::Problem;
 use crate::state::State;
 
-pub(crate) use self::forwarded::{ForwardHandler, Forwarded};
+pub(crate) use self::forwarded::{ForwardHandler, Forwarded, ForwardedRequest, ForwardedResponse};
 
 /// Nodes whose answers an operation returns when the request names no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Fanout {
     /// Returns the fanout of the operation with this id; `None` when only the node itself can be asked.
     pub fn of(operation: &str) -> Option<Self> {
         Some(match operation {
-            "nodes" | "bridges" | "list_clients" | "list_subscriptions" => Self::Pages,
+            "nodes" | "bridges" | "drains" | "list_clients" | "list_subscriptions" => Self::Pages,
             "get_client"
             | "get_client_queue"
             | "list_client_subscriptions"

@@ -18,6 +18,7 @@ mod change_queue;
 mod changes;
 mod cluster;
 mod configuration;
+mod drains;
 pub mod durable;
 mod extract;
 mod fanout;
@@ -57,6 +58,7 @@ pub use cluster::{
     NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, ShardView, ShardsView,
     TransportView, UnjoinedPeerView,
 };
+pub use drains::{DrainOrder, DrainRefused, DrainView, Drains, NodeLoad, ask_load};
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     ReplicatedValue, Scope, SettingProblem, SettingView, Version, without_secrets,

@@ -21,6 +21,7 @@ use crate::change_queue::ChangeQueue;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
+use crate::drains::Drains;
 use crate::history::History;
 use crate::keys::Keys;
 use crate::log_ring::LogRing;
@@ -48,6 +49,7 @@ pub struct Parts {
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
     pub actions: Arc<dyn Actions>,
+    pub drains: Arc<dyn Drains>,
 }
 
 /// Facts that do not change while the node runs.
@@ -91,6 +93,7 @@ pub struct Shared {
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
     pub actions: Arc<dyn Actions>,
+    pub drains: Arc<dyn Drains>,
     pub settings: HttpSettings,
     /// Address of the HTTP server.
     pub address: SocketAddr,
@@ -149,6 +152,7 @@ impl State {
             cluster,
             bridges,
             actions,
+            drains,
         } = parts;
         Self(Arc::new(Shared {
             admin,
@@ -163,6 +167,7 @@ impl State {
             cluster,
             bridges,
             actions,
+            drains,
             address,
             streams: Streams::new(settings.streams_max as usize),
             audit,

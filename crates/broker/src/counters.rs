@@ -89,6 +89,8 @@ counters! {
         admissions_expired as "disconnects" "reason" = "admission_expired",
         /// Connections closed by an operator.
         kicked as "disconnects" "reason" = "administrative",
+        /// Connections closed because the node is drained.
+        drained as "disconnects" "reason" = "drained",
         /// CONNECTs refused because the user or the mountpoint has the maximum number of connections (`quota`).
         quota_connections as "quota_refusals" "resource" = "connections",
         /// Topic Filters refused because the client, its user or its mountpoint makes the node hold the maximum number

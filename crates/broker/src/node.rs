@@ -33,7 +33,7 @@ use crate::store::{
     Agreement, Condition, GroupName, Identity, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent,
     StoreLog, stale_identities,
 };
-use crate::worker::Worker;
+use crate::worker::{DrainState, Worker};
 
 /// Parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
@@ -100,6 +100,7 @@ pub struct Node {
     agreements: Mutex<Vec<(ShardId, Box<dyn Agreement>)>>,
     origin_facts: OnceLock<OriginFacts>,
     origin_wall_ms: AtomicU64,
+    pub(crate) drain: DrainState,
     /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
 }
@@ -318,6 +319,7 @@ impl Node {
             assigned: AtomicU64::new(0),
             origin_facts: OnceLock::new(),
             origin_wall_ms: AtomicU64::new(0),
+            drain: DrainState::default(),
         })
     }
 

@@ -18,6 +18,7 @@ mod cluster;
 mod config;
 mod config_command;
 mod dev_cluster;
+mod drain;
 mod expiry;
 mod exposure;
 mod files;

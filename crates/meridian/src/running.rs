@@ -36,6 +36,7 @@ pub struct Running {
     args: ConfigArgs,
     replicated: ReplicatedSettings,
     shutdown_timeout: Duration,
+    drain_max: Duration,
     guard: Arc<Guard>,
     node: Handles,
     log: Arc<Log>,
@@ -130,6 +131,7 @@ impl Running {
             args,
             replicated,
             shutdown_timeout: config.node.shutdown_timeout,
+            drain_max: config.node.drain_max,
             guard,
             node,
             log,
@@ -389,6 +391,11 @@ impl Running {
     /// Maximum time of a stop.
     pub fn shutdown_timeout(&self) -> Duration {
         self.shutdown_timeout
+    }
+
+    /// Maximum time of the drain before a stop.
+    pub fn drain_max(&self) -> Duration {
+        self.drain_max
     }
 }
 

@@ -16,6 +16,7 @@ use crate::bridge_views::BridgeViews;
 use crate::cli::VERSION;
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
+use crate::drain::Drainer;
 use crate::exposure;
 use crate::files::Files;
 use crate::holder;
@@ -224,7 +225,7 @@ fn serve(
         cluster.copy_records(config_store)?;
     }
     let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
-    let registry = Registry::open(config_store, connectors, actions, config.connector_access.guard())?;
+    let registry = Registry::open(config_store.clone(), connectors, actions, config.connector_access.guard())?;
     if !registry.definitions().actions.is_empty() {
         // Actions need the origin of the first message, too.
         guard.close();
@@ -237,6 +238,8 @@ fn serve(
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     node.admin().name_node(name);
+    node.admin().set_server_reference(config.node.server_reference.as_deref().map(Into::into));
+    let drainer = Drainer::start(node.admin(), name, cluster.clone(), config_store)?;
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
     let running = Running::new(args.clone(), loading, agreed_settings, guard.clone(), handles, log.clone());
@@ -260,6 +263,7 @@ fn serve(
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
                 bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
                 actions: Arc::new(ActionViews { engine: actions.clone(), node: name.to_owned() }),
+                drains: drainer.clone(),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
         }
@@ -299,6 +303,10 @@ fn serve(
         }
     }
 
+    let leaves = cluster.as_ref().is_some_and(|cluster| api::Cluster::is_leaving(&**cluster));
+    drainer.drain_to_stop(running.drain_max(), leaves, |pause| {
+        matches!(signals.wait_for(pause), Ok(Some(Signal::Stop)))
+    });
     let within = running.shutdown_timeout();
     let is_leaving = cluster.as_ref().is_some_and(|cluster| cluster.stopping());
     match is_leaving {
@@ -319,6 +327,7 @@ fn serve(
         tracing::warn!(%error, "a second signal will not be noticed");
     }
     let _span = tracing::info_span!("stop").entered();
+    drainer.end();
     bridges.stop();
     actions.stop();
     let (mut is_stuck, mut left) = (false, Ok(()));

@@ -8,8 +8,8 @@
 //! has room. Without room, a replica says so to the leader, and is not chosen.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use consensus::{Progress, ReplicaId, RequestId, Status};
@@ -45,6 +45,8 @@ const PERMIT_LIMIT: Duration = Duration::from_secs(10);
 pub struct TransferPermit {
     /// Time in microseconds at which the next transfer may begin.
     free_at: AtomicU64,
+    /// True while the core is to lead no shard, because it is drained or stops.
+    leaves: AtomicBool,
     transferred: AtomicU64,
     failed: AtomicU64,
 }
@@ -53,6 +55,12 @@ impl TransferPermit {
     fn take(&self, now: Time) -> bool {
         let until = now.after(PERMIT_LIMIT).0;
         self.free_at.try_update(Relaxed, Relaxed, |free_at| (free_at <= now.0).then_some(until)).is_ok()
+    }
+
+    /// Sets whether this core is to lead no shard. Then it transfers its shards without waiting until it and the other
+    /// replica have been steady for some time.
+    pub fn set_leaving(&self, leaves: bool) {
+        self.leaves.store(leaves, Relaxed);
     }
 
     pub(crate) fn give_back(&self, now: Time, is_done: bool) {
@@ -186,10 +194,9 @@ impl LeadershipTransfer {
             return None;
         }
         let answers_since = *self.answers_since.get_or_insert(now);
-        let is_steady = [Some(answers_since), self.leads_since]
-            .into_iter()
-            .flatten()
-            .all(|since| since.after(STEADY) <= now);
+        let leaves = permit.leaves.load(Relaxed);
+        let mut since = [Some(answers_since), self.leads_since].into_iter().flatten();
+        let is_steady = leaves || since.all(|since| since.after(STEADY) <= now);
         let (last, its_last) = (status.last.unwrap_or(0), progress.and_then(|it| it.last).unwrap_or(0));
         let looked = self.looked.replace((now, last));
         let behind = last.saturating_sub(its_last);
@@ -197,7 +204,7 @@ impl LeadershipTransfer {
             now.since(at) <= BEHIND_TIME_MAX.as_micros() as u64 && its_last >= then
         });
         let has_most = behind <= BEHIND_MAX || behind <= BEHIND_BUSY_MAX && has_recent;
-        let may_repeat = self.last.is_none_or(|last| last.after(self.pause) <= now);
+        let may_repeat = self.last.is_none_or(|last| last.after(if leaves { PAUSE_MIN } else { self.pause }) <= now);
         let may_begin = is_steady && has_most && !status.is_changing && may_repeat;
         if !may_begin {
             return None;
@@ -363,6 +370,20 @@ mod tests {
         assert_eq!(begins(2_000, 1_200), None, "it is too late");
         assert_eq!(begins(200_000, 400), None, "too many entries");
         assert_eq!(begins(50, 1_900), Some(10), "few entries, however old");
+    }
+
+    /// A core that is drained does not wait for steadiness, and leaves its shards one by one.
+    #[test]
+    fn a_core_that_leaves_transfers_at_once() {
+        let (permit, good) = (TransferPermit::default(), status(Some(0), 0));
+        let mut transfer = leading(12);
+        assert_eq!(transfer.next(Time(0), OWN, &good, &permit), None, "it is not steady yet");
+        permit.set_leaving(true);
+        assert_eq!(transfer.next(Time(SECOND), OWN, &good, &permit), Some(ReplicaId(2)));
+        let mut other = leading(12);
+        assert_eq!(other.next(Time(SECOND), OWN, &good, &permit), None, "one at a time");
+        permit.give_back(Time(SECOND), true);
+        assert_eq!(other.next(Time(2 * SECOND), OWN, &good, &permit), Some(ReplicaId(2)));
     }
 
     /// The age of entries that the replica lacks shows in the difference of two looks.

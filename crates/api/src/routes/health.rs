@@ -26,11 +26,13 @@ const WAITS: &str =
 /// has nothing to do. A thread that is busy for this long, or gets no CPU, is of no use to clients either.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 const STUCK: &str = "stuck";
+/// State of a node that is drained, or stops and is drained first.
+pub(super) const DRAINING: &str = "draining";
 
 #[derive(Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 struct Health {
-    /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
+    /// `live`, `ready`, `draining`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
     /// `quorum`, `no_quorum`, `joining`, `waiting`, `starting` or `alone`; `stuck` when the thread that carries the
     /// links is silent.
     status: &'static str,
@@ -49,7 +51,7 @@ async fn live() -> Json<Health> {
 
 /// Reports whether the node accepts clients; 503 otherwise.
 ///
-/// A node accepts no clients before it has started and after its stop has begun. In a cluster, it first
+/// A node accepts no clients before it has started, while it is drained, and after its stop has begun. In a cluster, it first
 /// needs a copy of the users, rules, bans and keys. It also accepts none while the thread that carries its links has
 /// been silent for 5 seconds.
 #[cfg_attr(feature = "document", utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
@@ -61,6 +63,10 @@ async fn ready(state: State) -> (StatusCode, Json<Health>) {
     {
         let health = Health { status: STUCK, detail: Some(why) };
         return (StatusCode::SERVICE_UNAVAILABLE, Json(health));
+    }
+    if phase == Phase::Ready && state.drains.refuses() {
+        let detail = Some("the node is drained and accepts no new clients".to_owned());
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: DRAINING, detail }));
     }
     let status = if phase == Phase::Ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let detail = match phase {

@@ -3,6 +3,7 @@
 mod actions;
 mod bridges;
 mod cluster;
+mod drain;
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -61,6 +62,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
         let led: Vec<_> = figures.workers.iter().flat_map(|worker| &worker.shards).collect();
         cluster::cluster(&mut text, &view, &led);
     }
+    drain::drain(&mut text, state.drains.view().as_ref());
     bridges::bridges(&mut text, &state.bridges.views());
     actions::actions(&mut text, &state.actions.views());
     topics(&mut text, &state);

@@ -30,6 +30,7 @@ macro_rules! merged {
             .merge(stats::$routes())
             .merge(storage::$routes())
             .merge(cluster::$routes())
+            .merge(drains::$routes())
             .merge(bridges::$routes())
             .merge(actions::$routes())
             .merge(connectors::$routes())
@@ -67,6 +68,7 @@ mod config;
 mod connectors;
 mod decisions;
 mod document;
+mod drains;
 pub(crate) mod health;
 mod keys;
 mod listing;

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
 
+use super::health::DRAINING;
 use crate::cluster::{Cluster, ClusterView};
 use crate::extract::Query;
 use crate::paging::{self, Page};
 use crate::problem::Problem;
-use crate::state::State;
+use crate::state::{Phase, State};
 use crate::storage::StorageCondition;
 use crate::timestamp::Timestamp;
 
@@ -34,8 +35,12 @@ struct Node {
     uptime_s: u64,
     /// Threads that serve connections.
     workers: usize,
-    /// `starting`, `ready` or `stopping`.
+    /// `starting`, `ready`, `draining` or `stopping`.
     state: &'static str,
+    /// True while the node accepts new clients.
+    accepts_clients: bool,
+    /// Overload level of its busiest reactor, 0 to 3. A node refuses new connections from level 1 on.
+    overload: u8,
     /// Condition of the disk: `good`, `full`, `failed`; `memory` where nothing is kept on disk.
     storage: &'static str,
     data_dir: String,
@@ -225,6 +230,7 @@ impl Node {
         let started = state.admin.started();
         let figures = state.admin.figures();
         let (counters, _, _) = figures.counters();
+        let refuses = state.drains.refuses();
         Self {
             name: facts.name.clone(),
             version: facts.version,
@@ -233,7 +239,9 @@ impl Node {
             started_at: started.into(),
             uptime_s: SystemTime::now().duration_since(started).map_or(0, |uptime| uptime.as_secs()),
             workers: state.admin.workers().count(),
-            state: state.phase().name(),
+            state: if refuses && state.phase() == Phase::Ready { DRAINING } else { state.phase().name() },
+            accepts_clients: state.phase() == Phase::Ready && !refuses,
+            overload: figures.workers.iter().map(|worker| worker.overload).max().unwrap_or(0),
             storage: state.storage_condition().map_or("memory", StorageCondition::name),
             data_dir: facts.data_dir.display().to_string(),
             listeners: listeners.collect(),

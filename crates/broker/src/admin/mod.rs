@@ -5,6 +5,7 @@
 //! the [`Cursor`] of the previous one. A reply that is dropped without a call means that the node is stopping.
 
 mod client;
+mod drain;
 mod figures;
 mod request;
 mod slow;
@@ -25,6 +26,7 @@ pub use client::{
     SubscriptionInfo, SubscriptionPage, Whereabouts, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
+pub use drain::{DrainClass, DrainStep, Drained};
 pub use figures::{
     AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, TURN_BUCKETS, WorkerFigures,
 };

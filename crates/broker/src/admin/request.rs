@@ -7,6 +7,7 @@ use mqtt::ReasonCode;
 
 use super::client::{ClientDetail, ClientFilter, ClientPage, Kicked, Matches, QueuePage};
 use super::client::{SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Whereabouts};
+use super::drain::{DrainStep, Drained};
 use super::trace::Running;
 use super::watch::Watch;
 use super::{
@@ -104,6 +105,10 @@ pub(crate) enum AdminRequest {
         from: u32,
         reason: ReasonCode,
         reply: Reply<Option<u32>>,
+    },
+    Drain {
+        step: DrainStep,
+        reply: Reply<Drained>,
     },
     Subscriptions {
         from: Cursor,

@@ -90,6 +90,7 @@ impl Worker {
                 reply(Some(Kicked { connection_closed, session_ended, elsewhere: None }));
             }
             AdminRequest::KickAll { from, reason, reply } => reply(self.kick_all(from, reason)),
+            AdminRequest::Drain { step, reply } => reply(self.drain_some(&step)),
             AdminRequest::Subscriptions { from, limit, filter, reply } => {
                 reply(self.subscriptions_page(from, limit, &filter));
             }

@@ -61,6 +61,9 @@ impl Worker {
         if connection.has_connack() && !is_stale {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
+            if let Some(reference) = self.node.drain.reference_for(reason) {
+                properties.push(Property::ServerReference(reference));
+            }
             if connection.marks.problem_information {
                 properties.push(Property::ReasonString(why));
             }
@@ -80,11 +83,17 @@ impl Worker {
             self.note_disconnect(slot, (&events::reason(reason), Some(reason)), Properties::EMPTY);
         }
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if reason == ReasonCode::ServerShuttingDown
-            && let Some(extra) = connection.extra.as_mut()
-        {
-            // At a shutdown no client remains to receive the Will.
-            extra.will = None;
+        let is_durable = connection.session.is_some();
+        if let Some(extra) = connection.extra.as_mut() {
+            match reason {
+                // At a shutdown no client remains to receive the Will.
+                ReasonCode::ServerShuttingDown => extra.will = None,
+                // The client is expected on another node. A Will with a delay tells others if it does not come.
+                ReasonCode::UseAnotherServer | ReasonCode::ServerMoved => {
+                    extra.will = extra.will.take().filter(|(_, delay)| is_durable && *delay > 0);
+                }
+                _ => {}
+            }
         }
         self.end(slot, None);
     }
@@ -177,10 +186,13 @@ impl Worker {
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);
-        let is_kept = connection.marks.kept;
+        let (is_kept, is_process) = (connection.marks.kept, connection.marks.role.is_process());
         let (client_id, client_key) = (connection.client_id.clone(), connection.client_key);
         if phase == Phase::Open {
             self.counters.clients_disconnected += 1;
+            if is_process {
+                self.node.drain.own_connection_ended();
+            }
         }
         self.counters.subscriptions_removed += if session.is_none() { subscriptions.len() as u64 } else { 0 };
         subscriptions.for_each_filter(|text| self.remove_subscription(id, session.is_some(), text));

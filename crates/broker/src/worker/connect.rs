@@ -32,6 +32,9 @@ impl Worker {
         if let Err(reason) = self.check_connect(connect, is_internal) {
             return self.refuse_connect(slot, connect.version, reason);
         }
+        if self.node.drain.refuses() && !is_internal {
+            return self.refuse_connect(slot, connect.version, ReasonCode::UseAnotherServer);
+        }
         if self.load.refuses_clients() && !is_internal {
             self.counters.connects_shed += 1;
             return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
@@ -189,6 +192,9 @@ impl Worker {
             self.wheel.arm(at, id.slot, id.generation, TimerKind::Expiry);
         }
         self.counters.clients_connected += 1;
+        if connection.marks.role.is_process() {
+            self.node.drain.own_connection_opened();
+        }
         let (mut subscriptions, mut walks) = (Vec::new(), Vec::new());
         if let Some(resume) = resume {
             // Restore this first: the end of a connection passes this state on to the next one.
@@ -397,7 +403,8 @@ impl Worker {
         self.counters.connects_refused += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let why = why.filter(|_| connection.marks.problem_information);
-        let properties = PropertiesBuf::from_iter(why.map(Property::ReasonString));
+        let reference = self.node.drain.reference_for(reason).map(Property::ServerReference);
+        let properties = PropertiesBuf::from_iter(reference.into_iter().chain(why.map(Property::ReasonString)));
         let refusal = |properties| Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]
         let packet = refusal(properties.as_properties());
         connection.version = version;

@@ -14,6 +14,7 @@ mod connect;
 mod copies;
 mod deliver;
 mod dispatch;
+mod drain;
 mod events;
 mod exchange;
 mod foreign;
@@ -53,6 +54,7 @@ use std::time::Duration;
 use mqtt::{ReasonCode, Version};
 use shard::{Mutation, mutated};
 
+pub(crate) use drain::DrainState;
 pub use events::{AlarmChange, Event};
 pub use lanes::{LaneCounters, ReadCounters, check_frame_form, decode_frame_form};
 pub(crate) use publish::{is_beyond_limits, is_own_topic};
@@ -128,6 +130,7 @@ pub struct Worker {
     short_ways: plain::Entered,
     recheck: recheck::Recheck,
     review: review::Review,
+    drain: drain::DrainProgress,
 }
 
 /// Stage of a worker between its start and its end.
@@ -207,6 +210,7 @@ impl Worker {
             short_ways: plain::Entered::default(),
             recheck: recheck::Recheck::default(),
             review: review::Review::default(),
+            drain: drain::DrainProgress::default(),
             settings,
             node,
         }

@@ -216,14 +216,8 @@ impl Worker {
             return false;
         }
         self.counters.kicked += 1;
-        if !connection.has_connack() {
-            let version = connection.version;
-            self.refuse_connect(id.slot, version, reason);
-            return true;
-        }
-        // [MQTT-3.2.0-2]: a client gets one CONNACK.
-        if !end_session {
-            self.close(id.slot, reason);
+        if !end_session || !connection.has_connack() {
+            self.close_or_refuse(id.slot, reason);
             return true;
         }
         let mut properties = PropertiesBuf::default();
@@ -239,6 +233,18 @@ impl Worker {
         self.monitor.ended(self.clock.now(), connection, "session ended by an operator");
         self.end(id.slot, Some(0));
         true
+    }
+
+    /// Closes a connection, with CONNACK if its client has none yet [MQTT-3.2.0-2].
+    pub(super) fn close_or_refuse(&mut self, slot: u32, reason: ReasonCode) {
+        match self.connections.occupant_ref(slot) {
+            Some(connection) if !connection.has_connack() => {
+                let version = connection.version;
+                self.refuse_connect(slot, version, reason);
+            }
+            Some(_) => self.close(slot, reason),
+            None => {}
+        }
     }
 
     /// Performs one step of closing all connections. Returns the slot at which the next step continues.

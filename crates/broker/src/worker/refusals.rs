@@ -73,6 +73,7 @@ pub fn connect(reason: ReasonCode) -> Option<&'static str> {
         ReasonCode::QuotaExceeded => Some(
             "a limit on connections or sessions is reached, of this node, of the client's user or of its mountpoint",
         ),
+        ReasonCode::UseAnotherServer => Some("this node is drained for maintenance: connect to another one"),
         _ => None,
     }
 }

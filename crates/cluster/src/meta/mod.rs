@@ -171,6 +171,9 @@ pub struct Meta {
     placement: Option<Arc<Placement>>,
     /// Reports of the owner that shards have changed, until the placement shows it: shards and epochs.
     changed_shards: BTreeMap<ShardId, u64>,
+    /// Nodes that are drained, as operators have ordered, and the number of changes of them.
+    draining: BTreeSet<NodeId>,
+    draining_version: u64,
     /// True once this incarnation has been a member.
     was_member: bool,
     founding: Founding,
@@ -228,6 +231,8 @@ impl Meta {
             roster,
             placement,
             changed_shards: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            draining_version: 0,
             was_member: false,
             own,
             id,

@@ -44,13 +44,26 @@ impl Meta {
         present: &[Option<NodeId>],
     ) -> Option<ShardLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
-        let can_lead = |member: &&Member| member.state != State::Dead && !member.leaves;
+        let can_lead = |id: NodeId, member: &Member| {
+            member.state != State::Dead && !member.leaves && !self.draining.contains(&id)
+        };
         let core = |(id, member): (NodeId, &Member)| {
-            let member = Some(member).filter(can_lead)?;
+            let member = Some(member).filter(|member| can_lead(id, member))?;
             Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
         };
         let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
         Some(preferred_leaders(self.placement.as_ref()?, &cores, preference, present))
+    }
+
+    /// Sets the nodes that are drained. A core among them leads no shard that another voter can lead.
+    pub fn set_draining(&mut self, nodes: BTreeSet<NodeId>) {
+        self.draining_version += u64::from(nodes != self.draining);
+        self.draining = nodes;
+    }
+
+    /// Returns a number that grows when the nodes that are drained change.
+    pub fn draining_version(&self) -> u64 {
+        self.draining_version
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

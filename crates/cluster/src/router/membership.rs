@@ -208,6 +208,14 @@ impl ClusterRouter {
         self.membership.meta.resign(now);
     }
 
+    /// Sets the nodes that are drained.
+    pub(super) fn set_draining(&mut self, now: Time, nodes: BTreeSet<NodeId>) {
+        if nodes.contains(&self.own) {
+            self.membership.meta.resign(now);
+        }
+        self.membership.meta.set_draining(nodes);
+    }
+
     /// Returns the placement of shards that the cores have agreed on, as far as this node knows it. Its version grows
     /// with each change: the owner compares it after each turn.
     pub fn placement(&self) -> Option<&Arc<Placement>> {
@@ -224,12 +232,14 @@ impl ClusterRouter {
         self.membership.meta.has_vote(now)
     }
 
-    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions.
+    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions and the nodes
+    /// that are drained.
     /// [`Self::preferred_leaders`] changes with them only.
     pub fn placement_versions(&self) -> (u64, u64, u64) {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
-        (placement, meta.roster().index, self.shards.leaders_version() + self.owners.version())
+        let leaders = self.shards.leaders_version() + self.owners.version() + meta.draining_version();
+        (placement, meta.roster().index, leaders)
     }
 
     /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.

@@ -15,6 +15,7 @@ mod shards;
 mod unjoined_peers;
 mod view;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use broker::peers::{NodeIndex, Outbound};
@@ -71,6 +72,8 @@ pub enum RouterCommand {
     RecordsCopied(RecordsPosition),
     /// Report that a shard has the voters that its placement asks for, in this epoch of its replicas.
     ShardChanged(ShardId, u64),
+    /// Nodes that are drained. Cores among them lead no shard, if another replica can, and no meta group.
+    Draining(BTreeSet<NodeId>),
     /// Prepare the end of the node.
     Resign,
 }
@@ -225,6 +228,7 @@ impl ClusterRouter {
             RouterCommand::Balance => self.balance(now),
             RouterCommand::RecordsCopied(at) => self.records_copied(at),
             RouterCommand::ShardChanged(shard, epoch) => self.shard_changed(shard, epoch),
+            RouterCommand::Draining(nodes) => self.set_draining(now, nodes),
             RouterCommand::Resign => self.resign(now),
         }
     }

@@ -1,5 +1,6 @@
 //! `meridian ctl cluster`: the node's part in its cluster, its members, and changes of them.
 
+mod drain;
 mod sentences;
 
 use std::iter;
@@ -33,6 +34,9 @@ Examples:
   meridian ctl cluster remove n3    a dead node that does not return
   meridian ctl cluster transfer n2  make another core the leader, before a long maintenance of this one
   meridian ctl cluster balance      spread the replicants evenly, after cores were down
+  meridian ctl cluster drain n2     take the clients away from a node gently, before a maintenance
+  meridian ctl cluster undrain n2   let it accept clients again
+  meridian ctl cluster rebalance    spread the clients evenly over the nodes
   meridian ctl cluster join 10.0.0.7:7883   give the address of another node to a waiting node
   meridian ctl links            one link per line
   meridian ctl routes --nodes   the routes of each node that this node knows
@@ -79,6 +83,17 @@ Durable sessions on the node's disk do not move to other nodes: --discard-sessio
         #[arg(long, help = SENTENCES.leave.discard_sessions.as_str())]
         discard_sessions: bool,
     },
+    Drain(drain::DrainArgs),
+    /// Let a node accept clients again that was drained
+    Undrain {
+        // Not `node`: that is the flag for the node to ask.
+        /// Name of the node
+        #[arg(value_name = "NODE")]
+        name: String,
+    },
+    /// List the drains of all nodes with their progress
+    Drains,
+    Rebalance(drain::RebalanceArgs),
     #[command(about = SENTENCES.transfer.about.as_str(), after_help = SENTENCES.transfer.effect.as_str())]
     Transfer {
         // Not `node`: that is the flag for the node to ask.
@@ -107,6 +122,10 @@ impl Command for ClusterArgs {
             Some(Verb::Shards) => shards(console),
             Some(Verb::Join { addresses }) => join(console, &addresses),
             Some(Verb::Leave { discard_sessions }) => leave(console, discard_sessions),
+            Some(Verb::Drain(args)) => drain::drain(console, &args),
+            Some(Verb::Undrain { name }) => drain::undrain(console, &name),
+            Some(Verb::Drains) => drain::drains(console),
+            Some(Verb::Rebalance(args)) => drain::rebalance(console, &args),
             Some(Verb::Transfer { name }) => transfer(console, &name),
             Some(Verb::Balance) => balance(console),
             Some(Verb::Remove { name }) => remove(console, &name),

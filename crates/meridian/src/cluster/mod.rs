@@ -10,6 +10,7 @@ mod shards;
 mod shutdown;
 mod view;
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
@@ -479,6 +480,13 @@ impl Cluster {
         self.shutdown.stop();
         self.send(RouterCommand::Resign);
         self.shutdown.leaves()
+    }
+
+    /// Sets the nodes that are drained. Cores among them transfer the shards that they lead.
+    pub fn set_draining(&self, names: &BTreeSet<String>, own: &str) {
+        self.shared.transfer_permit.set_leaving(names.contains(own));
+        let nodes = names.iter().map(|name| NodeId::of_name(name)).collect();
+        self.send(RouterCommand::Draining(nodes));
     }
 
     /// Returns the number of replicas of shards that this node has.
