@@ -59,7 +59,7 @@ class Node:
         self.mqtt, self.http = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http}"
         self.process, self.clients = None, []
-        self.token = None
+        self.token, self.given = None, ()
         # Command that wraps the one of the node.
         self.within = []
 
@@ -67,7 +67,12 @@ class Node:
         self.launch(*more)
         self.ctl("health", "--wait", "20s")
 
+    def restart(self):
+        """Starts the node again, with the arguments of its last start."""
+        self.launch(*self.given)
+
     def launch(self, *more):
+        self.given = more
         log = open(self.directory / "node.log", "ab")
         command = [BINARY, "start", "--listen", f"127.0.0.1:{self.mqtt}", "--http", f"127.0.0.1:{self.http}", "--data-dir",
                    str(self.directory / "data"), "--workers", "2", "--set", "log.level=info", *more]

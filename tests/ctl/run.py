@@ -23,6 +23,7 @@ import checks_bridges
 import checks_change
 import checks_clocks
 import checks_cluster
+import checks_drain
 import checks_limits
 import checks_live
 import checks_look
@@ -30,7 +31,7 @@ import checks_top
 import node
 
 # The checks of access come last, because they end open mode.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_bridges, checks_actions, checks_away, checks_clocks, checks_limits, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_bridges, checks_actions, checks_away, checks_clocks, checks_limits, checks_access]
 # Checks with nodes of their own that take longest. They begin first, so that all processes end at about the same time.
 LONGEST = ["bridge_moves", "bridge_survives_kills", "leaves_once", "changed_everywhere", "full", "no_descriptors", "members", "refused_peers"]
 

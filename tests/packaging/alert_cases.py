@@ -155,6 +155,7 @@ FIRING = {
     "MeridianLoginBackoffs": (changed("meridian_login_backoffs_total", "0+30x600"), 30),
     "MeridianBannedClients": (changed("meridian_authentications_total", "0+900x600", ',result="banned"'), 40),
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
+    "MeridianDrainStalled": (changed("meridian_drain_stalled_seconds", "0+60x600", ',kind="drain"'), 20),
     "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
     "MeridianActionFailing": (changed("meridian_action_failing", "1x600", ',action="rows"'), 20),
     "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),

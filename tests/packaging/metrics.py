@@ -47,7 +47,7 @@ METRICS = {
         COUNTER,
         {
             "reason": {
-                "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative",
+                "protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "slow_reader", "administrative", "drained",
                 "admission_expired", "packet_timeout", "routes_overdue",
             }
         },
@@ -271,6 +271,9 @@ METRICS = {
     "meridian_transport_wakeups_total": (COUNTER, {}),
     "meridian_transport_commands_total": (COUNTER, {}),
     "meridian_transport_bbr": (GAUGE, {}),
+    "meridian_drain_clients_left": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
+    "meridian_drain_disconnected": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
+    "meridian_drain_stalled_seconds": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
     "meridian_bridge_connected": (GAUGE, {"bridge": ANY}),
     "meridian_bridge_failing": (GAUGE, {"bridge": ANY}),
     "meridian_bridge_queued_messages": (GAUGE, {"bridge": ANY}),

@@ -58,11 +58,11 @@ pub use cluster::{
     NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, ShardView, ShardsView,
     TransportView, UnjoinedPeerView,
 };
-pub use drains::{DrainOrder, DrainRefused, DrainView, Drains, NodeLoad, ask_load};
 pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     ReplicatedValue, Scope, SettingProblem, SettingView, Version, without_secrets,
 };
+pub use drains::{DrainOrder, DrainRefused, DrainView, Drains, NodeLoad, ask_load};
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;
 #[cfg(feature = "document")]

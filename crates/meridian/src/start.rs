@@ -225,7 +225,8 @@ fn serve(
         cluster.copy_records(config_store)?;
     }
     let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
-    let registry = Registry::open(config_store.clone(), connectors, actions, config.connector_access.guard())?;
+    let registry =
+        Registry::open(config_store.clone(), connectors, actions, config.connector_access.guard())?;
     if !registry.definitions().actions.is_empty() {
         // Actions need the origin of the first message, too.
         guard.close();

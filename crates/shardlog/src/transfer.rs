@@ -204,7 +204,8 @@ impl LeadershipTransfer {
             now.since(at) <= BEHIND_TIME_MAX.as_micros() as u64 && its_last >= then
         });
         let has_most = behind <= BEHIND_MAX || behind <= BEHIND_BUSY_MAX && has_recent;
-        let may_repeat = self.last.is_none_or(|last| last.after(if leaves { PAUSE_MIN } else { self.pause }) <= now);
+        let may_repeat =
+            self.last.is_none_or(|last| last.after(if leaves { PAUSE_MIN } else { self.pause }) <= now);
         let may_begin = is_steady && has_most && !status.is_changing && may_repeat;
         if !may_begin {
             return None;

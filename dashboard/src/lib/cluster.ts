@@ -1,7 +1,7 @@
 // State of a cluster, combined from the answers of its nodes: members, links and clocks.
 
 import { count, span } from './format';
-import type { LedShard, MetaMember, Membership, NodeInfo, NodeLink, Shards, UnjoinedPeer, Page } from './types';
+import type { Drain, LedShard, Membership, MetaMember, NodeInfo, NodeLink, Page, Shards, UnjoinedPeer } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
 
@@ -52,6 +52,7 @@ export interface Snapshot {
   unjoinedPeers: UnjoinedPeer[];
   /** `null`: each node has its own sessions. */
   shards: Shards | null;
+  drains: Drain[];
 }
 
 /** Replica of a shard. */

@@ -5,7 +5,7 @@ import { call, post, put, remove } from './api';
 import { dialogs, type Question } from './dialogs.svelte';
 import { session } from './session.svelte';
 import { attempt } from './toasts.svelte';
-import type { MetaMember, Membership } from './types';
+import type { MetaMember, Membership, NodeInfo } from './types';
 
 export type Action = 'lead' | 'leave' | 'remove';
 
@@ -57,5 +57,39 @@ export async function balance(): Promise<boolean> {
   return attempt(async () => {
     await post('/api/v1/cluster/balance', undefined);
     return begin(sentences.balance.done);
+  });
+}
+
+/** Takes the clients away from a node, after a confirmation. */
+export async function drain(node: string): Promise<boolean> {
+  const answer = await dialogs.ask({ title: `Drain ${node}?`, text: 'It refuses new clients until the drain is cancelled. Its clients connect to other nodes within about five minutes, and durable sessions lose nothing.', action: 'Drain' });
+  if (!answer.yes) return false;
+  return attempt(async () => {
+    await put(`/api/v1/drains/${encodeURIComponent(node)}`, {});
+    return begin(of(sentences.drain.begun, node));
+  });
+}
+
+/** Lets a node accept clients again. */
+export const undrain = (node: string): Promise<boolean> =>
+  attempt(async () => {
+    await remove(`/api/v1/drains/${encodeURIComponent(node)}`);
+    return begin(of(sentences.drain.cancelled, node));
+  });
+
+/** Part of the mean by which a node may exceed it, in percent. */
+const TOLERANCE = 10;
+
+/** Spreads the clients over the nodes, after a confirmation. */
+export async function rebalance(nodes: NodeInfo[]): Promise<boolean> {
+  const open = nodes.filter((node) => node.accepts_clients);
+  const mean = Math.ceil(open.reduce((sum, node) => sum + node.connections, 0) / Math.max(1, open.length));
+  const many = open.filter((node) => node.connections > (mean * (100 + TOLERANCE)) / 100);
+  const text = many.length === 0 ? 'No node has so many' : many.map((node) => `${node.name}: ${node.connections} to ${mean}`).join(', ');
+  const answer = await dialogs.ask({ title: 'Rebalance the clients?', text: `Nodes with more clients than the mean and ${TOLERANCE} % disconnect the others, which connect again. ${text}.`, action: 'Rebalance' });
+  if (!answer.yes || many.length === 0) return false;
+  return attempt(async () => {
+    await post('/api/v1/rebalance', { keep: Object.fromEntries(many.map((node) => [node.name, mean])) });
+    return begin(sentences.rebalance.done);
   });
 }

@@ -43,6 +43,8 @@ export interface NodeInfo {
   data_dir: string | null;
   listeners: Listener[];
   connections_max: number;
+  /** False while it is drained. A node of an earlier version does not say it. */
+  accepts_clients?: boolean;
   http: string;
   os: string;
   cpus: number;
@@ -83,6 +85,23 @@ export interface LedShard {
 export interface Shards {
   replicas: number;
   items: { shard: number; leader: string | null; replicas: string[]; joining: string | null; leaving: string | null }[];
+}
+
+/** Drain of a node: clients are taken away from it. */
+export interface Drain {
+  node: string;
+  kind: 'drain' | 'rebalance' | 'stop';
+  state: 'waiting' | 'disconnecting' | 'paused' | 'drained';
+  paused_because: string | null;
+  clients_before: number;
+  clients_left: number;
+  disconnected: number;
+  shards_led: number;
+  sessions_stay: number;
+  rate: number;
+  left_s: number | null;
+  started_at: string;
+  by: string | null;
 }
 
 /** Node that is connected, or was tried, and is not a member. */

@@ -107,7 +107,10 @@ async fn rebalance(state: State, caller: Caller, Body(body): Body<Rebalance>) ->
         member(&state, view.as_ref(), name)?;
     }
     if body.keep.is_empty() {
-        return Err(Problem::invalid("keep", "name the nodes that have too many clients, each with the number to keep"));
+        return Err(Problem::invalid(
+            "keep",
+            "name the nodes that have too many clients, each with the number to keep",
+        ));
     }
     let (nodes, by): (Vec<_>, _) = (body.keep.into_iter().collect(), caller.authorship());
     propose(&state, &caller, move |state| state.drains.rebalance(&nodes, &body.pace, &by)).await??;
@@ -129,7 +132,9 @@ fn member(state: &State, view: Option<&ClusterView>, name: &str) -> Result<(), P
     };
     match known.contains(&name) {
         true => Ok(()),
-        false => Err(Problem::not_found(format!("there is no node `{name}`; there are {}", known.join(", ")))),
+        false => {
+            Err(Problem::not_found(format!("there is no node `{name}`; there are {}", known.join(", "))))
+        }
     }
 }
 
@@ -138,7 +143,8 @@ fn may_drain(state: &State, name: &str) -> Result<(), Problem> {
     let view = cluster_view(state)?;
     member(state, view.as_ref(), name)?;
     let Some(view) = view else { return Ok(()) };
-    let others = view.membership.members.iter().filter(|member| member.node != name && member.state == "alive");
+    let others =
+        view.membership.members.iter().filter(|member| member.node != name && member.state == "alive");
     if others.count() == 0 {
         return Err(Problem::conflict(format!(
             "no other node of the cluster is alive: the clients of `{name}` could go nowhere"

@@ -205,6 +205,7 @@ fn answers_match_the_document() {
         "/api/v1/whoami",
         "/api/v1/node",
         "/api/v1/nodes",
+        "/api/v1/drains",
         "/api/v1/bridges",
         "/api/v1/actions",
         "/api/v1/connectors",
@@ -229,6 +230,12 @@ fn answers_match_the_document() {
     }
     ask("GET", "/api/docs", "/api/docs", None);
     ask("DELETE", "/api/v1/cluster/nodes/{name}", "/api/v1/cluster/nodes/b", None);
+    let drains = "/api/v1/drains/{name}";
+    ask("PUT", drains, "/api/v1/drains/c", Some(json!({ "rate": 20, "within_s": 60, "wait_s": 0 })));
+    ask("DELETE", drains, "/api/v1/drains/c", None);
+    ask("DELETE", drains, "/api/v1/drains/nobody", None);
+    let keep = json!({ "keep": { "c": 5 }, "pace": { "rate": 0.5 } });
+    ask("POST", "/api/v1/rebalance", "/api/v1/rebalance", Some(keep));
     ask("PUT", "/api/v1/cluster/leader", "/api/v1/cluster/leader", Some(json!({ "node": "c" })));
     ask("POST", "/api/v1/cluster/balance", "/api/v1/cluster/balance", None);
     ask("POST", "/api/v1/cluster/join", "/api/v1/cluster/join", Some(json!({ "addresses": ["h:1"] })));

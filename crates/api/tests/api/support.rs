@@ -13,7 +13,7 @@ use api::{
     NodeFacts, Parts, Refused, Reloaded, Role, Scope, SettingProblem, Timestamp, Version,
 };
 use api::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
-use api::{BridgeView, Bridges};
+use api::{BridgeView, Bridges, DrainOrder, DrainRefused, DrainView, Drains};
 use auth::Guard;
 use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
@@ -47,6 +47,51 @@ impl Bridges for OneBridge {
         let traffic =
             BridgeView { messages_out: 7, messages_in: 5, queued_messages: 3, ..BridgeView::default() };
         vec![BridgeView { name, node: self.0.clone(), enabled: true, connected: true, state, ..traffic }]
+    }
+}
+
+/// A node of this name that is being drained.
+struct OneDrain(String);
+
+impl Drains for OneDrain {
+    fn view(&self) -> Option<DrainView> {
+        Some(DrainView {
+            node: self.0.clone(),
+            kind: "drain",
+            state: "disconnecting",
+            paused_because: None,
+            stalled_s: 1,
+            clients_before: 9,
+            clients_left: 4,
+            disconnected: 5,
+            shards_led: 2,
+            sessions_stay: 0,
+            rate: 50.0,
+            left_s: Some(1),
+            started_at: Timestamp::of_ms(0),
+            by: Some("ops".to_owned()),
+        })
+    }
+
+    fn refuses(&self) -> bool {
+        false
+    }
+
+    fn order(&self, _: &str, _: &DrainOrder, _: &auth::Authorship) -> Result<(), DrainRefused> {
+        Ok(())
+    }
+
+    fn rebalance(
+        &self,
+        _: &[(String, u64)],
+        _: &DrainOrder,
+        _: &auth::Authorship,
+    ) -> Result<(), DrainRefused> {
+        Ok(())
+    }
+
+    fn cancel(&self, node: &str) -> Result<bool, DrainRefused> {
+        Ok(node != "nobody")
     }
 }
 
@@ -198,6 +243,7 @@ impl Server {
             cluster,
             bridges: Arc::new(OneBridge(name.to_owned())),
             actions: actions.clone(),
+            drains: Arc::new(OneDrain(name.to_owned())),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();

@@ -128,7 +128,8 @@ impl Worker {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         // A client that is about to be accepted is closed like a connected one, in the last class.
         let is_open = connection.phase == Phase::Open;
-        if matches!(connection.phase, Phase::AwaitConnect | Phase::Closing) || connection.marks.role.is_process()
+        if matches!(connection.phase, Phase::AwaitConnect | Phase::Closing)
+            || connection.marks.role.is_process()
         {
             return false;
         }

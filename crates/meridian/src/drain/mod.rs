@@ -100,7 +100,8 @@ impl Drainer {
         *sync::lock(&self.status) = None;
         self.orders.stop(order);
         let until = Instant::now() + within;
-        let is_done = || sync::lock(&self.status).as_ref().is_some_and(|it| it.kind == "stop" && it.state == "drained");
+        let is_done =
+            || sync::lock(&self.status).as_ref().is_some_and(|it| it.kind == "stop" && it.state == "drained");
         tracing::info!(?within, "drain before the stop; a signal ends the drain");
         while Instant::now() < until && !is_done() {
             if is_interrupted(TICK) {
@@ -167,7 +168,8 @@ impl Drainer {
             return 0;
         }
         let shards = view.shards.map(|shards| shards.items).unwrap_or_default();
-        let is_led = |shard: &&api::ShardView| shard.leader.as_ref() == Some(&self.name) && shard.replicas.len() > 1;
+        let is_led =
+            |shard: &&api::ShardView| shard.leader.as_ref() == Some(&self.name) && shard.replicas.len() > 1;
         shards.iter().filter(is_led).count() as u64
     }
 
@@ -208,7 +210,9 @@ impl Drains for Drainer {
         let nodes: Vec<_> = nodes.iter().map(|(name, keep)| (name.clone(), Some(*keep))).collect();
         for (name, _) in &nodes {
             if self.orders.recorded(name).is_some_and(|order| order.terms().kind == Kind::Drain) {
-                return Err(DrainRefused::Conflict(format!("node `{name}` is drained: cancel its drain first")));
+                return Err(DrainRefused::Conflict(format!(
+                    "node `{name}` is drained: cancel its drain first"
+                )));
             }
         }
         self.rebalance_or_drain(&nodes, order, by)
@@ -418,7 +422,11 @@ impl<'a> Run<'a> {
             Phase::Paused(pause) => ("paused", Some(pause.to_string())),
             Phase::Done => ("drained", None),
         };
-        let kept = if self.drainer.keeps_sessions { self.drainer.admin.figures().total(|it| it.sessions) } else { 0 };
+        let kept = if self.drainer.keeps_sessions {
+            self.drainer.admin.figures().total(|it| it.sessions)
+        } else {
+            0
+        };
         let view = DrainView {
             node: self.drainer.name.clone(),
             kind: kind_name(kind),

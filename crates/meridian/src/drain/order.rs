@@ -123,7 +123,10 @@ impl Orders {
     /// Names of the nodes that are to have no clients and lead no shards.
     pub fn emptied(&self, own: &str) -> BTreeSet<String> {
         let state = self.lock();
-        let emptied = state.orders.iter().filter(|(_, order)| order.empties_node());
+        // A stop of this node that is recorded was that of an earlier run.
+        let is_emptied =
+            |(name, order): &(&String, &Order)| order.empties_node() && !(order.stops && *name == own);
+        let emptied = state.orders.iter().filter(is_emptied);
         let own = state.stop.iter().map(|_| own.to_owned());
         emptied.map(|(name, _)| name.clone()).chain(own).collect()
     }
@@ -158,7 +161,10 @@ impl Orders {
             None => drop(orders.remove(change.key)),
             Some(Ok(order)) => drop(orders.insert(change.key.to_owned(), order)),
             Some(Err(error)) => {
-                tracing::error!(node = change.key, "an order to drain a node cannot be read, and has no effect: {error}");
+                tracing::error!(
+                    node = change.key,
+                    "an order to drain a node cannot be read, and has no effect: {error}"
+                );
             }
         }
     }
@@ -196,13 +202,18 @@ mod tests {
         let orders = Arc::new(Orders::default());
         config_store.subscribe(TABLE, orders.clone()).expect("an empty table");
         let put = |node: &str, order: &Order| {
-            config_store.propose(vec![Change::put(TABLE, node, order).expect("JSON")]).expect("a store in memory")
+            config_store
+                .propose(vec![Change::put(TABLE, node, order).expect("JSON")])
+                .expect("a store in memory")
         };
         let drain = Order::of_operator(&DrainOrder { rate: Some(7.0), ..DrainOrder::default() }, None, "ops");
         put("a", &drain);
         put("b", &Order::of_operator(&DrainOrder::default(), Some(9), ""));
         let terms = orders.of("a").expect("it is ordered").terms();
-        assert_eq!((terms.kind, terms.rate, terms.within.as_secs(), terms.wait.as_secs()), (Kind::Drain, Some(7.0), 300, 5));
+        assert_eq!(
+            (terms.kind, terms.rate, terms.within.as_secs(), terms.wait.as_secs()),
+            (Kind::Drain, Some(7.0), 300, 5)
+        );
         assert_eq!(orders.of("b").expect("it is ordered").terms().kind, Kind::Rebalance { keep: 9 });
         assert_eq!(orders.emptied("c"), ["a".to_owned()].into(), "a rebalance keeps clients");
         orders.stop(Order::of_stop(Duration::from_secs(30)));
@@ -217,7 +228,10 @@ mod tests {
         let text = r#"{"rate":1e300,"within_s":4294967295,"wait_s":4294967295,"at":"2026-01-31T12:00:00.000Z","later":1}"#;
         let order: Order = serde_json::from_str(text).expect("unknown fields are ignored");
         let terms = order.terms();
-        assert_eq!((terms.rate, terms.within.as_secs(), terms.wait.as_secs()), (Some(100_000.0), 86_400, 3_600));
+        assert_eq!(
+            (terms.rate, terms.within.as_secs(), terms.wait.as_secs()),
+            (Some(100_000.0), 86_400, 3_600)
+        );
     }
 
     #[test]

@@ -183,7 +183,8 @@ impl Plan {
         if let Some(other) = open().find(|other| other.overload > 0) {
             return Some(Pause::Overloaded(other.name.clone()));
         }
-        let room = open().map(|other| other.room).try_fold(0_u64, |sum, room| Some(sum.saturating_add(room?)));
+        let room =
+            open().map(|other| other.room).try_fold(0_u64, |sum, room| Some(sum.saturating_add(room?)));
         room.filter(|room| *room < left).map(|room| Pause::NoRoom { left, room })
     }
 
@@ -219,7 +220,11 @@ impl Plan {
     /// Number of clients that have to leave, of these.
     fn left(&self, clients: u64) -> u64 {
         match self.terms.kind {
-            Kind::Rebalance { keep } => clients.saturating_sub(keep),
+            // The number of clients is up to a second old.
+            Kind::Rebalance { keep } => {
+                let at_most = self.clients_before.saturating_sub(keep).saturating_sub(self.disconnected);
+                clients.saturating_sub(keep).min(at_most)
+            }
             Kind::Drain | Kind::Stop => clients,
         }
     }
@@ -230,7 +235,8 @@ impl Plan {
 
     /// Clients per second.
     pub fn rate(&self) -> f64 {
-        let all = self.left(self.clients_before) as f64;
+        let keep = if let Kind::Rebalance { keep } = self.terms.kind { keep } else { 0 };
+        let all = self.clients_before.saturating_sub(keep) as f64;
         let default = all / self.terms.within.as_secs_f64().max(1.0);
         self.terms.rate.unwrap_or(default.max(RATE_MIN))
     }
@@ -245,7 +251,11 @@ impl Plan {
             clients_before: self.clients_before,
             clients_left,
             disconnected: self.disconnected,
-            stalled: if self.phase == Phase::Done { Duration::ZERO } else { now.saturating_sub(self.progressed) },
+            stalled: if self.phase == Phase::Done {
+                Duration::ZERO
+            } else {
+                now.saturating_sub(self.progressed)
+            },
             left: goes_on.then(|| Duration::from_secs_f64(left_s)),
         }
     }
@@ -345,7 +355,11 @@ mod tests {
 
     #[test]
     fn a_stop_never_pauses_and_ends_when_no_other_node_accepts_clients() {
-        let mut plan = Plan::begin(Duration::ZERO, Terms { wait: Duration::ZERO, ..terms(Kind::Stop) }, &observed(50, None));
+        let mut plan = Plan::begin(
+            Duration::ZERO,
+            Terms { wait: Duration::ZERO, ..terms(Kind::Stop) },
+            &observed(50, None),
+        );
         assert_eq!(plan.tick(SECOND, &observed(50, Some(vec![other(3, Some(0))]))), 10);
         assert_eq!(plan.tick(2 * SECOND, &observed(50, Some(vec![]))), 0);
         assert_eq!(plan.phase, Phase::Done);
@@ -356,6 +370,17 @@ mod tests {
         let (plan, left) = run(terms(Kind::Rebalance { keep: 70 }), 95, &Some(vec![other(0, Some(25))]));
         assert_eq!(left, [(1, 10), (2, 10), (3, 5)]);
         assert!(!plan.refuses());
+        // The number of clients may be that of a second ago.
+        let old = observed(95, None);
+        let mut plan = Plan::begin(Duration::ZERO, terms(Kind::Rebalance { keep: 70 }), &old);
+        let some: Vec<u32> = (1..=4)
+            .map(|second| {
+                let some = plan.tick(SECOND * second, &old);
+                plan.stepped(SECOND * second, some.into(), false);
+                some
+            })
+            .collect();
+        assert_eq!(some, [10, 10, 5, 0]);
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Fixture {
             cluster: None,
             bridges: Arc::new(()),
             actions: Arc::new(()),
+            drains: Arc::new(()),
         });
         let server = server.unwrap();
         server.readiness().ready();

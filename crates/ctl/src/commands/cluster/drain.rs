@@ -7,6 +7,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use ureq::http::Method;
 
+use super::sentences::{self, SENTENCES};
 use crate::args::duration;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -94,7 +95,13 @@ pub fn drain(console: &mut Console, args: &DrainArgs) -> Result<(), Failure> {
     let answer = console.client.send(Method::PUT, &path, &Query::new(), Some(&Value::Object(body)))?;
     let name = &args.name;
     if args.detach {
-        return console.done(&answer, &format!("node {name} is drained: meridian ctl cluster drains"));
+        return console.done(
+            &answer,
+            &format!(
+                "{}: `meridian ctl cluster drains` shows it",
+                sentences::of(&SENTENCES.drain.begun, name)
+            ),
+        );
     }
     let interrupt = Interrupt::watch();
     loop {
@@ -105,7 +112,8 @@ pub fn drain(console: &mut Console, args: &DrainArgs) -> Result<(), Failure> {
             Some(drain) if drain.text("state") == "drained" => {
                 console.progress("");
                 warn_of_sessions(console, drain);
-                let done = format!("node {name} has no clients any more; {} shards led", drain.cell("shards_led"));
+                let done =
+                    format!("node {name} has no clients any more; {} shards led", drain.cell("shards_led"));
                 return console.done(drain, &done);
             }
             Some(drain) => console.progress(&line(drain)),
@@ -146,7 +154,7 @@ fn line(drain: &Value) -> String {
 pub fn undrain(console: &mut Console, name: &str) -> Result<(), Failure> {
     let path = format!("{DRAINS}/{}", encode(name));
     let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
-    console.done(&answer, &format!("node {name} accepts clients again"))
+    console.done(&answer, &sentences::of(&SENTENCES.drain.cancelled, name))
 }
 
 pub fn drains(console: &mut Console) -> Result<(), Failure> {
@@ -190,7 +198,8 @@ pub fn rebalance(console: &mut Console, args: &RebalanceArgs) -> Result<(), Fail
     let names: Vec<String> = keep.iter().map(|(name, keep)| format!("{name} to {keep}")).collect();
     let body = json!({ "keep": keep, "pace": args.pace.document() });
     let answer = console.client.send(Method::POST, "/api/v1/rebalance", &Query::new(), Some(&body))?;
-    let done = format!("clients leave: {}; `meridian ctl cluster drains` shows it", names.join(", "));
+    let done =
+        format!("{}: {}; `meridian ctl cluster drains` shows it", SENTENCES.rebalance.done, names.join(", "));
     console.done(&answer, &done)
 }
 
@@ -211,9 +220,7 @@ mod tests {
 
     #[test]
     fn nodes_above_the_mean_keep_the_mean() {
-        let node = |name: &str, connections: u64, accepts: bool| {
-            json!({ "name": name, "connections": connections, "accepts_clients": accepts })
-        };
+        let node = |name: &str, connections: u64, accepts: bool| json!({ "name": name, "connections": connections, "accepts_clients": accepts });
         let nodes = [node("a", 300, true), node("b", 100, true), node("c", 110, true), node("d", 900, false)];
         assert_eq!(Value::Object(surplus(&nodes, 10)), json!({ "a": 170 }));
         assert_eq!(Value::Object(surplus(&nodes, 100)), json!({}));

@@ -12,6 +12,8 @@ pub struct Sentences {
     pub remove: Remove,
     pub leave: Leave,
     pub transfer: Transfer,
+    pub drain: Drain,
+    pub rebalance: Rebalance,
     pub balance: Balance,
 }
 
@@ -38,6 +40,19 @@ pub struct Leave {
 pub struct Transfer {
     pub about: String,
     pub effect: String,
+    pub done: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    pub begun: String,
+    pub cancelled: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rebalance {
     pub done: String,
 }
 
