@@ -224,12 +224,13 @@ impl ClusterRouter {
         self.membership.meta.has_vote(now)
     }
 
-    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions.
-    /// [`Self::preferred_leaders`] changes with them only.
+    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions and the
+    /// nodes that do not reach each other. [`Self::preferred_leaders`] changes with them only.
     pub fn placement_versions(&self) -> (u64, u64, u64) {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
-        (placement, meta.roster().index, self.shards.leaders_version() + self.owners.version())
+        let leaders = self.shards.leaders_version() + self.owners.version() + meta.cut_pairs_version();
+        (placement, meta.roster().index, leaders)
     }
 
     /// Returns whether all cores read Claims that keep ephemeral sessions, as far as this node knows.

@@ -34,6 +34,13 @@ impl Scenario {
         self.meta(node).expect("the node runs").placement().expect("shards are placed")
     }
 
+    /// Number of shards that each of the first three cores should lead, as a node knows it.
+    fn preferred(&self, node: usize) -> [usize; 3] {
+        let process = self.cluster.members[node].process.as_ref().expect("the node runs");
+        let leaders = process.router.preferred_leaders().expect("shards are placed");
+        [0, 1, 2].map(|core| leaders.iter().filter(|leader| **leader == Some(id(core))).count())
+    }
+
     /// Runs until each of these cores has its share of all replicas, and nothing changes any more. Asserts that one
     /// shard at a time changes, and that all keep their number of voters.
     fn until_shared_by(&mut self, cores: &[usize], others: &[usize]) {
@@ -115,6 +122,37 @@ pub(in super::super) fn replicas_of_shards_follow_the_cores() {
     let mut voters = view.shards[7].voters.clone();
     voters.sort();
     assert_eq!(voters, ["n0".into(), "n1".into(), "n2".into()]);
+}
+
+/// Two cores, or a core and a replicant, do not reach each other. All cores know that, and agree on leaders that reach
+/// all nodes. Afterwards leaders are spread again.
+#[cfg_attr(test, test)]
+pub(in super::super) fn shards_are_led_by_a_core_that_reaches_all_nodes() {
+    let mut scenario = placed(0, |_| ());
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+    let spread = [6, 5, 5];
+    for (one, other, led) in [(0, 2, [0, 16, 0]), (0, 1, [0, 0, 16]), (1, REPLICANT, [8, 0, 8])] {
+        for _ in 0..10 {
+            // A short cut changes nothing.
+            scenario.part(one, other);
+            scenario.run_for(SECOND / 10);
+            scenario.join(one, other);
+            scenario.run_for(6 * SECOND);
+            (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
+        }
+        scenario.part(one, other);
+        scenario.run_for(15 * SECOND);
+        (0..3).for_each(|node| assert_eq!(scenario.preferred(node), led, "n{node}"));
+        let alive = |node: usize| (0..4).all(|of| scenario.state(node, of) == Some(State::Alive));
+        assert!((0..3).all(alive));
+        scenario.join(one, other);
+        scenario.run_for(15 * SECOND);
+        (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
+    }
+    // A dead node is no reason.
+    scenario.shuts_down(REPLICANT);
+    scenario.run_for(15 * SECOND);
+    (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
 }
 
 /// One of the cores has durable sessions of its own, whichever leads. It founds the shards alone, and the others get
