@@ -130,7 +130,8 @@ pub(in super::super) fn replicas_of_shards_follow_the_cores() {
 pub(in super::super) fn shards_are_led_by_a_core_that_reaches_all_nodes() {
     let mut scenario = placed(0, |_| ());
     scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
-    let spread = [6, 5, 5];
+    let spread = scenario.preferred(0);
+    assert!(spread.iter().all(|led| (5..=6).contains(led)), "{spread:?}");
     for (one, other, led) in [(0, 2, [0, 16, 0]), (0, 1, [0, 0, 16]), (1, REPLICANT, [8, 0, 8])] {
         for _ in 0..10 {
             // A short cut changes nothing.
@@ -304,21 +305,24 @@ fn shards_wait_without_end_for_a_core_with_sessions_that_answers() {
     for is_relayed in [false, true] {
         let mut scenario = Scenario::of_first(SEED, plan(Duration::from_millis(5)), |_| None, 0);
         let of_node = |node| if node == 2 { cluster::OWN_STATE } else { cluster::EMPTY_SHARDS };
-        for node in 0..3 {
+        let update = |scenario: &mut Scenario, node: usize| {
             scenario.cluster.members[node].always |= cluster::SHARDS | cluster::RELAYS | of_node(node);
             scenario.restart(node);
-        }
+            scenario.run_for(10 * SECOND);
+        };
+        (0..2).for_each(|node| update(&mut scenario, node));
         let placed = |scenario: &Scenario| {
             (0..3).filter(|node| scenario.meta(*node).is_some_and(|meta| meta.placement().is_some())).count()
         };
-        // Without a key for its sessions, the third core founds nothing itself.
+        // Without a key for its sessions, the third core would found the shards without them.
         let lead = RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(0)));
         scenario.orders(0, lead);
         scenario.until("it leads", |scenario| scenario.leaders(0..3) == [Some(id(0)); 3]);
+        update(&mut scenario, 2);
         if is_relayed {
             scenario.part(0, 2);
         }
-        scenario.run_for(20 * SECOND);
+        scenario.run_for(10 * SECOND);
         let waits = |scenario: &Scenario| scenario.meta(0).and_then(Meta::waits_for);
         assert_eq!((placed(&scenario), waits(&scenario)), (0, None), "it says so only after a while");
         scenario.run_for(100 * SECOND);
