@@ -258,7 +258,7 @@ impl Meta {
         if is_reported {
             return;
         }
-        // The leader may be no core for this roster yet. A core that has given up its vote does not know the leader, and
+        // The leader may be no core in this roster yet. A core that has given up its vote does not know the leader, and
         // remains a core as long as the roster says so.
         let cores: BTreeSet<NodeId> = self.roster.cores().map(|(id, _)| id).chain(leader).collect();
         let others = cores.into_iter().filter(|core| *core != self.id);
