@@ -89,4 +89,6 @@ mutation::mutations! {
     MoveManyShards,
     /// A snapshot of the meta group lacks the placement of shards.
     ForgetPlacement,
+    /// A core leads shards of clients whose nodes it does not reach, although another core reaches all nodes.
+    LeadUnreached,
 }

@@ -21,6 +21,11 @@ const FOUR: [&str; 4] = ["euc1", "ape1", "afs1", "aps1"];
 const LEADERLESS_MAX: Duration = Duration::from_secs(8);
 /// Time after which a node without a majority knows it: a lease and more.
 const LEASE: Duration = Duration::from_secs(4);
+/// Maximum time until the shards have leaders that reach all nodes: the link falls silent, and each leader waits before
+/// it transfers its shards, one after the other.
+const LEADERS_MOVE_MAX: Duration = Duration::from_secs(45);
+/// Number of clients of each node whose messages must be acknowledged then. They are in several shards.
+const CLIENTS: usize = 12;
 /// Maximum time for a message to arrive.
 const ARRIVAL: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -149,7 +154,8 @@ fn flapping(cluster: &mut Cluster) -> Result<String> {
     Ok(format!("{leader} still led"))
 }
 
-/// Checks that the third core relays between them, so nothing changes for the clients and operators of either.
+/// Checks that the third core relays between them and leads all shards, so that clients and operators of either are
+/// served.
 fn relayed(cluster: &mut Cluster) -> Result<String> {
     let (leader, others) = parts(cluster)?;
     let [far, between] = others[..] else { bail!("{} cores other than the leader", others.len()) };
@@ -170,18 +176,27 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
         known_after.with_context(|| format!("{far} does not know the leader through {between}"))?;
     let now = leader_of(&cluster.view(between)?);
     ensure!(now.as_ref() == Some(&leader), "{leader}, which a majority reaches, led, and now it is {now:?}");
+    while !cluster.leads_all(between)? {
+        ensure!(!interrupted(), "interrupted");
+        let waited = begun.elapsed();
+        ensure!(waited < LEADERS_MOVE_MAX, "{between} does not lead all shards after {} s", waited.as_secs());
+        std::thread::sleep(PAUSE);
+    }
+    let led_after = begun.elapsed();
     for host in CORES.iter().chain([&REPLICANT]) {
         let view = cluster.view(host)?;
         ensure!(view["acknowledging"] == true, "{host} is not acknowledging");
         let members = view["membership"]["members"].as_array().cloned().unwrap_or_default();
         let alive = members.iter().filter(|member| member["state"] == "alive").count();
         ensure!(alive == CORES.len() + 1, "for {host} {alive} nodes are alive");
-        ensure!(acknowledges(cluster, host)?, "{host} acknowledges nothing");
+        for number in 0..CLIENTS {
+            let name = format!("whether-{number}");
+            ensure!(acknowledges_as(cluster, host, &name)?, "{host} acknowledges nothing of `{name}`");
+        }
     }
     let mut subscriber = connect(cluster, far, "subscriber")?;
-    subscriber.subscribe("cuts/far", 1, "core")?;
+    subscriber.subscribe("cuts/far", 1, "cluster")?;
     for from in [far, between, REPLICANT] {
-        // SUBACK of this level is sent before other nodes know of the subscription.
         let came = until_came(cluster, (from, "cuts/far"), &mut subscriber)?;
         ensure!(came, "messages of {from} do not reach a client of {far}");
     }
@@ -196,8 +211,9 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
         }
     }
     Ok(format!(
-        "{leader} still led, and {far} received the setting through {between} after {:.1} s",
-        known_after.as_secs_f64()
+        "{leader} still led, {far} knew it through {between} after {:.1} s, and {between} led all shards after {:.1} s",
+        known_after.as_secs_f64(),
+        led_after.as_secs_f64()
     ))
 }
 
@@ -342,7 +358,11 @@ fn connect(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {
 
 /// Returns whether a client is admitted there, and a message of QoS 1 without subscribers is acknowledged.
 fn acknowledges(cluster: &Cluster, host: &str) -> Result<bool> {
-    let Ok(mut client) = connect(cluster, host, "whether") else { return Ok(false) };
+    acknowledges_as(cluster, host, "whether")
+}
+
+fn acknowledges_as(cluster: &Cluster, host: &str, name: &str) -> Result<bool> {
+    let Ok(mut client) = connect(cluster, host, name) else { return Ok(false) };
     client.be_patient(Duration::from_secs(2));
     Ok(client.publish("cuts/nobody", "whether", 1, false).is_ok())
 }

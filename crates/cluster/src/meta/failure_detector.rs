@@ -1,12 +1,13 @@
-//! Failure detector of the leader: the members that the cores reach.
+//! Failure detector: the members that the cores reach. The leader of the meta group declares nodes dead by it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use link::{NodeId, Time};
 use replog::Incarnation;
 
 use super::PAUSE;
+use super::cut_pairs::Pair;
 use super::leader_state::REACHABILITY_INTERVAL;
 use super::reader::Reader;
 
@@ -90,6 +91,35 @@ impl FailureDetector {
     pub fn have_applied(&self, now: Time, index: u64, mut cores: impl Iterator<Item = NodeId>) -> bool {
         let recent: BTreeMap<NodeId, &Reachability> = self.reported_within(now, LATELY).collect();
         cores.all(|core| recent.get(&core).is_some_and(|reachability| reachability.applied >= index))
+    }
+
+    /// Returns the pairs of a core and a node that do not reach each other, although a third core reaches both.
+    /// `is_alive` says whether an incarnation of a node is a member that is neither dead nor suspected.
+    pub fn cut_pairs(
+        &self,
+        now: Time,
+        is_core: impl Fn(NodeId) -> bool,
+        is_alive: impl Fn(NodeId, Option<Incarnation>) -> bool,
+    ) -> BTreeSet<Pair> {
+        let all: Vec<(NodeId, &Reachability)> = self
+            .reported_within(now, FRESH)
+            .filter(|(core, _)| is_core(*core) && is_alive(*core, None))
+            .collect();
+        let reaches_both = |one: NodeId, other: NodeId| {
+            all.iter().any(|(core, reachability)| {
+                let reaches = |node: NodeId| *core != node && !reachability.cut_off.contains_key(&node);
+                reaches(one) && reaches(other)
+            })
+        };
+        let cut_off = |(core, reachability): &(NodeId, &Reachability)| {
+            let nodes = reachability.cut_off.iter().map(|(node, (incarnation, _))| (*node, *incarnation));
+            let core = *core;
+            nodes.map(move |(node, incarnation)| (core, node, incarnation)).collect::<Vec<_>>()
+        };
+        let cut_off = all.iter().flat_map(cut_off).filter(|(core, node, incarnation)| {
+            core != node && is_alive(*node, Some(*incarnation)) && reaches_both(*core, *node)
+        });
+        cut_off.map(|(core, node, _)| (core.min(node), core.max(node))).collect()
     }
 
     /// Returns the reports about an incarnation. `suspected` is the index at which the suspicion was committed.
@@ -191,6 +221,32 @@ mod tests {
         assert_eq!(opinion(&failure_detector, 3001, Some(8)), (false, 0, 0));
         failure_detector.lost(NodeId(3));
         assert_eq!(opinion(&failure_detector, 1, Some(8)), (false, 2, 1));
+    }
+
+    #[test]
+    fn two_nodes_are_a_cut_pair_while_a_third_core_reaches_both() {
+        let mut failure_detector = FailureDetector::default();
+        let pairs = |failure_detector: &FailureDetector, ms: u64, alive: u64| {
+            let is_alive = |node: NodeId, incarnation: Option<Incarnation>| {
+                node.0 <= alive && incarnation.is_none_or(|incarnation| incarnation == INCARNATION)
+            };
+            let pairs = failure_detector.cut_pairs(Time(ms * 1000), |core| core.0 < 4, is_alive);
+            pairs.into_iter().map(|(one, other)| (one.0, other.0)).collect::<Vec<_>>()
+        };
+        failure_detector.report(Time(0), NodeId(3), reachability(0, &[(1, 5, true), (9, 5, true)]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [], "no third core has reported");
+        failure_detector.report(Time(0), NodeId(4), reachability(0, &[]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [], "a node that is no core does not count");
+        failure_detector.report(Time(0), NodeId(2), reachability(0, &[]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [(1, 3), (3, 9)]);
+        assert_eq!(pairs(&failure_detector, 1, 3), [(1, 3)], "the node is dead");
+        failure_detector.report(Time(0), NodeId(3), reachability(0, &[(1, 4, true), (9, 5, true)]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [(3, 9)], "an earlier incarnation");
+        failure_detector.report(Time(0), NodeId(1), reachability(0, &[(3, 5, true)]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [(1, 3), (3, 9)], "the other one reports the same");
+        failure_detector.report(Time(0), NodeId(2), reachability(0, &[(9, 5, true)]));
+        assert_eq!(pairs(&failure_detector, 1, 9), [(1, 3), (2, 9)], "no core reaches 3 and 9");
+        assert_eq!(pairs(&failure_detector, 3_000, 9), [], "that was long ago");
     }
 
     #[test]

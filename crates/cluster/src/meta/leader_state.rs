@@ -9,6 +9,7 @@ use link::{NodeId, Time};
 use replog::Incarnation;
 
 use super::adoption::CompatibleForm;
+use super::cut_pairs::PairChange;
 use super::failure_detector::Reachability;
 use super::placement::{Placement, PlacementCommand, ShardMove};
 use super::{
@@ -198,10 +199,11 @@ impl Meta {
                 tracing::info!(term = status.term, "this core leads the meta group");
             }
         }
+        self.failure_detector.report(now, self.id, reachability);
+        self.note_cut_pairs(now);
         if !leads {
             return;
         }
-        self.failure_detector.report(now, self.id, reachability);
         if let Some(Unapplied::Upto(last)) = self.leader_state.unapplied
             && status.applied >= Some(last)
         {
@@ -250,20 +252,17 @@ impl Meta {
 
     fn report_reachability(&mut self, now: Time, reachability: &Reachability, link_status: &[LinkStatus]) {
         let leader = self.leader();
-        if leader == Some(self.id) {
-            return;
-        }
         let is_reported = self.leader_state.last_report.as_ref().is_some_and(|(at, to, last_report)| {
             (*to, last_report) == (leader, reachability) && at.after(REACHABILITY_INTERVAL) > now
         });
         if is_reported {
             return;
         }
-        // A core that has given up its vote does not learn who leads, and remains a core as long as the roster says so:
-        // it reports to all.
-        let others = self.roster.cores().map(|(id, _)| id).filter(|core| *core != self.id);
-        let mut reached: Vec<NodeId> = leader.map_or_else(|| others.collect(), |leader| vec![leader]);
-        reached.retain(|core| self.may_reach(*core, link_status));
+        // The leader may be no core in this roster yet. A core that has given up its vote does not know the leader, and
+        // remains a core as long as the roster says so.
+        let cores: BTreeSet<NodeId> = self.roster.cores().map(|(id, _)| id).chain(leader).collect();
+        let others = cores.into_iter().filter(|core| *core != self.id);
+        let reached: Vec<NodeId> = others.filter(|core| self.may_reach(*core, link_status)).collect();
         for to in &reached {
             self.out.push_back(MetaFrame {
                 to: *to,
@@ -272,6 +271,36 @@ impl Meta {
         }
         if !reached.is_empty() {
             self.leader_state.last_report = Some((now, leader, reachability.clone()));
+        }
+    }
+
+    /// Notes which nodes do not reach each other, as the cores report.
+    fn note_cut_pairs(&mut self, now: Time) {
+        let members = &self.roster.members;
+        let is_core = |node: NodeId| members.get(&node).is_some_and(super::Member::is_core);
+        let is_alive = |node: NodeId, incarnation: Option<Incarnation>| {
+            members.get(&node).is_some_and(|member| {
+                member.state == State::Alive
+                    && incarnation.is_none_or(|incarnation| incarnation == member.incarnation)
+            })
+        };
+        let reported = self.failure_detector.cut_pairs(now, is_core, is_alive);
+        for change in self.cut_pairs.update(now, &reported) {
+            let name = |node: &NodeId| name(&self.roster, node);
+            match change {
+                PairChange::Cut((one, other)) => tracing::warn!(
+                    "nodes {} and {} do not reach each other, and a core reaches both: shards are led by cores that reach more nodes, if they have replicas; check the network between the two nodes",
+                    name(&one),
+                    name(&other)
+                ),
+                PairChange::Restored((one, other)) => {
+                    tracing::info!(
+                        "nodes {} and {} reach each other again, or one of them is gone",
+                        name(&one),
+                        name(&other)
+                    );
+                }
+            }
         }
     }
 
@@ -525,8 +554,7 @@ fn change_of(roster: &Roster, placement: Option<&Placement>, status: &Status) ->
 
 /// Describes a command for the log.
 fn describe(roster: &Roster, command: &Command) -> String {
-    let name =
-        |id: &NodeId| roster.members.get(id).map_or_else(|| id.to_string(), |it| it.info.name.to_string());
+    let name = |id: &NodeId| name(roster, id);
     match command {
         Command::Suspect(id, _) => format!("node {} is suspected: no core reaches it", name(id)),
         Command::ClearSuspicion(id, _) => format!("node {} is no longer suspected", name(id)),
@@ -540,6 +568,10 @@ fn describe(roster: &Roster, command: &Command) -> String {
         Command::Placement(command) => describe_placement(&name, command),
         other => format!("{other:?}"),
     }
+}
+
+fn name(roster: &Roster, id: &NodeId) -> String {
+    roster.members.get(id).map_or_else(|| id.to_string(), |it| it.info.name.to_string())
 }
 
 /// Describes a command about the placement for the log.

@@ -8,6 +8,7 @@ mod adoption;
 mod announcement;
 mod command;
 mod core_replica;
+mod cut_pairs;
 mod descriptor;
 mod failure_detector;
 mod founding;
@@ -46,6 +47,7 @@ use crate::mutation::{Mutation, mutated};
 use admission::{Admission, LeaveStep, ShardProgress};
 use announcement::Announced;
 use core_replica::{CoreReplica, RequestOrigin};
+use cut_pairs::CutPairs;
 use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
 use leader_state::{LeaderState, Submission};
@@ -97,8 +99,7 @@ pub enum MetaMessage<'a> {
     Propose { number: u64, command: &'a [u8] },
     /// Outcome of a proposal. Empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
-    /// Report of a core about the nodes that it does not reach, sent to the leader, or to all when it knows of no
-    /// leader.
+    /// Report of a core about the nodes that it does not reach, sent to all other cores.
     Reachability(&'a [u8]),
     /// Position of the sender's copy of the records, and its request for more.
     Copied(&'a [u8]),
@@ -180,6 +181,7 @@ pub struct Meta {
     proposals: Proposals,
     leader_state: LeaderState,
     failure_detector: FailureDetector,
+    cut_pairs: CutPairs,
     relays: Relays,
     record_sync: RecordSync,
     /// Features of linked nodes.
@@ -226,6 +228,7 @@ impl Meta {
             proposals: Proposals::new(incarnation),
             leader_state: LeaderState::new(now),
             failure_detector: FailureDetector::default(),
+            cut_pairs: CutPairs::default(),
             relays: Relays::default(),
             record_sync: RecordSync::new(config.record_sync),
             roster,

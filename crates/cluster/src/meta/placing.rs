@@ -8,7 +8,7 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
-use super::placement::leaders::{LeaderPreference, ShardLeaders, preferred_leaders};
+use super::placement::leaders::{Candidate, LeaderPreference, ShardLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
@@ -36,8 +36,13 @@ impl Meta {
         self.replica().map(|replica| CoreLog { node: self.id, replica })
     }
 
-    /// Returns the preferred leaders of all shards, as far as this node knows the placement, the roster and the
-    /// `present` leaders. `None` before there is a placement.
+    /// Returns a number that grows when other nodes do not reach each other than before, as far as this core knows.
+    pub fn cut_pairs_version(&self) -> u64 {
+        self.cut_pairs.version()
+    }
+
+    /// Returns the preferred leaders of all shards, as far as this node knows the placement, the roster, the nodes that
+    /// do not reach each other, and the `present` leaders. `None` before there is a placement.
     pub fn preferred_leaders<'a>(
         &self,
         preference: impl Fn(ShardId) -> LeaderPreference<'a>,
@@ -49,9 +54,11 @@ impl Meta {
         };
         let core = |(id, member): (NodeId, &Member)| {
             let member = Some(member).filter(|member| can_lead(id, member))?;
-            Some((CoreLog { node: id, replica: member.replica? }, member.info.region.clone()))
+            let candidate =
+                Candidate { region: member.info.region.clone(), unreached: self.cut_pairs.count(id) };
+            Some((CoreLog { node: id, replica: member.replica? }, candidate))
         };
-        let cores: BTreeMap<CoreLog, Box<str>> = self.roster.cores().filter_map(core).collect();
+        let cores: BTreeMap<CoreLog, Candidate> = self.roster.cores().filter_map(core).collect();
         Some(preferred_leaders(self.placement.as_ref()?, &cores, preference, present))
     }
 

@@ -414,7 +414,7 @@ fn id(node: usize) -> NodeId {
 
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 37] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 38] = [
     (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
@@ -526,6 +526,10 @@ pub const TRIALS: [(cluster::Mutation, fn()); 37] = [
     (cluster::Mutation::PlaceOnDead, meta_group::placement::a_dead_core_gets_no_replicas_of_another_one),
     (cluster::Mutation::MoveManyShards, meta_group::placement::replicas_of_shards_follow_the_cores),
     (cluster::Mutation::ForgetPlacement, meta_group::placement::a_placement_outlasts_a_restart_of_all_cores),
+    (
+        cluster::Mutation::LeadUnreached,
+        meta_group::placement::shards_are_led_by_a_core_that_reaches_all_nodes,
+    ),
     (
         cluster::Mutation::SendToDead,
         restarts::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,

@@ -1,9 +1,13 @@
-//! Preferred leader of each shard: a pure function of the placement, the cores that can lead, and the present leaders.
+//! Preferred leader of each shard: a pure function of the placement, the cores that can lead, the nodes that they
+//! reach, and the present leaders.
 //!
 //! All nodes know these, so all of them find the same leaders and need not agree on anything. The leader of a shard
 //! that is not the preferred one transfers its leadership. Nodes that know different rosters or leaders for a moment
 //! disagree for that moment. If leaders follow their clients, a core plans for the shards that it leads only
 //! ([`LeaderPreference::Same`] for the others).
+//!
+//! A core that does not reach some node leads no shard that a core with fewer unreached nodes can lead: the clients of
+//! that node could not use the shard. This comes before all other preferences.
 //!
 //! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
 //! voter that leads fewest. Then shards move from a core to one that leads at least two less, directly or by way of
@@ -17,9 +21,18 @@ use broker::ShardId;
 use link::NodeId;
 
 use super::{CoreLog, Placement, ShardPlacement, ShardReplica};
+use crate::mutation::{Mutation, mutated};
 
 /// Leaders of all shards by number. `None` for a shard whose leader is not known, or none of whose voters can lead.
 pub type ShardLeaders = Vec<Option<NodeId>>;
+
+/// A core that can lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub region: Box<str>,
+    /// Number of nodes that it does not reach, although other cores do.
+    pub unreached: usize,
+}
 
 /// Leaders that a shard may have, of those that can lead it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +44,11 @@ pub enum LeaderPreference<'a> {
     Same,
 }
 
-/// Returns the preferred leaders. `cores` are the logs of the cores that can lead, with their regions. `present` are
-/// the last known leaders.
+/// Returns the preferred leaders. `cores` are the logs of the cores that can lead. `present` are the last known
+/// leaders.
 pub fn preferred_leaders<'a>(
     placement: &Placement,
-    cores: &BTreeMap<CoreLog, Box<str>>,
+    cores: &BTreeMap<CoreLog, Candidate>,
     preference: impl Fn(ShardId) -> LeaderPreference<'a>,
     present: &[Option<NodeId>],
 ) -> ShardLeaders {
@@ -52,15 +65,18 @@ pub fn preferred_leaders<'a>(
 /// Returns the nodes that can lead a shard.
 fn candidates(
     shard: &ShardPlacement,
-    cores: &BTreeMap<CoreLog, Box<str>>,
+    cores: &BTreeMap<CoreLog, Candidate>,
     preference: LeaderPreference<'_>,
     present: Option<NodeId>,
 ) -> Vec<NodeId> {
     let can_lead = |voter: &&ShardReplica| Some(**voter) != shard.leaving && cores.contains_key(&voter.log());
     let mut able: Vec<&ShardReplica> = shard.voters.iter().filter(can_lead).collect();
+    let unreached = |voter: &ShardReplica| cores.get(&voter.log()).map(|core| core.unreached);
+    let fewest = able.iter().filter_map(|voter| unreached(voter)).min();
+    able.retain(|voter| unreached(voter) == fewest || mutated(Mutation::LeadUnreached));
     let is_preferred = |voter: &&ShardReplica| match preference {
         LeaderPreference::Any => true,
-        LeaderPreference::In(region) => cores.get(&voter.log()).is_some_and(|known| **known == *region),
+        LeaderPreference::In(region) => cores.get(&voter.log()).is_some_and(|core| *core.region == *region),
         LeaderPreference::Same => present == Some(voter.node),
     };
     if able.iter().any(is_preferred) {

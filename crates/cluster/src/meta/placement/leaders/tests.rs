@@ -25,9 +25,9 @@ fn cores(regions: &[u8]) -> Vec<Core> {
     regions.iter().enumerate().map(core).collect()
 }
 
-fn serving(cores: &[Core]) -> BTreeMap<CoreLog, Box<str>> {
+fn serving(cores: &[Core]) -> BTreeMap<CoreLog, Candidate> {
     let serving = cores.iter().filter(|core| core.standing == Standing::Serves);
-    serving.map(|core| (core.log, core.region.clone())).collect()
+    serving.map(|core| (core.log, Candidate { region: core.region.clone(), unreached: 0 })).collect()
 }
 
 fn placed(cores: &[Core], shards: u16, replicas: u8) -> Placement {
@@ -155,6 +155,39 @@ fn leaders_are_in_a_region_while_it_has_a_voter_that_can_lead() {
     let left = led(&cores);
     assert_eq!(left[..2], [0, 0]);
     assert!(difference(&left[2..]) <= 1, "{left:?}");
+}
+
+/// A core that does not reach another node leads only shards that no core with fewer unreached nodes can lead.
+#[test]
+fn shards_are_led_by_cores_that_reach_all_others() {
+    let preferred =
+        |cores: &[Core], placement: &Placement, unreached: &[usize], preference, present: &ShardLeaders| {
+            let mut serving = serving(cores);
+            for (core, unreached) in cores.iter().zip(unreached) {
+                serving.get_mut(&core.log).expect("it serves").unreached = *unreached;
+            }
+            preferred_leaders(placement, &serving, |_| preference, present)
+        };
+    let three = cores(&[0, 1, 1]);
+    let placement = placed(&three, SHARDS, 3);
+    let present = spread(&placement, &three);
+    for preference in [LeaderPreference::Any, LeaderPreference::In("r0"), LeaderPreference::Same] {
+        let cut = preferred(&three, &placement, &[1, 0, 1], preference, &present);
+        assert_eq!(loads(&three, &cut), [0, 16, 0], "{preference:?}");
+    }
+    let equal = preferred(&three, &placement, &[1, 1, 1], LeaderPreference::Any, &present);
+    assert_eq!(equal, present, "no core is better");
+    let cut = preferred(&three, &placement, &[1, 0, 1], LeaderPreference::Any, &present);
+    let restored = preferred(&three, &placement, &[0, 0, 0], LeaderPreference::Any, &cut);
+    assert_eq!(difference(&loads(&three, &restored)), 1);
+    // Two of five do not reach each other. Each shard is led where both are reached, and the others share the shards.
+    let five = cores(&[0; 5]);
+    let placement = placed(&five, SHARDS, 3);
+    let cut =
+        preferred(&five, &placement, &[1, 1, 0, 0, 0], LeaderPreference::Any, &spread(&placement, &five));
+    let led = loads(&five, &cut);
+    assert_eq!((led[..2].iter().sum::<usize>(), led.iter().sum::<usize>()), (0, 16));
+    assert!(difference(&led[2..]) <= 1, "{led:?}");
 }
 
 /// A core loses its disk and gets its replicas again, one shard after the other. It is the last voter of each then.

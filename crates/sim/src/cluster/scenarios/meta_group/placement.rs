@@ -34,6 +34,13 @@ impl Scenario {
         self.meta(node).expect("the node runs").placement().expect("shards are placed")
     }
 
+    /// Number of shards that each of the first three cores should lead, as a node knows it.
+    fn preferred(&self, node: usize) -> [usize; 3] {
+        let process = self.cluster.members[node].process.as_ref().expect("the node runs");
+        let leaders = process.router.preferred_leaders().expect("shards are placed");
+        [0, 1, 2].map(|core| leaders.iter().filter(|leader| **leader == Some(id(core))).count())
+    }
+
     /// Runs until each of these cores has its share of all replicas, and nothing changes any more. Asserts that one
     /// shard at a time changes, and that all keep their number of voters.
     fn until_shared_by(&mut self, cores: &[usize], others: &[usize]) {
@@ -115,6 +122,38 @@ pub(in super::super) fn replicas_of_shards_follow_the_cores() {
     let mut voters = view.shards[7].voters.clone();
     voters.sort();
     assert_eq!(voters, ["n0".into(), "n1".into(), "n2".into()]);
+}
+
+/// Two cores, or a core and a replicant, do not reach each other. All cores know that, and agree on leaders that reach
+/// all nodes. Afterwards leaders are spread again.
+#[cfg_attr(test, test)]
+pub(in super::super) fn shards_are_led_by_a_core_that_reaches_all_nodes() {
+    let mut scenario = placed(0, |_| ());
+    scenario.until_shared_by(&[0, 1, 2], &[REPLICANT]);
+    let spread = scenario.preferred(0);
+    assert!(spread.iter().all(|led| (5..=6).contains(led)), "{spread:?}");
+    for (one, other, led) in [(0, 2, [0, 16, 0]), (0, 1, [0, 0, 16]), (1, REPLICANT, [8, 0, 8])] {
+        for _ in 0..10 {
+            // A short cut changes nothing.
+            scenario.part(one, other);
+            scenario.run_for(SECOND / 10);
+            scenario.join(one, other);
+            scenario.run_for(6 * SECOND);
+            (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
+        }
+        scenario.part(one, other);
+        scenario.run_for(15 * SECOND);
+        (0..3).for_each(|node| assert_eq!(scenario.preferred(node), led, "n{node}"));
+        let alive = |node: usize| (0..4).all(|of| scenario.state(node, of) == Some(State::Alive));
+        assert!((0..3).all(alive));
+        scenario.join(one, other);
+        scenario.run_for(15 * SECOND);
+        (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
+    }
+    // A dead node is no reason.
+    scenario.shuts_down(REPLICANT);
+    scenario.run_for(15 * SECOND);
+    (0..3).for_each(|node| assert_eq!(scenario.preferred(node), spread, "n{node}"));
 }
 
 /// One of the cores has durable sessions of its own, whichever leads. It founds the shards alone, and the others get
@@ -266,21 +305,24 @@ fn shards_wait_without_end_for_a_core_with_sessions_that_answers() {
     for is_relayed in [false, true] {
         let mut scenario = Scenario::of_first(SEED, plan(Duration::from_millis(5)), |_| None, 0);
         let of_node = |node| if node == 2 { cluster::OWN_STATE } else { cluster::EMPTY_SHARDS };
-        for node in 0..3 {
+        let update = |scenario: &mut Scenario, node: usize| {
             scenario.cluster.members[node].always |= cluster::SHARDS | cluster::RELAYS | of_node(node);
             scenario.restart(node);
-        }
+            scenario.run_for(10 * SECOND);
+        };
+        (0..2).for_each(|node| update(&mut scenario, node));
         let placed = |scenario: &Scenario| {
             (0..3).filter(|node| scenario.meta(*node).is_some_and(|meta| meta.placement().is_some())).count()
         };
-        // Without a key for its sessions, the third core founds nothing itself.
+        // Without a key for its sessions, the third core would found the shards without them.
         let lead = RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(0)));
         scenario.orders(0, lead);
         scenario.until("it leads", |scenario| scenario.leaders(0..3) == [Some(id(0)); 3]);
+        update(&mut scenario, 2);
         if is_relayed {
             scenario.part(0, 2);
         }
-        scenario.run_for(20 * SECOND);
+        scenario.run_for(10 * SECOND);
         let waits = |scenario: &Scenario| scenario.meta(0).and_then(Meta::waits_for);
         assert_eq!((placed(&scenario), waits(&scenario)), (0, None), "it says so only after a while");
         scenario.run_for(100 * SECOND);
