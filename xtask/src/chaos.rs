@@ -55,8 +55,8 @@ pub struct Args {
     /// Program to test, with --cluster and --upgrade (default: the one that is built for this)
     #[arg(long, value_name = "FILE", conflicts_with = "single")]
     program: Option<PathBuf>,
-    /// First of two ports of each node, with --cluster and --upgrade, on 127.0.0.1 and on; nodes connect to each other 6,000 above
-    /// it
+    /// First of two ports of each node, with --cluster and --upgrade, on 127.0.0.1 and on; nodes connect to each other
+    /// 6,000 above it
     #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
     port: u16,
     /// Number of kills of the broker

@@ -16,12 +16,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A node that gets another version.
+/// Replacement of a node by another version.
 #[derive(Clone, Copy)]
 struct Step {
     node: usize,
     version: Version,
-    /// What the step tests, for people.
+    /// Purpose of the step, for people.
     why: &'static str,
 }
 
