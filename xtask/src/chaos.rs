@@ -1,12 +1,13 @@
 //! `cargo xtask chaos --single`: clients that survive a broker, and a broker that is killed and restarted at random
 //! moments. `meridian bench ha` reports losses; this kills, restarts, and measures the recovery. For `--cluster` see
-//! [`cluster`].
+//! [`cluster`], for `--upgrade` see [`upgrade`].
 
 mod cluster;
 mod load;
 mod probe;
 mod schedule;
 pub mod target;
+mod upgrade;
 
 use crate::bench::broker::{Directory, free_address};
 use crate::bench::child;
@@ -36,11 +37,26 @@ pub struct Args {
     /// Inject only these faults, with --cluster (may be given several times)
     #[arg(long, requires = "cluster", conflicts_with = "short", value_name = "NAME", value_parser = cluster::fault_names())]
     fault: Vec<String>,
-    /// Program to test, with --cluster (default: the one that is built for this)
-    #[arg(long, value_name = "FILE", requires = "cluster")]
+    /// Replace the nodes of an older version by this one, one after the other, and back where that is allowed: a node
+    /// alone, and three cores and two replicants with clients. Of the options below it uses --program, --debug, --port,
+    /// --dir, --rate, --size and --window
+    #[arg(long, group = "what")]
+    upgrade: bool,
+    /// Program of the older version, with --upgrade
+    #[arg(long, value_name = "FILE", requires = "upgrade")]
+    old: Option<PathBuf>,
+    /// Commit of the older version, with --upgrade. It is built in target/upgrade and kept there (default: the last
+    /// tag, or without one the commit in xtask/src/chaos/upgrade_from)
+    #[arg(long, value_name = "COMMIT", requires = "upgrade", conflicts_with = "old")]
+    old_commit: Option<String>,
+    /// Skip the test when the older version would have to be built, with --upgrade
+    #[arg(long, requires = "upgrade")]
+    no_build: bool,
+    /// Program to test, with --cluster and --upgrade (default: the one that is built for this)
+    #[arg(long, value_name = "FILE", conflicts_with = "single")]
     program: Option<PathBuf>,
-    /// First of two ports of each node, with --cluster, on 127.0.0.1 and on; nodes connect to each other 6,000 above
-    /// it
+    /// First of two ports of each node, with --cluster and --upgrade, on 127.0.0.1 and on; nodes connect to each other
+    /// 6,000 above it
     #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
     port: u16,
     /// Number of kills of the broker
@@ -139,6 +155,9 @@ struct Record {
 pub fn run(args: &Args) -> Result<()> {
     if args.cluster {
         return cluster::run(args);
+    }
+    if args.upgrade {
+        return upgrade::run(args);
     }
     let seconds = args.seconds.unwrap_or(args.kills * 2);
     let seed = args.seed.unwrap_or_else(schedule::fresh_seed);

@@ -21,7 +21,7 @@ use crate::durability::Durability;
 use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
-use crate::origin::OriginFacts;
+use crate::origin::{OriginFacts, Origins};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::publishers::Publishers;
 use crate::quota::{Payers, Quotas};
@@ -189,6 +189,8 @@ pub struct NodeLoad {
     pub owner_samples: OwnerSamples,
     /// True once all cores of the cluster understand Claims with limits for the queue of their session.
     pub reads_queue_limits: AtomicBool,
+    /// True while all nodes of the cluster understand origins of messages.
+    pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
     pub led: [AtomicBool; SHARDS as usize],
 }
@@ -370,6 +372,19 @@ impl Node {
     /// Says whether all replicas understand Claims with limits for the queue of their session.
     pub fn read_queue_limits(&self, read: bool) {
         self.load.reads_queue_limits.store(read, Relaxed);
+    }
+
+    /// Says whether all nodes of the cluster understand origins of messages.
+    pub fn read_origins(&self, read: bool) {
+        self.load.reads_origins.store(read, Relaxed);
+    }
+
+    /// Says whether messages have an origin now. They do on a node alone.
+    pub(crate) fn origins(&self) -> Origins {
+        match self.routes.peers() {
+            Some(_) if !self.load.reads_origins.load(Relaxed) => Origins::Removed,
+            _ => Origins::Kept,
+        }
     }
 
     /// Says whether CONNACK may be sent before the Claim of the client is answered (`cluster.connack`).

@@ -3,6 +3,9 @@
 //! Actions need it, other subscribers must not get it. The node of the publisher puts it in front of the properties of
 //! a message whose topic an action has selected. It stays there on the way to other nodes and in the log. A delivery to
 //! a client removes it, and a delivery to a connection of the process turns it into a User Property.
+//!
+//! A node of an earlier version does not know origins. While a node of the cluster may be such a node, messages get no
+//! origin, and those that have one lose it on the way to other nodes ([`Origins`]).
 
 use mqtt::{PropertiesBuf, Property};
 
@@ -91,6 +94,24 @@ impl Origin {
         out.push(MARK);
         out.extend((value.len() as u32).to_le_bytes());
         out.extend_from_slice(value.as_bytes());
+    }
+}
+
+/// Says whether messages for other nodes keep their origin. A node of an earlier version would send it to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origins {
+    #[default]
+    Kept,
+    Removed,
+}
+
+impl Origins {
+    /// Properties of a message for another node.
+    pub fn of(self, properties: &[u8]) -> &[u8] {
+        match self {
+            Self::Kept => properties,
+            Self::Removed => split(properties).1,
+        }
     }
 }
 

@@ -53,12 +53,16 @@ pub const EPHEMERAL_SESSIONS: u64 = 8192;
 /// [`SHARDS`].
 pub const QUEUE_LIMITS: u64 = 16384;
 
+/// The node understands origins of messages: it keeps them from clients. A core that does not may not join once the
+/// cores have adopted this, because the logs of shards have origins then.
+pub const ORIGINS: u64 = 32768;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
-pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS;
+pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS;
 
-/// All features of this version.
+/// Features of this version that a node has with any settings, except [`ORIGINS`].
 pub const FEATURES: u64 =
     BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES | SNAPSHOT_PARTS;

@@ -9,6 +9,7 @@ mod each;
 mod full;
 mod storm;
 mod test_cluster;
+pub mod upgrade;
 mod views;
 
 use super::Args;
@@ -150,13 +151,13 @@ struct Clients {
 
 /// Results of all checks.
 #[derive(Default)]
-struct CheckResults {
-    passed: usize,
-    failed: Vec<String>,
+pub struct CheckResults {
+    pub passed: usize,
+    pub failed: Vec<String>,
 }
 
 impl CheckResults {
-    fn check(&mut self, is_so: bool, what: impl FnOnce() -> String) {
+    pub fn check(&mut self, is_so: bool, what: impl FnOnce() -> String) {
         if is_so {
             self.passed += 1;
         } else {

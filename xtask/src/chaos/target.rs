@@ -23,10 +23,14 @@ pub struct Target {
 
 const STOP_MAX: Duration = Duration::from_secs(30);
 
+/// Directory of all that cargo builds.
+pub fn directory() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |path| root().join(path))
+}
+
 /// Directory where cargo puts the binaries.
 pub fn profile_directory(debug: bool) -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    target.join(if debug { "debug" } else { "release" })
+    directory().join(if debug { "debug" } else { "release" })
 }
 
 /// Builds the load generator, and Meridian where it is tested.

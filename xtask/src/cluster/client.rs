@@ -10,6 +10,19 @@ use std::time::{Duration, Instant};
 const ANSWER: Duration = Duration::from_secs(20);
 /// Connect flag of Clean Start.
 const CLEAN_START: u8 = 2;
+/// Connect flags of a user name and a password.
+const WITH_LOGIN: u8 = 0xc0;
+/// Subscription Option: send no retained messages.
+const NO_RETAINED: u8 = 0x20;
+/// Identifiers of properties that a PUBLISH may have.
+const PUBLISH_PROPERTIES: [u8; 8] = [0x01, 0x02, 0x03, 0x08, 0x09, 0x0b, 0x23, 0x26];
+
+/// Credentials of a client.
+#[derive(Clone, Copy)]
+pub struct Login<'a> {
+    pub username: &'a str,
+    pub password: &'a str,
+}
 
 pub struct Client {
     stream: TcpStream,
@@ -56,14 +69,39 @@ impl Client {
         expiry: u32,
         patience: Duration,
     ) -> Result<Self> {
+        Self::connect_with(address, id, (clean_start, expiry), None, patience)
+    }
+
+    /// Connects with credentials to a new session, with a Session Expiry Interval in seconds.
+    pub fn connect_as(address: SocketAddr, id: &str, login: Login<'_>, expiry: u32) -> Result<Self> {
+        Self::connect_with(address, id, (true, expiry), Some(login), ANSWER)
+    }
+
+    /// Connects with credentials to the session that the client has there.
+    pub fn resume_as(address: SocketAddr, id: &str, login: Login<'_>, expiry: u32) -> Result<Self> {
+        Self::connect_with(address, id, (false, expiry), Some(login), ANSWER)
+    }
+
+    fn connect_with(
+        address: SocketAddr,
+        id: &str,
+        (clean_start, expiry): (bool, u32),
+        login: Option<Login<'_>>,
+        patience: Duration,
+    ) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, patience).with_context(|| format!("{address}"))?;
         stream.set_nodelay(true)?;
         let mut client = Self { stream, bytes: Vec::new(), received: VecDeque::new(), next_id: 0, patience };
         let mut body = b"\0\x04MQTT\x05".to_vec();
-        body.push(if clean_start { CLEAN_START } else { 0 });
+        let flags = if clean_start { CLEAN_START } else { 0 };
+        body.push(flags | if login.is_some() { WITH_LOGIN } else { 0 });
         body.extend(b"\0\0\x05\x11");
         body.extend(expiry.to_be_bytes());
         put_text(id, &mut body);
+        if let Some(Login { username, password }) = login {
+            put_text(username, &mut body);
+            put_text(password, &mut body);
+        }
         client.send(0x10, &body)?;
         let connack = client.answer(0x20)?;
         ensure!(connack.body.get(1) == Some(&0), "{id} was refused: {:02x?}", connack.body);
@@ -82,6 +120,15 @@ impl Client {
 
     /// Subscribes and waits for SUBACK; `level` sets which nodes must know of it before.
     pub fn subscribe(&mut self, filter: &str, qos: u8, level: &str) -> Result<()> {
+        self.subscribe_with(filter, qos, level)
+    }
+
+    /// Subscribes as [`Self::subscribe`], and asks for no retained messages.
+    pub fn subscribe_new(&mut self, filter: &str, qos: u8, level: &str) -> Result<()> {
+        self.subscribe_with(filter, qos | NO_RETAINED, level)
+    }
+
+    fn subscribe_with(&mut self, filter: &str, options: u8, level: &str) -> Result<()> {
         self.next_id = self.next_id.checked_add(1).unwrap_or(1);
         let mut property = vec![0x26];
         put_text("suback", &mut property);
@@ -90,7 +137,7 @@ impl Client {
         body.push(property.len() as u8);
         body.extend(property);
         put_text(filter, &mut body);
-        body.push(qos);
+        body.push(options);
         self.send(0x82, &body)?;
         let suback = self.answer(0x90)?;
         let reason = suback.body.last().copied().unwrap_or(0xff);
@@ -208,7 +255,11 @@ impl Client {
                 let topic = String::from_utf8_lossy(body.get(2..at).unwrap_or_default()).into_owned();
                 let id = body.get(at..at + 2).map(<[u8]>::to_vec).unwrap_or_default();
                 at += if qos > 0 { 2 } else { 0 };
-                at += 1 + usize::from(body.get(at).copied().unwrap_or_default());
+                let (properties, after) = properties(body, at).context("a PUBLISH ends in its properties")?;
+                at = after;
+                // Enough to notice bytes in front that are no property.
+                let known = properties.first().is_none_or(|id| PUBLISH_PROPERTIES.contains(id));
+                ensure!(known, "a PUBLISH has the properties {properties:02x?}");
                 let payload = String::from_utf8_lossy(body.get(at..).unwrap_or_default()).into_owned();
                 self.received.push_back(Message { topic, payload, qos, retain: first & 1 != 0 });
                 match qos {
@@ -258,6 +309,20 @@ impl Client {
             }
         }
     }
+}
+
+/// The properties of a packet that begin at this index with their length, and the index after them.
+fn properties(body: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
+    let mut length = 0;
+    for shift in [0, 7, 14, 21] {
+        let byte = *body.get(at)?;
+        at += 1;
+        length |= usize::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    body.get(at..at + length).map(|properties| (properties, at + length))
 }
 
 /// The first packet and its length, if it is complete.

@@ -25,6 +25,7 @@ use mqtt::{QoS, TopicName};
 use crate::durability::Durability;
 use crate::ids::Time;
 use crate::message::MessageView;
+use crate::origin::Origins;
 
 const VERSION: u8 = 1;
 const QOS: u8 = 0b11;
@@ -69,11 +70,13 @@ pub(crate) struct FrameExtras<'a> {
     pub stamp: u64,
     /// The message is a copy: it is retained and delivered to no client.
     pub is_copy: bool,
+    pub origins: Origins,
 }
 
 /// Appends a message.
 pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time, out: &mut Vec<u8>) {
-    let FrameExtras { group, stamp, is_copy } = extras;
+    let FrameExtras { group, stamp, is_copy, origins } = extras;
+    let properties = origins.of(view.properties);
     let expires = view.expires != Time::NEVER;
     let mut flags = view.qos as u8;
     flags |= if view.retain { RETAIN } else { 0 };
@@ -83,7 +86,7 @@ pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time,
     flags |= if stamp != 0 { STAMPED } else { 0 };
     flags |= if is_copy { COPY } else { 0 };
     let age = u32::try_from(now.0.saturating_sub(view.received.0)).unwrap_or(u32::MAX);
-    out.reserve(28 + view.topic.len() + view.properties.len() + view.payload.len());
+    out.reserve(28 + view.topic.len() + properties.len() + view.payload.len());
     out.extend([VERSION, flags]);
     out.extend(age.to_le_bytes());
     out.extend(view.publisher_key.to_le_bytes());
@@ -100,9 +103,9 @@ pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time,
     }
     // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1], a packet fewer than 2^28.
     out.extend((view.topic.len() as u16).to_le_bytes());
-    out.extend((view.properties.len() as u32).to_le_bytes());
+    out.extend((properties.len() as u32).to_le_bytes());
     out.extend(view.topic.as_bytes());
-    out.extend(view.properties);
+    out.extend(properties);
     out.extend(view.payload);
 }
 
@@ -170,6 +173,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::origin::Origin;
 
     fn view() -> MessageView<'static> {
         MessageView {
@@ -210,6 +214,22 @@ mod tests {
         assert_eq!(found, golden.concat());
     }
 
+    /// A message that waits in a session since all nodes knew origins may be for an earlier version, which would send
+    /// the origin to its clients.
+    #[test]
+    fn an_origin_is_removed_for_nodes_that_do_not_know_it() {
+        let mut with_origin = Vec::new();
+        Origin { node: "n1".into(), ..Origin::default() }.put(&mut with_origin);
+        with_origin.extend_from_slice(view().properties);
+        let view = MessageView { properties: &with_origin, ..view() };
+        for (origins, expected) in [(Origins::Kept, &with_origin[..]), (Origins::Removed, &[1, 1])] {
+            let mut bytes = Vec::new();
+            encode(&view, FrameExtras { origins, ..FrameExtras::default() }, Time(1000), &mut bytes);
+            let found = decode(&bytes, Time(1000)).expect("a frame").view;
+            assert_eq!((found.properties, found.payload), (expected, view.payload));
+        }
+    }
+
     /// Two nodes whose clocks are far apart agree on the age of a message and on its expiry.
     #[test]
     fn times_are_sent_as_differences() {
@@ -243,7 +263,8 @@ mod tests {
     #[test]
     fn a_message_may_be_for_a_group_or_a_copy_to_retain() {
         let mut bytes = Vec::new();
-        let extras = FrameExtras { group: Some("$share/g/a/+"), stamp: 77, is_copy: true };
+        let extras =
+            FrameExtras { group: Some("$share/g/a/+"), stamp: 77, is_copy: true, ..FrameExtras::default() };
         encode(&view(), extras, Time(1000), &mut bytes);
         let found = decode(&bytes, Time(0)).expect("a frame");
         assert_eq!((found.group, found.stamp, found.is_copy), (Some("$share/g/a/+"), 77, true));

@@ -62,7 +62,7 @@ impl Worker {
 
     /// Passes a copy from `from` on to the nodes that already have all earlier copies of this node.
     pub(super) fn propagate(&mut self, from: NodeIndex, message: &Message, stamp: u64) {
-        let extras = FrameExtras { stamp, is_copy: true, group: None };
+        let extras = FrameExtras { stamp, is_copy: true, group: None, origins: self.node.origins() };
         let (frame, topic_hash) = self.peers.frame(&mut None, &message.view(), extras, self.clock.now());
         let is_own = self.node.is_own_stamp(stamp);
         self.peers.outbound.propagated.push(PropagatedCopy { from, frame, topic_hash, is_own });
@@ -88,7 +88,7 @@ impl Worker {
 
     /// Sends a retained message, or a deletion, to a node that may have missed it.
     fn send_copy(&mut self, to: NodeIndex, view: &MessageView<'_>, stamp: u64, token: Option<Token>) {
-        let extras = FrameExtras { stamp, is_copy: true, group: None };
+        let extras = FrameExtras { stamp, is_copy: true, group: None, origins: self.node.origins() };
         let frame = self.peers.frame(&mut None, view, extras, self.clock.now());
         self.peers.forward(to, frame, QoS::AtLeastOnce, ForwardPurpose::Copy, token);
     }

@@ -13,6 +13,7 @@ use crate::groups::{GroupAppend, GroupRequest};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
 use crate::match_cache::MatchCache;
 use crate::message::{MessageView, Shared};
+use crate::origin::Origins;
 use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
 use crate::retained;
@@ -154,7 +155,7 @@ impl Worker {
         let mut view = view;
         if let Some((Route { kind: RouteKind::Origin, .. }, others)) = rest.split_first() {
             rest = others;
-            if !publishing.origin.is_peer() {
+            if !publishing.origin.is_peer() && self.node.origins() == Origins::Kept {
                 self.put_origin(&view, publishing.will_owner, &mut with_origin);
                 view.properties = &with_origin;
             }

@@ -214,7 +214,8 @@ impl Worker {
         if !wants.takes(view.qos) {
             return 0;
         }
-        let frame = self.peers.frame(framed, view, FrameExtras::default(), self.clock.now());
+        let extras = FrameExtras { origins: self.node.origins(), ..FrameExtras::default() };
+        let frame = self.peers.frame(framed, view, extras, self.clock.now());
         let purpose = ForwardPurpose::Subscribers { stored: wants.includes(Wants::STORED) };
         self.peers.forward(NodeIndex(routes[0].index), frame, view.qos, purpose, token);
         self.counters.forwarded += 1;
@@ -232,7 +233,7 @@ impl Worker {
         let others = self.node.others();
         let mut framed = None;
         for to in (0..others).map(NodeIndex) {
-            let extras = FrameExtras { stamp, is_copy, group: None };
+            let extras = FrameExtras { stamp, is_copy, group: None, origins: self.node.origins() };
             let frame = self.peers.frame(&mut framed, view, extras, self.clock.now());
             self.peers.forward(to, frame, view.qos, ForwardPurpose::Retained, token);
         }
@@ -244,7 +245,8 @@ impl Worker {
     pub(super) fn forward_to_group(&mut self, offer: &Offer) {
         let view = offer.message.view();
         let text = offer.group.text();
-        let extras = FrameExtras { group: Some(&text), ..FrameExtras::default() };
+        let origins = self.node.origins();
+        let extras = FrameExtras { group: Some(&text), origins, ..FrameExtras::default() };
         let frame = self.peers.frame(&mut None, &view, extras, self.clock.now());
         let purpose = ForwardPurpose::Group { waits: offer.waits };
         self.peers.forward(offer.to, frame, view.qos, purpose, offer.token);

@@ -8,6 +8,7 @@ use mqtt::Version::{V3_1_1, V5};
 use testkit::packets::*;
 
 use crate::net::{Net, Peer, everywhere};
+use crate::peers::{forwarded_properties, joined, leave};
 
 /// Selects the origins of a filter, as an action does.
 fn select(net: &Net, filter: &str) {
@@ -61,4 +62,27 @@ fn subscribers_get_messages_as_they_were_published() {
             net.admin().select_origins(&BTreeSet::new(), "n1", 7).expect("nothing is selected");
         });
     }
+}
+
+/// A node of an earlier version would send an origin to its clients.
+#[test]
+fn messages_of_a_cluster_have_origins_while_all_nodes_understand_them() {
+    everywhere(|net| {
+        select(net, "a/#");
+        let action = connect_action(net);
+        net.subscribe(action, "a/#", AtLeastOnce);
+        let publisher = net.connect(0, v5("the publisher"));
+        let others = joined(net, 1);
+        for is_understood in [false, true, false] {
+            net.node.read_origins(is_understood);
+            net.publish(publisher, "a/1", "1");
+            assert_eq!(net.payloads(action), ["1"]);
+            let seen = String::from_utf8_lossy(&net.client(action).last).into_owned();
+            assert_eq!(seen.contains("the publisher"), is_understood, "{seen}");
+            let [properties] = &forwarded_properties(net, &others)[..] else { panic!("one message") };
+            assert_eq!(!properties.is_empty(), is_understood, "{properties:02x?}");
+        }
+        leave(net, 1);
+        net.admin().select_origins(&BTreeSet::new(), "n1", 7).expect("nothing is selected");
+    });
 }

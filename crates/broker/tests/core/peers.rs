@@ -68,11 +68,25 @@ fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
 }
 
 /// Ends their interest in `a/#`.
-fn leave(net: &Net, count: u16) {
+pub fn leave(net: &Net, count: u16) {
     let filter = TopicFilter::parse("a/#").expect("a filter");
     for index in 0..count {
         net.node.routes.set_peer(filter, NodeIndex(index), Wants::NOTHING).expect("room");
     }
+}
+
+/// Properties of all forwarded messages, which are not acknowledged.
+pub fn forwarded_properties(net: &mut Net, others: &Others) -> Vec<Vec<u8>> {
+    net.send_to_peers();
+    let sent = std::mem::take(&mut *others.0.lock().expect("one thread"));
+    let mut all = Vec::new();
+    for Outbound { frames, forwards, .. } in &sent {
+        for forward in forwards {
+            let framed = decode(&frames[forward.frame.clone()], Time(0)).expect("a message");
+            all.push(framed.view.properties.to_vec());
+        }
+    }
+    all
 }
 
 /// Answers all forwarded messages for the other nodes. Returns whether each message was for its node alone.

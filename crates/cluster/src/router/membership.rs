@@ -17,7 +17,7 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, QUEUE_LIMITS};
+use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, ORIGINS, QUEUE_LIMITS};
 use crate::interest::Interest;
 use crate::meta::{
     Answer, Command, CoreLog, LeaderPreference, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor,
@@ -252,6 +252,22 @@ impl ClusterRouter {
         self.membership.meta.is_read_by_cores(QUEUE_LIMITS)
     }
 
+    /// Returns whether all nodes understand origins of messages, as far as this node knows: the cores, and nodes that
+    /// are linked or may get what waits for them.
+    pub fn reads_origins(&self) -> bool {
+        let members = &self.membership.meta.roster().members;
+        let is_alive = |id: &NodeId| members.get(id).is_some_and(|member| member.state != State::Dead);
+        let was_linked = |id: &NodeId| self.mesh.peer(*id).is_some_and(|peer| peer.features != 0);
+        let mut receivers =
+            self.peers.iter().filter(|(id, peer)| peer.is_up || is_alive(id) && was_linked(id));
+        self.membership.meta.is_read_by_cores(ORIGINS) && receivers.all(|(id, _)| self.can(*id, ORIGINS))
+    }
+
+    /// Tells the workers whether messages may have origins.
+    pub(super) fn update_origins(&self) {
+        self.node.read_origins(self.reads_origins());
+    }
+
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.
     pub fn preferred_leaders(&self) -> Option<ShardLeaders> {
         let preference = |shard| match &self.config.leaders {
@@ -313,6 +329,7 @@ impl ClusterRouter {
         }
         self.log_turned_away(now);
         self.apply_roster(now);
+        self.update_origins();
         self.discover(now);
         self.expire_pending_peers(now);
     }

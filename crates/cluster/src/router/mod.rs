@@ -332,6 +332,7 @@ impl ClusterRouter {
                 self.send_hello(now, id);
                 self.shards_link_up(id);
                 self.membership.meta.link_changed(id, true);
+                self.update_origins();
             }
             Event::Suspect => {
                 peer.is_up = false;

@@ -319,7 +319,7 @@ impl Cluster {
         let shares_shards = shares_shards(config);
         let own_state = shards_log.as_ref().and_then(ShardsLog::unaccepted_state);
         let of_shards = settings::features_of_shards(settings, own_state.is_some());
-        let features = cluster::FEATURES & !cluster::PACKS | packs | of_shards;
+        let features = cluster::FEATURES & !cluster::PACKS | packs | cluster::ORIGINS | of_shards;
         let (id, descriptor) = (cluster_id(&settings.id), Default::default());
         let identity = Identity { name: name.into(), cluster: id, features, descriptor };
         let assured = settings.buffer_max.bytes();

@@ -342,7 +342,7 @@ pub fn meta_config(
         owner_key: owner_key.to_le_bytes(),
         own_state,
         replace_after: REPLACE_AFTER,
-        features: cluster::FEATURES | features_of_shards(cluster, own_state.is_some()),
+        features: cluster::FEATURES | cluster::ORIGINS | features_of_shards(cluster, own_state.is_some()),
     }
 }
 

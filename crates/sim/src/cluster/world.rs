@@ -88,7 +88,11 @@ impl SimCluster {
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
         // A node without this feature never gets the retained messages that it missed while its log was full.
         let of_copies = if plan.may_lack_room() { cluster::COPIES } else { 0 };
-        let of_shards = of_copies | cluster::SHARDS | cluster::EPHEMERAL_SESSIONS | cluster::QUEUE_LIMITS;
+        let of_shards = of_copies
+            | cluster::SHARDS
+            | cluster::EPHEMERAL_SESSIONS
+            | cluster::QUEUE_LIMITS
+            | cluster::ORIGINS;
         let always = |number: usize| match plan.places_shards {
             true if plan.own_states.contains(&number) => of_shards | cluster::OWN_STATE,
             true => of_shards | cluster::EMPTY_SHARDS,

@@ -231,10 +231,19 @@ impl TestCluster {
     /// # Errors
     /// The process cannot be started.
     pub fn start_again(&mut self, at: usize) -> Result<()> {
+        let program = self.program.clone();
+        self.start_with(at, &program)
+    }
+
+    /// Starts a node that has ended with another program.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start_with(&mut self, at: usize, program: &Path) -> Result<()> {
         let node = &mut self.nodes[at];
         let log = self.directory.join(format!("{}.log", node.name));
         let log = File::options().create(true).append(true).open(log)?;
-        let mut command = Command::new(&self.program);
+        let mut command = Command::new(program);
         command.args(&node.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.process_group(0);
         let process = Guarded::spawn(&mut command)?;
@@ -307,6 +316,14 @@ impl Node {
             Some(process) => process.ended().is_none(),
             None => is_running(self.id),
         }
+    }
+
+    /// Ends the process if it has not ended by itself.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn end_if_running(&mut self, signal: libc::c_int) -> Result<()> {
+        if self.is_there() { self.end(signal).map(drop) } else { Ok(()) }
     }
 
     /// Sends a signal that ends the process, and waits until it is gone. Returns the time.

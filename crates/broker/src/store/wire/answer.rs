@@ -9,6 +9,7 @@ use super::writer::Writer;
 use super::{Malformed, ShardAnswer, malformed};
 use crate::batch::{Claimed, Resume, SessionDelivery, SubscriptionIds};
 use crate::ids::{Time, WorkerId};
+use crate::origin::Origins;
 use crate::store::{Completion, DueWill};
 
 pub(super) const CLAIMED: u8 = 1;
@@ -37,8 +38,8 @@ const PUBLISH: u8 = 0;
 const PUB_REL: u8 = 1;
 
 /// Appends an answer.
-pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, out: &mut Vec<u8>) {
-    let form = Writer::new(now, out);
+pub(crate) fn encode_answer(answer: &ShardAnswer, now: Time, origins: Origins, out: &mut Vec<u8>) {
+    let form = Writer::with_origins(now, origins, out);
     match answer {
         ShardAnswer::Completion(completion) => put_completion(completion, form),
         ShardAnswer::Acknowledged { number, reason } => {

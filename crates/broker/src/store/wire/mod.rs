@@ -51,6 +51,7 @@ pub(crate) use request::{decode_request, encode_request};
 
 use super::{Completion, DueWill};
 use crate::ids::{ShardId, Time, WorkerId};
+use crate::origin::Origins;
 use crate::quota::Quotas;
 
 /// Origin of a request from another node.
@@ -99,7 +100,7 @@ pub fn check_wire_form(bytes: &[u8]) {
     }
     again.clear();
     if let Ok(answer) = decode_answer(bytes, CHECKED.lane, CHECKED_AT) {
-        encode_answer(&answer, CHECKED_AT, &mut again);
+        encode_answer(&answer, CHECKED_AT, Origins::Kept, &mut again);
         let decoded = decode_answer(&again, CHECKED.lane, CHECKED_AT).expect("an answer");
         assert_eq!(format!("{decoded:?}"), format!("{answer:?}"));
     }

@@ -6,6 +6,7 @@ use session::Dispatched;
 use crate::batch::{Token, TokenKind};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time};
 use crate::message::{Message, MessageView};
+use crate::origin::Origins;
 use crate::peers::{self, FrameExtras};
 use crate::quota::Payers;
 use crate::route::Options;
@@ -16,11 +17,17 @@ use crate::will::WillOwner;
 pub(super) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     now: Time,
+    origins: Origins,
 }
 
 impl<'a> Writer<'a> {
     pub fn new(now: Time, out: &'a mut Vec<u8>) -> Self {
-        Self { out, now }
+        Self::with_origins(now, Origins::Kept, out)
+    }
+
+    /// Makes a writer for a node that may not know origins.
+    pub fn with_origins(now: Time, origins: Origins, out: &'a mut Vec<u8>) -> Self {
+        Self { out, now, origins }
     }
 
     /// Begins a form of this kind.
@@ -173,7 +180,8 @@ impl<'a> Writer<'a> {
     fn view(&mut self, view: &MessageView<'_>, now: Time) {
         let at = self.out.len();
         self.u32(0);
-        peers::encode(view, FrameExtras::default(), now, self.out);
+        let extras = FrameExtras { origins: self.origins, ..FrameExtras::default() };
+        peers::encode(view, extras, now, self.out);
         let len = (self.out.len() - at - 4) as u32;
         self.out[at..at + 4].copy_from_slice(&len.to_le_bytes());
     }

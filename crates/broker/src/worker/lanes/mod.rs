@@ -201,7 +201,7 @@ impl Worker {
         let Some(lanes) = &mut self.lanes else { return };
         lanes.asking.send_held(now);
         for (lane, command) in self.outbox.take_answers() {
-            lanes.serving.answer(now, lane, &command);
+            lanes.serving.answer(now, lane, self.node.origins(), &command);
         }
         let shards = &self.shards;
         lanes

@@ -23,7 +23,7 @@ use crate::admin::{Reply, RetainedMessage, RetainedPage};
 use crate::batch::WorkerCommand;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::message::Message;
-use crate::peers::Port;
+use crate::peers::{FrameExtras, Port};
 use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
 use crate::store::{Producer, ReadTicket};
 use crate::worker::Worker;
@@ -513,7 +513,8 @@ impl Worker {
             let (mut budget, mut found) = (PageBudget::of_messages(wanted.limit as usize), Vec::new());
             let after = Some(wanted.after).filter(|after| !after.is_empty());
             let after = retained::page_of(host.state(), now, wanted.filter, after, &mut budget, &mut found);
-            frames::page(origin, shard, now, (&found, budget.examined()), after.as_deref())
+            let extras = FrameExtras { origins: self.node.origins(), ..FrameExtras::default() };
+            frames::page(origin, shard, (now, extras), (&found, budget.examined()), after.as_deref())
         };
         self.send_to_reader(producer, answer);
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::frame::{self, AnswerItems, Ended, NotLeading, Received};
 use crate::ids::{ShardId, Time, WorkerId};
+use crate::origin::Origins;
 use crate::peers::MemberIncarnations;
 use crate::store::Producer;
 use crate::store::wire::{ShardAnswer, encode_answer};
@@ -178,15 +179,15 @@ impl Serving {
             !proposals.is_empty()
         });
         for (lane, number) in settled {
-            self.answer(now, lane, &ShardAnswer::Settled { number });
+            self.answer(now, lane, Origins::Kept, &ShardAnswer::Settled { number });
         }
     }
 
     /// Queues an answer. Drops one for a lane that is gone.
-    pub fn answer(&mut self, now: Time, lane: WorkerId, answer: &ShardAnswer) {
+    pub fn answer(&mut self, now: Time, lane: WorkerId, origins: Origins, answer: &ShardAnswer) {
         let Some(served) = self.lanes.get_mut(&lane) else { return };
         let mut bytes = Vec::new();
-        encode_answer(answer, now, &mut bytes);
+        encode_answer(answer, now, origins, &mut bytes);
         let last = served.out.last_mut();
         match last.filter(|frame| frame.len() + bytes.len() <= frame::FULL) {
             Some(frame) => frame.push(&bytes),

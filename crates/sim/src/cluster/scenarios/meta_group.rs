@@ -13,6 +13,8 @@ mod incarnations;
 #[cfg(test)]
 mod leaving;
 pub(super) mod majorities;
+#[cfg(test)]
+mod origins;
 pub(super) mod placement;
 pub(super) mod removed;
 

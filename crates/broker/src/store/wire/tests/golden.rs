@@ -12,6 +12,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
+use crate::origin::Origins;
 use crate::quota::{Payers, Quotas};
 use crate::route::Options;
 use crate::store::wire::{
@@ -354,7 +355,7 @@ fn encoded_requests() -> Vec<(&'static str, Vec<u8>)> {
 fn encoded_answers() -> Vec<(&'static str, Vec<u8>)> {
     let encoded = |answer: ShardAnswer| {
         let mut bytes = Vec::new();
-        encode_answer(&answer, NOW, &mut bytes);
+        encode_answer(&answer, NOW, Origins::Kept, &mut bytes);
         bytes
     };
     answers().into_iter().map(|(name, answer)| (name, encoded(answer))).collect()

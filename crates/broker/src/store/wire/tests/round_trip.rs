@@ -9,6 +9,7 @@ use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, ShardId, Time, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::node::OwnerKey;
+use crate::origin::Origins;
 use crate::peers::NodeIndex;
 use crate::quota::{Payers, Quotas};
 use crate::store::wire::{
@@ -45,7 +46,7 @@ fn answers_are_decoded_as_they_were_encoded() {
     for round in 0..ROUNDS {
         let answer = Generator::new(round, ORIGIN).answer();
         let mut bytes = Vec::new();
-        encode_answer(&answer, NOW, &mut bytes);
+        encode_answer(&answer, NOW, Origins::Kept, &mut bytes);
         seen.insert(bytes[0]);
         let found = decode_answer(&bytes, ORIGIN.lane, NOW);
         let found = found.unwrap_or_else(|error| panic!("round {round}: {error}: {answer:?}"));
@@ -66,7 +67,7 @@ fn travel(request: &Request, sent: Time, arrived: Time) -> Request {
 
 fn travel_back(answer: &ShardAnswer, sent: Time, arrived: Time) -> ShardAnswer {
     let mut bytes = Vec::new();
-    encode_answer(answer, sent, &mut bytes);
+    encode_answer(answer, sent, Origins::Kept, &mut bytes);
     decode_answer(&bytes, WorkerId(2), arrived).expect("an answer")
 }
 
@@ -202,7 +203,7 @@ fn a_will_with_a_damaged_owner_is_malformed() {
         let message = MessageView { properties, ..view() }.to_message();
         let will = DueWill { shard: ShardId(1), key: 2, id: 3, message, owner: None };
         let mut bytes = Vec::new();
-        encode_answer(&ShardAnswer::Will(Box::new(will)), NOW, &mut bytes);
+        encode_answer(&ShardAnswer::Will(Box::new(will)), NOW, Origins::Kept, &mut bytes);
         decode_answer(&bytes, WorkerId(2), NOW).err()
     };
     let owner = WillOwner::for_test("m/c", None, None);

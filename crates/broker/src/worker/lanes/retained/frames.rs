@@ -119,7 +119,7 @@ pub fn unreadable(origin: Origin, shard: ShardId) -> Vec<u8> {
 pub fn page(
     origin: Origin,
     shard: ShardId,
-    now: Time,
+    (now, extras): (Time, FrameExtras<'_>),
     (messages, examined): (&[Message], usize),
     after: Option<&str>,
 ) -> Vec<u8> {
@@ -127,7 +127,7 @@ pub fn page(
     let mut last = after;
     for (at, next) in messages.iter().enumerate() {
         message.clear();
-        peers::encode(&next.view(), FrameExtras::default(), now, &mut message);
+        peers::encode(&next.view(), extras, now, &mut message);
         if at > 0 && encoded.len() + message.len() > frame::FULL {
             last = Some(messages[at - 1].view().topic);
             break;
@@ -234,7 +234,7 @@ mod tests {
             index_wanted(ORIGIN),
             page_wanted(ORIGIN, &wanted),
             index(ORIGIN, SHARD, 77),
-            page(ORIGIN, SHARD, NOW, (&[message("a/c", b"hi")], 5), Some("a/c")),
+            page(ORIGIN, SHARD, (NOW, FrameExtras::default()), (&[message("a/c", b"hi")], 5), Some("a/c")),
             unreadable(ORIGIN, SHARD),
         ]
     }
@@ -299,7 +299,7 @@ mod tests {
         let large = vec![b'x'; frame::FULL / 2];
         let messages = [message("a", &large), message("b", &large), message("c", b"c")];
         let taken = |messages: &[Message], after| {
-            let bytes = page(ORIGIN, SHARD, NOW, (messages, 3), after);
+            let bytes = page(ORIGIN, SHARD, (NOW, FrameExtras::default()), (messages, 3), after);
             assert!(bytes.len() <= frame::FULL + 200);
             match decode_for_reader(&bytes, NOW).expect("a frame").answer {
                 Answer::Page { after, messages, .. } => (messages.len(), after.to_owned()),
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(taken(&messages[1..], None), (2, String::new()));
         assert_eq!(taken(&messages[2..], Some("c")), (1, "c".to_owned()));
         let huge = [message("a", &vec![b'x'; 2 * frame::FULL]), message("b", b"b")];
-        let bytes = page(ORIGIN, SHARD, NOW, (&huge, 2), None);
+        let bytes = page(ORIGIN, SHARD, (NOW, FrameExtras::default()), (&huge, 2), None);
         assert!(bytes.len() > frame::FULL);
     }
 }
