@@ -23,7 +23,7 @@ use sinks::{Order, WhenFull};
 use self::outgoing::{BrokerLimits, Finished, Outbound, Purpose};
 use crate::counters::Counters;
 use crate::incoming::{Incoming, Input};
-use crate::lane::{Batch, BatchLimits, Item, Lane, Outcome, Sequence, Written};
+use crate::lane::{Batch, BatchLimits, Failures, Item, Lane, Outcome, Sequence, Written};
 use crate::plan::{Made, Output, Plan};
 
 /// Point in time by two clocks.
@@ -402,7 +402,8 @@ impl Consumer {
                 let Some(pending) = self.pending.get_mut(at) else { return };
                 pending.open += 1;
                 let received_ms = pending.message.as_deref().map_or(0, |message| message.origin.received_ms);
-                self.lanes[lane].push(now.time, Item { sequence, record, received_ms });
+                let failures = Failures::default();
+                self.lanes[lane].push(now.time, Item { sequence, record, received_ms, failures });
             }
             Made::Message(message) => {
                 let hops_max = usize::from(self.plan.settings.hops_max);
@@ -488,10 +489,14 @@ impl Consumer {
     }
 
     /// Handles the results of a batch, in the order of its records. Those of an earlier connection have no effect on
-    /// messages, which came again.
-    pub fn written(&mut self, lane: usize, epoch: u64, results: Vec<Written>) {
-        if let Some(lane) = self.lanes.get_mut(lane) {
+    /// messages, which came again. `again` are the records that are to be written again;
+    /// `None` when the batch is not complete.
+    pub fn written(&mut self, lane: usize, epoch: u64, results: Vec<Written>, again: Option<Vec<Item>>) {
+        if let Some((lane, again)) = self.lanes.get_mut(lane).zip(again) {
             lane.finished();
+            if epoch == self.epoch {
+                lane.take_back(again);
+            }
         }
         let is_confirmed = results.iter().any(|result| result.outcome == Outcome::Written);
         self.counters.batches += u64::from(is_confirmed);
@@ -510,6 +515,10 @@ impl Consumer {
                 Outcome::Expired(text) => {
                     self.counters.expired += 1;
                     Some(Failure { reason: "expired", text })
+                }
+                Outcome::GivenUp(text) => {
+                    self.counters.given_up += 1;
+                    Some(Failure { reason: "failed", text })
                 }
                 Outcome::Abandoned => continue,
             };

@@ -314,8 +314,8 @@ impl Driver {
     }
 
     fn take_reports(&mut self) {
-        while let Ok(Report { lane, epoch, results }) = self.reports.try_recv() {
-            self.consumer.written(lane, epoch, results);
+        while let Ok(Report { lane, epoch, results, again }) = self.reports.try_recv() {
+            self.consumer.written(lane, epoch, results, again);
         }
     }
 
