@@ -100,6 +100,11 @@ fn target(action: &ActionSettings, definitions: &Definitions, targets: Targets) 
     }
 }
 
+/// Returns whether a connector or an action can have this name.
+pub fn is_name(text: &str) -> bool {
+    name(text).is_ok()
+}
+
 /// Checks the name of a connector or an action.
 pub fn name(name: &str) -> Result<(), Problem> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
