@@ -1,8 +1,8 @@
 //! A consumer with a broker of the test.
 
 use broker::origin::{ORIGIN, Origin};
-use mqtt::{Ack, ConnAck, Outgoing, Properties, PropertiesBuf, Property, SubAck, decode};
-use rules::RenderError;
+use mqtt::{Ack, ConnAck, Outgoing, Properties, PropertiesBuf, Property, SubAck, Version, decode};
+use rules::{RenderError, Value};
 use sinks::{ActionSettings, Guard, Record, Sink, Target};
 
 use super::*;
