@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod incoming;
 mod lane;
+mod parts;
 mod plan;
 mod registry;
 mod session;
