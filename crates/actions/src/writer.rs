@@ -318,7 +318,8 @@ impl Writer {
         catch_unwind(AssertUnwindSafe(|| sink.write(records))).unwrap_or_else(|_| {
             self.sink = self.target.open();
             let why = "an error within the client of the other system; please report it with the log";
-            Err(WriteError::Unavailable(why.to_owned()))
+            // It may come again with the same record.
+            Err(WriteError::Failed(why.to_owned()))
         })
     }
 
