@@ -249,6 +249,42 @@ def action_gives_up(_):
         receiver.stop()
 
 
+def action_passes_poison(_):
+    """a record that a server always answers with 500 is given up while others arrive, and an outage gives nothing up"""
+    node, receiver = Node(), Receiver()
+    receiver.status = lambda body: 500 if "poison" in body else 200
+    try:
+        receiver.start()
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "save", rule='SELECT payload FROM "p/#"', connector="web", content="${payload}", retry_min="20ms", retry_max="100ms",
+            attempts_max=3, dead_letter="dead/${action}/${reason}")
+        dead = node.subscriber("dead", "dead/#")
+        for text in ("1", "poison", "2"):
+            node.publish("p/x", text, "-q", "1")
+        until(lambda: len(distinct(receiver.bodies)) == 2, "the others arrive")
+        time.sleep(1)
+        assert status_of(node, "save")["given_up"] == 0, "nothing else was written meanwhile"
+        number = 2
+        while status_of(node, "save")["given_up"] == 0:
+            number += 1
+            assert number < 50, status_of(node, "save")
+            node.publish("p/x", str(number), "-q", "1")
+            time.sleep(0.2)
+        topic, payload = dead.stdout.readline().split()
+        assert (topic, bytes.fromhex(payload).decode()) == ("dead/save/failed", "poison"), (topic, payload)
+        receiver.status = lambda body: 500
+        for further in range(number + 1, number + 21):
+            node.publish("p/x", str(further), "-q", "1")
+        time.sleep(3)
+        receiver.status = lambda body: 200
+        until(lambda: len(distinct(receiver.bodies)) == number + 20, "all arrive after the outage", 20)
+        assert status_of(node, "save")["given_up"] == 1, status_of(node, "save")
+    finally:
+        node.close()
+        receiver.stop()
+
+
 def action_is_tested(_):
     """a test shows outputs and records for a sample and for the next message, and errors with their place"""
     node = Node()
@@ -303,6 +339,11 @@ def action_is_removed(_):
         until(lambda: status_of(node, "keep")["written"] == 3, "the kept messages arrive")
         assert sorted(receiver.bodies) == ["0", "1", "2"], receiver.bodies
         assert status_of(node, "lose")["written"] == 0
+        # The messages of an action that was removed before, and then nothing any more.
+        api(node, "DELETE", "actions/keep")
+        api(node, "DELETE", "actions/keep?messages=delete", code=204)
+        for name in ("keep", "never"):
+            api(node, "DELETE", f"actions/{name}?messages=delete", code=404)
     finally:
         node.close()
         receiver.stop()
@@ -413,5 +454,5 @@ def tutorial_is_true(_):
         node.close()
 
 
-CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_is_tested, action_is_removed, action_writes_events,
-          action_fills_postgres, action_moves]
+CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_is_removed,
+          action_writes_events, action_fills_postgres, action_moves]

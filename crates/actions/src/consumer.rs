@@ -1,29 +1,29 @@
 //! The consumer of an action: from the messages of its session to batches, and from their results to acknowledgements.
 
+mod given_up;
 mod outgoing;
+mod outputs;
+mod session;
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridge::{Client, CloseReason, ConnectOptions, Event, Time, VIA};
-use broker::internal::{
-    ACTION, QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX, STORE_QOS0,
-};
+use bridge::{Client, CloseReason, Event, Time, VIA};
 use mqtt::{
-    Packet, PacketId, PacketType, Publish, QoS, ReasonCode, RetainHandling, SubscriptionOptions, TopicName,
-    Version, put_short_ack,
+    Packet, PacketId, PacketType, Publish, QoS, ReasonCode, RetainHandling, SubscriptionOptions,
+    put_short_ack,
 };
 use random::Random;
-use rules::{Context, Source, Value};
-use sha2::{Digest as _, Sha256};
-use sinks::{Order, WhenFull};
+use sinks::Order;
 
 use self::outgoing::{BrokerLimits, Finished, Outbound, Purpose};
+use self::outputs::size;
+use self::session::selects;
+pub use self::session::{brief_connect, client_id, filters};
 use crate::counters::Counters;
-use crate::incoming::{Incoming, Input};
-use crate::lane::{Batch, BatchLimits, Item, Lane, Outcome, Sequence, Written};
+use crate::incoming::Incoming;
+use crate::lane::{Batch, BatchLimits, Failures, Item, Lane, Outcome, Sequence, Written};
 use crate::plan::{Made, Output, Plan};
 
 /// Point in time by two clocks.
@@ -199,34 +199,6 @@ impl Consumer {
         self.outbound.failing()
     }
 
-    fn connect_options(&self) -> ConnectOptions {
-        let settings = &self.plan.settings;
-        let mut properties = vec![
-            (QUEUE_MESSAGES_MAX.to_owned(), settings.queue_messages_max.to_string()),
-            (QUEUE_BYTES_MAX.to_owned(), settings.queue_bytes_max.bytes().to_string()),
-        ];
-        if !settings.queue_age_max.is_zero() {
-            properties.push((QUEUE_AGE_MAX_MS.to_owned(), settings.queue_age_max.as_millis().to_string()));
-        }
-        if settings.queue_full == WhenFull::DropNewest {
-            properties.push((QUEUE_FULL.to_owned(), "drop-newest".to_owned()));
-        }
-        if settings.store_qos0 {
-            properties.push((STORE_QOS0.to_owned(), "true".to_owned()));
-        }
-        ConnectOptions {
-            clean_start: false,
-            session_expiry: u32::MAX,
-            receive_maximum: match self.plan.output {
-                // It must read while it publishes, so its memory depends on this number alone.
-                Output::Publish(_) => settings.in_flight.min(PUBLISHING_MAX),
-                Output::Write(_) => settings.in_flight,
-            },
-            user_properties: properties,
-            ..brief_connect(client_id(&settings.name))
-        }
-    }
-
     /// Bytes to send to the broker.
     pub fn outgoing(&self) -> &[u8] {
         self.client.as_ref().map_or(&[], |client| client.unsent().bytes())
@@ -360,37 +332,6 @@ impl Consumer {
         self.settle(sequence, out);
     }
 
-    /// Evaluates the rule and makes records or messages of its outputs.
-    fn make(&mut self, now: Now, plan: &Plan, message: &Incoming) -> Result<Vec<Made>, Failure> {
-        let random = u128::from(self.random.draw()) << 64 | u128::from(self.random.draw());
-        let context = Context { now: now.wall, random };
-        // A panic would come again with the message after a restart of the node.
-        let evaluated = catch_unwind(AssertUnwindSafe(|| evaluate(plan, message, &context)));
-        let internal = |_| {
-            let text =
-                "an error within the rule engine; please report it with the rule and the message".to_owned();
-            Err(Failure { reason: "internal", text })
-        };
-        let outputs =
-            evaluated.unwrap_or_else(internal).inspect_err(|_| self.counters.evaluation_errors += 1)?;
-        self.counters.not_selected += u64::from(outputs.is_empty());
-        let id = if message.has_origin { message.origin.id } else { random | 1 };
-        let (mut all, mut bytes) = (Vec::with_capacity(outputs.len()), 0);
-        for output in &outputs {
-            let made = make_one(plan, output, id, all.len()).and_then(|made| {
-                bytes += size(&made);
-                if bytes <= MADE_MAX {
-                    return Ok(made);
-                }
-                let text = format!("the outputs of the message have more than {MADE_MAX} bytes");
-                Err(Failure { reason: "too_large", text })
-            });
-            all.push(made.inspect_err(|_| self.counters.render_errors += 1)?);
-        }
-        self.counters.records += all.len() as u64;
-        Ok(all)
-    }
-
     /// Puts a record into its lane, or publishes a message.
     fn pass(&mut self, now: Now, sequence: Sequence, made: Made, out: &mut Vec<u8>) {
         let at = (sequence - self.first) as usize;
@@ -402,7 +343,8 @@ impl Consumer {
                 let Some(pending) = self.pending.get_mut(at) else { return };
                 pending.open += 1;
                 let received_ms = pending.message.as_deref().map_or(0, |message| message.origin.received_ms);
-                self.lanes[lane].push(now.time, Item { sequence, record, received_ms });
+                let failures = Failures::default();
+                self.lanes[lane].push(now.time, Item { sequence, record, received_ms, failures });
             }
             Made::Message(message) => {
                 let hops_max = usize::from(self.plan.settings.hops_max);
@@ -488,10 +430,14 @@ impl Consumer {
     }
 
     /// Handles the results of a batch, in the order of its records. Those of an earlier connection have no effect on
-    /// messages, which came again.
-    pub fn written(&mut self, lane: usize, epoch: u64, results: Vec<Written>) {
-        if let Some(lane) = self.lanes.get_mut(lane) {
+    /// messages, which came again. `again` are the records that are to be written again;
+    /// `None` when the batch is not complete.
+    pub fn written(&mut self, lane: usize, epoch: u64, results: Vec<Written>, again: Option<Vec<Item>>) {
+        if let Some((lane, again)) = self.lanes.get_mut(lane).zip(again) {
             lane.finished();
+            if epoch == self.epoch {
+                lane.take_back(again);
+            }
         }
         let is_confirmed = results.iter().any(|result| result.outcome == Outcome::Written);
         self.counters.batches += u64::from(is_confirmed);
@@ -511,6 +457,10 @@ impl Consumer {
                     self.counters.expired += 1;
                     Some(Failure { reason: "expired", text })
                 }
+                Outcome::GivenUp(text) => {
+                    self.counters.given_up += 1;
+                    Some(Failure { reason: "failed", text })
+                }
                 Outcome::Abandoned => continue,
             };
             if epoch != self.epoch {
@@ -529,95 +479,6 @@ impl Consumer {
         }
         self.client = Some(client);
         self.acknowledge();
-    }
-
-    /// Passes a message with an output that failed to the topic for dead letters and to the fallback.
-    fn settle(&mut self, sequence: Sequence, out: &mut Vec<u8>) {
-        let at = sequence.checked_sub(self.first).map(|at| at as usize);
-        let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) else { return };
-        if pending.open > 0 || pending.is_settled {
-            return;
-        }
-        pending.is_settled = true;
-        let (message, failure) = (pending.message.take(), pending.failure.take());
-        let (Some(message), Some(failure)) = (message, failure) else { return };
-        let plan = self.plan.clone();
-        let mut hops = hops_of(&message);
-        let is_loop = hops.contains(&self.hop) || hops.len() >= usize::from(plan.settings.hops_max);
-        hops.push(self.hop.clone());
-        let mut sent = 0;
-        let dead_letter = plan.dead_letter_topic(&message.topic, failure.reason);
-        let dead_letter = dead_letter.and_then(|topic| match topic {
-            Ok(topic) => Some(topic),
-            Err(error) => {
-                self.last_error = Some(error.to_string());
-                None
-            }
-        });
-        let fallback = &*plan.settings.fallback;
-        let fallback = (!fallback.is_empty()).then(|| format!("{}/{}", client_id(fallback), message.topic));
-        if is_loop && (dead_letter.is_some() || fallback.is_some()) {
-            self.counters.loops += 1;
-        } else {
-            if let Some(topic) = dead_letter {
-                sent += 1;
-                self.give_up(sequence, (&topic, None), &message, &failure, &hops, out);
-            }
-            if let Some(topic) = fallback {
-                sent += 1;
-                let origin = message.origin.to_value();
-                self.give_up(sequence, (&topic, Some(&origin)), &message, &failure, &hops, out);
-            }
-        }
-        if sent == 0 {
-            self.counters.dropped += 1;
-        }
-    }
-
-    /// Publishes a message that was given up.
-    fn give_up(
-        &mut self,
-        sequence: Sequence,
-        (topic, origin): (&str, Option<&str>),
-        message: &Incoming,
-        failure: &Failure,
-        hops: &[String],
-        out: &mut Vec<u8>,
-    ) {
-        if TopicName::parse(topic).is_err() {
-            self.counters.dropped += 1;
-            self.last_error =
-                Some(format!("the topic `{topic}` for a message that was given up is too long"));
-            return;
-        }
-        let name = self.plan.settings.name.clone();
-        let own: Vec<_> = message.properties().user_properties().filter(|(name, _)| *name != VIA).collect();
-        let mut properties: Vec<(&str, &str)> = hops.iter().map(|hop| (VIA, &**hop)).collect();
-        if origin.is_none() {
-            properties.extend([
-                ("action", &*name),
-                ("topic", &*message.topic),
-                ("reason", failure.reason),
-                ("error", &*failure.text),
-                ("clientid", &*message.origin.client_id),
-            ]);
-        }
-        properties.extend(own);
-        let packet = outgoing::Message {
-            topic,
-            payload: &message.payload,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            user_properties: &properties,
-            passed_on: origin,
-        };
-        let at = sequence.checked_sub(self.first).map(|at| at as usize);
-        if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
-            pending.open += 1;
-        }
-        let purpose = if origin.is_some() { Purpose::Fallback } else { Purpose::DeadLetter };
-        let finished = self.outbound.publish(sequence, purpose, &packet, out);
-        self.published(finished);
     }
 
     /// Acknowledges the messages that are complete, from the first one on.
@@ -692,104 +553,13 @@ impl Consumer {
     }
 }
 
-/// Client Identifier of an action, and beginning of the topics of messages that other actions pass to it.
-pub fn client_id(name: &str) -> String {
-    format!("{ACTION}{name}")
-}
-
-/// Content of a CONNECT of the process for a session that ends with its connection.
-pub fn brief_connect(client_id: String) -> ConnectOptions {
-    ConnectOptions {
-        version: Version::V5,
-        private: false,
-        client_id,
-        username: None,
-        password: None,
-        clean_start: true,
-        session_expiry: 0,
-        keep_alive: 0,
-        receive_maximum: 1,
-        packet_size_max: u32::MAX,
-        user_properties: Vec::new(),
-        will: None,
-    }
-}
-
-/// Filters that the session of an action subscribes.
-pub fn filters(plan: &Plan) -> Vec<String> {
-    let mut filters = vec![format!("{}/#", client_id(&plan.settings.name))];
-    for source in plan.rule.sources() {
-        let filter = match source {
-            Source::Filter(filter) => &**filter,
-            Source::Event(event) => event.name(),
-        };
-        if !filters.iter().any(|known| known == filter) {
-            filters.push(filter.to_owned());
-        }
-    }
-    filters
-}
-
-/// Returns whether a source of a rule selects messages on this topic.
-fn selects(source: &Source, topic: &str) -> bool {
-    match source {
-        Source::Event(event) => event.name() == topic,
-        Source::Filter(filter) => {
-            let (filter, name) = (mqtt::TopicFilter::parse(filter), TopicName::parse(topic));
-            filter.ok().zip(name.ok()).is_some_and(|(filter, name)| filter.matches(name))
-        }
-    }
-}
-
 fn hops_of(message: &Incoming) -> Vec<String> {
     let users = message.properties();
     users.user_properties().filter(|(name, _)| *name == VIA).map(|(_, hop)| hop.to_owned()).collect()
 }
 
-/// Evaluates the rule.
-fn evaluate(plan: &Plan, message: &Incoming, context: &Context) -> Result<Vec<Value>, Failure> {
-    let input = Input::of(message, &plan.limits).map_err(|text| Failure { reason: "not_an_event", text })?;
-    let outputs = plan.rule.evaluate(input.as_message(), context, &plan.limits);
-    outputs.map_err(|error| Failure { reason: error.reason(), text: error.to_string() })
-}
-
-/// Makes a message or record of an output. `id` is the number of the message that the rule was evaluated for.
-fn make_one(plan: &Plan, output: &Value, id: u128, at: usize) -> Result<Made, Failure> {
-    let mut made =
-        plan.make(output).map_err(|error| Failure { reason: error.reason(), text: error.to_string() })?;
-    if let Made::Record(record) = &mut made {
-        record.id = record_id(id, &plan.settings.name, at);
-    }
-    Ok(made)
-}
-
-fn size(made: &Made) -> usize {
-    match made {
-        Made::Record(record) => record.bytes(),
-        Made::Message(message) => message.topic.len() + message.payload.len(),
-    }
-}
-
-/// Number of a record that is the same each time its message comes: a hash of the number of the message, the action and
-/// the position of the output.
-fn record_id(id: u128, action: &str, at: usize) -> u128 {
-    let mut hasher = Sha256::new();
-    hasher.update(id.to_le_bytes());
-    hasher.update((at as u64).to_le_bytes());
-    hasher.update(action.as_bytes());
-    let hash = hasher.finalize();
-    let first = hash.first_chunk::<16>().copied().unwrap_or_default();
-    u128::from_le_bytes(first)
-}
-
 /// Bytes of messages and records at which an action reads no further ones.
 const BYTES_MAX: usize = 32 << 20;
-
-/// Maximum number of bytes of all outputs of one message.
-const MADE_MAX: usize = 4 << 20;
-
-/// Maximum number of messages that an action which publishes at this broker works on at a time.
-const PUBLISHING_MAX: u16 = 256;
 
 #[cfg(test)]
 mod tests;

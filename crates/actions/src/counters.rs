@@ -27,6 +27,8 @@ pub struct Counters {
     pub refused: u64,
     /// Records that the other system did not accept in time.
     pub expired: u64,
+    /// Records that were given up because they always failed while others were written.
+    pub given_up: u64,
     /// Messages that were published on the topic for dead letters.
     pub dead_letters: u64,
     /// Messages that were passed to the fallback.

@@ -308,14 +308,13 @@ impl Driver {
 
     /// Notes an attempt to connect, and the time of the next one.
     fn note_attempt(&mut self, now: Time) {
-        let pause = RECONNECT.saturating_mul(1 << self.attempts.min(6)).min(RECONNECT_MAX);
-        self.reconnect_at = now.after(pause);
+        self.reconnect_at = now.after(reconnect_pause(self.attempts));
         self.attempts += 1;
     }
 
     fn take_reports(&mut self) {
-        while let Ok(Report { lane, epoch, results }) = self.reports.try_recv() {
-            self.consumer.written(lane, epoch, results);
+        while let Ok(Report { lane, epoch, results, again }) = self.reports.try_recv() {
+            self.consumer.written(lane, epoch, results, again);
         }
     }
 
@@ -421,5 +420,31 @@ impl Driver {
             failing_since,
         };
         self.logged_error = failing;
+    }
+}
+
+/// Pause after an attempt to connect to the broker, when this number of attempts were in vain before.
+fn reconnect_pause(attempts: u32) -> Duration {
+    RECONNECT.saturating_mul(1 << attempts.min(6)).min(RECONNECT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_before_the_next_connection_doubles_up_to_a_maximum() {
+        let pauses: Vec<_> = (0..5).map(reconnect_pause).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16].map(|times| RECONNECT * times));
+        assert_eq!((reconnect_pause(6), reconnect_pause(u32::MAX)), (RECONNECT_MAX, RECONNECT_MAX));
+    }
+
+    #[test]
+    fn a_thread_counts_until_it_ends() {
+        let published = Arc::default();
+        let marks = [ThreadMark::new(&published), ThreadMark::new(&published)];
+        assert_eq!(published.threads.load(Ordering::Acquire), 2);
+        drop(marks);
+        assert_eq!(published.threads.load(Ordering::Acquire), 0);
     }
 }

@@ -418,3 +418,58 @@ impl Action {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sinks::Guard;
+
+    use super::*;
+    use crate::registry::Source;
+
+    const GUARD: Guard = Guard { allow_loopback: true, allow_private: true };
+
+    fn action(change: impl FnOnce(&mut ActionSettings)) -> Action {
+        let mut settings = ActionSettings {
+            name: "a".into(),
+            rule: "SELECT * FROM \"t\"".into(),
+            topic: "out".into(),
+            ..ActionSettings::default()
+        };
+        change(&mut settings);
+        let plan = Plan::new(&settings, None, GUARD).map(Arc::new).map_err(|problem| problem.to_string());
+        let definition = Definition {
+            settings,
+            source: Source::File,
+            author: String::new(),
+            changed_ms: None,
+            fault: None,
+            hides_stored: false,
+        };
+        Action::new(plan, Defined { action: Arc::new(definition), connector: None })
+    }
+
+    #[test]
+    fn the_state_says_whether_an_action_runs_and_why_not() {
+        let off = action(|settings| settings.enabled = false).status("a");
+        assert_eq!((off.state, off.is_failing, off.last_error), ("stopped", false, None));
+        let wrong = action(|settings| settings.rule.clear()).status("a");
+        assert_eq!((wrong.state, wrong.is_failing), ("stopped", true));
+        assert!(wrong.last_error.is_some_and(|why| why.starts_with("rule: ")));
+        let mut missing = action(|_| {});
+        assert_eq!((missing.status("a").state, missing.status("a").is_failing), ("starting", false));
+        missing.missing_since = Instant::now().checked_sub(FAILING);
+        let status = missing.status("a");
+        assert_eq!((status.state, status.is_failing, &*status.session), ("starting", true, "$action/a"));
+    }
+
+    #[test]
+    fn new_settings_are_a_new_revision_and_a_stop_ends_the_wait() {
+        let mut changed = action(|_| {});
+        changed.missing_since = Some(Instant::now());
+        changed.stop();
+        assert_eq!(changed.status("a").since, None);
+        let Action { plan, defined, .. } = action(|settings| settings.enabled = false);
+        changed.update(plan, defined);
+        assert_eq!((changed.revision, changed.is_enabled, changed.has_threads()), (1, false, false));
+    }
+}

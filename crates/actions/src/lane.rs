@@ -16,6 +16,38 @@ pub struct Item {
     pub record: Record,
     /// Time of arrival of the message at the broker, in ms since 1970.
     pub received_ms: u64,
+    pub failures: Failures,
+}
+
+/// Failed attempts to write a record alone, which may be the fault of the record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Number of all these attempts.
+    pub attempts: u32,
+    /// Number of attempts since whose predecessor another record was written.
+    pub counted: u32,
+    /// Number of successful writes of the action at the last attempt.
+    pub successes: u64,
+}
+
+impl Failures {
+    /// Notes a failed attempt. `successes` is the number of successful writes of the action.
+    #[must_use]
+    pub fn with(self, successes: u64) -> Self {
+        let has_others = self.attempts > 0 && successes != self.successes;
+        Self {
+            attempts: self.attempts.saturating_add(1),
+            counted: self.counted.saturating_add(u32::from(has_others)),
+            successes,
+        }
+    }
+
+    /// Notes that the other system was not reached with the record. It has no effect on a record that never failed.
+    #[must_use]
+    pub fn without_answer(self) -> Self {
+        let attempts = if self.attempts > 0 { self.attempts.saturating_add(1) } else { 0 };
+        Self { attempts, ..self }
+    }
 }
 
 /// Records that are written together.
@@ -34,6 +66,8 @@ pub enum Outcome {
     Refused(String),
     /// The other system did not accept it in time.
     Expired(String),
+    /// The record failed each time while other records were written.
+    GivenUp(String),
     /// The record was not written, because it comes again.
     Abandoned,
 }
@@ -84,10 +118,13 @@ impl Lane {
         self.due(limits).filter(|due| *due <= now)?;
         let mut items = Vec::with_capacity(self.waiting.len().min(limits.records_max));
         let mut bytes = 0;
+        // Whether a record fails because of itself, only another one can show. They are written one by one.
+        let suspects = self.waiting.iter().take_while(|(_, item)| item.failures.attempts > 0).count();
+        let least = if suspects > 0 { suspects + 1 } else { 1 };
         while let Some((_, item)) = self.waiting.front() {
             let size = item.record.bytes();
             let is_full = items.len() >= limits.records_max || bytes + size > limits.bytes_max;
-            if is_full && !items.is_empty() {
+            if is_full && items.len() >= least {
                 break;
             }
             bytes += size;
@@ -96,6 +133,14 @@ impl Lane {
         self.bytes -= bytes;
         self.is_busy = true;
         Some(items)
+    }
+
+    /// Takes records of the last batch back, which are to be written before all others.
+    pub fn take_back(&mut self, items: Vec<Item>) {
+        for item in items.into_iter().rev() {
+            self.bytes += item.record.bytes();
+            self.waiting.push_front((Time::default(), item));
+        }
     }
 
     /// Notes that the batch was written, or will not be.
@@ -119,11 +164,26 @@ mod tests {
 
     fn item(sequence: Sequence, bytes: usize) -> Item {
         let record = Record { fields: vec![Some(vec![0; bytes].into())], id: 0 };
-        Item { sequence, record, received_ms: 0 }
+        Item { sequence, record, received_ms: 0, failures: Failures::default() }
     }
 
     fn sequences(items: Option<Vec<Item>>) -> Vec<Sequence> {
         items.unwrap_or_default().iter().map(|item| item.sequence).collect()
+    }
+
+    #[test]
+    fn a_record_that_failed_comes_again_with_another_one() {
+        let limits = BatchLimits { records_max: 1, bytes_max: 1, wait: Duration::from_secs(1) };
+        let mut lane = Lane::default();
+        (0..3).for_each(|sequence| lane.push(Time(0), item(sequence, 5)));
+        let mut first = lane.take(Time(0), &limits).expect("a batch");
+        assert_eq!(first.len(), 1);
+        first[0].failures = first[0].failures.with(0);
+        lane.take_back(first);
+        lane.finished();
+        let again = lane.take(Time(0), &limits).expect("a batch");
+        assert_eq!(again.iter().map(|item| item.sequence).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(lane.bytes, 5);
     }
 
     #[test]

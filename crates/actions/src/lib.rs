@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod incoming;
 mod lane;
+mod parts;
 mod plan;
 mod registry;
 mod session;
@@ -23,7 +24,7 @@ pub use engine::{ActionStatus, Engine};
 pub use plan::Plan;
 pub use registry::{
     ACTIONS_MAX, Authorship, CONNECTORS_MAX, Definition, Definitions, Noun, Registry, RegistryError, Source,
-    check, settings_of_json, settings_to_json,
+    check, is_name, settings_of_json, settings_to_json,
 };
 pub use settings::ActionsSettings;
 pub use trial::{LIVE_MAX, Stage, TrialMessage, Tried, test_connector, trial_action};

@@ -7,6 +7,8 @@ use mqtt::{PropertiesBuf, Property, QoS, TopicName};
 use rules::{Limits, RenderError, Rule, Template, Value};
 use sinks::{ActionSettings, ConnectorSettings, Guard, Record, SinkProblem, Target};
 
+use crate::parts::{Parts, PublishTemplates};
+
 /// A parsed action. It is shared by the threads of the action.
 pub struct Plan {
     pub settings: ActionSettings,
@@ -22,16 +24,6 @@ pub enum Output {
     Publish(PublishTemplates),
     /// A record is written to another system.
     Write(Arc<dyn Target>),
-}
-
-/// Templates of a message to publish.
-#[derive(Debug)]
-pub struct PublishTemplates {
-    topic: Template,
-    content: Template,
-    qos: Template,
-    retain: Template,
-    user_properties: Vec<(Box<str>, Template)>,
 }
 
 /// A message to publish.
@@ -103,26 +95,14 @@ impl Plan {
         connector: Option<&ConnectorSettings>,
         guard: Guard,
     ) -> Result<Self, SinkProblem> {
-        let limits = Limits::default();
-        if settings.rule.trim().is_empty() {
-            let why = "the action has no rule; write for example: SELECT * FROM \"sensors/#\"";
-            return Err(SinkProblem::new("rule", why));
-        }
-        let rule = Rule::parse(&settings.rule, &limits).map_err(|error| SinkProblem::new("rule", error))?;
-        let output = match (settings.connector.is_empty(), connector) {
-            (true, _) => Output::Publish(PublishTemplates::new(settings, &limits)?),
-            (false, Some(connector)) => Output::Write(sinks::target(connector, settings, guard)?),
-            (false, None) => {
+        let Parts { rule, publish, dead_letter, limits } = Parts::new(settings)?;
+        let output = match (publish, connector) {
+            (Some(templates), _) => Output::Publish(templates),
+            (None, Some(connector)) => Output::Write(sinks::target(connector, settings, guard)?),
+            (None, None) => {
                 let why = format!("there is no connector \"{}\"", settings.connector);
                 return Err(SinkProblem::new("connector", why));
             }
-        };
-        if settings.retry_min > settings.retry_max {
-            return Err(SinkProblem::new("retry_min", "it is longer than retry_max"));
-        }
-        let dead_letter = match settings.dead_letter.is_empty() {
-            true => None,
-            false => Some(template("dead_letter", &settings.dead_letter, &limits)?),
         };
         Ok(Self { settings: settings.clone(), rule, output, dead_letter, limits })
     }
@@ -155,33 +135,7 @@ fn pair<'a>((name, value): (&'a str, &str)) -> (&'a str, Value) {
     (name, Value::from(value))
 }
 
-fn template(setting: &'static str, text: &str, limits: &Limits) -> Result<Template, SinkProblem> {
-    Template::parse(text, limits).map_err(|error| SinkProblem::new(setting, error))
-}
-
 impl PublishTemplates {
-    fn new(settings: &ActionSettings, limits: &Limits) -> Result<Self, SinkProblem> {
-        if settings.topic.is_empty() {
-            let why = "the action has no connector, so it publishes at this broker and needs a topic";
-            return Err(SinkProblem::new("topic", why));
-        }
-        let mut user_properties = Vec::new();
-        for line in settings.headers.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let Some((name, value)) = line.split_once(':') else {
-                let why = format!("`{line}` has no colon; write NAME: TEMPLATE");
-                return Err(SinkProblem::new("headers", why));
-            };
-            user_properties.push((name.trim().into(), template("headers", value.trim(), limits)?));
-        }
-        Ok(Self {
-            topic: template("topic", &settings.topic, limits)?,
-            content: template("content", &settings.content, limits)?,
-            qos: template("publish_qos", &settings.publish_qos, limits)?,
-            retain: template("publish_retain", &settings.publish_retain, limits)?,
-            user_properties,
-        })
-    }
-
     fn render(&self, output: &Value, limits: &Limits) -> Result<ToPublish, OutputError> {
         let topic = topic_name("topic", self.topic.render(output, limits)?)?;
         let payload = self.content.render(output, limits)?;

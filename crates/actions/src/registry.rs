@@ -17,7 +17,7 @@ use serde_json::{Map, Value as Json};
 use settings::Section;
 use sinks::{ActionSettings, ConnectorSettings, Guard, SinkProblem};
 
-pub use check::check;
+pub use check::{check, is_name};
 pub use definitions::{Definition, Definitions, Noun, Source};
 pub use error::RegistryError;
 pub use json::{settings_of_json, settings_to_json};

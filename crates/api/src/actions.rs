@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 #[cfg(feature = "document")]
 use utoipa::ToSchema;
 
-use crate::configuration::without_secrets;
+use crate::configuration::{without_secrets, without_values};
 use crate::timestamp::Timestamp;
 
 /// The connectors and actions of a node or its cluster.
@@ -56,10 +56,10 @@ pub trait Actions: Send + Sync {
         by: &Authorship,
     ) -> Result<bool, ActionsRefused>;
 
-    /// Removes an action.
+    /// Removes an action. With [`WaitingMessages::Delete`] it may be removed already, and its session still there.
     ///
     /// # Errors
-    /// [`ActionsRefused`].
+    /// [`ActionsRefused`]. There is neither the action nor its session: `NotFound`.
     fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused>;
 
     /// Evaluates a rule with a message, and renders records without writing them. Blocks for up to about 15 s.
@@ -222,6 +222,22 @@ pub struct Action {
     pub status: Option<ActionStatus>,
 }
 
+impl Action {
+    /// Returns the action for readers who may not change it.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        for (name, value) in &mut self.settings {
+            if let Value::String(text) = value {
+                *text = match name.as_str() {
+                    "headers" => without_values(text),
+                    _ => without_secrets(text).into_owned(),
+                };
+            }
+        }
+        self
+    }
+}
+
 /// State of an action on the node that has its session. Counters are since the start of the node.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
@@ -268,6 +284,8 @@ pub struct ActionStatus {
     pub refused: u64,
     /// Records that were given up after `expire`.
     pub expired: u64,
+    /// Records that were given up after `attempts_max`.
+    pub given_up: u64,
     /// Records that were published as dead letters.
     pub dead_letters: u64,
     /// Records whose messages were passed to the fallback.

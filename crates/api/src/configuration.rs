@@ -111,6 +111,25 @@ pub fn without_secrets(value: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Returns the setting `headers` of an action with the names of headers and without their values.
+pub fn without_values(headers: &str) -> String {
+    let shown = headers.lines().map(|line| match line.split_once(':') {
+        Some((name, _)) => format!("{name}: {HIDDEN}"),
+        None if line.trim().is_empty() => String::new(),
+        None => HIDDEN.to_owned(),
+    });
+    shown.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the value of a setting of the configuration without secrets.
+fn without_secrets_of(name: &str, value: &str) -> String {
+    let mut parts = name.split('.');
+    match (parts.next(), parts.next_back()) {
+        (Some("action"), Some("headers")) => without_values(value),
+        _ => without_secrets(value).into_owned(),
+    }
+}
+
 const HIDDEN: &str = "***";
 
 impl ConfigView {
@@ -120,10 +139,10 @@ impl ConfigView {
             for value in
                 [&mut setting.value, &mut setting.default, &mut setting.pending].into_iter().flatten()
             {
-                *value = without_secrets(value).into_owned();
+                *value = without_secrets_of(&setting.name, value);
             }
             if let Some(replicated) = &mut setting.cluster {
-                replicated.value = without_secrets(&replicated.value).into_owned();
+                replicated.value = without_secrets_of(&setting.name, &replicated.value);
             }
         }
         self
@@ -135,7 +154,7 @@ impl Version {
     pub fn without_secrets(mut self) -> Self {
         for change in &mut self.changes {
             for value in [&mut change.before, &mut change.after].into_iter().flatten() {
-                *value = without_secrets(value).into_owned();
+                *value = without_secrets_of(&change.name, value);
             }
         }
         self

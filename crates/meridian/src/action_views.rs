@@ -100,8 +100,15 @@ impl api::Actions for ActionViews {
         match (self.engine.registry().remove_action(name), waiting) {
             (removed, WaitingMessages::Keep) => removed.map_err(refused),
             // An earlier attempt may have removed the action and not its session.
-            (Ok(()) | Err(RegistryError::Unknown { .. }), WaitingMessages::Delete) => {
-                self.engine.remove_session(name).map_err(ActionsRefused::Unavailable)
+            (removed @ (Ok(()) | Err(RegistryError::Unknown { .. })), WaitingMessages::Delete) => {
+                // A session with a name that no action can have does not exist, and must not begin.
+                if !actions::is_name(name) {
+                    return removed.map_err(refused);
+                }
+                match self.engine.remove_session(name).map_err(ActionsRefused::Unavailable)? {
+                    true => Ok(()),
+                    false => removed.map_err(refused),
+                }
             }
             (Err(error), WaitingMessages::Delete) => Err(refused(error)),
         }
@@ -165,6 +172,7 @@ impl ActionViews {
             retries: counters.retries,
             refused: counters.refused,
             expired: counters.expired,
+            given_up: counters.given_up,
             dead_letters: counters.dead_letters,
             fallbacks: counters.fallbacks,
             dropped: counters.dropped,

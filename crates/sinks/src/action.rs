@@ -75,6 +75,9 @@ section! {
         pub retry_max: Duration = "30s" in "10ms..=1d", at start;
         /// Time after which a record is given up that the other system does not take; 0 is never.
         pub expire: Duration = "0s", at start;
+        /// Number of attempts after which a record is given up that the other system answers with an error, or not at
+        /// all. An attempt counts when other records of the action were written since the one before. 0 is no limit.
+        pub attempts_max: u16 = "10" in "0..=1000", at start;
         /// Topic at this broker for records that are refused, cannot be made, or are given up. A template with
         /// `${action}`, `${topic}` and `${reason}`; empty drops them.
         pub dead_letter: String = "", at start;

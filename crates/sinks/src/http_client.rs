@@ -129,8 +129,10 @@ impl Client {
             Err(error) => {
                 // The name may lead to another address by now.
                 self.resolver.forget();
+                let has_request = may_have_request(&error);
                 let why = self.explain(error, request.uri.host().unwrap_or_default());
-                Err(WriteError::Unavailable(format!("{}: {why}", shown(request.uri))))
+                let why = format!("{}: {why}", shown(request.uri));
+                Err(if has_request { WriteError::Failed(why) } else { WriteError::Unavailable(why) })
             }
         }
     }
@@ -206,6 +208,15 @@ fn read_excerpt(body: &mut Body, max: u64) -> Result<String, Error> {
 pub fn one_line(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(EXCERPT_MAX).collect::<String>().trim().to_owned()
+}
+
+/// Returns whether the server may have the request, and not answer because of a record in it.
+fn may_have_request(error: &Error) -> bool {
+    match error {
+        Error::Timeout(_) | Error::Protocol(_) | Error::LargeResponseHeader(..) => true,
+        Error::Io(error) => is_lost(error.kind()) || error.kind() == ErrorKind::TimedOut,
+        _ => false,
+    }
 }
 
 fn is_lost(kind: ErrorKind) -> bool {

@@ -21,6 +21,8 @@ mod http_client;
 mod kafka;
 #[cfg(feature = "line_protocol")]
 mod line_protocol;
+#[cfg(any(feature = "http", feature = "kafka", feature = "postgresql"))]
+mod names;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod record;

@@ -56,9 +56,13 @@ pub trait Sink: Send {
 /// Reason why records were not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// The other system does not answer, is busy, or refuses for a reason that may pass. The same records are to be
-    /// written again later.
+    /// The other system cannot be reached, is busy, or refuses for a reason that is not in the records. The same
+    /// records are to be written again later.
     Unavailable(String),
+    /// The other system has the request and has not confirmed it: it answers with an internal error, or not in time.
+    /// The fault may be in one of the records, or the system may be down. The same records are to be written again
+    /// later. The caller gives one up if it always fails while others are written.
+    Failed(String),
     /// The other system refuses at least one of the records for good. The caller divides them until it knows which
     /// one.
     Refused(String),
@@ -67,7 +71,7 @@ pub enum WriteError {
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable(why) | Self::Refused(why) => f.write_str(why),
+            Self::Unavailable(why) | Self::Failed(why) | Self::Refused(why) => f.write_str(why),
         }
     }
 }

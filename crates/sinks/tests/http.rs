@@ -38,7 +38,7 @@ fn records(target: &dyn Target, values: &[&str]) -> Vec<Record> {
 
 fn unavailable(result: Result<(), WriteError>) -> String {
     match result {
-        Err(WriteError::Unavailable(why)) => why,
+        Err(WriteError::Unavailable(why) | WriteError::Failed(why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -149,7 +149,9 @@ fn each_status_decides_about_the_records() {
     }
     for status in [401, 403, 404, 405, 408, 410, 425, 429, 500, 502, 503, 504] {
         server.then([Reply::Status(status)]);
-        let why = unavailable(sink.write(&records));
+        let result = sink.write(&records);
+        assert_eq!(matches!(&result, Err(WriteError::Failed(_))), status >= 500, "{status}");
+        let why = unavailable(result);
         assert!(why.contains(&format!("status {status}")), "{why}");
     }
     for status in [400, 409, 413, 422] {

@@ -70,7 +70,10 @@ fn the_status_decides_about_the_batch() {
     }
     for status in [301, 401, 403, 404, 429, 500, 503] {
         server.then([Reply::Status(status)]);
-        assert!(matches!(sink.write(&records), Err(WriteError::Unavailable(_))), "{status}");
+        assert!(
+            matches!(sink.write(&records), Err(WriteError::Unavailable(_) | WriteError::Failed(_))),
+            "{status}"
+        );
     }
 }
 

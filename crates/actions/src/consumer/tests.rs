@@ -1,8 +1,8 @@
 //! A consumer with a broker of the test.
 
 use broker::origin::{ORIGIN, Origin};
-use mqtt::{Ack, ConnAck, Outgoing, Properties, PropertiesBuf, Property, SubAck, decode};
-use rules::RenderError;
+use mqtt::{Ack, ConnAck, Outgoing, Properties, PropertiesBuf, Property, SubAck, Version, decode};
+use rules::{RenderError, Value};
 use sinks::{ActionSettings, Guard, Record, Sink, Target};
 
 use super::*;
@@ -182,7 +182,7 @@ impl Broker {
             bytes: item.record.bytes(),
             outcome: outcome(at),
         });
-        self.consumer.written(lane, batch.epoch, results.collect());
+        self.consumer.written(lane, batch.epoch, results.collect(), Some(Vec::new()));
     }
 
     fn acknowledge(&mut self, id: u16, reason: ReasonCode) {
@@ -387,6 +387,36 @@ fn records_of_a_topic_stay_in_one_lane() {
     }
     assert_eq!(seen, 39);
     assert!(lanes > 1);
+}
+
+#[test]
+fn a_record_that_failed_is_written_again_with_later_ones_and_given_up_in_the_end() {
+    let mut broker = Broker::writing(|settings| settings.dead_letter = "dead/${reason}".into());
+    broker.publish("a", "{\"v\":1}", &[]);
+    broker.publish("a", "{\"v\":2}", &[]);
+    broker.sent();
+    let (lane, batch, _) = broker.batch().expect("records");
+    let result = |item: &Item, outcome| Written { sequence: item.sequence, bytes: 1, outcome };
+    let done = vec![result(&batch.items[1], Outcome::Written)];
+    broker.consumer.written(lane, batch.epoch, done, None);
+    assert!(!broker.consumer.is_idle(), "the writer pauses");
+    broker.publish("a", "{\"v\":3}", &[]);
+    assert!(broker.batch().is_none());
+    let mut failed = batch.items[0].clone();
+    failed.failures = failed.failures.with(1);
+    broker.consumer.written(lane, batch.epoch, Vec::new(), Some(vec![failed]));
+    let (lane, batch, texts) = broker.batch().expect("records");
+    assert_eq!(texts, ["1", "3"]);
+    assert_eq!(broker.sent(), [""; 0], "the first message is not complete");
+    broker.written(lane, &batch, |at| match at {
+        0 => Outcome::GivenUp("HTTP status 500".into()),
+        _ => Outcome::Written,
+    });
+    let sent = broker.sent();
+    assert!(sent.len() == 1 && sent[0].starts_with("PUBLISH dead/failed"), "{sent:?}");
+    broker.acknowledge(1, ReasonCode::Success);
+    assert_eq!(broker.sent(), ["PUBACK 1", "PUBACK 2", "PUBACK 3"]);
+    assert_eq!((broker.consumer.counters().given_up, broker.consumer.counters().dead_letters), (1, 1));
 }
 
 #[test]

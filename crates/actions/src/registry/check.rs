@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use mqtt::TopicName;
-use rules::{Limits, Rule, Template, Value};
 use settings::Section as _;
 use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard};
 
 use super::Targets;
 use super::definitions::{Definition, Definitions, Entry, Source};
 use super::{ACTIONS_MAX, CONNECTORS_MAX};
+use crate::parts::Parts;
 
 /// Setting that is wrong: why, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +99,11 @@ fn target(action: &ActionSettings, definitions: &Definitions, targets: Targets) 
     }
 }
 
+/// Returns whether a connector or an action can have this name.
+pub fn is_name(text: &str) -> bool {
+    name(text).is_ok()
+}
+
 /// Checks the name of a connector or an action.
 pub fn name(name: &str) -> Result<(), Problem> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
@@ -152,100 +156,7 @@ fn sample_action(kind: ConnectorKind) -> ActionSettings {
 /// Checks what can be checked of an action without files and without other entries.
 pub fn action_alone(action: &ActionSettings) -> Result<(), Problem> {
     name(&action.name)?;
-    let limits = Limits::default();
-    if action.rule.trim().is_empty() {
-        let why = "the action has no rule; write one such as SELECT * FROM \"sensors/#\"";
-        return Err(Problem::new("rule", why));
-    }
-    Rule::parse(&action.rule, &limits).map_err(|error| Problem::new("rule", error))?;
-    for (setting, text) in [
-        ("topic", &action.topic),
-        ("content", &action.content),
-        ("publish_qos", &action.publish_qos),
-        ("publish_retain", &action.publish_retain),
-        ("path", &action.path),
-        ("statement", &action.statement),
-        ("key", &action.key),
-    ] {
-        template(setting, text, &limits)?;
-    }
-    headers(&action.headers, &limits)?;
-    dead_letter(&action.dead_letter, &limits)?;
-    if action.retry_min > action.retry_max {
-        return Err(Problem::new("retry_min", "it is longer than retry_max; make it shorter"));
-    }
-    if action.connector.is_empty() { republish(action, &limits) } else { Ok(()) }
-}
-
-/// Checks the settings of an action that publishes at this broker.
-fn republish(action: &ActionSettings, limits: &Limits) -> Result<(), Problem> {
-    if action.topic.is_empty() {
-        let why = "the action publishes at this broker and has no topic; write one such as alarms/${clientid}, or set \
-                   connector";
-        return Err(Problem::new("topic", why));
-    }
-    constant("topic", &action.topic, limits, |text| {
-        TopicName::parse(text).map(drop).map_err(|e| e.to_string())
-    })?;
-    constant("publish_qos", &action.publish_qos, limits, |text| match text {
-        "0" | "1" | "2" => Ok(()),
-        other => Err(format!("\"{other}\" is not a QoS; write 0, 1, 2, or a template such as ${{qos}}")),
-    })?;
-    constant("publish_retain", &action.publish_retain, limits, |text| match text {
-        "true" | "false" => Ok(()),
-        other => Err(format!(
-            "\"{other}\" is neither true nor false; write one of them, or a template such as ${{flags.retain}}"
-        )),
-    })
-}
-
-/// Checks the text of a template that has no placeholders.
-fn constant(
-    setting: &str,
-    text: &str,
-    limits: &Limits,
-    check: impl Fn(&str) -> Result<(), String>,
-) -> Result<(), Problem> {
-    let template = template(setting, text, limits)?;
-    if !template.is_constant() {
-        return Ok(());
-    }
-    let rendered = template.render(&Value::Null, limits).map_err(|error| Problem::new(setting, error))?;
-    check(&String::from_utf8_lossy(&rendered)).map_err(|why| Problem::new(setting, why))
-}
-
-fn template(setting: &str, text: &str, limits: &Limits) -> Result<Template, Problem> {
-    Template::parse(text, limits).map_err(|error| Problem::new(setting, error))
-}
-
-fn headers(text: &str, limits: &Limits) -> Result<(), Problem> {
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let Some((name, value)) = line.split_once(':').filter(|(name, _)| !name.trim().is_empty()) else {
-            let why =
-                format!("\"{}\" is not a header; write NAME: TEMPLATE in each line", line.escape_debug());
-            return Err(Problem::new("headers", why));
-        };
-        let error = |error| Problem::new("headers", format!("{}: {error}", name.trim()));
-        Template::parse(value.trim(), limits).map_err(error)?;
-    }
-    Ok(())
-}
-
-/// Checks the topic for dead letters by rendering it with samples of its three values.
-fn dead_letter(text: &str, limits: &Limits) -> Result<(), Problem> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    let values = ["action", "topic", "reason"].map(|name| (name, Value::Text("sample".into())));
-    let rendered = template("dead_letter", text, limits)?.render(&Value::object(values), limits);
-    let rendered = rendered.map_err(|_| {
-        Problem::new(
-            "dead_letter",
-            "it has other values than ${action}, ${topic} and ${reason}; use these only",
-        )
-    })?;
-    let topic = String::from_utf8_lossy(&rendered);
-    TopicName::parse(&topic).map(drop).map_err(|error| Problem::new("dead_letter", error))
+    Parts::new(action).map(drop).map_err(|problem| Problem::new(problem.setting, problem.why))
 }
 
 /// Checks that the connector and the fallback of an action exist, and that fallbacks make no cycle.

@@ -13,7 +13,7 @@ use crate::configuration::without_secrets;
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::Problem;
-use crate::role::Caller;
+use crate::role::{Caller, Role};
 use crate::state::State;
 
 api_routes! {
@@ -58,13 +58,18 @@ enum Messages {
 
 /// Lists actions by name.
 ///
-/// In a cluster, the statuses come from the nodes that run the actions. `missing` names nodes that did not answer.
+/// In a cluster, the statuses come from the nodes that run the actions. `missing` names nodes that did not answer. Only
+/// an admin sees values of `headers`.
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/actions", tag = "actions", operation_id = "actions",
     security(("token" = ["viewer"])), params(ListQuery),
     responses((status = 200, body = Page<Action>)),
 ))]
-async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<Action>>, Problem> {
+async fn list(
+    state: State,
+    caller: Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page<Action>>, Problem> {
     let listed = move |after: Option<&str>, limit| {
         let mut statuses = state.actions.views();
         let mut actions = state.actions.actions(after, limit);
@@ -72,7 +77,7 @@ async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<
             let at = statuses.iter().position(|status| status.name == action.name);
             action.status = at.map(|at| statuses.swap_remove(at));
         }
-        actions
+        actions.into_iter().map(|action| shown(action, &caller)).collect()
     };
     page(query, listed, |action| &action.name).await
 }
@@ -95,20 +100,25 @@ pub(super) async fn page<T: Send + 'static>(
 
 /// Returns one action.
 ///
-/// In a cluster, its status comes from the node that runs it.
+/// In a cluster, its status comes from the node that runs it. Only an admin sees values of `headers`.
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/actions/{name}", tag = "actions", operation_id = "action",
     security(("token" = ["viewer"])), params(("name" = String, Path)),
     responses((status = 200, body = Action)),
 ))]
-async fn get(state: State, Path(name): Path<String>) -> Result<Json<Action>, Problem> {
+async fn get(state: State, caller: Caller, Path(name): Path<String>) -> Result<Json<Action>, Problem> {
     let found = {
         let name = name.clone();
         run_blocking(move || with_status(&*state.actions, &name)).await?
     };
-    found.map(Json).ok_or_else(|| {
+    found.map(|found| Json(shown(found, &caller))).ok_or_else(|| {
         Problem::not_found(format!("there is no action `{name}`; `GET /api/v1/actions` lists the actions"))
     })
+}
+
+/// Hides values of headers from readers who may not change them.
+fn shown(action: Action, caller: &Caller) -> Action {
+    if caller.role >= Role::Admin { action } else { action.without_secrets() }
 }
 
 fn with_status(actions: &dyn Actions, name: &str) -> Option<Action> {
@@ -164,11 +174,16 @@ async fn remove(
         return Ok(StatusCode::NO_CONTENT);
     }
     // An earlier attempt may have removed the action and not its messages.
-    if !matches!(removed, Err(ActionsRefused::NotFound(_))) {
+    let is_gone = matches!(removed, Err(ActionsRefused::NotFound(_)));
+    if !is_gone {
         removed?;
     }
     // It takes some seconds, in which other changes must not wait.
-    run_blocking(move || state.actions.remove_action(&name, WaitingMessages::Delete)).await??;
+    match run_blocking(move || state.actions.remove_action(&name, WaitingMessages::Delete)).await? {
+        // An action that never ran has no session.
+        Err(ActionsRefused::NotFound(_)) if !is_gone => {}
+        emptied => emptied?,
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -206,7 +221,7 @@ pub(super) fn noted(settings: &Map<String, Value>) -> String {
 }
 
 /// Maximum number of bytes of settings in the audit log.
-const NOTE_MAX: usize = 4096;
+pub(super) const NOTE_MAX: usize = 4096;
 /// Maximum number of tests that run at a time. Each blocks a thread.
 pub(crate) const TESTS_MAX: usize = 4;
 

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::actions::{ListQuery, noted, page, run_test};
+use super::actions::{ListQuery, NOTE_MAX, noted, page, run_test};
 use crate::actions::{ActionsRefused, Connector, ConnectorTest, ConnectorTested};
 use crate::ask::{propose, run_blocking};
+use crate::configuration::without_secrets;
 use crate::extract::{Body, Path, Query};
 use crate::paging::Page;
 use crate::problem::Problem;
@@ -117,6 +118,22 @@ async fn test(
     if test.name.is_none() && test.settings.is_none() {
         return Err(Problem::invalid("settings", "name a connector that exists, or send settings"));
     }
-    caller.note(|| test.name.clone().unwrap_or_default());
+    caller.note(|| {
+        let stored = test.name.as_deref().and_then(|name| state.actions.connector(name));
+        tested(&test, stored.as_ref())
+    });
     Ok(Json(run_test(&state, move |actions| actions.test_connector(&test)).await?))
+}
+
+/// Text of the audit log about a test: the name of the connector, and where it leads.
+fn tested(test: &ConnectorTest, stored: Option<&Connector>) -> String {
+    let of = |settings: Option<&Map<String, Value>>, key: &str| {
+        settings?.get(key)?.as_str().map(|text| without_secrets(text).into_owned())
+    };
+    let setting =
+        |key| of(test.settings.as_ref(), key).or_else(|| of(stored.map(|stored| &stored.settings), key));
+    let parts = [test.name.clone(), setting("url"), setting("address"), setting("directory")];
+    let mut text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    text.truncate(text.floor_char_boundary(NOTE_MAX));
+    text
 }

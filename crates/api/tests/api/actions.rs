@@ -32,11 +32,19 @@ fn actions_are_added_replaced_and_removed() {
 
     let remove = |query: &str| server.write("DELETE", &format!("{ACTIONS}/new{query}"), None);
     remove("?messages=burn").problem(400, "bad-request");
+    let add_session = || server.actions.entries.lock().unwrap().sessions.push("new".to_owned());
+    add_session();
     remove("?messages=delete").is(204);
     remove("").problem(404, "not-found");
+    remove("?messages=delete").problem(404, "not-found");
+    // The session of an action that was removed before.
+    add_session();
+    remove("?messages=delete").is(204);
+    put().is(201);
+    remove("?messages=delete").is(204);
     put().is(201);
     remove("").is(204);
-    assert_eq!(server.actions.entries.lock().unwrap().emptied, ["new"]);
+    assert_eq!(server.actions.entries.lock().unwrap().emptied, ["new", "new"]);
     server.get(&format!("{ACTIONS}/new")).problem(404, "not-found");
 }
 
@@ -130,6 +138,27 @@ fn secrets_of_a_url_are_for_admins_only_and_not_in_the_audit_log() {
     for hidden in [url(Role::Viewer), listed] {
         let hidden = hidden.as_str().unwrap();
         assert!(hidden.contains("@h/") && !hidden.contains("pass") && !hidden.contains("key"), "{hidden}");
+    }
+    let body = json!({"rule": "r", "headers": "X-Key: pass\nunit: C"}).to_string();
+    as_role(Role::Admin, "PUT", &format!("{ACTIONS}/hook"), Some(&body)).is(201);
+    let headers = |role| {
+        let listed = as_role(role, "GET", ACTIONS, None).is(200)["items"][1]["settings"]["headers"].clone();
+        let one = as_role(role, "GET", &format!("{ACTIONS}/hook"), None).is(200);
+        assert_eq!(one["settings"]["headers"], listed);
+        listed
+    };
+    assert_eq!(headers(Role::Admin), "X-Key: pass\nunit: C");
+    for role in [Role::Viewer, Role::Operator] {
+        assert_eq!(headers(role), "X-Key: ***\nunit: ***");
+    }
+    for (body, note) in [
+        (json!({"name": "archive"}), "archive http://***@h/?***"),
+        (json!({"name": "archive", "settings": {"url": "http://other/"}}), "archive http://other/"),
+        (json!({"settings": {"address": "db:5432"}}), "db:5432"),
+    ] {
+        as_role(Role::Admin, "POST", &format!("{CONNECTORS}/test"), Some(&body.to_string())).is(200);
+        let audit = as_role(Role::Admin, "GET", "/api/v1/audit", None).is(200);
+        assert_eq!(audit["items"][0]["detail"], note);
     }
     let body = json!({"url": "http://user:pass@h/", "kind": "http"}).to_string();
     as_role(Role::Admin, "PUT", &format!("{CONNECTORS}/db"), Some(&body)).is(201);

@@ -29,6 +29,8 @@ pub struct Entries {
     pub actions: BTreeMap<String, Action>,
     /// Actions that were removed with their messages.
     pub emptied: Vec<String>,
+    /// Actions that have a session.
+    pub sessions: Vec<String>,
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -78,6 +80,7 @@ impl FakeActions {
             connectors: [("archive".to_owned(), connector("archive", &url, None))].into(),
             actions: [("alarms".to_owned(), action("alarms", &settings, None))].into(),
             emptied: Vec::new(),
+            sessions: Vec::new(),
         };
         let entries = Mutex::new(entries);
         Self { node: node.to_owned(), entries, waiting: Mutex::default(), changed: Condvar::new() }
@@ -166,12 +169,14 @@ impl Actions for FakeActions {
     fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
         let mut entries = self.entries.lock().unwrap();
         let removed = entries.actions.remove(name);
+        let unknown = || ActionsRefused::NotFound(format!("there is no action `{name}`"));
         if waiting == WaitingMessages::Delete {
             // An earlier request may have removed the action.
+            let at = entries.sessions.iter().position(|session| session == name).ok_or_else(unknown)?;
+            entries.sessions.remove(at);
             entries.emptied.push(name.to_owned());
             return Ok(());
         }
-        let unknown = || ActionsRefused::NotFound(format!("there is no action `{name}`"));
         removed.map(drop).ok_or_else(unknown)
     }
 

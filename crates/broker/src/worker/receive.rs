@@ -9,7 +9,7 @@ use mqtt::{
 use session::{AckOutcome, PubRecOutcome, Released};
 use shard::{Mutation, mutated};
 
-use super::events::Event;
+use super::events::{Completing, Event};
 use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
@@ -407,7 +407,8 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if self.monitor.events.is_selected(Event::Acked) {
-            self.monitor.events.acknowledged(self.clock.now(), connection, ack.packet_id, ack.properties);
+            let about = (Completing::PubAck, ack.packet_id);
+            self.monitor.events.acknowledged(self.clock.now(), connection, about, ack.properties);
         }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubAck);
@@ -432,6 +433,9 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if refused {
             self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
+        }
+        if self.monitor.events.is_selected(Event::Acked) {
+            self.monitor.events.received(connection.id, ack.packet_id, refused);
         }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubRec { refused });
@@ -461,7 +465,8 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         self.monitor.settle_probe(self.clock.now(), connection, ack.packet_id, &self.settings.monitor);
         if self.monitor.events.is_selected(Event::Acked) {
-            self.monitor.events.acknowledged(self.clock.now(), connection, ack.packet_id, ack.properties);
+            let about = (Completing::PubComp, ack.packet_id);
+            self.monitor.events.acknowledged(self.clock.now(), connection, about, ack.properties);
         }
         if connection.session.is_some() {
             self.acknowledge(slot, ack.packet_id, Acknowledgement::PubComp);

@@ -9,7 +9,7 @@ use broker::access::{
 };
 use broker::peers::{NodeIndex, Wants};
 use broker::{AlarmChange, Event};
-use mqtt::QoS::{AtLeastOnce, AtMostOnce};
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::Version::V5;
 use mqtt::{ReasonCode, TopicFilter};
 use serde_json::{Value, json};
@@ -251,6 +251,58 @@ fn a_delivery_of_qos_1_is_delivered_and_acknowledged() {
 }
 
 #[test]
+fn an_acknowledgement_of_the_wrong_kind_is_no_event() {
+    everywhere(|net| {
+        let observer = observer(net, "$events/message/acked");
+        let publisher = net.connect(0, v5("p"));
+        for (client, qos, wrong) in [
+            (v5("a"), AtLeastOnce, pubcomp as fn(u16) -> Sent),
+            (v5("b"), ExactlyOnce, puback),
+            (durable(V5, "c"), AtLeastOnce, pubcomp),
+            (durable(V5, "d"), ExactlyOnce, puback),
+        ] {
+            let name = client.client_id.clone();
+            let subscriber = net.connect(1, client);
+            net.subscribe(subscriber, &name, qos);
+            net.send(publisher, message(&name, "x").qos2(1));
+            net.send(publisher, pubrel(1));
+            net.client(publisher).received();
+            let Some(Sent::Publish(message)) = net.client(subscriber).next() else { panic!("a message") };
+            net.send(subscriber, wrong(message.packet_id.expect("an identifier")));
+            assert!(net.closed(subscriber).is_some());
+            assert_eq!(events(net, observer).len(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_delivery_that_the_subscriber_refuses_is_no_acked_event_and_is_forgotten() {
+    everywhere(|net| {
+        let observer = observer(net, "$events/message/acked");
+        let publisher = net.connect(0, v5("p"));
+        let subscriber = net.connect(1, v5("s"));
+        net.subscribe(subscriber, "t", ExactlyOnce);
+        let payload = "x".repeat(1_000_000);
+        let mut last = 0;
+        // Together they have more bytes than events keep.
+        for number in 1..=70 {
+            net.send(publisher, message("t", &payload).qos2(number));
+            net.send(publisher, pubrel(number));
+            net.client(publisher).received();
+            let Some(Sent::Publish(message)) = net.client(subscriber).next() else { panic!("a message") };
+            last = message.packet_id.expect("QoS 2");
+            if number < 70 {
+                net.send(subscriber, Sent::PubRec(last, ReasonCode::QuotaExceeded));
+            }
+        }
+        assert_eq!(events(net, observer).len(), 0);
+        net.send(subscriber, pubrec(last));
+        net.send(subscriber, pubcomp(last));
+        assert_eq!(some(&events(net, observer), ["qos"]), [[json!(2)]]);
+    });
+}
+
+#[test]
 fn a_message_without_subscribers_is_dropped() {
     everywhere(|net| {
         let observer = observer(net, "$events/message/dropped");
@@ -452,6 +504,30 @@ fn a_change_of_an_alarm_is_an_event() {
                 [json!("storage"), json!(false), json!("error"), json!(5), json!(7)],
             ]
         );
+    });
+}
+
+#[test]
+fn a_change_of_an_alarm_right_after_the_subscription_is_an_event() {
+    everywhere(|net| {
+        let observer = observer(net, "$events/client/connected");
+        net.pass(1_100);
+        // Each worker has looked at the index a moment ago.
+        let other = net.connect(0, v5("other"));
+        net.subscribe(other, "t", AtMostOnce);
+        net.received(observer);
+        net.send(observer, subscribe(2).to("$events/sys/alarm", AtMostOnce));
+        assert_eq!(net.received(observer), [suback(2, &[AtMostOnce])]);
+        net.admin().alarm_changed(AlarmChange {
+            name: "storage".into(),
+            node: "n2".into(),
+            severity: "error".into(),
+            message: "the disk is full".into(),
+            activated_at: 5,
+            deactivated_at: None,
+        });
+        net.run();
+        assert_eq!(some(&events(net, observer), ["name"]), [[json!("storage")]]);
     });
 }
 

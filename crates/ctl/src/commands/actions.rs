@@ -277,7 +277,7 @@ fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
 }
 
 /// Counters since the start of the node, with their labels.
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 16] = [
     ("received", "received"),
     ("not selected", "not_selected"),
     ("rule failed", "evaluation_errors"),
@@ -289,6 +289,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ("retries", "retries"),
     ("refused", "refused"),
     ("expired", "expired"),
+    ("given up", "given_up"),
     ("dead letters", "dead_letters"),
     ("to the fallback", "fallbacks"),
     ("dropped", "dropped"),

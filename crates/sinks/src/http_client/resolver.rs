@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use ureq::Error;
 use ureq::config::Config;
 use ureq::http::Uri;
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
 use super::endpoint::literal;
 use crate::guard::{Guard, Refused};
+use crate::names;
 
 /// Resolver of one host. Connections are made to the addresses that it returns, so that a name that leads
 /// elsewhere at its second resolution passes no check.
@@ -21,7 +22,6 @@ pub struct Guarded(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     guard: Guard,
-    default: DefaultResolver,
     /// `ureq` resolves for each request, also when it has a kept connection.
     recent: Mutex<Option<Recent>>,
 }
@@ -34,8 +34,7 @@ struct Recent {
 
 impl Guarded {
     pub fn new(guard: Guard) -> Self {
-        let default = DefaultResolver::default();
-        Self(Arc::new(Shared { guard, default, recent: Mutex::default() }))
+        Self(Arc::new(Shared { guard, recent: Mutex::default() }))
     }
 
     /// Resolves the name again for the next request.
@@ -50,12 +49,7 @@ impl Guarded {
 }
 
 impl Resolver for Guarded {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> Result<ResolvedSocketAddrs, Error> {
+    fn resolve(&self, uri: &Uri, _: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, Error> {
         let mut allowed = self.empty();
         if let Some(address) = uri.host().and_then(literal) {
             self.0.guard.check(address).map_err(refused)?;
@@ -66,8 +60,10 @@ impl Resolver for Guarded {
             addresses.into_iter().for_each(|address| allowed.push(address));
             return Ok(allowed);
         }
-        let found = self.0.default.resolve(uri, config, timeout)?;
-        for address in check_all(self.0.guard, found.iter().copied()).map_err(refused)? {
+        let host = uri.host().ok_or(Error::HostNotFound)?;
+        let found = names::resolve(host, port(uri), *timeout.after);
+        let found = found.map_err(|why| Error::Other(Box::new(why)))?;
+        for address in check_all(self.0.guard, found.into_iter()).map_err(refused)? {
             allowed.push(address);
         }
         let until = Instant::now() + RECENT_MAX;

@@ -5,7 +5,8 @@
 //! | 2xx | The records are written. |
 //! | 3xx, 401, 402, 405, 407, 411, 415, 421, 423, 426 | The settings are wrong: the records wait for an operator. |
 //! | 403, 404, 410 | The URL is wrong. If all records have the same, they wait; otherwise it is refused. |
-//! | 408, 425, 429, 5xx | The server is busy or has a fault: the records wait. |
+//! | 408, 425, 429, 5xx with `Retry-After` | The server is busy: the records wait. |
+//! | other 5xx | The server has a fault, perhaps because of a record. |
 //! | 409 with `Retry-After` | The server still works on the same request: the records wait. |
 //! | other 4xx | The server refuses the records. |
 //! | others | The server does not speak HTTP as expected: the records wait. |
@@ -48,7 +49,9 @@ pub fn check(answer: &Answer, address: Address, url: &str) -> Result<(), WriteEr
         ))),
         405 => Err(WriteError::Unavailable(text("check method of the action and url of the connector"))),
         415 => Err(WriteError::Unavailable(text("check the header Content-Type in headers of the action"))),
-        408 | 425 | 429 | 500..=599 => Err(WriteError::Unavailable(text(""))),
+        408 | 425 | 429 => Err(WriteError::Unavailable(text(""))),
+        500..=599 if retry.is_some() => Err(WriteError::Unavailable(text(""))),
+        500..=599 => Err(WriteError::Failed(text(""))),
         409 if retry.is_some() => Err(WriteError::Unavailable(text(""))),
         400..=499 => Err(WriteError::Refused(text(""))),
         _ => Err(WriteError::Unavailable(text("it is not a status that ends a request"))),
@@ -129,6 +132,7 @@ mod tests {
     enum Fate {
         Written,
         Waits,
+        Failed,
         Refused,
     }
 
@@ -136,19 +140,21 @@ mod tests {
         match check(answer, address, "http://h") {
             Ok(()) => Fate::Written,
             Err(WriteError::Unavailable(_)) => Fate::Waits,
+            Err(WriteError::Failed(_)) => Fate::Failed,
             Err(WriteError::Refused(_)) => Fate::Refused,
         }
     }
 
     #[test]
     fn each_status_has_the_meaning_of_the_table() {
-        use Fate::{Refused, Waits, Written};
+        use Fate::{Failed, Refused, Waits, Written};
         for (statuses, constant, of_record) in [
             (&[200, 201, 202, 204, 206, 299][..], Written, Written),
             (&[300, 301, 302, 303, 304, 307, 308], Waits, Waits),
             (&[403, 404, 410], Waits, Refused),
             (&[401, 402, 405, 407, 411, 415, 421, 423, 426], Waits, Waits),
-            (&[408, 425, 429, 500, 501, 502, 503, 504, 507, 599], Waits, Waits),
+            (&[408, 425, 429], Waits, Waits),
+            (&[500, 501, 502, 503, 504, 507, 599], Failed, Failed),
             (&[400, 406, 409, 412, 413, 414, 416, 422, 431, 451, 499], Refused, Refused),
             (&[101, 199, 600, 999], Waits, Waits),
         ] {
@@ -158,7 +164,9 @@ mod tests {
                 assert_eq!(fate(&answer, Address::OfRecord), of_record, "{status}");
             }
         }
-        assert_eq!(fate(&answer(409, &[(header::RETRY_AFTER, "1")]), Address::Constant), Waits);
+        for status in [409, 503] {
+            assert_eq!(fate(&answer(status, &[(header::RETRY_AFTER, "1")]), Address::Constant), Waits);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::messages::{self as api, Api, Versions};
 use super::scram::{Hash, Scram};
 use super::wire::{Malformed, Reader, Writer};
-use crate::{Guard, Sasl};
+use crate::{Guard, Sasl, names};
 
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 4;
@@ -142,7 +142,7 @@ impl Connection {
     /// A sentence. The connection is useless then.
     pub fn call(&mut self, api: Api, body: &Writer, deadline: Instant) -> Result<Vec<u8>, String> {
         self.send(api, body, deadline)?;
-        self.receive(deadline)
+        self.receive(0, deadline)
     }
 
     /// Sends a request. The next call is [`Self::receive`].
@@ -173,11 +173,13 @@ impl Connection {
         sent.map_err(|error| self.explain(&error))
     }
 
-    /// Reads the answer to the request that was sent last.
+    /// Reads the answer to the request that was sent last. `expected` is the size that the request leads to, which may
+    /// be larger than `response_max`.
     ///
     /// # Errors
     /// A sentence. The connection is useless then.
-    pub fn receive(&mut self, deadline: Instant) -> Result<Vec<u8>, String> {
+    pub fn receive(&mut self, expected: usize, deadline: Instant) -> Result<Vec<u8>, String> {
+        let response_max = self.response_max.max(expected);
         let mut length = [0; LENGTH];
         let read = self.stream.until(deadline).read_exact(&mut length);
         read.map_err(|error| self.explain(&error))?;
@@ -185,11 +187,11 @@ impl Connection {
             return Err(format!("{}: the server expects TLS; set tls = true", self.endpoint));
         }
         let len = usize::try_from(i32::from_be_bytes(length)).unwrap_or(usize::MAX);
-        if len > self.response_max {
+        if len > response_max {
             return Err(format!(
-                "{}: an answer of {len} bytes is larger than response_max, which is {}; raise it if this is a \
-                 server of Kafka",
-                self.endpoint, self.response_max
+                "{}: an answer of {len} bytes is larger than response_max, which is {response_max}; raise it if this is \
+                 a server of Kafka",
+                self.endpoint
             ));
         }
         if len < ANSWER_MIN {
@@ -305,16 +307,21 @@ impl Sasl {
 /// Connects to the first address of a name that answers. Each one is checked directly before it is used, so that a
 /// name cannot lead elsewhere after the check. This holds for nodes that the cluster names, too.
 fn connect(endpoint: &Endpoint, guard: Guard, deadline: Instant) -> Result<TcpStream, String> {
-    let addresses = (endpoint.host.as_str(), endpoint.port)
-        .to_socket_addrs()
-        .map_err(|error| format!("the name cannot be resolved: {error}"))?;
+    let left = remaining(deadline).map_err(|_| "no connection in time".to_owned())?;
+    // Name servers that do not answer leave time for the addresses that the caller tries next.
+    let addresses = names::resolve(&endpoint.host, endpoint.port, left / 2).map_err(|why| why.to_string())?;
     let mut last = "the name has no address".to_owned();
-    for address in addresses.take(ADDRESSES_MAX) {
-        if let Err(refused) = guard.check(address.ip()) {
-            last = refused.to_string();
-            continue;
+    let mut allowed = Vec::new();
+    for address in addresses.into_iter().take(ADDRESSES_MAX) {
+        match guard.check(address.ip()) {
+            Ok(()) => allowed.push(address),
+            Err(refused) => last = refused.to_string(),
         }
-        let opened = remaining(deadline)
+    }
+    let count = allowed.len();
+    for (at, address) in allowed.into_iter().enumerate() {
+        // An address that does not answer leaves time for the others.
+        let opened = share(remaining(deadline), count - at)
             .and_then(|timeout| TcpStream::connect_timeout(&address, timeout))
             .and_then(|socket| socket.set_nodelay(true).map(|()| socket));
         match opened {
@@ -326,6 +333,13 @@ fn connect(endpoint: &Endpoint, guard: Guard, deadline: Instant) -> Result<TcpSt
         }
     }
     Err(last)
+}
+
+/// Returns the part of the remaining time for the first one of several addresses.
+fn share(left: io::Result<Duration>, addresses: usize) -> io::Result<Duration> {
+    let parts = u32::try_from(addresses).unwrap_or(u32::MAX);
+    // A time limit of zero is an error of its own.
+    Ok((left? / parts.max(1)).max(Duration::from_millis(1)))
 }
 
 fn remaining(deadline: Instant) -> io::Result<Duration> {
@@ -387,5 +401,19 @@ impl std::fmt::Display for Endpoint {
         } else {
             write!(f, "{host}:{}", self.port)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_a_name_share_the_time() {
+        let second = Duration::from_secs(1);
+        assert_eq!(share(Ok(9 * second), 3).ok(), Some(3 * second));
+        assert_eq!(share(Ok(9 * second), 1).ok(), Some(9 * second));
+        assert_eq!(share(Ok(Duration::from_nanos(1)), 4).ok(), Some(Duration::from_millis(1)));
+        assert!(share(Err(ErrorKind::TimedOut.into()), 2).is_err());
     }
 }

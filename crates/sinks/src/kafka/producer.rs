@@ -19,6 +19,10 @@ use crate::{Record, WriteError};
 
 /// Maximum number of records that are remembered.
 const REMEMBERED_MAX: usize = 200_000;
+/// Number of bytes of an answer about a partition, with the message of an error.
+const ANSWER_OF_PARTITION: usize = 1024;
+/// Number of bytes of an answer about a record that is not accepted.
+const ANSWER_OF_RECORD: usize = 256;
 /// Maximum number of nodes whose addresses a test tries.
 const TESTED_MAX: usize = 16;
 
@@ -62,6 +66,13 @@ struct Group<'a> {
     leader: i32,
     records: Vec<&'a Record>,
     result: Option<Result<(), Failure>>,
+}
+
+impl Group<'_> {
+    /// Number of bytes that an answer about the group may have. It can have an error for each record.
+    fn answer_max(&self) -> usize {
+        self.partition.0.len() + ANSWER_OF_PARTITION + self.records.len() * ANSWER_OF_RECORD
+    }
 }
 
 /// Reason why a group is not known to be stored.
@@ -235,7 +246,9 @@ impl Producer {
         }
         for leader in leaders {
             if groups.iter().any(|group| group.leader == leader && group.result.is_none()) {
-                match self.answers(leader, deadline) {
+                let of_leader = groups.iter().filter(|group| group.leader == leader);
+                let expected = of_leader.map(Group::answer_max).sum();
+                match self.answers(leader, expected, deadline) {
                     Ok(results) => assign(groups, leader, results),
                     Err(why) => {
                         self.cluster.close(leader);
@@ -277,9 +290,14 @@ impl Producer {
         sent.map_err(Failure::Uncertain)
     }
 
-    fn answers(&mut self, leader: i32, deadline: Instant) -> Result<Vec<api::ProduceResult>, String> {
+    fn answers(
+        &mut self,
+        leader: i32,
+        expected: usize,
+        deadline: Instant,
+    ) -> Result<Vec<api::ProduceResult>, String> {
         let connection = self.cluster.opened(leader).ok_or("the connection is closed")?;
-        let answer = connection.receive(deadline)?;
+        let answer = connection.receive(expected, deadline)?;
         let version = produce_version(connection).version;
         connection.parse(&answer, |reader| api::read_produce(reader, version))
     }

@@ -103,6 +103,20 @@ fn a_batch_for_several_topics_is_one_request() {
 }
 
 #[test]
+fn an_answer_may_be_as_large_as_its_batch_needs() {
+    let peer = Peer::new();
+    let names: Vec<_> = (0..60).map(|number| format!("topic-{number}")).collect();
+    peer.state.lock().unwrap().topics.extend(names.iter().map(|name| (name.clone(), 1)));
+    let settings = ConnectorSettings {
+        response_max: settings::ByteSize(2048),
+        ..connector(&format!("127.0.0.1:{}", peer.port))
+    };
+    let records: Vec<_> = (1..).zip(&names).map(|(id, name)| record(name, None, "v", id)).collect();
+    KafkaTarget::new(&settings, &action(), OPEN).unwrap().open().write(&records).unwrap();
+    assert_eq!(peer.values("topic-59", 0), ["v"]);
+}
+
+#[test]
 fn settings_are_checked() {
     let check = |connector: &ConnectorSettings, action: &ActionSettings| {
         KafkaTarget::new(connector, action, OPEN).map(|_| ()).map_err(|problem| problem.setting)

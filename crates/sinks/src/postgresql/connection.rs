@@ -18,6 +18,7 @@ use super::Plan;
 use super::failure::Failure;
 use super::limited::{Allowance, Limited};
 use super::secure::Handshake;
+use crate::names;
 
 /// A connection that is logged in.
 pub struct Connection {
@@ -84,8 +85,11 @@ impl Connection {
     /// Connects to the first address that accepts a login and is not read-only.
     pub async fn open(plan: &Plan, deadline: Instant) -> Result<Self, Failure> {
         let (mut candidates, mut causes) = (Vec::new(), Vec::new());
-        for address in &plan.addresses {
-            match resolve(plan, address).await {
+        for (at, address) in plan.addresses.iter().enumerate() {
+            // Names and then connections share the time.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let parts = u32::try_from(plan.addresses.len() - at + 1).unwrap_or(u32::MAX);
+            match resolve(plan, address, left / parts) {
                 Ok(found) => candidates.extend(found.into_iter().map(|ip| (address, ip))),
                 Err(why) => causes.push(why),
             }
@@ -152,16 +156,11 @@ impl Connection {
     }
 }
 
-/// Returns the addresses of a host that connectors may reach.
-async fn resolve(plan: &Plan, address: &HostPort) -> Result<Vec<IpAddr>, String> {
-    let found: Vec<IpAddr> = match address.ip() {
-        Some(ip) => vec![ip],
-        None => {
-            let found = tokio::net::lookup_host((address.host(), address.port())).await;
-            let found = found.map_err(|error| format!("{address}: {error}"))?;
-            found.map(|found| found.ip()).take(CANDIDATES_MAX).collect()
-        }
-    };
+/// Returns the addresses of a host that connectors may reach. It blocks the thread, on which nothing else runs.
+fn resolve(plan: &Plan, address: &HostPort, within: Duration) -> Result<Vec<IpAddr>, String> {
+    let found = names::resolve(address.host(), address.port(), within);
+    let found = found.map_err(|why| format!("{address}: {why}"))?;
+    let found = found.into_iter().map(|found| found.ip());
     let mut refused = None;
     let mut allowed = Vec::new();
     for ip in found {

@@ -24,6 +24,17 @@ impl Failure {
         Self { error: WriteError::Unavailable(why.into()), code: None, is_disconnected: true }
     }
 
+    /// The records of a batch cannot be executed in one transaction.
+    pub fn to_divide() -> Self {
+        let why = "the statement ends its transaction, so each record needs its own";
+        Self { error: WriteError::Refused(why.to_owned()), code: None, is_disconnected: false }
+    }
+
+    /// Returns whether the statement must not be executed in a transaction.
+    pub fn ends_transaction(&self) -> bool {
+        self.code == Some(SqlState::INVALID_TRANSACTION_TERMINATION)
+    }
+
     /// Returns whether the statement may be right and only its preparation is too old, for example after a change of
     /// the table.
     pub fn is_perhaps_stale(&self) -> bool {
@@ -54,9 +65,14 @@ impl From<&DbError> for Failure {
     fn from(answer: &DbError) -> Self {
         let class = class(answer.code());
         let is_refused = REFUSED.contains(&class) || is_row_security(answer);
+        let may_be_of_record = class == INTERNAL || *answer.code() == SqlState::QUERY_CANCELED;
         let why = sentence(answer);
         Self {
-            error: if is_refused { WriteError::Refused(why) } else { WriteError::Unavailable(why) },
+            error: match () {
+                () if is_refused => WriteError::Refused(why),
+                () if may_be_of_record => WriteError::Failed(why),
+                () => WriteError::Unavailable(why),
+            },
             code: Some(answer.code().clone()),
             is_disconnected: !(is_refused || CONNECTED.contains(&class)),
         }
@@ -134,8 +150,12 @@ fn lost(error: &Error) -> String {
 /// data change, WITH CHECK OPTION, limits such as the size of an entry of an index, and RAISE EXCEPTION.
 const REFUSED: [&str; 12] = ["09", "20", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0"];
 
-/// Other classes after which the connection is still useful: features, roll-back, statements, objects in use.
-const CONNECTED: [&str; 4] = ["0A", "40", "42", "55"];
+/// Other classes after which the connection is still useful: features, end of a transaction, roll-back, statements,
+/// objects in use.
+const CONNECTED: [&str; 5] = ["0A", "2D", "40", "42", "55"];
+
+/// Class of internal errors. A value of a record can cause one, and so can the server itself.
+const INTERNAL: &str = "XX";
 
 /// Maximum number of characters of a text of the server that are shown.
 const SHOWN_MAX: usize = 300;
@@ -156,8 +176,8 @@ mod tests {
         };
         // Data, constraint, repeated key, RAISE EXCEPTION, WITH CHECK OPTION, size of an entry of an index.
         classes(&["22P02", "23505", "21000", "P0001", "44000", "54000"], (true, true));
-        // Table, privilege, deadlock, serialization, lock.
-        classes(&["42P01", "42501", "40P01", "40001", "55P03"], (false, true));
+        // Table, privilege, deadlock, serialization, lock, COMMIT in a transaction.
+        classes(&["42P01", "42501", "40P01", "40001", "55P03", "2D000"], (false, true));
         // Connection, login, database, resources, shutdown, standby, input and output, internal, unknown.
         classes(
             &["08006", "28P01", "3D000", "53300", "57P01", "57014", "25006", "58030", "XX000", "", "?"],

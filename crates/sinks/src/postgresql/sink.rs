@@ -43,6 +43,8 @@ enum Batch {
     Arrays(tokio_postgres::Statement),
     /// No such form exists, or the server does not accept it: records are executed one by one in a transaction.
     Transaction,
+    /// The statement ends its transaction, as a procedure with COMMIT does: the caller divides batches.
+    Divided,
 }
 
 impl PostgreSqlSink {
@@ -58,7 +60,7 @@ impl PostgreSqlSink {
         let runtime = match &mut self.runtime {
             Some(runtime) => runtime,
             none => {
-                let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+                let runtime = Builder::new_current_thread().enable_all().build();
                 let runtime =
                     runtime.map_err(|error| WriteError::Unavailable(format!("a runtime: {error}")))?;
                 none.insert(runtime)
@@ -74,10 +76,15 @@ impl PostgreSqlSink {
                 Failure::unavailable(format!("the server did not answer within {:?}", self.plan.timeout))
             }
         };
+        // A record can crash the process of the server, or take longer than the time limit.
+        let had_request = self.session.is_some() && failure.code.is_none();
         if failure.is_disconnected {
             self.session = None;
         }
-        Err(failure.error)
+        Err(match failure.error {
+            WriteError::Unavailable(why) if had_request => WriteError::Failed(why),
+            error => error,
+        })
     }
 }
 
@@ -109,15 +116,6 @@ impl Sink for PostgreSqlSink {
             let batch = session.batch(plan).await?;
             Ok(describe(&version, &types, &batch))
         })
-    }
-}
-
-impl Drop for PostgreSqlSink {
-    fn drop(&mut self) {
-        // Without this, dropping the runtime waits for a lookup of a name.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 
@@ -160,7 +158,11 @@ impl Session {
             let values: Vec<_> = values.collect();
             return driver.run(client.execute_raw(&statement, values)).await.map(drop);
         }
-        if let Batch::Arrays(statement) = self.batch(plan).await? {
+        let batch = self.batch(plan).await?;
+        if matches!(batch, Batch::Divided) {
+            return Err(Failure::to_divide());
+        }
+        if let Batch::Arrays(statement) = batch {
             let values =
                 (0..).zip(&plan.fillings).map(|(index, filling)| Column::new(records, index, *filling));
             let Connection { client, driver, .. } = &mut self.connection;
@@ -211,6 +213,10 @@ impl Session {
         let result = driver.run(in_order(requests)).await;
         let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
         match (result, driver.run(client.batch_execute(end)).await) {
+            (Err(failure), Ok(())) if failure.ends_transaction() => {
+                self.batch = Batch::Divided;
+                Err(Failure::to_divide())
+            }
             (Err(failure), Err(_)) => Err(Failure { is_disconnected: true, ..failure }),
             (Err(failure), Ok(())) => Err(failure),
             (Ok(()), end) => end,
@@ -280,6 +286,7 @@ fn describe(version: &str, types: &[Type], batch: &Batch) -> String {
         Batch::Transaction | Batch::NotPrepared => {
             "the records of a batch are executed one by one in a transaction"
         }
+        Batch::Divided => "the records of a batch are executed one by one",
     };
     format!("{version}: the statement is valid and has {parameters}; {batches}")
 }

@@ -84,7 +84,7 @@ fn divide(sink: &mut dyn Sink, records: &[Record]) -> Vec<u128> {
 
 fn unavailable(result: Result<impl std::fmt::Debug, WriteError>) -> String {
     match result {
-        Err(WriteError::Unavailable(why)) => why,
+        Err(WriteError::Unavailable(why) | WriteError::Failed(why)) => why,
         other => panic!("not unavailable: {other:?}"),
     }
 }
@@ -225,6 +225,38 @@ fn a_batch_that_is_written_twice_has_each_row_once_with_a_unique_key() {
         server.sql("SELECT * FROM once ORDER BY v"),
         format!("{first}00000000-0000-0000-0000-000000000002|2")
     );
+}
+
+#[test]
+fn a_procedure_that_commits_gets_each_record_alone() {
+    let Some(server) = Server::shared() else { return };
+    server.sql("CREATE TABLE called (v int)");
+    server.sql(
+        "CREATE PROCEDURE call_it(v int) LANGUAGE plpgsql AS \
+         $$BEGIN INSERT INTO called VALUES (v); COMMIT; END$$",
+    );
+    let mut scene = Scene::new(&of_server(&server), "CALL call_it(${payload.v}::int)");
+    let payloads = [r#"{"v":1}"#, r#"{"v":2}"#, r#"{"v":3}"#];
+    let records = scene.records(&payloads);
+    assert_eq!(divide(&mut *scene.sink, &records), [0; 0]);
+    assert_eq!(server.sql("SELECT string_agg(v::text, ',' ORDER BY v) FROM called"), "1,2,3");
+}
+
+#[test]
+fn errors_that_a_record_may_cause_are_told_from_an_outage() {
+    let Some(server) = Server::shared() else { return };
+    server.sql(
+        "CREATE FUNCTION fail_or_sleep(v int) RETURNS int LANGUAGE plpgsql AS \
+         $$BEGIN IF v = 2 THEN RAISE 'broken' USING ERRCODE = 'XX000'; END IF; PERFORM pg_sleep(v); RETURN v; END$$",
+    );
+    let settings = ConnectorSettings { timeout: Duration::from_secs(2), ..of_server(&server) };
+    let mut scene = Scene::new(&settings, "SELECT fail_or_sleep(${payload.v}::int)");
+    for (payload, says) in [(r#"{"v":2}"#, "(SQLSTATE XX000)"), (r#"{"v":60}"#, "")] {
+        let result = scene.write(&[payload]);
+        assert!(matches!(&result, Err(WriteError::Failed(why)) if why.contains(says)), "{result:?}");
+    }
+    let gone = Scene::new(&connector(&[1], None), "SELECT ${payload.v}::int").sink.test();
+    assert!(matches!(&gone, Err(WriteError::Unavailable(_))), "{gone:?}");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub fn actions(text: &mut Text, statuses: &[ActionStatus]) {
             ("template", status.render_errors),
             ("refused", status.refused),
             ("expired", status.expired),
+            ("failed", status.given_up),
             ("loop", status.loops),
         ] {
             family.sample(&[("action", &status.name), ("reason", reason)], value as f64);

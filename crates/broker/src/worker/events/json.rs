@@ -1,5 +1,7 @@
 //! A JSON object, written member by member.
 
+use std::collections::BTreeMap;
+
 use mqtt::{Properties, Property, QoS};
 
 use crate::connection::Connection;
@@ -102,14 +104,19 @@ impl Json {
     pub fn properties(&mut self, key: &str, properties: Properties<'_>, expiry: Option<u32>) {
         self.object(key, |json| {
             for property in properties.iter() {
-                json.property(&property);
+                // The remaining time replaces the one of the publisher.
+                if expiry.is_none() || !matches!(property, Property::MessageExpiryInterval(_)) {
+                    json.property(&property);
+                }
             }
             if let Some(seconds) = expiry {
                 json.number("Message-Expiry-Interval", Some(seconds.into()));
             }
-            if properties.user_properties().next().is_some() {
+            // A name may occur several times. A member of an object occurs once, and the last value counts.
+            let users: BTreeMap<_, _> = properties.user_properties().collect();
+            if !users.is_empty() {
                 json.object("User-Property", |json| {
-                    properties.user_properties().for_each(|(name, value)| json.text(name, Some(value)));
+                    users.iter().for_each(|(name, value)| json.text(name, Some(value)));
                 });
             }
         });
@@ -204,10 +211,10 @@ impl Json {
     fn rights(&mut self, connection: Option<&Connection>) {
         let extra = connection.and_then(|connection| connection.extra.as_deref());
         let principal = extra.and_then(|extra| extra.principal.as_deref());
+        let attributes = principal.iter().flat_map(|principal| &principal.attributes);
+        let attributes: BTreeMap<&str, &str> = attributes.map(|(name, value)| (&**name, &**value)).collect();
         self.object("client_attrs", |json| {
-            for (name, value) in principal.iter().flat_map(|principal| &principal.attributes) {
-                json.text(name, Some(value));
-            }
+            attributes.iter().for_each(|(name, value)| json.text(name, Some(value)));
         });
         let mountpoint = connection.map(Connection::mountpoint).filter(|mountpoint| !mountpoint.is_empty());
         self.text("mountpoint", mountpoint);
@@ -285,6 +292,24 @@ impl Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_of_an_object_occurs_once() {
+        let properties = mqtt::PropertiesBuf::from_iter([
+            Property::UserProperty("b", "1"),
+            Property::MessageExpiryInterval(90),
+            Property::UserProperty("a", "2"),
+            Property::UserProperty("b", "3"),
+        ]);
+        let written = |expiry| {
+            let mut json = Json(vec![b'{']);
+            json.properties("p", properties.as_properties(), expiry);
+            String::from_utf8(json.finish()).expect("UTF-8")
+        };
+        let users = r#""User-Property":{"a":"2","b":"3"}"#;
+        assert_eq!(written(Some(7)), format!(r#"{{"p":{{"Message-Expiry-Interval":7,{users}}}}}"#));
+        assert_eq!(written(None), format!(r#"{{"p":{{"Message-Expiry-Interval":90,{users}}}}}"#));
+    }
 
     #[test]
     fn strings_are_escaped_and_bytes_that_are_not_utf_8_are_replaced() {

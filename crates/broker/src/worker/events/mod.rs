@@ -113,8 +113,33 @@ pub(super) struct Events {
     spent: u32,
     suppressed: u64,
     /// Messages of QoS 1 and 2 that were sent and not acknowledged, while `Acked` is selected.
-    unacked: BTreeMap<(u32, u32, u16), (Message, QoS)>,
+    unacked: BTreeMap<(u32, u32, u16), Unacked>,
     unacked_bytes: usize,
+}
+
+/// A message of QoS 1 or 2 that was sent and not acknowledged.
+struct Unacked {
+    message: Message,
+    qos: QoS,
+    /// True once the subscriber has sent PUBREC.
+    is_received: bool,
+}
+
+/// Acknowledgement that completes a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completing {
+    PubAck,
+    PubComp,
+}
+
+impl Unacked {
+    /// Returns whether the delivery expects this acknowledgement next. The connection is closed after another one.
+    fn expects(&self, ack: Completing) -> bool {
+        match ack {
+            Completing::PubAck => self.qos == QoS::AtLeastOnce,
+            Completing::PubComp => self.qos == QoS::ExactlyOnce && self.is_received,
+        }
+    }
 }
 
 impl Events {
@@ -374,22 +399,45 @@ impl Events {
         }
         self.unacked_bytes += size;
         let key = (connection.slot, connection.generation, packet_id.get());
-        if let Some((earlier, _)) = self.unacked.insert(key, (message, qos)) {
-            self.unacked_bytes -= earlier.size();
+        if let Some(earlier) = self.unacked.insert(key, Unacked { message, qos, is_received: false }) {
+            self.unacked_bytes -= earlier.message.size();
         }
     }
 
-    /// Handles that a subscriber has acknowledged a delivery.
+    /// Handles PUBREC. An error ends the delivery, which is no acknowledgement of the message.
+    #[cold]
+    pub fn received(
+        &mut self,
+        ConnectionId { slot, generation, .. }: ConnectionId,
+        id: PacketId,
+        refused: bool,
+    ) {
+        let key = (slot, generation, id.get());
+        let Some(unacked) = self.unacked.get_mut(&key) else { return };
+        if unacked.qos != QoS::ExactlyOnce || unacked.is_received {
+            return;
+        }
+        unacked.is_received = true;
+        if refused {
+            self.unacked_bytes -= self.unacked.remove(&key).map_or(0, |unacked| unacked.message.size());
+        }
+    }
+
+    /// Handles that a subscriber has acknowledged a delivery. An acknowledgement of the wrong kind is no event.
     #[cold]
     pub fn acknowledged(
         &mut self,
         now: Time,
         connection: &Connection,
-        id: PacketId,
+        (ack, id): (Completing, PacketId),
         properties: Properties<'_>,
     ) {
         let ConnectionId { slot, generation, .. } = connection.id;
-        let Some((message, qos)) = self.unacked.remove(&(slot, generation, id.get())) else { return };
+        let key = (slot, generation, id.get());
+        if !self.unacked.get(&key).is_some_and(|unacked| unacked.expects(ack)) {
+            return;
+        }
+        let Some(Unacked { message, qos, .. }) = self.unacked.remove(&key) else { return };
         self.unacked_bytes -= message.size();
         let view = message.view();
         self.about_delivery(Event::Acked, now, connection, (&view, qos), |json| {
@@ -406,7 +454,7 @@ impl Events {
         let range = (slot, generation, 0)..=(slot, generation, u16::MAX);
         let keys: Vec<_> = self.unacked.range(range).map(|(key, _)| *key).collect();
         for key in keys {
-            self.unacked_bytes -= self.unacked.remove(&key).map_or(0, |(message, _)| message.size());
+            self.unacked_bytes -= self.unacked.remove(&key).map_or(0, |unacked| unacked.message.size());
         }
     }
 
@@ -518,6 +566,11 @@ impl Worker {
     /// Publishes a change of an alarm, if the event has subscriptions.
     pub(super) fn alarm_changed(&mut self, alarm: &AlarmChange) {
         let now = self.clock.now();
+        if !self.monitor.events.is_selected(Event::Alarm) {
+            // Another worker may have seen the subscription already, and the change is reported once.
+            self.monitor.events.looked = None;
+            self.renew_events();
+        }
         let events = &mut self.monitor.events;
         if !events.is_selected(Event::Alarm) {
             return;
