@@ -69,13 +69,13 @@ def objects_match_the_schemas_of_kubernetes(helm):
 MONITOR = {
     "type": "object", "additionalProperties": False, "required": ["selector", "endpoints"],
     "properties": {
-        "jobLabel": {"type": "string"}, "selector": {"required": ["matchLabels"]}, "namespaceSelector": {"required": ["matchNames"]},
+        "selector": {"required": ["matchLabels"]}, "namespaceSelector": {"required": ["matchNames"]},
         "endpoints": {"type": "array", "minItems": 1, "items": {
             "type": "object", "additionalProperties": False, "required": ["port", "authorization"],
             "properties": {
                 "port": {"enum": ["http", "https"]}, "scheme": {"enum": ["http", "https"]}, "path": {"const": "/metrics"},
                 "interval": {"pattern": "^[0-9]+s$"}, "scrapeTimeout": {"pattern": "^[0-9]+s$"},
-                "authorization": {"type": "object", "required": ["credentials"]}, "metricRelabelings": {"type": "array"},
+                "authorization": {"type": "object", "required": ["credentials"]}, "metricRelabelings": {"type": "array"}, "relabelings": {"contains": {"properties": {"targetLabel": {"const": "job"}, "replacement": {"const": "meridian"}}}},
                 "tlsConfig": {"type": "object", "additionalProperties": False, "properties": {"ca": {}, "serverName": {}, "insecureSkipVerify": {}}},
             }}},
     },

@@ -18,7 +18,9 @@ import pods
 VALUES = ["--set", "replicants.replicas=2", "--set", "auth.open=true", "--set", "drainSeconds=3"]
 # Small machines: less disk, and logs that say more.
 VALUES += ["--set", "config.storage.segment_size=4MiB", "--set", "config.storage.reserve=8MiB", "--set", "config.log.format=text"]
-BENCH = "ha -h 127.0.0.1 -p 1883 --publishers 4 --subscribers 3 -q 1 -R 200 --drain 20".split()
+# The load is the Job of the chart, with a host that `pods.Service` has.
+LOAD = "--publishers,4,--subscribers,3,-q,1,-R,200,--drain,20,--duration,45,--quiet"
+VALUES += ["--set", "bench.enabled=true,bench.command=ha,bench.host=127.0.0.1,bench.json=false", "--set", f"bench.args={{{LOAD}}}"]
 
 begun = time.monotonic()
 
@@ -110,7 +112,9 @@ def story(lab):
         subscribe_durably(lab, lab.all()[number % 5], identifier)
 
     with pods.Service(lab), tempfile.TemporaryFile("w+") as report:
-        load = subprocess.Popen([lab.binary, "bench", *BENCH, "--duration", "45", "--quiet"], stdout=report, stderr=subprocess.STDOUT)
+        [job] = chart.of_kind(lab.documents, "Job")
+        arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+        load = subprocess.Popen([lab.binary, *arguments], stdout=report, stderr=subprocess.STDOUT)
         try:
             time.sleep(2)
             lab.roll("core")

@@ -1,3 +1,12 @@
+{{- /* An argument of a command, which may be a number in a file of values. */ -}}
+{{- define "meridian.argument" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- int64 . | toString | quote -}}
+{{- else -}}
+{{- toString . | quote -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* A value in TOML. Helm reads whole numbers of a file of values as floating point numbers. */ -}}
 {{- define "meridian.toml.value" -}}
 {{- if kindIs "float64" . -}}

@@ -153,7 +153,7 @@ spec:
         - --data-dir
         - /data/node
         {{- range $values.extraArgs }}
-        - {{ . | quote }}
+        - {{ include "meridian.argument" . }}
         {{- end }}
       env:
         {{- include "meridian.env" . | nindent 8 }}
