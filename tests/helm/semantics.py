@@ -160,6 +160,13 @@ def story(lab):
     lab.wait_ready()
     check_kept(lab, lab.all()[0], sessions, "after fewer cores")
     say("three cores again")
+    lab.scale("core", 4)
+    lab.wait_ready()
+    wait_members(lab, names(lab))
+    wait_shards(lab)
+    remove_core(lab)
+    check_kept(lab, lab.all()[1], sessions, "after a core that came back")
+    say("a core that was removed came back with its old volume, and was removed again")
 
     lab.scale("replicant", 6)
     lab.wait_ready()
