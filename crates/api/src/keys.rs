@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,6 +33,8 @@ const TABLE: Table = Table::named("keys");
 /// File of the keys in earlier versions.
 const LEGACY_FILE: &str = "api-keys.json";
 const PREFIX: &str = "mrd_";
+/// Minimum and maximum number of characters of a token that is not made here. A random one of 32 characters is not guessed.
+const GIVEN_TOKEN_LENGTHS: RangeInclusive<usize> = 32..=256;
 
 /// One key, without its token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +105,8 @@ pub enum KeyError {
     Write(ProposeError),
     Random(getrandom::Error),
     BadName,
+    /// A given token is too short, too long, or has other characters than visible ASCII.
+    BadToken,
     Exists(String),
     TooMany,
     Unknown(String),
@@ -138,6 +143,12 @@ impl fmt::Display for KeyError {
             Self::BadName => {
                 write!(f, "a name is 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, `.`, `_`, `-`, `@`")
             }
+            Self::BadToken => write!(
+                f,
+                "a token is {} to {} random characters without spaces, such as those of `openssl rand -hex 32`",
+                GIVEN_TOKEN_LENGTHS.start(),
+                GIVEN_TOKEN_LENGTHS.end()
+            ),
             Self::Exists(name) => {
                 write!(f, "there is a key `{name}` already; remove it first, or choose another name")
             }
@@ -211,16 +222,41 @@ impl KeyFile {
     /// # Errors
     /// A bad or known name; too many keys; the configuration store cannot be read or written; the node refuses it.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String, Outcome), KeyError> {
+        let token = token()?;
+        let (key, outcome) = self.add_checked(new, &token)?;
+        Ok((key, token, outcome))
+    }
+
+    /// Makes a key with this token, in the same way.
+    ///
+    /// # Errors
+    /// Those of [`KeyFile::add`], and [`KeyError::BadToken`].
+    pub fn add_with_token(&self, new: &NewKey, token: &str) -> Result<(Key, Outcome), KeyError> {
+        if !GIVEN_TOKEN_LENGTHS.contains(&token.len()) || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(KeyError::BadToken);
+        }
+        self.add_checked(new, token)
+    }
+
+    /// Returns whether a key of this name exists, or any key waits for the node to make it.
+    ///
+    /// # Errors
+    /// The configuration store cannot be read or understood.
+    pub fn has(&self, name: &str) -> Result<bool, KeyError> {
+        Ok(self.has_pending_key() || self.read()?.iter().any(|key| *key.name == *name))
+    }
+
+    fn add_checked(&self, new: &NewKey, token: &str) -> Result<(Key, Outcome), KeyError> {
         let runs = DirectoryLock::is_held(&self.data_dir)?;
         if !runs {
-            match self.keys()?.add_any(new) {
+            match self.keys()?.add_any(new, token) {
                 Err(KeyError::Write(ProposeError::OfCluster)) => {}
-                made => return made.map(|(key, token)| (key, token, Outcome::Done)),
+                made => return made.map(|key| (key, Outcome::Done)),
             }
         }
-        let (key, token) = Keys::read_only(&self.data_dir)?.new_key(new)?;
+        let key = Keys::read_only(&self.data_dir)?.new_key(new, token)?;
         let outcome = self.request_change(&KeyRequest::Add(key.clone()), runs)?;
-        Ok((key, token, outcome))
+        Ok((key, outcome))
     }
 
     /// Removes a key, in the same way.
@@ -462,28 +498,28 @@ impl Keys {
         if new.role != Role::Admin && !self.has_other_admin(None) {
             return Err(KeyError::LastAdmin);
         }
-        self.add_any(new)
-    }
-
-    fn add_any(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        let (key, token) = self.new_key(new)?;
-        self.put_new(&key)?;
-        Ok((key, token))
-    }
-
-    /// Returns a key that may be stored, and its token.
-    fn new_key(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
         let token = token()?;
+        Ok((self.add_any(new, &token)?, token))
+    }
+
+    fn add_any(&self, new: &NewKey, token: &str) -> Result<Key, KeyError> {
+        let key = self.new_key(new, token)?;
+        self.put_new(&key)?;
+        Ok(key)
+    }
+
+    /// Returns a key that may be stored.
+    fn new_key(&self, new: &NewKey, token: &str) -> Result<Key, KeyError> {
         let created_at = Timestamp::now();
         let key = Key {
             name: new.name.as_str().into(),
             role: new.role,
             created_at,
             expires_at: new.expires_in.map(|time| created_at.after(time)),
-            sha256: Hash::of(&token),
+            sha256: Hash::of(token),
         };
         self.check_new(&key)?;
-        Ok((key, token))
+        Ok(key)
     }
 
     fn check_new(&self, key: &Key) -> Result<(), KeyError> {

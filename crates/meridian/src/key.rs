@@ -1,7 +1,8 @@
 //! `meridian key`: the API keys of a node, in its data directory. A node that runs there makes the change, also when
 //! the keys are replicated. So it is the recovery when the last admin key is lost.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,6 +35,13 @@ enum KeyCommand {
         /// Duration for which the key is valid, as in 90d or 12h [default: no expiry]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
+        /// File with the token of the key, for a token that other programs know already [default: a random token, which is
+        /// printed]
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// Do nothing when there is a key of this name, or when a key waits for the node to make it
+        #[arg(long)]
+        if_absent: bool,
         #[command(flatten)]
         location: Location,
     },
@@ -104,8 +112,11 @@ impl KeyArgs {
     /// Runs the command. Exits with 1 when it failed.
     pub fn run(self) -> ExitCode {
         let done = match self.command {
-            KeyCommand::Add { name, role, expires, location } => {
-                location.file().and_then(|file| add(&file, name, role, expires))
+            KeyCommand::Add { name, role, expires, token_file, if_absent, location } => {
+                location.file().and_then(|file| match if_absent && has(&file, &name)? {
+                    true => Ok(String::new()),
+                    false => add(&file, name, role, expires, token_file.as_deref()),
+                })
             }
             KeyCommand::List { location } => location.file().and_then(|file| list(&file)),
             KeyCommand::Remove { name, location } => location.file().and_then(|file| {
@@ -127,19 +138,45 @@ impl KeyArgs {
     }
 }
 
-/// Adds a key. Only the token goes to standard output, so that it can be redirected to a file.
-fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>) -> Result<String, String> {
+fn has(file: &KeyFile, name: &str) -> Result<bool, String> {
+    let has = file.has(name).map_err(|error| error.to_string())?;
+    if has {
+        eprintln!("there is a key {name} already, or a key waits for the node; nothing is changed");
+    }
+    Ok(has)
+}
+
+/// Adds a key. Only a new token goes to standard output, so that it can be redirected to a file.
+fn add(
+    file: &KeyFile,
+    name: String,
+    role: KeyRole,
+    expires_in: Option<Duration>,
+    token_file: Option<&Path>,
+) -> Result<String, String> {
     let new = NewKey { name, role: role.into(), expires_in };
-    let (key, token, outcome) = file.add(&new).map_err(|error| error.to_string())?;
+    let (key, printed, outcome) = match token_file {
+        None => file.add(&new).map(|(key, token, outcome)| (key, Some(token), outcome)),
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            file.add_with_token(&new, text.trim()).map(|(key, outcome)| (key, None, outcome))
+        }
+    }
+    .map_err(|error| error.to_string())?;
     say_when(&outcome, "the key is not in force yet");
     let until = key.expires_at.map_or("for good".to_owned(), |time| format!("until {time}"));
-    eprintln!(
-        "key {} for a {}, valid {until}, in {}. This is its token; it is not shown again:",
-        key.name,
-        key.role.name(),
-        file.path().display()
-    );
-    Ok(format!("{token}\n"))
+    let (role, path) = (key.role.name(), file.path());
+    eprint!("key {} for a {role}, valid {until}, in {}.", key.name, path.display());
+    match printed {
+        Some(token) => {
+            eprintln!(" This is its token; it is not shown again:");
+            Ok(format!("{token}\n"))
+        }
+        None => {
+            eprintln!();
+            Ok(String::new())
+        }
+    }
 }
 
 /// Reports a change that is not applied yet, and what it waits for.

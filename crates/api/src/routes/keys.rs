@@ -104,6 +104,7 @@ impl From<KeyError> for Problem {
         let detail = error.to_string();
         match error {
             KeyError::BadName => Self::invalid("name", detail),
+            KeyError::BadToken => Self::invalid("token", detail),
             KeyError::Unknown(_) => Self::not_found(detail),
             KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin | KeyError::Pending(_) => {
                 Self::conflict(detail)

@@ -111,6 +111,22 @@ fn a_key_made_by_another_process_is_accepted() {
     as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
 }
 
+#[test]
+fn a_key_may_have_a_token_that_its_user_knows_already() {
+    let server = Server::start();
+    let file = KeyFile::in_directory(&server.directory);
+    let new = NewKey { name: "deployment".into(), role: Role::Admin, expires_in: None };
+    for bad in ["", "too short", &"x".repeat(31), &"x".repeat(257), &format!("{} y", "x".repeat(40))] {
+        assert!(matches!(file.add_with_token(&new, bad), Err(KeyError::BadToken)), "{bad:?}");
+    }
+    assert!(!file.has("deployment").unwrap());
+    let token = "0123456789abcdef0123456789abcdef";
+    let (key, outcome) = file.add_with_token(&new, token).unwrap();
+    assert_eq!((&*key.name, outcome), ("deployment", Outcome::Done));
+    assert!(file.has("deployment").unwrap());
+    as_token(&server, token, "GET", "/api/v1/node", None).is(200);
+}
+
 /// No key of an admin remains, but a user has access to the machine.
 #[test]
 fn a_lost_key_is_replaced_by_the_command_line_and_audited() {

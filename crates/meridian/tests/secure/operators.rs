@@ -240,6 +240,28 @@ fn an_open_address_needs_tls_for_the_api_or_an_explicit_setting() {
     assert!(holds, "{text}");
 }
 
+/// As the start of a container does, each time.
+#[test]
+fn a_key_with_a_token_from_a_file_is_made_once() {
+    let authority = Authority::new();
+    let (data, file) = (authority.path("data"), authority.path("token"));
+    std::fs::write(&file, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let add = |name: &str, more: &[&str]| {
+        let fixed = ["key", "add", name, "--role", "admin", "--token-file", &file, "--data-dir", &data];
+        let output = meridian(&[&fixed[..], more].concat());
+        (output.status.success(), stdout(&output), stderr(&output))
+    };
+    for _ in 0..2 {
+        let (is_done, printed, text) = add("ops", &["--if-absent"]);
+        assert!(is_done && printed.is_empty() && !text.contains("0123456789"), "{text}");
+    }
+    let (is_done, _, text) = add("ops", &[]);
+    assert!(!is_done && text.contains("already"), "{text}");
+    std::fs::write(&file, "guessable").unwrap();
+    let (is_done, _, text) = add("other", &[]);
+    assert!(!is_done && text.contains("32") && text.contains("openssl rand -hex 32"), "{text}");
+}
+
 /// An unfinished handshake uses a slot for a limited time only, and delays no other client.
 #[test]
 fn slow_handshakes_delay_no_other_client() {
