@@ -99,6 +99,7 @@ const invalid = (refuse, what, problems) => {
 
 /** Routes of the mock server. */
 export const routes = (page, refuse) => [
+  ['GET', '/api/v1/drains', 'viewer', ({ query }) => page([], query)],
   ['GET', '/api/v1/bridges', 'viewer', ({ query }) => page(bridges(), query)],
   ['GET', '/api/v1/connectors', 'viewer', ({ query }) => page(sorted(connectorStore, connectorOf), query)],
   ['POST', '/api/v1/connectors/test', 'admin', async ({ body }) => {

@@ -310,6 +310,46 @@ export const checks = [
     },
   ],
   [
+    'a node is drained from the page, shows its progress, and accepts clients again',
+    async (visitor, node) => {
+      const nodes = await startCluster(node.binary, 3, 0);
+      const clients = [];
+      try {
+        const [first, second] = nodes;
+        await until('all serve', async () => (await Promise.all(nodes.map((one) => fetch(`${one.base}/health/ready`)))).every((answer) => answer.ok), 30_000);
+        for (let i = 0; i < 3; i++) clients.push(await Client.connect(second.port, `away-${i}`));
+        const page = await visitor.open('cluster');
+        await page.goto(`${first.base}/#/cluster`);
+        await heading(page, 'Cluster');
+        const table = page.getByRole('table', { name: 'Nodes' });
+        const drains = page.getByRole('table', { name: 'Drains' });
+        await table.getByRole('row').filter({ hasText: 'n2' }).getByRole('cell', { name: '3', exact: true }).waitFor({ timeout: 20_000 });
+        assert.equal(await drains.count(), 0);
+        await page.getByRole('button', { name: 'Drain n2' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByText('It refuses new clients until the drain is cancelled.').waitFor();
+        await dialog.getByRole('button', { name: 'Drain' }).click();
+        await toast(page, 'Node n2 is drained');
+        await drains.getByRole('row').filter({ hasText: 'n2' }).getByText('waiting').waitFor();
+        await table.getByRole('row').filter({ hasText: 'n2' }).getByText('draining').waitFor();
+        await drains.getByRole('row').filter({ hasText: 'n2' }).getByText('drained').waitFor({ timeout: 30_000 });
+        await table.getByRole('row').filter({ hasText: 'n2' }).getByRole('cell', { name: '0', exact: true }).first().waitFor();
+        if (process.env.SCREENSHOT_DRAIN) await page.screenshot({ path: process.env.SCREENSHOT_DRAIN, fullPage: true });
+        await page.getByRole('button', { name: 'Cancel the drain of n2' }).click();
+        await toast(page, 'Node n2 accepts clients again');
+        await gone(drains);
+        await table.getByRole('row').filter({ hasText: 'n2' }).getByText('ready').waitFor();
+        await page.getByRole('button', { name: 'Rebalance clients…' }).click();
+        await dialog.getByText('No node has so many').waitFor();
+        await page.keyboard.press('Escape');
+      } finally {
+        for (const client of clients) client.close?.();
+        for (const one of nodes) await one.close();
+      }
+    },
+    'real',
+  ],
+  [
     'members are removed, leave and become leader from the page, after the question of `meridian ctl cluster`, by role',
     async (visitor, node) => {
       const nodes = await startCluster(node.binary, 3, 2);
