@@ -33,7 +33,8 @@ const TABLE: Table = Table::named("keys");
 /// File of the keys in earlier versions.
 const LEGACY_FILE: &str = "api-keys.json";
 const PREFIX: &str = "mrd_";
-/// Minimum and maximum number of characters of a token that is not made here. A random one of 32 characters is not guessed.
+/// Minimum and maximum number of characters of a token that is not made here. Nobody guesses a random one of 32
+/// characters.
 const GIVEN_TOKEN_LENGTHS: RangeInclusive<usize> = 32..=256;
 
 /// One key, without its token.

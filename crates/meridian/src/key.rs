@@ -35,8 +35,8 @@ enum KeyCommand {
         /// Duration for which the key is valid, as in 90d or 12h [default: no expiry]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
-        /// File with the token of the key, for a token that other programs know already [default: a random token, which is
-        /// printed]
+        /// File with the token of the key, for a token that other programs know already [default: a random token,
+        /// which is printed]
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
         /// Do nothing when there is a key of this name, or when a key waits for the node to make it

@@ -240,7 +240,7 @@ fn an_open_address_needs_tls_for_the_api_or_an_explicit_setting() {
     assert!(holds, "{text}");
 }
 
-/// As the start of a container does, each time.
+/// The start of a container makes it each time.
 #[test]
 fn a_key_with_a_token_from_a_file_is_made_once() {
     let authority = Authority::new();

@@ -106,10 +106,14 @@ begin. Scaling from 3 to 5 does not change it, so it restarts no pod.
 {{- /* Refuses values that cannot work. */ -}}
 {{- define "meridian.check" -}}
 {{- $cores := int .Values.cores.replicas -}}
-{{- range $key := list "listen" "advertise" "join" "expect" "role" "id" "region" "secret_file" "tls_certificate" "tls_key" "tls_ca" -}}
+{{- $own := dict "node" (list "name" "data_dir" "drain_max") "http" (list "listen" "tls_certificate" "tls_key" "plain_text_allowed") -}}
+{{- $_ := set $own "cluster" (list "id" "listen" "advertise" "join" "expect" "role" "region" "secret_file" "tls_certificate" "tls_key" "tls_ca") -}}
+{{- range $section, $keys := $own -}}
 {{- range $config := list $.Values.config $.Values.cores.config $.Values.replicants.config -}}
-{{- if hasKey ($config.cluster | default dict) $key -}}
-{{- fail (printf "config.cluster.%s is set by the chart: use the values below `cluster`" $key) -}}
+{{- range $keys -}}
+{{- if hasKey (get $config $section | default dict) . -}}
+{{- fail (printf "config.%s.%s is set by the chart: use the values `cluster`, `http`, `drainSeconds` and `bindAddress`" $section .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
