@@ -38,7 +38,8 @@ pub trait Drains: Send + Sync {
         by: &Authorship,
     ) -> Result<(), DrainRefused>;
 
-    /// Cancels the order for a node, which accepts clients again. Returns false if there is none. Waits for other nodes.
+    /// Cancels the order for a node, which accepts clients again. Returns false if there is none. Waits for other
+    /// nodes.
     ///
     /// # Errors
     /// The change was not committed.
@@ -71,7 +72,7 @@ impl Drains for () {
 /// Reason why an order was not carried out.
 #[derive(Debug)]
 pub enum DrainRefused {
-    /// It does not fit the present state.
+    /// The order does not fit the present state.
     Conflict(String),
     NotCommitted(configstore::ProposeError),
 }
@@ -90,8 +91,8 @@ impl From<DrainRefused> for Problem {
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DrainOrder {
-    /// Clients that are disconnected in a second, 0.1 to 100,000. By default they are as many as `within_s` needs, and at
-    /// least 50.
+    /// Clients that are disconnected in a second, 0.1 to 100,000. By default they are as many as `within_s` needs, and
+    /// at least 50.
     #[serde(default)]
     #[cfg_attr(feature = "document", schema(minimum = 0.1, maximum = 100_000.0))]
     pub rate: Option<f64>,

@@ -57,9 +57,9 @@ section! {
         /// Maximum time of a stop. Clients are notified and messages in flight to them are sent; after that,
         /// connections are closed.
         pub shutdown_timeout: std::time::Duration = "5s" in "0s..=10m", at start;
-        /// Maximum time of the drain before a stop, in a cluster with other nodes: SIGTERM takes clients and shards away
-        /// gently, and the node stops when none is left. `0s` turns it off. The service manager must allow this time and
-        /// `shutdown_timeout`.
+        /// Maximum time of the drain before a stop, in a cluster with other nodes: SIGTERM takes clients and shards
+        /// away gently, and the node stops when none is left. `0s` turns it off. The service manager must allow this
+        /// time and `shutdown_timeout`.
         pub drain_max: std::time::Duration = "30s" in "0s..=1h", at start;
         /// Server Reference for MQTT 5.0 clients that a drain refuses or disconnects, such as the address of a load
         /// balancer. Without it, clients choose another address themselves.

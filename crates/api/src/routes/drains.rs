@@ -45,8 +45,8 @@ async fn drains(state: State, Query(query): Query<DrainsQuery>) -> Result<Json<P
 ///
 /// The node refuses new clients, and `/health/ready` answers 503. Other cores take over the shards that it leads. After
 /// `wait_s` it disconnects its clients at the given pace: idle ones first, members of shared groups last. MQTT 5.0
-/// clients get 0x9C (Use another server). The drain pauses while another node is overloaded, or the others have no room.
-/// It goes on after a restart of the node, and ends only when it is cancelled.
+/// clients get 0x9C (Use another server). The drain pauses while another node is overloaded, or the others have no
+/// room. It goes on after a restart of the node, and ends only when it is cancelled.
 #[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/drains/{name}", tag = "node", operation_id = "drain_node",
     security(("token" = ["operator"])), params(("name" = String, Path)), request_body = DrainOrder,
@@ -92,8 +92,8 @@ struct Rebalance {
 
 /// Lets nodes with too many clients disconnect some of them, so that they connect to other nodes.
 ///
-/// Each named node disconnects clients at the given pace until it has `keep` clients. It accepts new ones meanwhile, and
-/// keeps its shards. `wait_s` has no effect.
+/// Each named node disconnects clients at the given pace until it has `keep` clients. It accepts new ones meanwhile,
+/// and keeps its shards. `wait_s` has no effect.
 #[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/rebalance", tag = "node", operation_id = "rebalance_clients",
     security(("token" = ["operator"])), request_body = Rebalance,

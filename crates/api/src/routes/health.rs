@@ -32,9 +32,9 @@ pub(super) const DRAINING: &str = "draining";
 #[derive(Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 struct Health {
-    /// `live`, `ready`, `draining`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
-    /// `quorum`, `no_quorum`, `joining`, `waiting`, `starting` or `alone`; `stuck` when the thread that carries the
-    /// links is silent.
+    /// `live`, `ready`, `draining`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of
+    /// the cluster `quorum`, `no_quorum`, `joining`, `waiting`, `starting` or `alone`; `stuck` when the thread that
+    /// carries the links is silent.
     status: &'static str,
     /// Functions that fail, and functions that still work.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,9 +51,9 @@ async fn live() -> Json<Health> {
 
 /// Reports whether the node accepts clients; 503 otherwise.
 ///
-/// A node accepts no clients before it has started, while it is drained, and after its stop has begun. In a cluster, it first
-/// needs a copy of the users, rules, bans and keys. It also accepts none while the thread that carries its links has
-/// been silent for 5 seconds.
+/// A node accepts no clients before it has started, while it is drained, and after its stop has begun. In a cluster, it
+/// first needs a copy of the users, rules, bans and keys. It also accepts none while the thread that carries its links
+/// has been silent for 5 seconds.
 #[cfg_attr(feature = "document", utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health))))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {

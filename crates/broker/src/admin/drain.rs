@@ -41,8 +41,8 @@ impl DrainStep {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     pub disconnected: u32,
-    /// True if the worker has looked at all its connections since the last one that it disconnected: none of the class is
-    /// left, except members of shared groups that have to wait.
+    /// True if the worker has looked at all its connections since the last one that it disconnected: none of the class
+    /// is left, except members of shared groups that have to wait.
     pub is_exhausted: bool,
 }
 

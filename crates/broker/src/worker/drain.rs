@@ -73,10 +73,9 @@ impl DrainState {
     /// Returns whether a client may leave its shared groups now, and notes its departure from all of them.
     fn may_leave_groups(&self, now: Time, groups: &[Box<str>]) -> bool {
         let mut departures = sync::lock(&self.departures);
-        let is_recent = |group: &Box<str>| {
-            departures.get(group).is_some_and(|left| left.after(DrainStep::GROUP_PAUSE) > now)
-        };
-        if groups.iter().any(is_recent) {
+        let is_recent =
+            |group: &str| departures.get(group).is_some_and(|left| left.after(DrainStep::GROUP_PAUSE) > now);
+        if groups.iter().any(|group| is_recent(group)) {
             return false;
         }
         if departures.len() + groups.len() > GROUPS_MAX {
@@ -158,7 +157,7 @@ fn shared_groups(connection: &Connection) -> Vec<Box<str>> {
 
 fn is_idle(connection: &Connection, now: Time) -> bool {
     let is_busy = connection.flow.as_deref().is_some_and(|flow| {
-        flow.deliveries.inflight() > 0 || flow.queue.len() > 0 || !flow.acknowledging.is_empty()
+        flow.deliveries.inflight() > 0 || !flow.queue.is_empty() || !flow.acknowledging.is_empty()
     });
     !is_busy && now.since(connection.last_packet) >= IDLE_AFTER
 }

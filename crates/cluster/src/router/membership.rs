@@ -232,8 +232,8 @@ impl ClusterRouter {
         self.membership.meta.has_vote(now)
     }
 
-    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions, the
-    /// nodes that do not reach each other, and those that are drained. [`Self::preferred_leaders`] changes with them only.
+    /// Returns the versions of the placement, the roster, and the known leaders of shards with their regions, the nodes
+    /// that do not reach each other, and those that are drained. [`Self::preferred_leaders`] changes with them only.
     pub fn placement_versions(&self) -> (u64, u64, u64) {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);

@@ -19,8 +19,8 @@ use self::order::{Order, Orders, TABLE};
 use self::plan::{Kind, Observed, Other, Phase, Plan};
 use crate::cluster::Cluster;
 
-/// Mean time between two ticks. Each is up to a fifth shorter or longer, so that clients of several nodes that are drained
-/// do not connect in step.
+/// Mean time between two ticks. Each is up to a fifth shorter or longer, so that clients of several nodes that are
+/// drained do not connect in step.
 const TICK: Duration = Duration::from_millis(100);
 /// Time between two looks at the other nodes.
 const LOOK: Duration = Duration::from_millis(500);
@@ -79,8 +79,8 @@ impl Drainer {
         Ok(drainer)
     }
 
-    /// Drains this node before it stops, for at most this time. `is_interrupted` waits for a moment, and returns whether an
-    /// operator wants the stop to go on.
+    /// Drains this node before it stops, for at most this time. `is_interrupted` waits for a moment, and returns
+    /// whether an operator wants the stop to go on.
     pub fn drain_to_stop(
         self: &Arc<Self>,
         within: Duration,

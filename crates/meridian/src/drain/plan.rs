@@ -188,8 +188,8 @@ impl Plan {
         room.filter(|room| *room < left).map(|room| Pause::NoRoom { left, room })
     }
 
-    /// Notes the result of the steps of a tick. `are_exhausted`: no client of the class is left, except those that wait for
-    /// others of their shared group.
+    /// Notes the result of the steps of a tick. `are_exhausted`: no client of the class is left, except those that wait
+    /// for others of their shared group.
     pub fn stepped(&mut self, now: Duration, disconnected: u64, are_exhausted: bool) {
         self.disconnected += disconnected;
         self.credit = (self.credit - disconnected as f64).max(0.0);
