@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""Measures actions and bridges: messages per second, CPU of the broker for a message, and what a cut costs.
+
+    tests/measure/integration.py [--binary target/release/meridian] [--mqload target/release/mqload] [--only WORD]
+                                 [--messages 500000] [--rounds 3] [--cut 60] [--dead 60]
+
+Prints tables in Markdown, with medians of the rounds. CPU is that of the broker's process only. PostgreSQL and mosquitto come from
+the packages of .ci/packages. Nothing leaves this machine.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "ctl"))
+
+PAYLOAD = 256
+
+
+def parsed():
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    arguments.add_argument("--binary", default=str(ROOT / "target/release/meridian"))
+    arguments.add_argument("--mqload", default=str(ROOT / "target/release/mqload"))
+    arguments.add_argument("--only", default="", help="run only measurements whose name contains this word")
+    arguments.add_argument("--messages", type=int, default=500_000, help="messages of a run")
+    arguments.add_argument("--rounds", type=int, default=3, help="runs of each measurement, in alternation")
+    arguments.add_argument("--cut", type=int, default=60, help="seconds for which the target of the bridges is not reached")
+    arguments.add_argument("--dead", type=int, default=60, help="seconds for which an action writes to a target that is not there")
+    return arguments.parse_args()
+
+
+GIVEN = parsed()
+os.environ["MERIDIAN_BIN"] = GIVEN.binary
+
+from checks_actions import LOCAL, Postgres, api, status_of  # noqa: E402  pylint: disable=wrong-import-position
+from checks_bridges import Mosquitto, configured  # noqa: E402  pylint: disable=wrong-import-position
+from node import Node, free_port, until  # noqa: E402  pylint: disable=wrong-import-position
+
+# Queues that hold all messages of a run.
+ROOM = [word for setting in ("queue.messages_max=20000000", "queue.bytes_max=16GiB", "limits.memory_queued_max=16GiB",
+                             "quota.client_bytes_max=16GiB", "log.level=warn") for word in ("--set", setting)]
+
+
+def cpu(process):
+    """Seconds of CPU that the threads of a process have used. The times of /proc/PID/stat miss short turns."""
+    tasks = pathlib.Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def load(*words, seconds=900):
+    """Runs mqload, and returns its report."""
+    done = subprocess.run([GIVEN.mqload, "pubsub", *(str(word) for word in words), "--quiet"], capture_output=True, text=True,
+                          timeout=seconds, check=False)
+    assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
+    return json.loads(done.stdout)
+
+
+def publish(port, count, qos=1, publishers=50, topic="in/%i"):
+    window = ["--max-outstanding", 20_000] if qos == 0 else ["--inflight", 100]
+    report = load("-H", f"127.0.0.1:{port}", "-p", publishers, "-s", 0, "-q", qos, "-l", PAYLOAD, "--pub-topic", topic, "-m", count,
+                  "--max-time", 600, *window)
+    return report
+
+
+class Target:
+    """An HTTP server that answers at once. It counts the records of a batch by its lines."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.ready = threading.Event()
+        self.thread.start()
+        self.ready.wait(10)
+
+    def run(self):
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
+        self.ready.set()
+        self.loop.run_forever()
+
+    @staticmethod
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+                await reader.readexactly(length)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+
+
+class Proxy:
+    """Passes bytes on to a port, until it is cut."""
+
+    def __init__(self, to):
+        self.port, self.to, self.is_cut = free_port(), to, False
+        self.loop, self.tasks = asyncio.new_event_loop(), set()
+        self.ready = threading.Event()
+        threading.Thread(target=self.run, daemon=True).start()
+        self.ready.wait(10)
+
+    def run(self):
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
+        self.ready.set()
+        self.loop.run_forever()
+
+    async def serve(self, reader, writer):
+        if self.is_cut:
+            writer.transport.abort()
+            return
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self.to)
+
+        async def passes(source, sink):
+            try:
+                while data := await source.read(1 << 16):
+                    sink.write(data)
+                    await sink.drain()
+            except (ConnectionError, asyncio.CancelledError):
+                pass
+            sink.transport.abort()
+
+        both = [asyncio.ensure_future(passes(reader, other_writer)), asyncio.ensure_future(passes(other_reader, writer))]
+        self.tasks.update(both)
+        await asyncio.gather(*both, return_exceptions=True)
+        self.tasks.difference_update(both)
+
+    def cut(self, is_cut):
+        def change():
+            self.is_cut = is_cut
+            if is_cut:
+                for task in list(self.tasks):
+                    task.cancel()
+
+        self.loop.call_soon_threadsafe(change)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def metric(node, name, **labels):
+    """Sum of the samples of a metric that have these labels."""
+    with urllib.request.urlopen(f"{node.url}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    total = 0.0
+    for line in text.splitlines():
+        if line.startswith(name) and all(f'{key}="{value}"' in line for key, value in labels.items()):
+            head, value = line.rsplit(" ", 1)
+            total += float(value) if head.split("{")[0] == name else 0.0
+    return total
+
+
+def settled(value, wanted, seconds=600, quiet=5):
+    """Waits until a number has reached `wanted`, or does not change any more. Returns it with the time of the last change."""
+    last, changed = value(), time.monotonic()
+    end = changed + seconds
+    while last < wanted and time.monotonic() < end and time.monotonic() - changed < quiet:
+        time.sleep(0.05)
+        if (now := value()) != last:
+            last, changed = now, time.monotonic()
+    return last, changed
+
+
+def figures(of, rounds):
+    """Medians of the fields of several runs."""
+    return {field: statistics.median(run[field] for run in rounds) for field in rounds[0]} | {"of": of}
+
+
+def done(status):
+    """Messages that an action has done with."""
+    return status.get("written", 0) + status.get("not_selected", 0)
+
+
+def action_run(node, name, settings):
+    """Publishes while an action works. Returns rates and CPU until it has written everything."""
+    if settings is not None:
+        api(node, "PUT", f"actions/{name}", settings)
+        until(lambda: status_of(node, name).get("state") == "running", f"{name} runs", 20)
+    before, begun = cpu(node.process), time.monotonic()
+    report = publish(node.mqtt, GIVEN.messages)
+    acknowledged = time.monotonic() - begun
+    took = acknowledged
+    if settings is not None:
+        received, at = settled(lambda: done(status_of(node, name)), GIVEN.messages, quiet=20)
+        assert received >= GIVEN.messages, (name, received, status_of(node, name))
+        took = at - begun
+        until(lambda: (status_of(node, name).get("queued_messages") or 0) == 0, "all is acknowledged", 60)
+    used = cpu(node.process) - before
+    if settings is not None:
+        api(node, "DELETE", f"actions/{name}?messages=delete")
+    assert report["totals"]["acked"] == GIVEN.messages, report["totals"]
+    return {"rate": GIVEN.messages / took, "acknowledged": GIVEN.messages / acknowledged, "cpu": used * 1e6 / GIVEN.messages}
+
+
+def actions():
+    """Rules and targets"""
+    node, target, database = Node(), Target(), Postgres()
+    database.start()
+    try:
+        node.start(*LOCAL, *ROOM)
+        database.sql("CREATE TABLE readings (topic text, size bigint)")
+        api(node, "PUT", "connectors/http", {"kind": "http", "url": f"http://127.0.0.1:{target.port}/in"})
+        api(node, "PUT", "connectors/db", database.connector(node))
+        every = 'SELECT topic, payload FROM "in/#"'
+        row = {"connector": "db", "statement": "INSERT INTO readings VALUES (${topic}, ${size})",
+               "rule": 'SELECT topic, strlen(topic) AS size FROM "in/#"'}
+        kinds = {
+            "no action": None,
+            "a rule that selects 1 of 50": {"rule": "SELECT topic, payload FROM \"in/#\" WHERE topic = 'in/7'", "topic": "out", "content": "${topic}"},
+            "republish": {"rule": every, "topic": "out/${topic}", "content": "${payload}"},
+            "HTTP, batches of 500": {"rule": 'SELECT topic FROM "in/#"', "connector": "http", "body": "lines", "batch_max": 500},
+            "PostgreSQL, batches of 500": row | {"batch_max": 500},
+        }
+        runs = {kind: [] for kind in kinds}
+        for _ in range(GIVEN.rounds):
+            for kind, settings in kinds.items():
+                runs[kind].append(action_run(node, "measured", settings))
+                print(kind, runs[kind][-1], file=sys.stderr, flush=True)
+        print(f"\n{GIVEN.messages:,} messages of QoS 1, {PAYLOAD} B, 50 publishers to 50 topics; one action; medians of {GIVEN.rounds}\n")
+        print("| action | acknowledged/s | messages/s until all is written | CPU us a message |")
+        print("|---|---|---|---|")
+        for kind, rounds in runs.items():
+            one = figures(kind, rounds)
+            print(f"| {kind} | {one['acknowledged']:,.0f} | {one['rate']:,.0f} | {one['cpu']:.1f} |")
+    finally:
+        node.close()
+        target.close()
+        database.close()
+
+
+class Bridged:
+    """A broker with a bridge to a node, through a proxy."""
+
+    def __init__(self, kind, qos):
+        self.kind, self.far = kind, Node()
+        self.far.start(*ROOM)
+        self.proxy = Proxy(self.far.mqtt)
+        if kind == "meridian":
+            self.near = Node()
+            bridge = {"name": "measured", "address": f"127.0.0.1:{self.proxy.port}", "topics": f"in/# out {qos}"}
+            self.near.start(*configured(self.near, bridge), *ROOM)
+            self.port, self.process = self.near.mqtt, self.near.process
+        else:
+            self.near = Mosquitto("max_queued_messages 0", "max_inflight_messages 100", "connection measured",
+                                  f"address 127.0.0.1:{self.proxy.port}", f"topic in/# out {qos}", "cleansession false",
+                                  "restart_timeout 1", "bridge_protocol_version mqttv50", "try_private false").start()
+            self.port, self.process = self.near.port, self.near.process
+        until(lambda: metric(self.far, "meridian_clients") >= 1, "the bridge is connected", 20)
+
+    def arrived(self, qos):
+        return metric(self.far, "meridian_messages_received_total", qos=qos)
+
+    def close(self):
+        self.near.close()
+        self.far.close()
+        self.proxy.close()
+
+
+def bridge_run(kind, qos):
+    # mosquitto is slow with QoS 2.
+    count = GIVEN.messages if qos < 2 else GIVEN.messages // 25
+    both = Bridged(kind, qos)
+    try:
+        before, begun = cpu(both.process), time.monotonic()
+        publish(both.port, count, qos=max(qos, 1))
+        arrived, at = settled(lambda: both.arrived(qos), count, quiet=10)
+        return {"rate": arrived / max(at - begun, 0.001), "cpu": (cpu(both.process) - before) * 1e6 / count,
+                "lost": count - min(arrived, count)}
+    finally:
+        both.close()
+
+
+def bridges():
+    """Bridges, saturated"""
+    runs = {(kind, qos): [] for qos in range(3) for kind in ("meridian", "mosquitto")}
+    for _ in range(GIVEN.rounds):
+        for (kind, qos), rounds in runs.items():
+            rounds.append(bridge_run(kind, qos))
+            print(kind, qos, rounds[-1], file=sys.stderr, flush=True)
+    print(f"\nA bridge to another broker: {GIVEN.messages:,} messages of {PAYLOAD} B (QoS 2: {GIVEN.messages // 25:,}), 50 publishers; "
+          f"medians of {GIVEN.rounds}\n")
+    print("| QoS of the bridge | broker with the bridge | messages/s until all have arrived | CPU us a message, that broker | lost |")
+    print("|---|---|---|---|---|")
+    for (kind, qos), rounds in runs.items():
+        one = figures(kind, rounds)
+        print(f"| {qos} | {kind} | {one['rate']:,.0f} | {one['cpu']:.1f} | {one['lost']:,.0f} |")
+
+
+CUT_RATE = 1_000
+
+
+def cuts():
+    """Bridges whose target is not reached for some time"""
+    print(f"\nThe target of the bridge is not reached for {GIVEN.cut} s; {CUT_RATE:,} messages/s of {PAYLOAD} B for {GIVEN.cut + 20} s\n")
+    print("| QoS | broker with the bridge | published | arrived | lost | arrived twice |")
+    print("|---|---|---|---|---|---|")
+    for qos in (1, 2):
+        for kind in ("meridian", "mosquitto"):
+            both = Bridged(kind, qos)
+            try:
+                cut = threading.Timer(8, both.proxy.cut, [True])
+                mend = threading.Timer(8 + GIVEN.cut, both.proxy.cut, [False])
+                cut.start()
+                mend.start()
+                count = CUT_RATE * (GIVEN.cut + 20)
+                load("-H", f"127.0.0.1:{both.port}", "-p", 10, "-s", 0, "-q", qos, "-l", PAYLOAD, "--pub-topic", "in/%i", "-m", count,
+                     "-R", CUT_RATE, "--max-time", GIVEN.cut + 120, "--inflight", 100)
+                arrived, _ = settled(lambda b=both, q=qos: b.arrived(q), count, seconds=120, quiet=45)
+                print(f"| {qos} | {kind} | {count:,} | {arrived:,.0f} | {max(count - arrived, 0):,.0f} | {max(arrived - count, 0):,.0f} |", flush=True)
+            finally:
+                both.close()
+
+
+DEAD_RATE = 10_000
+
+
+def dead():
+    """Other clients while an action writes to a target that is not there"""
+    node = Node()
+    try:
+        node.start(*LOCAL, *ROOM)
+        api(node, "PUT", "connectors/http", {"kind": "http", "url": f"http://127.0.0.1:{free_port()}/in", "timeout": "1s"})
+        print(f"\n{DEAD_RATE:,} messages/s of {PAYLOAD} B to 50 topics for {GIVEN.dead} s, and 20 pairs of other clients with 500 messages/s\n")
+        print("| action | others: p50 ms | p99 ms | longest ms | queued | resident MiB |")
+        print("|---|---|---|---|---|---|")
+        for kind in ("none", "its target is not there"):
+            if kind != "none":
+                api(node, "PUT", "actions/measured", {"rule": 'SELECT topic FROM "in/#"', "connector": "http", "queue_messages_max": 10_000_000,
+                                                      "queue_bytes_max": "8GiB"})
+                until(lambda: status_of(node, "measured").get("state"), "the action runs", 20)
+            with subprocess.Popen([GIVEN.mqload, "pubsub", "-H", f"127.0.0.1:{node.mqtt}", "-p", "50", "-s", "0", "-q", "1", "-l", str(PAYLOAD),
+                                   "--pub-topic", "in/%i", "-R", str(DEAD_RATE), "-d", str(GIVEN.dead + 4), "--inflight", "1000", "--quiet"],
+                                  stdout=subprocess.DEVNULL) as other:
+                time.sleep(2)
+                report = load("-H", f"127.0.0.1:{node.mqtt}", "-p", 20, "-s", 20, "-q", 1, "-l", PAYLOAD, "--pub-topic", "calm/%i", "--sub-topic",
+                              "calm/%i", "-R", 500, "--latency-from", "due", "-d", GIVEN.dead - 2)
+                other.wait(GIVEN.dead + 60)
+            latency = report["latency_us"]
+            queued = status_of(node, "measured").get("queued_messages") or 0 if kind != "none" else 0
+            pages = int(pathlib.Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])
+            resident = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+            assert report["lost"] == 0, report["lost"]
+            print(f"| {kind} | {latency['p50'] / 1e3:.2f} | {latency['p99'] / 1e3:.2f} | {latency['max'] / 1e3:.1f} | {queued:,} | {resident:.0f} |", flush=True)
+    finally:
+        node.close()
+
+
+MEASUREMENTS = [actions, bridges, cuts, dead]
+
+
+def main():
+    for measurement in MEASUREMENTS:
+        if GIVEN.only in measurement.__name__:
+            print(f"\n## {measurement.__doc__}", flush=True)
+            measurement()
+
+
+if __name__ == "__main__":
+    main()
