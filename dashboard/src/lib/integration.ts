@@ -179,6 +179,7 @@ export const ADVANCED: Group[] = [
     fields: [
       text('retry_min', 'First pause', 'Pause after the first failed attempt. It doubles with each further one.', { fallback: '500ms' }),
       text('retry_max', 'Longest pause', 'Between two attempts.', { fallback: '30s' }),
+      amount('attempts_max', 'Give up after attempts', 'Failed attempts after which a record is given up, if others were written meanwhile; 0 is no limit.', '10', 0, 1000),
       text('expire', 'Give up after', 'Time after which a record that is not taken is given up; `0s` is never.', { fallback: '0s' }),
       text('dead_letter', 'Dead-letter topic', 'Topic at this broker for records that are refused, cannot be made, or are given up. A template with `${action}`, `${topic}` and `${reason}`; empty drops them.', { mono: true, placeholder: 'dead/${action}/${reason}' }),
       text('fallback', 'Fallback action', 'Action that gets the messages of such records.'),
@@ -256,7 +257,7 @@ export function actionState(one: Action): State {
 /** Messages and records that did not reach the target, for any reason but the rule. */
 export function lost(one: Action): number | null {
   const { status } = one;
-  return status && status.dropped + status.refused + status.expired + status.evaluation_errors + status.render_errors + status.loops;
+  return status && status.dropped + status.refused + status.expired + (status.given_up ?? 0) + status.evaluation_errors + status.render_errors + status.loops;
 }
 
 /** Address of a connector in a list. */

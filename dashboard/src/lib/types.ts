@@ -568,6 +568,8 @@ export interface ActionStatus {
   retries: number;
   refused: number;
   expired: number;
+  /** A node of an earlier version does not count them. */
+  given_up?: number;
   dead_letters: number;
   fallbacks: number;
   dropped: number;
