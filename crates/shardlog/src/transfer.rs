@@ -376,7 +376,7 @@ mod tests {
     /// A core that is drained does not wait for steadiness, and leaves its shards one by one.
     #[test]
     fn a_core_that_leaves_transfers_at_once() {
-        let (permit, good) = (TransferPermit::default(), status(Some(0), 0));
+        let (permit, good) = (TransferPermit::default(), status(Some(0), 5_000));
         let mut transfer = leading(12);
         assert_eq!(transfer.next(Time(0), OWN, &good, &permit), None, "it is not steady yet");
         permit.set_leaving(true);

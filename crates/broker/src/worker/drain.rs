@@ -6,16 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use mqtt::ReasonCode;
+use mqtt::{ReasonCode, Subscription};
 
 use super::Worker;
 use crate::admin::{DrainClass, DrainStep, Drained};
 use crate::connection::{Connection, Phase};
 use crate::ids::Time;
-use crate::store::GroupName;
 
 /// Maximum number of connections that one step examines.
 const CONNECTIONS_AT_ONCE: u32 = 2_000;
+/// Maximum number of subscriptions that one step examines, except that it examines all of one client.
+const SUBSCRIPTIONS_AT_ONCE: usize = 20_000;
 /// Time without a packet after which a client counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// Maximum number of shared groups whose last departure is remembered. Members of other groups do not wait.
@@ -105,14 +106,15 @@ impl Worker {
         if self.drain.class != step.class {
             self.drain = DrainProgress { next: self.drain.next, class: step.class, examined: 0 };
         }
-        let mut disconnected = 0;
+        let (mut disconnected, mut subscriptions) = (0, 0);
         for _ in 0..CONNECTIONS_AT_ONCE.min(slots) {
-            if disconnected == step.limit {
+            if disconnected == step.limit || subscriptions >= SUBSCRIPTIONS_AT_ONCE {
                 break;
             }
             let slot = if self.drain.next < slots { self.drain.next } else { 0 };
             self.drain.next = slot + 1;
             self.drain.examined = self.drain.examined.saturating_add(1);
+            subscriptions += self.connections.occupant_ref(slot).map_or(0, |it| it.subscriptions.len());
             if self.drain_connection(slot, step) {
                 disconnected += 1;
                 self.drain.examined = 0;
@@ -152,7 +154,10 @@ impl Worker {
 /// Names of the shared groups of a client.
 fn shared_groups(connection: &Connection) -> Vec<Box<str>> {
     let filters = connection.subscriptions.iter().map(|(filter, ..)| filter);
-    filters.filter(|filter| GroupName::parse(filter).is_some()).map(Into::into).collect()
+    filters
+        .filter(|filter| Subscription::of_parsed(filter).is_ok_and(|it| it.share.is_some()))
+        .map(Into::into)
+        .collect()
 }
 
 fn is_idle(connection: &Connection, now: Time) -> bool {
