@@ -161,8 +161,10 @@ impl Drainer {
     /// Number of shards that this node leads, if another core can lead them.
     fn shards_to_leave(&self, emptied: &BTreeSet<String>) -> u64 {
         let Some(view) = self.cluster.as_ref().and_then(|cluster| cluster.view()) else { return 0 };
+        let is_up = |name: &str| view.links.iter().any(|link| link.node == name && link.state == "up");
         let can_lead = |member: &api::MemberView| {
-            member.role == "core" && member.state == "alive" && !emptied.contains(&member.node)
+            let is_open = member.state == "alive" && is_up(&member.node);
+            member.role == "core" && is_open && !emptied.contains(&member.node)
         };
         if !view.membership.members.iter().any(can_lead) {
             return 0;

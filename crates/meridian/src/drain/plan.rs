@@ -8,8 +8,10 @@ use broker::admin::DrainClass;
 const RATE_MIN: f64 = 50.0;
 /// Maximum number of clients that one tick disconnects, whatever the time since the last one.
 const BURST_MAX: f64 = 1_000.0;
-/// Time for which a drain that has disconnected all clients waits for other cores to lead its shards.
+/// Time without progress for which a drain that has disconnected all clients waits for other cores to lead its shards.
 const SHARDS_WAIT: Duration = Duration::from_secs(30);
+/// The same, of a node that stops. A transfer takes less than a second if the other replicas have a majority.
+const SHARDS_WAIT_OF_STOP: Duration = Duration::from_secs(3);
 
 /// Reason for a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,8 +148,12 @@ impl Plan {
         if left == 0 {
             self.credit = 0.0;
             let emptied = *self.emptied.get_or_insert(now);
-            let keeps_shards = matches!(self.terms.kind, Kind::Rebalance { .. });
-            let waits = observed.shards_led > 0 && !keeps_shards && emptied + SHARDS_WAIT > now;
+            let wait_max = match self.terms.kind {
+                Kind::Drain => SHARDS_WAIT,
+                Kind::Stop => SHARDS_WAIT_OF_STOP,
+                Kind::Rebalance { .. } => Duration::ZERO,
+            };
+            let waits = observed.shards_led > 0 && emptied.max(self.progressed) + wait_max > now;
             self.phase = if waits { Phase::Disconnecting } else { Phase::Done };
             return 0;
         }
@@ -402,15 +408,26 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_does_not_wait_long_for_shards_that_nobody_takes() {
+        let seen = Observed { shards_led: 2, others: Some(vec![other(0, None)]), ..Observed::default() };
+        let mut plan =
+            Plan::begin(Duration::ZERO, Terms { wait: Duration::ZERO, ..terms(Kind::Stop) }, &seen);
+        for (at, phase) in [(1, Phase::Disconnecting), (3, Phase::Disconnecting), (4, Phase::Done)] {
+            plan.tick(SECOND * at, &seen);
+            assert_eq!(plan.phase, phase, "{at}");
+        }
+    }
+
+    #[test]
     fn a_drain_waits_for_its_shards_within_a_bound() {
         let seen = |shards_led| Observed { shards_led, ..observed(0, None) };
         let mut plan = Plan::begin(Duration::ZERO, terms(Kind::Drain), &seen(2));
         for (at, shards, phase) in [
             (1, 2, Phase::Disconnecting),
             (20, 1, Phase::Disconnecting),
-            (30, 1, Phase::Disconnecting),
-            (31, 1, Phase::Done),
-            (32, 0, Phase::Done),
+            (49, 1, Phase::Disconnecting),
+            (50, 1, Phase::Done),
+            (52, 0, Phase::Done),
         ] {
             plan.tick(SECOND * at, &seen(shards));
             assert_eq!(plan.phase, phase, "{at}");
