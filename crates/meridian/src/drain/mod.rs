@@ -166,10 +166,14 @@ impl Drainer {
             let is_open = member.state == "alive" && is_up(&member.node);
             member.role == "core" && is_open && !emptied.contains(&member.node)
         };
-        if !view.membership.members.iter().any(can_lead) {
-            return 0;
-        }
-        let shards = view.shards.map(|shards| shards.items).unwrap_or_default();
+        let open: BTreeSet<&str> = view
+            .membership
+            .members
+            .iter()
+            .filter(|member| can_lead(member))
+            .map(|member| &*member.node)
+            .collect();
+        let shards = view.shards.as_ref().map_or(&[][..], |shards| &shards.items);
         let is_led =
             |shard: &&api::ShardView| shard.leader.as_ref() == Some(&self.name) && shard.replicas.len() > 1;
         shards.iter().filter(is_led).count() as u64
