@@ -166,16 +166,13 @@ impl Drainer {
             let is_open = member.state == "alive" && is_up(&member.node);
             member.role == "core" && is_open && !emptied.contains(&member.node)
         };
-        let open: BTreeSet<&str> = view
-            .membership
-            .members
-            .iter()
-            .filter(|member| can_lead(member))
-            .map(|member| &*member.node)
-            .collect();
+        let members = view.membership.members.iter();
+        let open: BTreeSet<&str> = members.filter(|it| can_lead(it)).map(|it| &*it.node).collect();
         let shards = view.shards.as_ref().map_or(&[][..], |shards| &shards.items);
-        let is_led =
-            |shard: &&api::ShardView| shard.leader.as_ref() == Some(&self.name) && shard.replicas.len() > 1;
+        let is_led = |shard: &&api::ShardView| {
+            shard.leader.as_ref() == Some(&self.name)
+                && shard.replicas.iter().any(|node| open.contains(&**node))
+        };
         shards.iter().filter(is_led).count() as u64
     }
 
