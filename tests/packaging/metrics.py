@@ -295,7 +295,7 @@ METRICS = {
     "meridian_action_batches_total": (COUNTER, {"action": ANY}),
     "meridian_action_retries_total": (COUNTER, {"action": ANY}),
     "meridian_action_dropped_total": (COUNTER, {"action": ANY}),
-    "meridian_action_failures_total": (COUNTER, {"action": ANY, "reason": {"evaluation", "template", "refused", "expired", "loop"}}),
+    "meridian_action_failures_total": (COUNTER, {"action": ANY, "reason": {"evaluation", "template", "refused", "expired", "given_up", "loop"}}),
     "meridian_action_diverted_total": (COUNTER, {"action": ANY, "to": {"dead_letter", "fallback"}}),
     "process_cpu_seconds_total": (COUNTER, {}),
     "process_resident_memory_bytes": (GAUGE, {}),
@@ -303,8 +303,8 @@ METRICS = {
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-# A node without TLS, bridges and actions has the help text of these, but no series.
-OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith(("meridian_bridge_", "meridian_action_"))}
+# A node without TLS, bridges, actions and a drain has the help text of these, but no series.
+OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith(("meridian_bridge_", "meridian_action_", "meridian_drain_"))}
 # Only of nodes that belong to a cluster.
 OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))}
 # Added by Prometheus.
