@@ -295,7 +295,7 @@ METRICS = {
     "meridian_action_batches_total": (COUNTER, {"action": ANY}),
     "meridian_action_retries_total": (COUNTER, {"action": ANY}),
     "meridian_action_dropped_total": (COUNTER, {"action": ANY}),
-    "meridian_action_failures_total": (COUNTER, {"action": ANY, "reason": {"evaluation", "template", "refused", "expired", "given_up", "loop"}}),
+    "meridian_action_failures_total": (COUNTER, {"action": ANY, "reason": {"evaluation", "template", "refused", "expired", "failed", "loop"}}),
     "meridian_action_diverted_total": (COUNTER, {"action": ANY, "to": {"dead_letter", "fallback"}}),
     "process_cpu_seconds_total": (COUNTER, {}),
     "process_resident_memory_bytes": (GAUGE, {}),
