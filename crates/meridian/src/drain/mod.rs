@@ -259,6 +259,8 @@ struct Run<'a> {
     /// Time at which the router got the drained nodes, and at which a record was last removed.
     routed: Option<Instant>,
     removed: Option<Instant>,
+    /// Number of ticks that disconnected clients; it wraps.
+    turns: u32,
 }
 
 impl<'a> Run<'a> {
@@ -274,6 +276,7 @@ impl<'a> Run<'a> {
             asked: None,
             routed: None,
             removed: None,
+            turns: 0,
         }
     }
 
@@ -405,7 +408,8 @@ impl<'a> Run<'a> {
                 hurries: plan.hurries(now),
                 reason: if moved { ReasonCode::ServerMoved } else { ReasonCode::UseAnotherServer },
             };
-            let Drained { disconnected, is_exhausted } = drain_some(&self.drainer.admin, &step);
+            self.turns = self.turns.wrapping_add(1);
+            let Drained { disconnected, is_exhausted } = drain_some(&self.drainer.admin, &step, self.turns);
             plan.stepped(now, disconnected.into(), is_exhausted);
         }
         let is_over = self.publish(now);
@@ -459,6 +463,12 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Returns the part of one worker of so many, in a turn. The parts of all of them are `limit` together, and each worker
+/// gets one more in some turns.
+fn part(limit: u32, count: u32, at: u32, turn: u32) -> u32 {
+    (limit + at.wrapping_add(turn) % count) / count
+}
+
 /// Returns whether two phases are of different kinds. Numbers of a pause may change often.
 fn differs(a: &Phase, b: &Phase) -> bool {
     std::mem::discriminant(a) != std::mem::discriminant(b)
@@ -476,13 +486,13 @@ fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Disconnects some clients of all workers, each an equal part of them.
-fn drain_some(admin: &Admin, step: &DrainStep) -> Drained {
+/// Disconnects some clients of all workers, each an equal part of them. `turn` says which workers get one more.
+fn drain_some(admin: &Admin, step: &DrainStep, turn: u32) -> Drained {
     let workers: Vec<_> = admin.workers().collect();
     let (sender, answers) = mpsc::sync_channel(workers.len());
     let count = workers.len() as u32;
     for (at, worker) in (0..).zip(workers) {
-        let limit = (step.limit + at) / count;
+        let limit = part(step.limit, count, at, turn);
         let sender = sender.clone();
         // The receiver waits for a bounded time only.
         let reply = Box::new(move |drained| {
@@ -504,4 +514,22 @@ fn drain_some(admin: &Admin, step: &DrainStep) -> Drained {
         }
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_gets_its_turn() {
+        for (limit, count) in [(1, 2), (5, 4), (0, 3), (7, 1)] {
+            let mut sums = vec![0; count as usize];
+            for turn in 0..count {
+                let parts: Vec<u32> = (0..count).map(|at| part(limit, count, at, turn)).collect();
+                assert_eq!(parts.iter().sum::<u32>(), limit);
+                sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+            }
+            assert!(sums.iter().all(|sum| *sum == limit), "{sums:?}");
+        }
+    }
 }

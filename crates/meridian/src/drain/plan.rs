@@ -6,6 +6,8 @@ use broker::admin::DrainClass;
 
 /// Minimum default rate in clients per second, so that a drain of few clients is short.
 const RATE_MIN: f64 = 50.0;
+/// Maximum number of clients that a tick disconnects when none is known any more.
+const PROBE: u32 = 10;
 /// Maximum number of clients that one tick disconnects, whatever the time since the last one.
 const BURST_MAX: f64 = 1_000.0;
 /// Time without progress for which a drain that has disconnected all clients waits for other cores to lead its shards.
@@ -108,6 +110,8 @@ pub struct Plan {
     shards_led: u64,
     /// Time at which the last client left.
     emptied: Option<Duration>,
+    /// True if the workers have found no client since the last one was known.
+    is_confirmed: bool,
 }
 
 impl Plan {
@@ -125,6 +129,7 @@ impl Plan {
             progressed: now,
             shards_led: observed.shards_led,
             emptied: None,
+            is_confirmed: false,
         }
     }
 
@@ -144,9 +149,20 @@ impl Plan {
             self.progressed = now;
         }
         self.shards_led = observed.shards_led;
+        if self.waits(now) {
+            self.phase = Phase::Waiting;
+            self.progressed = now;
+            return 0;
+        }
         let left = self.left(observed.clients);
         if left == 0 {
             self.credit = 0.0;
+            // The number of clients is up to a second old.
+            if self.refuses() && !self.is_confirmed && self.pause(left, observed).is_none() {
+                self.class = DrainClass::All;
+                self.phase = Phase::Disconnecting;
+                return PROBE;
+            }
             let emptied = *self.emptied.get_or_insert(now);
             let wait_max = match self.terms.kind {
                 Kind::Drain => SHARDS_WAIT,
@@ -158,11 +174,7 @@ impl Plan {
             return 0;
         }
         self.emptied = None;
-        if self.waits(now) {
-            self.phase = Phase::Waiting;
-            self.progressed = now;
-            return 0;
-        }
+        self.is_confirmed = false;
         if let Some(pause) = self.pause(left, observed) {
             self.credit = 0.0;
             // Nothing can be gained by waiting.
@@ -201,7 +213,9 @@ impl Plan {
         self.credit = (self.credit - disconnected as f64).max(0.0);
         if disconnected > 0 {
             self.progressed = now;
+            self.is_confirmed = false;
         } else if are_exhausted {
+            self.is_confirmed = self.class == DrainClass::All;
             self.class = match self.class {
                 DrainClass::Idle => DrainClass::Unshared,
                 DrainClass::Unshared | DrainClass::All => DrainClass::All,
@@ -305,7 +319,7 @@ mod tests {
         let mut left = Vec::new();
         for second in 1..1_000 {
             let now = SECOND * second;
-            let some = plan.tick(now, &seen);
+            let some = plan.tick(now, &seen).min(seen.clients as u32);
             if plan.phase == Phase::Done {
                 return (plan, left);
             }
@@ -407,13 +421,34 @@ mod tests {
         assert!(!plan.hurries(104 * SECOND) && plan.hurries(105 * SECOND));
     }
 
+    /// A client may have connected just before the drain, so that it is not counted yet.
+    #[test]
+    fn a_drain_is_done_when_the_workers_find_no_client() {
+        let seen = observed(0, Some(vec![other(0, None)]));
+        let mut plan =
+            Plan::begin(Duration::ZERO, Terms { wait: Duration::ZERO, ..terms(Kind::Stop) }, &seen);
+        for (at, disconnected) in [(1, 1), (2, 0)] {
+            assert_eq!((plan.tick(SECOND * at, &seen), plan.class()), (PROBE, DrainClass::All));
+            plan.stepped(SECOND * at, disconnected, true);
+        }
+        assert_eq!(plan.tick(3 * SECOND, &seen), 0);
+        assert_eq!((plan.phase.clone(), plan.disconnected), (Phase::Done, 1));
+    }
+
     #[test]
     fn a_stop_does_not_wait_long_for_shards_that_nobody_takes() {
         let seen = Observed { shards_led: 2, others: Some(vec![other(0, None)]), ..Observed::default() };
         let mut plan =
             Plan::begin(Duration::ZERO, Terms { wait: Duration::ZERO, ..terms(Kind::Stop) }, &seen);
-        for (at, phase) in [(1, Phase::Disconnecting), (3, Phase::Disconnecting), (4, Phase::Done)] {
-            plan.tick(SECOND * at, &seen);
+        for (at, phase) in [
+            (1, Phase::Disconnecting),
+            (2, Phase::Disconnecting),
+            (4, Phase::Disconnecting),
+            (5, Phase::Done),
+        ] {
+            if plan.tick(SECOND * at, &seen) > 0 {
+                plan.stepped(SECOND * at, 0, true);
+            }
             assert_eq!(plan.phase, phase, "{at}");
         }
     }
@@ -421,7 +456,8 @@ mod tests {
     #[test]
     fn a_drain_waits_for_its_shards_within_a_bound() {
         let seen = |shards_led| Observed { shards_led, ..observed(0, None) };
-        let mut plan = Plan::begin(Duration::ZERO, terms(Kind::Drain), &seen(2));
+        let mut plan =
+            Plan::begin(Duration::ZERO, Terms { wait: Duration::ZERO, ..terms(Kind::Drain) }, &seen(2));
         for (at, shards, phase) in [
             (1, 2, Phase::Disconnecting),
             (20, 1, Phase::Disconnecting),
@@ -429,7 +465,9 @@ mod tests {
             (50, 1, Phase::Done),
             (52, 0, Phase::Done),
         ] {
-            plan.tick(SECOND * at, &seen(shards));
+            if plan.tick(SECOND * at, &seen(shards)) > 0 {
+                plan.stepped(SECOND * at, 0, true);
+            }
             assert_eq!(plan.phase, phase, "{at}");
         }
     }
