@@ -183,7 +183,9 @@ impl Plan {
             return 0;
         }
         self.phase = Phase::Disconnecting;
-        self.credit = (self.credit + self.rate() * since.as_secs_f64()).min(BURST_MAX);
+        // Clients that were not disconnected before are not made up for at once.
+        let burst = self.rate().clamp(1.0, BURST_MAX);
+        self.credit = (self.credit + self.rate() * since.as_secs_f64()).min(burst);
         (self.credit as u64).min(left) as u32
     }
 
@@ -339,6 +341,18 @@ mod tests {
         assert_eq!(left.last(), Some(&(14, 5)));
         assert!(left[..9].iter().all(|(_, some)| *some == 10));
         assert_eq!((plan.disconnected, plan.clients_before), (95, 95));
+    }
+
+    /// While no client of a class is left, the pace of the next class does not grow.
+    #[test]
+    fn a_tick_disconnects_at_most_the_clients_of_a_second() {
+        let seen = observed(500, None);
+        let mut plan = Plan::begin(Duration::ZERO, terms(Kind::Drain), &seen);
+        let most = (5..60).map(|second| {
+            plan.stepped(SECOND * second, 0, false);
+            plan.tick(SECOND * second, &seen)
+        });
+        assert_eq!(most.max(), Some(10));
     }
 
     #[test]
