@@ -15,7 +15,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
@@ -52,22 +51,6 @@ def connected(node):
     return next(float(line.split()[-1]) for line in lines if line.startswith("meridian_clients_connected_total"))
 
 
-class Connects(threading.Thread):
-    """Finds the most connects in a second of the other nodes."""
-
-    def __init__(self, nodes):
-        super().__init__(daemon=True)
-        self.nodes, self.most, self.ends = nodes, 0.0, False
-
-    def run(self):
-        last = (time.monotonic(), sum(connected(node) for node in self.nodes))
-        while not self.ends:
-            time.sleep(1)
-            now = (time.monotonic(), sum(connected(node) for node in self.nodes))
-            self.most = max(self.most, (now[1] - last[1]) / (now[0] - last[0]))
-            last = now
-
-
 def event(kind, nodes):
     """Does what is measured. Returns its seconds."""
     first, second, begun = nodes["n1"], nodes["n2"], time.monotonic()
@@ -93,29 +76,26 @@ def measured(kind):
             until(lambda: sum(connected(node) for node in nodes.values()) >= GIVEN.clients + PUBLISHERS, "all clients are connected", 90)
             with subprocess.Popen(others, stdout=subprocess.PIPE, text=True) as calm:
                 time.sleep(BEFORE)
-                connects = Connects([nodes["n2"], nodes["n3"], nodes["r1"]])
-                connects.start()
                 on_first = connected(nodes["n1"])
                 took = event(kind, nodes)
                 report = json.loads(clients.communicate(timeout=duration + 180)[0])
                 quiet = json.loads(calm.communicate(timeout=duration + 60)[0])
-                connects.ends = True
-    return report, quiet, connects.most, took, on_first
+    return report, quiet, took, on_first
 
 
 def main():
     print(f"\n{GIVEN.clients:,} subscribers and {PUBLISHERS} publishers with durable sessions, {GIVEN.rate:,} messages/s of QoS 1; three cores, three replicas\n")
     print("| what | s until the node is empty or gone | clients of the node | lost | longest time without a server ms: p50 | p99 | longest | "
-          "longest silence of all subscribers ms | most connects/s of the others | other clients: p99 ms | longest ms |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+          "longest silence of all subscribers ms | other clients: p99 ms | longest ms |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for kind in ("drain", "SIGTERM", "SIGKILL"):
         if GIVEN.only not in kind:
             continue
-        report, quiet, most, took, on_first = measured(kind)
+        report, quiet, took, on_first = measured(kind)
         gap, calm = report["reconnect_us"] or {}, quiet["latency_us"]
         ms = lambda value: "-" if value is None else f"{value / 1e3:,.0f}"
         print(f"| {kind} | {took:.1f} | {on_first:,.0f} | {report['lost']} | {ms(gap.get('p50'))} | {ms(gap.get('p99'))} | {ms(gap.get('max'))} | "
-              f"{report['longest_silence_ms']:,.0f} | {most:,.0f} | {calm['p99'] / 1e3:.1f} | {calm['max'] / 1e3:.0f} |", flush=True)
+              f"{report['longest_silence_ms']:,.0f} | {calm['p99'] / 1e3:.1f} | {calm['max'] / 1e3:.0f} |", flush=True)
         assert quiet["lost"] == 0, quiet["lost"]
 
 
