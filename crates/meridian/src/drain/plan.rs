@@ -343,7 +343,7 @@ mod tests {
         assert_eq!((plan.disconnected, plan.clients_before), (95, 95));
     }
 
-    /// While no client of a class is left, the pace of the next class does not grow.
+    /// The pace of a class does not grow while no client of the class before is left.
     #[test]
     fn a_tick_disconnects_at_most_the_clients_of_a_second() {
         let seen = observed(500, None);
