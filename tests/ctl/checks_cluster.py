@@ -277,7 +277,13 @@ def logs(_):
         # The replicant does this by itself five seconds after it has joined.
         nodes["n1"].ctl("cluster", "balance")
         attached = lambda: replicant.json("cluster")["attached_to"]
-        core = until(attached, "it is attached to a core")
+
+        def settled():
+            before = attached()
+            time.sleep(1.5)
+            return before if attached() == before else None
+
+        core = until(settled, "it is attached to a core, and does not move any more", 20)
         assert said(replicant, "INFO", f"this node is attached to core {core}")
         remains = next(other for other in cores if other != core)
         nodes[core].process.kill()
