@@ -116,7 +116,8 @@ struct Published {
     reason: String,
 }
 
-/// Publishes a message. The answer comes when all its receivers have it, as a PUBACK would.
+/// Publishes a message. The answer comes when all its receivers have it, as a PUBACK would. A message of QoS 0 is
+/// answered at once, or when it is retained.
 #[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/publish", tag = "messages", operation_id = "publish",
     security(("token" = ["operator"])),

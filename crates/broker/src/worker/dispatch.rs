@@ -289,6 +289,9 @@ impl Worker {
                 Some(payers) => payers.clone(),
                 None => self.payers_of(view.publisher),
             };
+            // An operator is also notified at QoS 0, and reads what was retained afterwards.
+            let of_operator = |token: &Token| matches!(token, Token::Operator { .. });
+            let token = token.or(publishing.token.filter(of_operator));
             let outstanding = self.retain(&mut shared, stamp, refusal, token, payers);
             result.outstanding += outstanding;
             result.stored |= outstanding > 0;

@@ -425,6 +425,20 @@ fn the_receivers_of_a_topic_are_listed_by_name() {
 }
 
 #[test]
+fn an_operators_message_of_qos_0_is_answered_when_it_is_retained() {
+    everywhere(|net| {
+        net.store.hold(&[Kind::Retain]);
+        let kept = Publication { retain: true, ..publication("r", "kept", 0) };
+        assert_eq!(net.ask(|admin, reply| admin.publish(&kept, reply).expect("valid")), None);
+        net.release_held();
+        assert_eq!(
+            net.ask(|admin, reply| admin.publish(&kept, reply).expect("valid")),
+            Some(ReasonCode::NoMatchingSubscribers)
+        );
+    });
+}
+
+#[test]
 fn an_operators_message_is_answered_when_all_receivers_have_it() {
     everywhere(|net| {
         let publish = |net: &mut Net, publication: Publication| {
