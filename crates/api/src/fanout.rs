@@ -58,6 +58,7 @@ impl Fanout {
             | "stats"
             | "cluster"
             | "storage"
+            | "backup_storage"
             | "get_top"
             | "list_routes"
             | "list_retained"

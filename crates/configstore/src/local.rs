@@ -15,6 +15,7 @@ use wal::{FileState, WriteAheadLog};
 use crate::change::{Applied, Change, Revision, Stored, Table};
 use crate::error::{OpenError, OpenFault, ProposeError};
 use crate::line::{Entry, Group};
+use crate::records::Records;
 use crate::state::{AppliedChange, Pending, State};
 use crate::store::{ConfigStore, Figures, View};
 
@@ -136,6 +137,24 @@ impl LocalStore {
         core.read_only = true;
         core.load(true)?;
         Ok(Self::of(core, Limits::default()))
+    }
+
+    /// Writes the records of a cluster as a node's own into a directory without any. Leaves out `without`, and what the
+    /// cluster has stored about the beginning of its records. Returns the number of records.
+    ///
+    /// # Errors
+    /// There are records in the directory, or the log cannot be written.
+    pub fn create(data_dir: &Path, records: &Records, without: &[Table]) -> Result<usize, OpenError> {
+        let mut wal = WriteAheadLog::new(data_dir);
+        let path = wal.path().to_owned();
+        let failed = |error| OpenError { path: path.clone(), fault: OpenFault::Io(error) };
+        let _guard = wal.lock_file()?;
+        if wal.exists() {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        }
+        let state = records.own_without(without);
+        wal.rewrite(&state).map_err(failed)?;
+        Ok(state.len())
     }
 
     fn of(core: Core, limits: Limits) -> Self {

@@ -17,7 +17,7 @@ use pieces::Writing;
 
 pub use self::pieces::SnapshotReader;
 use crate::batch::{self, Batch, Reader, put_name, put_value};
-use crate::change::{Applied, Revision, Stored};
+use crate::change::{Applied, Revision, Stored, Table};
 use crate::state::{AppliedChange, State};
 
 /// Limits of the records. They are the same on all cores: a batch that one accepts, all have to accept.
@@ -156,6 +156,21 @@ impl Records {
         let mut out = Vec::with_capacity(self.state.live_bytes() as usize);
         put_whole(&self.state, &mut out);
         out
+    }
+
+    /// Returns the records as those of a node alone, without some tables and without the marker of an import.
+    pub(crate) fn own_without(&self, tables: &[Table]) -> State {
+        let mut own = self.state.clone();
+        own.founded = 0;
+        let is_left_out = |table: &str| {
+            table == crate::replicated::IMPORT_TABLE.name() || tables.iter().any(|it| it.name() == table)
+        };
+        for (table, records) in self.state.tables().filter(|(table, _)| is_left_out(table)) {
+            for (key, stored) in records {
+                own.set(table, key, None, stored.revision);
+            }
+        }
+        own
     }
 
     /// Encodes the complete state, including the recent answers. [`Self::begin_snapshot`] does it in pieces.

@@ -82,7 +82,7 @@ struct ImportMarker {
     done: bool,
 }
 
-const IMPORT_TABLE: Table = Table::named("registry");
+pub(crate) const IMPORT_TABLE: Table = Table::named("registry");
 const IMPORT_KEY: &str = "brought_in";
 /// Maximum number of changes, and of bytes, of one batch of an import.
 const IMPORT_CHANGES_MAX: usize = 1_000;

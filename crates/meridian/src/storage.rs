@@ -1,5 +1,7 @@
 //! `meridian storage`: checks, repairs, saves and copies the log of a node that does not run.
 
+mod merge;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 use ::storage::offline::{self, CheckReport, OfflineStats, RepairReport, SegmentReport};
 use ::storage::{Error, IDENTITY_FILE, RealDisk};
 use clap::{Args, Subcommand};
+
+use crate::store::ReplicasFile;
 
 /// Name of the log's directory below the data directory.
 pub const DIRECTORY: &str = "storage";
@@ -62,11 +66,19 @@ enum StorageCommand {
     /// Verify a backup, and copy it to a data directory for a start
     ///
     /// The node then has the data that was durable when the backup was made, as after a crash at that moment.
+    ///
+    /// A cluster is restored from the backups of its cores together, or from the data directories that are left of
+    /// them. The newest replica of each shard counts. One node starts with the result: alone, or as the first core of a
+    /// new cluster of any size, which the other nodes join with empty data directories. Exit status: 0, everything is
+    /// there; 1, restored, but something is missing, as printed; 2, nothing is restored.
     Restore {
-        /// Directory made by `backup`
-        backup: PathBuf,
-        /// Data directory of the node; it must not contain a log
-        dir: PathBuf,
+        /// Directory made by `backup`, or of each core of a cluster, and then the data directory of the node, without
+        /// a log
+        #[arg(required = true, num_args = 2.., value_names = ["BACKUP", "DIR"])]
+        directories: Vec<PathBuf>,
+        /// Restore a cluster although no directory has some of the shards; these begin empty
+        #[arg(long)]
+        incomplete: bool,
     },
 }
 
@@ -80,7 +92,7 @@ impl StorageArgs {
             StorageCommand::Stats { dir } => stats(&dir),
             StorageCommand::Repair { dir, into } => repair(&dir, into),
             StorageCommand::Backup { dir, backup } => backup_to(&dir, &backup),
-            StorageCommand::Restore { backup, dir } => restore(&backup, &dir),
+            StorageCommand::Restore { directories, incomplete } => restore(&directories, incomplete),
         };
         result.unwrap_or_else(|why| {
             eprintln!("meridian storage: {why}");
@@ -242,6 +254,10 @@ fn beside(directory: &Path, ending: &str) -> PathBuf {
 fn backup_to(dir: &Path, backup: &Path) -> Result<ExitCode, String> {
     let (directory, disk) = existing(dir)?;
     let to = RealDisk::open(backup).map_err(text)?;
+    if let Some(list) = ReplicasFile::of(&directory).read()? {
+        let written = ReplicasFile::of_backup(backup).write(&list);
+        written.map_err(|error| format!("{}: {error}", backup.display()))?;
+    }
     let report = offline::copy(&disk, &to, &mut progress).map_err(text)?;
     println!(
         "{} is copied to {}: {} segments, {}",
@@ -253,8 +269,14 @@ fn backup_to(dir: &Path, backup: &Path) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore(backup: &Path, dir: &Path) -> Result<ExitCode, String> {
+fn restore(directories: &[PathBuf], incomplete: bool) -> Result<ExitCode, String> {
+    let Some((dir, backups)) = directories.split_last() else { return Ok(ExitCode::FAILURE) };
+    let [backup] = backups else { return merge::restore(backups, dir, incomplete) };
     let (source, disk) = existing(backup)?;
+    if merge::is_of_cluster(&offline::stats(&disk).map_err(text)?) {
+        drop(disk);
+        return merge::restore(backups, dir, incomplete);
+    }
     let directory = if dir.file_name().is_some_and(|name| name == DIRECTORY) {
         dir.to_owned()
     } else {

@@ -203,10 +203,10 @@ pub fn log_group(shard: ShardId) -> LogGroup {
     LogGroup(shard.0 + 1)
 }
 
-/// State of a shard while its replica starts.
-struct Restoring {
-    shard: Shard,
-    hash_key: [u8; 16],
+/// State of a shard while its replica starts, or is read.
+pub(crate) struct Restoring {
+    pub shard: Shard,
+    pub hash_key: [u8; 16],
 }
 
 impl StateMachine for Restoring {

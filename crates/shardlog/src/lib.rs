@@ -12,6 +12,7 @@ mod bodies;
 mod frame;
 mod log;
 mod members;
+mod merge;
 mod moment;
 mod own_state;
 mod placed;
@@ -27,6 +28,7 @@ pub use log::{
     is_of_agreement,
 };
 pub use members::TargetMembers;
+pub use merge::{CoreData, MergedShard, merge_meta, merge_shard};
 pub use moment::Moment;
 pub use own_state::{GroupsOfCore, OwnState, sort_groups};
 pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};

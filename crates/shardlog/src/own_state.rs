@@ -124,15 +124,21 @@ pub(crate) fn in_cluster(
     }
     let elapsed_ms = now.0.saturating_sub(state.now());
     apply(&mut state, now.0, &Command::Started { incarnation: now.0, elapsed_ms })?;
-    while state.sweeping() {
-        apply(&mut state, now.0, &Command::Sweep { count: RELEASED_AT_ONCE })?;
-    }
+    sweep(&mut state, now.0)?;
     let form = RecordForm { batches_until: state.applied(), batches_behind_ms };
     Ok((state, form))
 }
 
+/// Releases the clients that were connected, after a [`Command::Started`].
+pub(crate) fn sweep(state: &mut Shard, now: u64) -> Result<(), String> {
+    while state.sweeping() {
+        apply(state, now, &Command::Sweep { count: RELEASED_AT_ONCE })?;
+    }
+    Ok(())
+}
+
 /// Applies a command that is not in the log: the snapshot includes it. Its effects follow from the state.
-fn apply(state: &mut Shard, now: u64, command: &Command<'_>) -> Result<(), String> {
+pub(crate) fn apply(state: &mut Shard, now: u64, command: &Command<'_>) -> Result<(), String> {
     let mut batch = BatchBuilder::new(now);
     batch.push(command);
     let applied = state.apply(state.applied() + 1, &batch.finish(), &mut Vec::new());

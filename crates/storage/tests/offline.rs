@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
-use storage::offline::{check, copy, repair, restore, stats};
+use storage::offline::{check, copy, read, repair, restore, stats};
 use storage::{Error, GroupId, SegmentId};
 use support::{done, drain, entries, entry, open_on, part, parts, settle};
 
@@ -41,6 +41,35 @@ fn a_whole_log_has_no_problems_and_inspection_does_not_change_it() {
     let groups: Vec<_> = stats.groups.iter().map(|g| (g.group.0, g.entries, g.checkpoint, g.parts)).collect();
     assert_eq!(groups, [(1, 20, Some(9), 2), (2, 20, None, 0)]);
     assert_eq!(files(&disk), before);
+}
+
+#[test]
+fn a_log_is_read_without_a_change_and_without_its_torn_tail() {
+    let (opened, _) = open_on(&filled());
+    let expected = (entries(&opened, 1), parts(&opened, 1), opened.log.read(GroupId(1), 15).expect("a body"));
+    drop(opened);
+    let disk = filled();
+    // The last commit was not written whole.
+    let last =
+        files(&disk).iter().filter(|(name, _)| name.ends_with(".seg")).map(|(name, _)| name.clone()).max();
+    let name = last.expect("a segment");
+    let bytes = disk.contents(&name).expect("a file");
+    let at = bytes.iter().rposition(|byte| *byte != 0).expect("a record");
+    disk.flip(&name, at as u64, 0);
+    let before = files(&disk);
+    let (log, recovery) = read(Arc::new(disk.clone())).expect("readable");
+    assert_eq!(files(&disk), before);
+    let group = recovery.groups.iter().find(|group| group.group == GroupId(1)).expect("a group");
+    let found: Vec<_> = group.entries().map(|entry| entry.expect("whole").index).collect();
+    let indexes: Vec<u64> = expected.0.iter().map(|entry| entry.0).collect();
+    assert_eq!(found, indexes[..indexes.len() - 1], "without the torn commit");
+    let found: Vec<_> = group.parts_in_order().map(|part| part.expect("whole")).collect();
+    let found: std::collections::BTreeMap<u32, Vec<u8>> =
+        found.into_iter().map(|(part, bytes)| (part, bytes.to_vec())).collect();
+    assert_eq!(found, expected.1);
+    assert_eq!(log.read(GroupId(1), 15).expect("a body"), expected.2);
+    let nothing = read(Arc::new(FaultDisk::new(9)));
+    assert!(matches!(nothing, Err(Error::Missing { .. })), "an empty disk has no log");
 }
 
 #[test]

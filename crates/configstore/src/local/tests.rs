@@ -46,6 +46,23 @@ fn get(store: &LocalStore, key: &str) -> Option<String> {
     store.read(A, key).map(|stored| serde_json::from_str(&stored.value).unwrap())
 }
 
+#[test]
+fn the_records_of_a_cluster_become_those_of_a_node() {
+    let mut records = Records::default();
+    let marker = Change::put(crate::replicated::IMPORT_TABLE, "brought_in", &"n1").unwrap();
+    let changes = [put(A, "k", "v"), put(B, "node", "drained"), marker];
+    assert!(!records.apply(&crate::encode_batch(1, &changes)).is_empty());
+    assert_eq!(records.len(), 3);
+    let dir = DataDir::new();
+    assert_eq!(LocalStore::create(&dir.0, &records, &[B]).unwrap(), 1);
+    let store = LocalStore::open_standalone(&dir.0).unwrap();
+    assert_eq!(get(&store, "k").as_deref(), Some("v"));
+    assert!(store.page(B, None, 10).is_empty(), "a table that was left out");
+    store.propose(vec![put(A, "more", "w")]).unwrap();
+    let again = LocalStore::create(&dir.0, &records, &[]).unwrap_err();
+    assert!(matches!(again.fault, OpenFault::Io(ref error) if error.kind() == io::ErrorKind::AlreadyExists));
+}
+
 type Model = BTreeMap<String, (String, u64)>;
 
 /// A view that keeps all that it receives.

@@ -1,5 +1,6 @@
 //! `meridian ctl cluster`: the node's part in its cluster, its members, and changes of them.
 
+mod backup;
 mod drain;
 mod sentences;
 
@@ -37,6 +38,7 @@ Examples:
   meridian ctl cluster drain n2     take the clients away from a node gently, before a maintenance
   meridian ctl cluster undrain n2   let it accept clients again
   meridian ctl cluster rebalance    spread the clients evenly over the nodes
+  meridian ctl cluster backup 2026-01-31    copy what the cores have on disk, while they run
   meridian ctl cluster join 10.0.0.7:7883   give the address of another node to a waiting node
   meridian ctl links            one link per line
   meridian ctl routes --nodes   the routes of each node that this node knows
@@ -94,6 +96,7 @@ Durable sessions on the node's disk do not move to other nodes: --discard-sessio
     /// List the drains of all nodes with their progress
     Drains,
     Rebalance(drain::RebalanceArgs),
+    Backup(backup::BackupArgs),
     #[command(about = SENTENCES.transfer.about.as_str(), after_help = SENTENCES.transfer.effect.as_str())]
     Transfer {
         // Not `node`: that is the flag for the node to ask.
@@ -126,6 +129,7 @@ impl Command for ClusterArgs {
             Some(Verb::Undrain { name }) => drain::undrain(console, &name),
             Some(Verb::Drains) => drain::drains(console),
             Some(Verb::Rebalance(args)) => drain::rebalance(console, &args),
+            Some(Verb::Backup(args)) => backup::backup(console, &args),
             Some(Verb::Transfer { name }) => transfer(console, &name),
             Some(Verb::Balance) => balance(console),
             Some(Verb::Remove { name }) => remove(console, &name),

@@ -1,13 +1,12 @@
 //! Shards of the cluster on this node: the key of their owners, and the thread that begins and ends their replicas.
 
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use broker::Node;
-use cluster::meta::{CoreLog, Placement, ShardLeaders, ShardReplica};
+use cluster::meta::{CoreLog, Placement, ShardLeaders};
 use cluster::{ClusterRouter, RouterCommand};
 use consensus::{Config, LogGroup, Member};
 use shardlog::{AgreementOwner, FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas};
@@ -97,7 +96,7 @@ impl PreparedShards {
             replicas,
         };
         let Some((own, log)) = log else { return Ok((of_node(None), None)) };
-        let ShardsLog { log, notifier, recovered, stored, own: own_state, is_only_copy, file, reads } = log;
+        let ShardsLog { log, notifier, recovered, stored, own: own_state, file, reads } = log;
         let owner = {
             let (notifier, reads, shared) = (notifier.clone(), reads, shared.clone());
             move || AgreementOwner {
@@ -127,13 +126,7 @@ impl PreparedShards {
         let (sender, placements) = channel();
         let began = node.began();
         let now = move || broker::Time(began.0 + clock.elapsed().as_millis() as u64);
-        // Before the placement is followed: the log begins to have the form of a core then.
-        let note = move |placement: &Placement| {
-            let is_only = |replicas: &[ShardReplica]| replicas.iter().all(|replica| replica.log() == own);
-            let any = placement.shards().any(|(_, shard)| is_only(&shard.voters));
-            is_only_copy.store(any, Ordering::Release);
-        };
-        let thread = critical::spawn("shards", move || follow(replicas, &placements, &now, &note));
+        let thread = critical::spawn("shards", move || follow(replicas, &placements, &now));
         let thread = thread.map_err(|error| format!("no thread for the replicas of shards: {error}"))?;
         Ok((of_node(Some(sender)), Some(thread)))
     }
@@ -151,7 +144,6 @@ fn follow(
     mut replicas: PlacedReplicas,
     placements: &Receiver<KnownPlacement>,
     now: &dyn Fn() -> broker::Time,
-    note: &dyn Fn(&Placement),
 ) {
     let (mut placement, mut again, mut last_error): (Option<KnownPlacement>, _, Option<String>) =
         (None, None, None);
@@ -166,7 +158,6 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let Some(KnownPlacement { placement, leaders, refused_votes }) = &placement else { continue };
-        note(placement);
         let error = replicas.follow(now(), placement).err();
         replicas.prefer(leaders);
         if replicas.is_refused() {

@@ -1,6 +1,6 @@
 //! Drains of this node: takes its clients and its shards away gently, as an operator orders or before a stop.
 
-mod order;
+pub mod order;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,7 +8,6 @@ mod restoring;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,7 +23,7 @@ use storage::{AfterDrop, LogThreads, RealDisk, RecoveredGroup};
 use crate::storage::DIRECTORY;
 use crate::system::free_bytes;
 
-use self::clock::ClockFile;
+pub use self::clock::ClockFile;
 use self::operator::Operator;
 pub use self::readers::ReadQueue;
 use self::readers::Readers;
@@ -99,8 +98,6 @@ pub struct ShardsLog {
     pub stored: StoredReplicas,
     /// State of the node alone, with which shards of the cluster begin.
     pub own: Option<OwnState>,
-    /// True while a backup of this core would be the only copy of some sessions.
-    pub is_only_copy: Arc<AtomicBool>,
     pub file: ReplicasFile,
     pub reads: ReadQueue,
 }
@@ -236,12 +233,7 @@ impl Store {
             true => (Vec::new(), Some(own_state(shards, hash_key, noted))),
             false => (shards, None),
         };
-        // A core that has replicas waits for the placement.
-        let has_replicas =
-            of_cluster.as_ref().is_some_and(|(stored, _)| *stored != StoredReplicas::default());
-        let is_only_copy = Arc::new(AtomicBool::new(has_replicas));
         let of_cluster = of_cluster.map(|(stored, recovered)| ShardsLog {
-            is_only_copy: is_only_copy.clone(),
             log: log.clone(),
             notifier: notifier.clone(),
             recovered,
@@ -256,7 +248,7 @@ impl Store {
         let clock = if log_use.shares_shards { None } else { Some(note_time(clock, node)) };
         let clock = clock.transpose().map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
-        let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir, is_only_copy);
+        let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
         let broker = broker::Store {
             log: Some(log),

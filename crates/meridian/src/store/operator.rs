@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +15,8 @@ use shardlog::ShardLog;
 use storage::offline::CopyReport;
 use storage::{Histogram, RealDisk};
 
+use super::replicas::ReplicasFile;
+
 /// Information about an open store for operators.
 pub struct Operator {
     log: Arc<ShardLog>,
@@ -24,8 +25,6 @@ pub struct Operator {
     recovery: RecoveryView,
     backup_dir: Option<PathBuf>,
     backup: Arc<Mutex<Option<Backup>>>,
-    /// True while a backup of this core would be the only copy of some sessions: no node can start with it.
-    is_only_copy: Arc<AtomicBool>,
 }
 
 impl Operator {
@@ -35,10 +34,9 @@ impl Operator {
         reserve_bytes: u64,
         recovery: RecoveryView,
         backup_dir: Option<PathBuf>,
-        is_only_copy: Arc<AtomicBool>,
     ) -> Arc<Self> {
         let backup = Arc::default();
-        Arc::new(Self { log, directory, reserve_bytes, recovery, backup_dir, backup, is_only_copy })
+        Arc::new(Self { log, directory, reserve_bytes, recovery, backup_dir, backup })
     }
 
     fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
@@ -94,7 +92,6 @@ impl Storage for Operator {
             let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
             return Err(BackupRefused::Conflict(why.to_owned()));
         };
-        check_other_copies(&self.is_only_copy).map_err(BackupRefused::Conflict)?;
         let mut last = self.backup();
         if last.as_ref().is_some_and(|backup| backup.ended_at.is_none()) {
             return Err(BackupRefused::Conflict("a backup is being made: wait until it is done".to_owned()));
@@ -112,10 +109,9 @@ impl Storage for Operator {
             ended_at: None,
             error: None,
         };
-        let (log, progress, is_only_copy) =
-            (self.log.clone(), self.backup.clone(), self.is_only_copy.clone());
+        let (log, directory, progress) = (self.log.clone(), self.directory.clone(), self.backup.clone());
         let run = move || {
-            let copied = copy(&log, &path, &progress, &|| check_other_copies(&is_only_copy));
+            let copied = copy(&log, &directory, &path, &progress);
             if copied.is_err()
                 && let Err(error) = fs::remove_dir_all(&path)
             {
@@ -146,30 +142,35 @@ fn make_directory(path: &Path) -> Result<(), BackupRefused> {
     })
 }
 
-/// Returns an error for operators if other cores lack some of the sessions of this one. That may change while a backup
-/// is made: when the cluster begins with these sessions.
-fn check_other_copies(is_only_copy: &AtomicBool) -> Result<(), String> {
-    if !is_only_copy.load(Ordering::Acquire) {
-        return Ok(());
-    }
-    Err("this core is the only one with some of the sessions, and no core can start with a backup of them: wait until \
-         meridian ctl cluster shards shows other replicas of each shard"
-        .to_owned())
-}
-
+/// Copies the log, and the list of the replicas in it.
 fn copy(
     log: &ShardLog,
+    directory: &Path,
     path: &Path,
     progress: &Mutex<Option<Backup>>,
-    check: &dyn Fn() -> Result<(), String>,
 ) -> Result<CopyReport, storage::Error> {
+    let list = ReplicasFile::of(directory);
+    let read = || list.read().map_err(storage::Error::Invalid);
+    let before = read()?;
+    // The list says which form the records of a shard have.
+    let check = || match (&before, list.read()?) {
+        (None, None) => Ok(()),
+        (Some(before), Some(after)) if before.own == after.own && before.forms == after.forms => Ok(()),
+        _ => {
+            Err("a cluster began with the sessions of this node meanwhile: make the backup again".to_owned())
+        }
+    };
     let to = RealDisk::open(path)?;
+    if let Some(stored) = &before {
+        let written = ReplicasFile::of_backup(path).write(stored);
+        written.map_err(|error| storage::Error::Invalid(format!("{}: {error}", path.display())))?;
+    }
     let mut report = |done, all| {
         if let Some(backup) = &mut *sync::lock(progress) {
             (backup.segments_done, backup.segments) = (done as u64, all as u64);
         }
     };
-    log.log().backup(&to, &mut report, check)
+    log.log().backup(&to, &mut report, &check)
 }
 
 fn ended(progress: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {

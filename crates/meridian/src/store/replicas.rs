@@ -8,6 +8,8 @@ use broker::ShardId;
 use shardlog::{RecordForm, StoredReplicas};
 
 const FILE: &str = "replicas";
+/// Name in a backup: a node does not start with a backup that somebody has copied into its data directory.
+const FILE_OF_BACKUP: &str = "replicas-of-backup";
 /// Begin of the first line of the file. The version of the placement follows.
 const FORM: &str = "1 ";
 /// The same, if shards of the node alone are or were among the replicas, or replicas could not be read.
@@ -25,6 +27,11 @@ pub struct ReplicasFile(PathBuf);
 impl ReplicasFile {
     pub fn of(directory: &Path) -> Self {
         Self(directory.join(FILE))
+    }
+
+    /// The file in a backup.
+    pub fn of_backup(directory: &Path) -> Self {
+        Self(directory.join(FILE_OF_BACKUP))
     }
 
     /// Reads the file; `None` if there is none, which is so on a node that keeps its own sessions.

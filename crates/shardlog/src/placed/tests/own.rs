@@ -1,5 +1,7 @@
 //! A core founds the cluster with the state of a node alone.
 
+mod merged;
+
 use broker::Step;
 use mqtt::{PacketId, QoS};
 use shard::{

@@ -1,0 +1,152 @@
+//! `meridian ctl cluster backup`: backups of all cores at the same time.
+
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use ureq::http::Method;
+
+use super::CLUSTER;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::fields::Fields as _;
+use crate::query::Query;
+use crate::table::{Column, Table, left, right};
+
+const STORAGE: &str = "/api/v1/storage";
+/// Time between two looks at the progress.
+const LOOK: Duration = Duration::from_millis(500);
+/// Number of looks in a row after which a core that does not answer counts as failed.
+const SILENT_LOOKS: u32 = 60;
+
+/// Make a backup of the cluster while it runs
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each core copies its log into a new directory NAME below its storage.backup_dir, which must be set on all cores. Together
+these backups have everything that was acknowledged before the command began: durable sessions with their queues, retained
+messages, Wills, and what operators have changed. Copy them from all cores to one machine, or let storage.backup_dir be a
+directory of its own on a shared disk. Then restore them, into a cluster of any size:
+
+  meridian storage restore core1/NAME core2/NAME core3/NAME DATA_DIR    (offline; docs/storage.md)
+
+Exit code 1: a core made no backup. Those of a majority of the cores are enough.")]
+pub struct BackupArgs {
+    /// Name of the new directories
+    name: String,
+}
+
+/// Backup of a core.
+struct OfCore {
+    node: String,
+    /// What the core said last.
+    backup: Value,
+    error: Option<String>,
+    silent_looks: u32,
+}
+
+impl OfCore {
+    fn is_running(&self) -> bool {
+        self.error.is_none() && self.backup.text("state") == "running"
+    }
+}
+
+const BACKUPS: &[Column] =
+    &[left("CORE"), left("STATE"), right("SEGMENTS"), right("SIZE"), left("DIRECTORY OR ERROR")];
+
+pub fn backup(console: &mut Console, args: &BackupArgs) -> Result<(), Failure> {
+    let view = console.client.get(CLUSTER, &Query::new())?;
+    let cores = view.list("membership.members").iter().filter(|member| member.text("role") == "core");
+    let cores: Vec<OfCore> = cores.map(|core| begin(console, core, &args.name)).collect();
+    if cores.is_empty() {
+        return Err(Failure::Failed(
+            "this node knows no cores: for a node alone, use `meridian ctl storage backup NAME`".to_owned(),
+        ));
+    }
+    let cores = wait(console, cores, &args.name);
+    report(console, &cores)?;
+    let failed = cores.iter().filter(|core| core.error.is_some()).count();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!("{failed} of {} cores made no backup", cores.len()))),
+    }
+}
+
+fn begin(console: &mut Console, core: &Value, name: &str) -> OfCore {
+    let node = core.text("node");
+    let begun = match core.text("state").as_str() {
+        "dead" => Err("the core is dead".to_owned()),
+        _ => {
+            let (path, query) = (format!("{STORAGE}/backups"), Query::new().with("node", &node));
+            let begun = console.client.send(Method::POST, &path, &query, Some(&json!({ "name": name })));
+            begun.map_err(|failure| failure.to_string())
+        }
+    };
+    let (backup, error) = match begun {
+        Ok(backup) => (backup, None),
+        Err(error) => (Value::Null, Some(error)),
+    };
+    OfCore { node, backup, error, silent_looks: 0 }
+}
+
+fn wait(console: &mut Console, mut cores: Vec<OfCore>, name: &str) -> Vec<OfCore> {
+    while cores.iter().any(OfCore::is_running) {
+        // Nothing unparks this thread: the cores must be asked.
+        thread::park_timeout(LOOK);
+        for core in cores.iter_mut().filter(|core| core.is_running()) {
+            look(console, core, name);
+        }
+        let progress = |core: &OfCore| {
+            let of = |field| core.backup.cell(field);
+            format!("{} {} of {}", core.node, of("segments_done"), of("segments"))
+        };
+        let running: Vec<String> = cores.iter().filter(|core| core.is_running()).map(progress).collect();
+        if !running.is_empty() {
+            console.progress(&format!("segments: {}", running.join(", ")));
+        }
+    }
+    cores
+}
+
+fn look(console: &mut Console, core: &mut OfCore, name: &str) {
+    match console.client.get(STORAGE, &Query::new().with("node", &core.node)) {
+        Ok(storage) => {
+            core.silent_looks = 0;
+            let backup = storage.field("log.backup");
+            if backup.text("name") != name {
+                core.error = Some("the core has restarted meanwhile".to_owned());
+                return;
+            }
+            core.backup = backup.clone();
+            if core.backup.text("state") == "failed" {
+                core.error = Some(core.backup.text("error"));
+            }
+        }
+        Err(failure) => {
+            core.silent_looks += 1;
+            if core.silent_looks >= SILENT_LOOKS {
+                core.error = Some(failure.to_string());
+            }
+        }
+    }
+}
+
+fn report(console: &mut Console, cores: &[OfCore]) -> Result<(), Failure> {
+    if console.json {
+        let item = |core: &OfCore| json!({ "node": core.node, "backup": core.backup, "error": core.error });
+        return console.document(&json!({ "items": cores.iter().map(item).collect::<Vec<_>>() }));
+    }
+    let mut table = Table::new(BACKUPS);
+    for core in cores {
+        let state = if core.error.is_some() { "failed" } else { "done" };
+        let last = core.error.clone().unwrap_or_else(|| core.backup.text("path"));
+        table.row(vec![
+            core.node.clone(),
+            state.to_owned(),
+            core.backup.cell("segments"),
+            core.backup.bytes_cell("bytes"),
+            last,
+        ]);
+    }
+    console.table(&mut table)
+}
