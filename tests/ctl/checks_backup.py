@@ -110,24 +110,25 @@ def restored(_):
     new = [Node() for _ in range(4)]
     alone = Node()
     try:
-        with cluster("storage.backup_dir=backups") as nodes:
+        with cluster("storage.backup_dir=backups", "storage.segment_size=2MiB", "storage.reserve=4MiB") as nodes:
             cores = [nodes[name] for name in ("n1", "n2", "n3")]
             until(lambda: cores[0].json("cluster")["shards"], "the shards are placed", 30)
             for one in cores:
                 (one.directory / "backups").mkdir()
             fill(cores)
             with load(cores[1]):
-                text = nodes["r1"].text("cluster", "backup", NAME)
-            assert text.count("done") == 3, text
+                text = nodes["r1"].text("cluster", "backup", NAME, "--fetch", str(kept / NAME), "--remove")
+            assert text.count("done") == 3 and str(kept / NAME / "n2") in text, text
+            for one in cores:
+                assert not list((one.directory / "backups").iterdir()), "it is removed when it is fetched"
+            (cores[1].directory / "backups" / NAME).mkdir()
             again = cores[0].ctl("cluster", "backup", NAME, code=1)
-            assert "is there already" in again.out and "3 of 3 cores made no backup" in again.err, again.out + again.err
-            parts = []
-            for number, one in enumerate(cores):
+            assert "is there already" in again.out and "1 of 3 cores made no backup" in again.err, again.out + again.err
+            for one in cores:
                 one.process.send_signal(signal.SIGKILL)
                 one.process.wait()
-                parts.append(kept / f"core{number}")
-                shutil.move(one.directory / "backups" / NAME, parts[-1])
-                shutil.rmtree(one.directory / "data")
+                shutil.rmtree(one.directory)
+            parts = [kept / NAME / name for name in ("n1", "n2", "n3")]
         text = restore(parts, new[0].directory / "data")
         assert text.count(" sessions, ") == 16 and "MISSING" not in text and "LOST" not in text, text
         again = restore(parts, new[0].directory / "data", code=2)

@@ -70,7 +70,10 @@ pub use openapi::document;
 pub use role::{Caller, Role};
 pub use server::{BindError, Bound, Readiness, Server};
 pub use state::{ListenerFacts, NodeFacts, Parts, State};
-pub use storage::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
+pub use storage::{
+    Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
+    StorageView,
+};
 pub use timestamp::Timestamp;
 pub use tls::{CertificateError, Certificates, Renewed};
 

@@ -18,6 +18,30 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// [`BackupRefused`]; then nothing was begun.
     fn start_backup(&self, name: &str) -> Result<Backup, BackupRefused>;
+
+    /// Lists the files of a complete backup below `storage.backup_dir`.
+    ///
+    /// # Errors
+    /// [`BackupRefused`]: there is no such backup, or it cannot be read.
+    fn backup_files(&self, name: &str) -> Result<Vec<BackupFile>, BackupRefused>;
+
+    /// Reads a part of a file of a backup, of up to `bytes_max`.
+    ///
+    /// # Errors
+    /// Those of [`Self::backup_files`].
+    fn read_backup(
+        &self,
+        name: &str,
+        file: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<BackupPart, BackupRefused>;
+
+    /// Removes a complete backup.
+    ///
+    /// # Errors
+    /// Those of [`Self::backup_files`].
+    fn remove_backup(&self, name: &str) -> Result<(), BackupRefused>;
 }
 
 /// Condition of the disk.
@@ -150,12 +174,32 @@ pub struct Backup {
     pub error: Option<String>,
 }
 
-/// Reason why no backup was begun.
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct BackupFile {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// A part of a file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupPart {
+    pub bytes: Vec<u8>,
+    /// Number of zeros that stand in place of the bytes, if there are any.
+    pub zeros: u64,
+    /// Size of the file.
+    pub file_bytes: u64,
+}
+
+/// Reason why a backup was not begun, read or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupRefused {
     /// The node's configuration or present state does not allow it.
     Conflict(String),
     /// The name is not allowed.
     Name(String),
+    /// There is no such backup, or no such file in it.
+    Unknown(String),
     Failed(String),
 }

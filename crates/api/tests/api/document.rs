@@ -192,6 +192,11 @@ fn answers_match_the_document() {
     let quiet = json!({ "topic": "b", "payload_base64": "AAE=" });
     let backup = json!({ "name": "one" });
     ask("POST", "/api/v1/storage/backups", "/api/v1/storage/backups", Some(backup));
+    let backup = "/api/v1/storage/backups/{name}";
+    ask("GET", backup, "/api/v1/storage/backups/one", None);
+    let part = "/api/v1/storage/backups/one/part?file=1.seg&offset=4";
+    ask("GET", "/api/v1/storage/backups/{name}/part", part, None);
+    ask("DELETE", backup, "/api/v1/storage/backups/one", None);
     ask("POST", "/api/v1/publish", "/api/v1/publish", Some(quiet));
     drop(publish);
     let key = json!({ "name": "one", "role": "admin" });

@@ -39,6 +39,43 @@ fn a_backup_has_a_name_and_goes_nowhere_else() {
 }
 
 #[test]
+fn a_backup_is_read_in_parts_and_removed() {
+    let server = Server::start();
+    let files = server.get("/api/v1/storage/backups/one").json();
+    assert_eq!(files["items"], json!([{ "name": "1.seg", "bytes": 10 }]));
+    let part = server.get("/api/v1/storage/backups/one/part?file=1.seg&offset=7").json();
+    assert_eq!(part, json!({ "bytes_base64": "Nzg5", "zeros": 0, "file_bytes": 10 }));
+    let end = server.get("/api/v1/storage/backups/one/part?file=1.seg&offset=10").json();
+    assert_eq!(end["bytes_base64"], "");
+    for (target, status) in [
+        ("/api/v1/storage/backups/two", 404),
+        ("/api/v1/storage/backups/two/part?file=1.seg", 404),
+        ("/api/v1/storage/backups/one/part?file=2.seg", 404),
+        ("/api/v1/storage/backups/..%2Fetc", 422),
+        ("/api/v1/storage/backups/one/part?file=1.seg&offset=-1", 400),
+        ("/api/v1/storage/backups/one/part", 400),
+    ] {
+        assert_eq!(server.get(target).status, status, "{target}");
+    }
+    assert_eq!(server.write("DELETE", "/api/v1/storage/backups/one", None).status, 204);
+    assert_eq!(server.write("DELETE", "/api/v1/storage/backups/two", None).status, 404);
+}
+
+#[test]
+fn only_admins_read_and_remove_backups() {
+    let server = Server::with_keys(|_| ());
+    for (role, status) in [(Role::Viewer, 403), (Role::Operator, 403), (Role::Admin, 200)] {
+        let token = format!("Bearer {}", server.token(role));
+        let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+        for target in ["/api/v1/storage/backups/one", "/api/v1/storage/backups/one/part?file=1.seg"] {
+            assert_eq!(server.request("GET", target, &headers, None).status, status, "{role:?} {target}");
+        }
+        let removed = server.request("DELETE", "/api/v1/storage/backups/one", &headers, None).status;
+        assert_eq!(removed, if status == 200 { 204 } else { 403 }, "{role:?}");
+    }
+}
+
+#[test]
 fn only_admins_make_backups() {
     let server = Server::with_keys(|_| ());
     let body = json!({"name": "x"}).to_string();

@@ -12,7 +12,10 @@ use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, Keys, ListenerFacts, LogLevelView, LogRing,
     NodeFacts, Parts, Refused, Reloaded, Role, Scope, SettingProblem, Timestamp, Version,
 };
-use api::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
+use api::{
+    Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
+    StorageView,
+};
 use api::{BridgeView, Bridges, DrainOrder, DrainRefused, DrainView, Drains};
 use auth::Guard;
 use serde_json::Value;
@@ -660,6 +663,32 @@ impl Storage for Disk {
             backup_dir: Some("/backups".to_owned()),
             backup: None,
         }
+    }
+
+    fn backup_files(&self, name: &str) -> Result<Vec<BackupFile>, BackupRefused> {
+        match name {
+            "one" => Ok(vec![BackupFile { name: "1.seg".to_owned(), bytes: 10 }]),
+            _ => Err(BackupRefused::Unknown(format!("/backups/{name}: there is no such backup"))),
+        }
+    }
+
+    fn read_backup(
+        &self,
+        name: &str,
+        file: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<BackupPart, BackupRefused> {
+        self.backup_files(name)?;
+        if file != "1.seg" {
+            return Err(BackupRefused::Unknown(format!("the backup has no file {file}")));
+        }
+        let bytes = b"0123456789".iter().skip(offset as usize).take(bytes_max).copied().collect();
+        Ok(BackupPart { bytes, zeros: 0, file_bytes: 10 })
+    }
+
+    fn remove_backup(&self, name: &str) -> Result<(), BackupRefused> {
+        self.backup_files(name).map(drop)
     }
 
     fn start_backup(&self, name: &str) -> Result<Backup, BackupRefused> {

@@ -1,5 +1,6 @@
 //! Storage of the node: opened at the start, passed to the broker, closed at the end.
 
+mod backup_files;
 mod clock;
 mod operator;
 mod readers;

@@ -8,13 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use api::{
-    Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView, Timestamp,
+    Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
+    StorageView, Timestamp,
 };
 use broker::{Condition, StoreLog as _};
 use shardlog::ShardLog;
 use storage::offline::CopyReport;
 use storage::{Histogram, RealDisk};
 
+use super::backup_files;
 use super::replicas::ReplicasFile;
 
 /// Information about an open store for operators.
@@ -41,6 +43,24 @@ impl Operator {
 
     fn backup(&self) -> MutexGuard<'_, Option<Backup>> {
         sync::lock(&self.backup)
+    }
+
+    /// Directory of backups.
+    fn backup_dir(&self) -> Result<&Path, BackupRefused> {
+        let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
+        self.backup_dir.as_deref().ok_or_else(|| BackupRefused::Conflict(why.to_owned()))
+    }
+
+    /// Directory of a backup that is not being made.
+    fn finished_backup(&self, name: &str) -> Result<PathBuf, BackupRefused> {
+        let directory = self.backup_dir()?.join(name);
+        let is_running = |backup: &Backup| backup.name == name && backup.ended_at.is_none();
+        if self.backup().as_ref().is_some_and(is_running) {
+            return Err(BackupRefused::Conflict(
+                "the backup is being made: wait until it is done".to_owned(),
+            ));
+        }
+        Ok(directory)
     }
 }
 
@@ -87,11 +107,26 @@ impl Storage for Operator {
         }
     }
 
+    fn backup_files(&self, name: &str) -> Result<Vec<BackupFile>, BackupRefused> {
+        backup_files::list(&self.finished_backup(name)?)
+    }
+
+    fn read_backup(
+        &self,
+        name: &str,
+        file: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<BackupPart, BackupRefused> {
+        backup_files::read(&self.finished_backup(name)?, file, offset, bytes_max)
+    }
+
+    fn remove_backup(&self, name: &str) -> Result<(), BackupRefused> {
+        backup_files::remove(&self.finished_backup(name)?)
+    }
+
     fn start_backup(&self, name: &str) -> Result<Backup, BackupRefused> {
-        let Some(backup_dir) = &self.backup_dir else {
-            let why = "no directory for backups is configured: set storage.backup_dir and restart the node";
-            return Err(BackupRefused::Conflict(why.to_owned()));
-        };
+        let backup_dir = self.backup_dir()?;
         let mut last = self.backup();
         if last.as_ref().is_some_and(|backup| backup.ended_at.is_none()) {
             return Err(BackupRefused::Conflict("a backup is being made: wait until it is done".to_owned()));

@@ -1,5 +1,8 @@
 //! `meridian ctl cluster backup`: backups of all cores at the same time.
 
+mod fetch;
+
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -25,15 +28,26 @@ const SILENT_LOOKS: u32 = 60;
 #[command(after_help = "\
 Each core copies its log into a new directory NAME below its storage.backup_dir, which must be set on all cores. Together
 these backups have everything that was acknowledged before the command began: durable sessions with their queues, retained
-messages, Wills, and what operators have changed. Copy them from all cores to one machine, or let storage.backup_dir be a
-directory of its own on a shared disk. Then restore them, into a cluster of any size:
+messages, Wills, and what operators have changed.
 
-  meridian storage restore core1/NAME core2/NAME core3/NAME DATA_DIR    (offline; docs/storage.md)
+Examples:
+  meridian ctl cluster backup 2026-01-31
+  meridian ctl cluster backup 2026-01-31 --fetch /backups/2026-01-31 --remove
+  meridian storage restore /backups/2026-01-31/* DATA_DIR      (offline, into a cluster of any size; docs/storage.md)
 
-Exit code 1: a core made no backup. Those of a majority of the cores are enough.")]
+--fetch copies the backups to this machine by way of the node that is asked, each into a directory with the name of its
+core. They contain secrets, and the payloads of messages.
+
+Exit code 1: a core made no backup, or it was not fetched. Those of a majority of the cores are enough.")]
 pub struct BackupArgs {
     /// Name of the new directories
     name: String,
+    /// New directory on this machine to which the backups are copied
+    #[arg(long, value_name = "DIR")]
+    fetch: Option<PathBuf>,
+    /// Remove the backups on the cores when they are fetched
+    #[arg(long, requires = "fetch")]
+    remove: bool,
 }
 
 /// Backup of a core.
@@ -43,6 +57,8 @@ struct OfCore {
     backup: Value,
     error: Option<String>,
     silent_looks: u32,
+    /// Directory on this machine.
+    fetched: Option<PathBuf>,
 }
 
 impl OfCore {
@@ -63,11 +79,17 @@ pub fn backup(console: &mut Console, args: &BackupArgs) -> Result<(), Failure> {
             "this node knows no cores: for a node alone, use `meridian ctl storage backup NAME`".to_owned(),
         ));
     }
-    let cores = wait(console, cores, &args.name);
+    let mut cores = wait(console, cores, &args.name);
+    if let Some(directory) = &args.fetch {
+        fetch::all(console, &mut cores, &args.name, directory, args.remove)?;
+    }
     report(console, &cores)?;
     let failed = cores.iter().filter(|core| core.error.is_some()).count();
     match failed {
         0 => Ok(()),
+        _ if args.fetch.is_some() => {
+            Err(Failure::Failed(format!("the backups of {failed} of {} cores are missing", cores.len())))
+        }
         _ => Err(Failure::Failed(format!("{failed} of {} cores made no backup", cores.len()))),
     }
 }
@@ -86,7 +108,7 @@ fn begin(console: &mut Console, core: &Value, name: &str) -> OfCore {
         Ok(backup) => (backup, None),
         Err(error) => (Value::Null, Some(error)),
     };
-    OfCore { node, backup, error, silent_looks: 0 }
+    OfCore { node, backup, error, silent_looks: 0, fetched: None }
 }
 
 fn wait(console: &mut Console, mut cores: Vec<OfCore>, name: &str) -> Vec<OfCore> {
@@ -133,13 +155,15 @@ fn look(console: &mut Console, core: &mut OfCore, name: &str) {
 
 fn report(console: &mut Console, cores: &[OfCore]) -> Result<(), Failure> {
     if console.json {
-        let item = |core: &OfCore| json!({ "node": core.node, "backup": core.backup, "error": core.error });
+        let item = |core: &OfCore| json!({ "node": core.node, "backup": core.backup, "fetched": core.fetched, "error": core.error });
         return console.document(&json!({ "items": cores.iter().map(item).collect::<Vec<_>>() }));
     }
     let mut table = Table::new(BACKUPS);
     for core in cores {
         let state = if core.error.is_some() { "failed" } else { "done" };
-        let last = core.error.clone().unwrap_or_else(|| core.backup.text("path"));
+        let path = core.fetched.as_ref().map(|directory| directory.display().to_string());
+        let path = path.unwrap_or_else(|| core.backup.text("path"));
+        let last = core.error.clone().unwrap_or(path);
         table.row(vec![
             core.node.clone(),
             state.to_owned(),
