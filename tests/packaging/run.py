@@ -15,6 +15,7 @@ import sys
 import checks_documents
 import checks_from_emqx
 import checks_http_auth
+import checks_image
 import checks_monitoring
 import checks_node
 import checks_packages
@@ -23,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import runner  # noqa: E402  pylint: disable=wrong-import-position
 
-MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages, checks_image]
 # Values for the parameters of checks, by name.
 VALUES = {
     "binary": runner.binary,
@@ -33,6 +34,8 @@ VALUES = {
     "dpkg_deb": lambda: runner.tool("dpkg-deb"),
     "strace": lambda: runner.tool("strace"),
     "systemd_analyze": lambda: runner.tool("systemd-analyze"),
+    "ip": lambda: runner.tool("ip"),
+    "buildah": lambda: runner.tool("buildah"),
     "yaml": lambda: importlib.import_module("yaml") if importlib.util.find_spec("yaml") else runner.skip("PyYAML is not installed"),
     "as_root": lambda: os.geteuid() == 0 or runner.skip("only root can change its root"),
 }

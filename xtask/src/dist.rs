@@ -1,11 +1,12 @@
-//! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, separate debugging symbols, and the
-//! checksums of all. The same binary and commit give the same bytes: entries are sorted, have owner 0, and the time
+//! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, a container image, separate debugging
+//! symbols, and the checksums of all. The same binary and commit give the same bytes: entries are sorted, have owner 0, and the time
 //! of the commit. The binary itself is the same for the same commit, toolchain and directory.
 
 mod build;
 mod contents;
 mod deb;
 mod elf;
+mod image;
 mod rootfs;
 mod tree;
 
@@ -31,7 +32,7 @@ pub struct Args {
     /// Directory for the results
     #[arg(long, value_name = "DIRECTORY", default_value = "target/dist")]
     out: PathBuf,
-    /// Write only the files of a container image, to this directory, which must not exist
+    /// Write only the files of the container image, to this directory, which must not exist
     #[arg(long, value_name = "DIRECTORY")]
     rootfs: Option<PathBuf>,
 }
@@ -45,6 +46,8 @@ pub struct Product {
     pub elf: Elf,
     /// Date of every packed file in seconds since 1970.
     pub time: u64,
+    /// Commit of the binary, as far as it is known.
+    pub revision: Option<String>,
     /// Shells and completion scripts: empty when the binary is for another machine and cannot be run.
     pub completions: Vec<(&'static str, Vec<u8>)>,
 }
@@ -61,23 +64,22 @@ pub fn run(args: &Args) -> Result<()> {
     let product = build::product(&path, time()?)?;
     println!("linux-{}: {}", product.elf.machine, product.elf.linking());
     if let Some(directory) = &args.rootfs {
-        return rootfs::write(&product, directory);
+        rootfs::files(&product)?.write(directory)?;
+        println!("{}", directory.display());
+        return Ok(());
     }
 
-    let mut files = vec![];
-    let name = format!("meridian-{VERSION}-linux-{}", product.elf.machine);
-    files.push((
-        format!("{name}.tar.gz"),
-        contents::archive(&product)?.tar_gz(&format!("{name}/"), product.time)?,
-    ));
-    let mut debug = tree::Tree::default();
-    debug.file("meridian.debug", product.debug.clone());
-    files.push((format!("{name}-debug.tar.gz"), debug.tar_gz(&format!("{name}-debug/"), product.time)?));
-    files.push(deb::pack(&product)?);
+    // Compression takes most of the time.
+    let pack: [fn(&Product) -> Result<(String, Vec<u8>)>; 4] = [debugging, archive, deb::pack, image::pack];
+    let product = &product;
+    let mut files = std::thread::scope(|scope| {
+        let packed = pack.map(|pack| scope.spawn(move || pack(product)));
+        packed.into_iter().map(|one| one.join().expect("no panic")).collect::<Result<Vec<_>>>()
+    })?;
     files.sort();
     let mut sums = String::new();
     for (name, bytes) in &files {
-        writeln!(sums, "{:x}  {name}", HexDigest(Sha256::digest(bytes).as_slice()))?;
+        writeln!(sums, "{}  {name}", sha256(bytes))?;
     }
     files.push(("SHA256SUMS".to_owned(), sums.into_bytes()));
 
@@ -91,12 +93,30 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-struct HexDigest<'a>(&'a [u8]);
+fn name(product: &Product) -> String {
+    format!("meridian-{VERSION}-linux-{}", product.elf.machine)
+}
 
-impl std::fmt::LowerHex for HexDigest<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+fn archive(product: &Product) -> Result<(String, Vec<u8>)> {
+    let name = name(product);
+    let bytes = contents::archive(product)?.tar_gz(&format!("{name}/"), product.time)?;
+    Ok((format!("{name}.tar.gz"), bytes))
+}
+
+fn debugging(product: &Product) -> Result<(String, Vec<u8>)> {
+    let name = format!("{}-debug", name(product));
+    let mut tree = tree::Tree::default();
+    tree.file("meridian.debug", product.debug.clone());
+    Ok((format!("{name}.tar.gz"), tree.tar_gz(&format!("{name}/"), product.time)?))
+}
+
+/// SHA-256 in hexadecimal digits.
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        // A String takes everything.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Time of the files: `SOURCE_DATE_EPOCH`, else the time of the commit, else (in an unpacked archive) 1970.
