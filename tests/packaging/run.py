@@ -19,12 +19,13 @@ import checks_image
 import checks_monitoring
 import checks_node
 import checks_packages
+import checks_sbom
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import runner  # noqa: E402  pylint: disable=wrong-import-position
 
-MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages, checks_image]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages, checks_image, checks_sbom]
 # Values for the parameters of checks, by name.
 VALUES = {
     "binary": runner.binary,

@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, a container image, separate debugging
-//! symbols, and the checksums of all. The same binary and commit give the same bytes: entries are sorted, have owner 0, and the time
-//! of the commit. The binary itself is the same for the same commit, toolchain and directory.
+//! symbols, a list of all parts from other projects, and the checksums of all. The same binary and commit give the same
+//! bytes: entries are sorted, have fixed owners, and the time of the commit. The binary itself is the same for the same commit, toolchain and directory.
 
 mod build;
 mod contents;
@@ -8,6 +8,7 @@ mod deb;
 mod elf;
 mod image;
 mod rootfs;
+mod sbom;
 mod tree;
 
 use crate::repository::root;
@@ -18,6 +19,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -46,6 +48,8 @@ pub struct Product {
     pub elf: Elf,
     /// Date of every packed file in seconds since 1970.
     pub time: u64,
+    /// Parts of other projects: a CycloneDX document.
+    pub sbom: Vec<u8>,
     /// Commit of the binary, as far as it is known.
     pub revision: Option<String>,
     /// Shells and completion scripts: empty when the binary is for another machine and cannot be run.
@@ -61,7 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => build::release(args.target.as_deref())?,
     };
-    let product = build::product(&path, time()?)?;
+    let mut product = build::product(&path, time()?)?;
+    product.sbom = sbom::document(&product, args.target.as_deref())?;
     println!("linux-{}: {}", product.elf.machine, product.elf.linking());
     if let Some(directory) = &args.rootfs {
         rootfs::files(&product)?.write(directory)?;
@@ -76,6 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
         let packed = pack.map(|pack| scope.spawn(move || pack(product)));
         packed.into_iter().map(|one| one.join().expect("no panic")).collect::<Result<Vec<_>>>()
     })?;
+    files.push((format!("{}.cdx.json", name(product)), product.sbom.clone()));
     files.sort();
     let mut sums = String::new();
     for (name, bytes) in &files {
@@ -110,9 +116,18 @@ fn debugging(product: &Product) -> Result<(String, Vec<u8>)> {
     Ok((format!("{name}.tar.gz"), tree.tar_gz(&format!("{name}/"), product.time)?))
 }
 
+/// Time of the files in RFC 3339.
+fn created(product: &Product) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(product.time)).to_string()
+}
+
 /// SHA-256 in hexadecimal digits.
 fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // A String takes everything.
         let _ = write!(text, "{byte:02x}");
         text

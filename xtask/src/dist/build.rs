@@ -70,7 +70,15 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
             completions.push((shell, tool(Command::new(&stripped).args(["completions", shell]))?));
         }
     }
-    Ok(Product { binary: fs::read(&stripped)?, debug: fs::read(&debug)?, elf, time, revision, completions })
+    Ok(Product {
+        binary: fs::read(&stripped)?,
+        debug: fs::read(&debug)?,
+        elf,
+        time,
+        sbom: vec![],
+        revision,
+        completions,
+    })
 }
 
 /// Commit in the output of `meridian --version`, such as `meridian 0.1.0 (4f1d2c3b5a69)`.

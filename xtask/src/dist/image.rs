@@ -4,10 +4,9 @@
 
 use super::rootfs::{self, USER};
 use super::tree::{self, Tree};
-use super::{Product, VERSION, sha256};
+use super::{Product, VERSION, created, sha256};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// The archive and its name.
 ///
@@ -17,8 +16,7 @@ pub fn pack(product: &Product) -> Result<(String, Vec<u8>)> {
     let mut files = rootfs::files(product)?;
     files.directory_of(USER, DATA);
     let layer = files.tar("", product.time)?;
-    let created =
-        humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(product.time)).to_string();
+    let created = created(product);
     let platform = json!({ "architecture": product.elf.architecture(), "os": "linux" });
 
     let mut archive = Tree::default();

@@ -26,6 +26,8 @@ pub fn files(product: &Product) -> Result<Tree> {
     tree.file("etc/group", format!("meridian:x:{USER}:\n").into_bytes());
     tree.file("etc/nsswitch.conf", b"hosts: files dns\n".to_vec());
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
+    // Scanners of images search for files of this name.
+    tree.file("usr/share/doc/meridian/meridian.cdx.json", product.sbom.clone());
     let mut packed = BTreeSet::new();
     if let Some(interpreter) = &product.elf.interpreter {
         let path = interpreter.trim_start_matches('/');

@@ -114,7 +114,8 @@ pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
 
 fn compressor() -> GzEncoder<Vec<u8>> {
     // An `mtime` of 0 in gzip's own header means that none is given.
-    GzBuilder::new().mtime(0).write(Vec::new(), Compression::best())
+    // The best compression takes twice the time for 0.5 % less.
+    GzBuilder::new().mtime(0).write(Vec::new(), Compression::default())
 }
 
 fn append<W: Write>(archive: &mut tar::Builder<W>, path: &str, entry: &Entry, time: u64) -> Result<()> {
