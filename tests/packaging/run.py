@@ -20,14 +20,16 @@ import checks_monitoring
 import checks_node
 import checks_packages
 import checks_sbom
+import checks_systemd
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import runner  # noqa: E402  pylint: disable=wrong-import-position
 
-MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages, checks_image, checks_sbom]
+MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, checks_from_emqx, checks_packages, checks_image, checks_sbom, checks_systemd]
 # Values for the parameters of checks, by name.
 VALUES = {
+    "skip": lambda: runner.skip,
     "binary": runner.binary,
     "promtool": lambda: runner.tool("promtool", variable="PROMTOOL"),
     "mosquitto_pub": lambda: runner.tool("mosquitto_pub"),

@@ -3,7 +3,7 @@
 //! and checksums from `Cargo.lock`. Packages of the dashboard are those that its build has bundled.
 //!
 //! Macros and build scripts run at build time only and are not listed. Crates of this repository are part of Meridian:
-//! their names would be those of strangers in a registry.
+//! in a registry, other crates may have their names.
 
 use super::{Product, VERSION, created, read, sha256, tool};
 use anyhow::{Context, Result, ensure};
