@@ -27,10 +27,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{- /* Metadata of an object: dict root, name, component, labels, annotations. */ -}}
+{{- /* Metadata of an object: dict root, name, namespace, component, labels, annotations. */ -}}
 {{- define "meridian.metadata" -}}
 name: {{ .name }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
 labels:
   {{- include "meridian.labels" .root | nindent 2 }}
   {{- with .component }}
