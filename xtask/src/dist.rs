@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, a container image, separate debugging
 //! symbols, a list of all parts from other projects, and the checksums of all. The same binary and commit give the same
-//! bytes: entries are sorted, have fixed owners, and the time of the commit. The binary itself is the same for the same commit, toolchain and directory.
+//! bytes: entries are sorted, have fixed owners, and the time of the commit. The binary itself is the same for the same
+//! commit, toolchain and directory.
 
 mod build;
 mod contents;
