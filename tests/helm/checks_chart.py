@@ -165,6 +165,12 @@ def objects_belong_together(helm):
                 for job in chart.of_kind(documents, "Job"):
                     labels = job["spec"]["template"]["metadata"]["labels"]
                     assert not wanted.items() <= labels.items(), f"{name}: {kind} selects the pods of the bench"
+        jobs = [job["spec"]["template"]["spec"] for job in chart.of_kind(documents, "Job")]
+        for spec in [*jobs, *(pod["spec"] for pod in chart.of_kind(documents, "Pod"))]:
+            for container in [*spec.get("initContainers", []), *spec["containers"]]:
+                for host, port in re.findall(r"https?://([\w-]+):(\d+)", " ".join(container["args"])):
+                    service = chart.named(documents, "Service", host)
+                    assert int(port) in {one["port"] for one in service["spec"]["ports"]}, f"{name}: {host}:{port}"
         for ingress in chart.of_kind(documents, "Ingress"):
             backend = ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
             service = chart.named(documents, "Service", backend["name"])
@@ -251,6 +257,10 @@ BAD = [
     ("cluster.tls.enabled=true", "cluster.tls.secretName"),
     ("listeners.mqtts.enabled=true,tls.certManager.enabled=true", "issuerRef.name"),
     ("serviceMonitor.enabled=true", "role viewer"),
+    ("serviceMonitor.enabled=true,serviceMonitor.tokenSecret.name=a,services.dashboard.enabled=false", "services.dashboard.enabled=true"),
+    ("ingress.dashboard.enabled=true,services.dashboard.enabled=false", "services.dashboard.enabled=true"),
+    ("ingress.websocket.enabled=true", "listeners.ws.enabled=true"),
+    ("ingress.websocket.enabled=true,listeners.ws.enabled=true,services.client.enabled=false", "services.client"),
     ("prometheusRule.enabled=true,prometheusRule.disabledAlerts={MeridianDwn}", "no alert is named MeridianDwn"),
     ("prometheusRule.additionalRules[0].expr=up", "additionalRules"),
     ("listeners.mqtt.port=70000", "port"),
