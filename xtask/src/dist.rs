@@ -40,6 +40,9 @@ pub struct Args {
     rootfs: Option<PathBuf>,
 }
 
+/// Name and content of a file.
+type File = (String, Vec<u8>);
+
 /// A binary and its properties.
 pub struct Product {
     /// Binary without debugging information; the names of functions stay, for backtraces.
@@ -76,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 
     // Compression takes most of the time.
-    let pack: [fn(&Product) -> Result<(String, Vec<u8>)>; 4] = [debugging, archive, deb::pack, image::pack];
+    let pack: [fn(&Product) -> Result<File>; 4] = [debugging, archive, deb::pack, image::pack];
     let product = &product;
     let mut files = std::thread::scope(|scope| {
         let packed = pack.map(|pack| scope.spawn(move || pack(product)));
@@ -104,13 +107,13 @@ fn name(product: &Product) -> String {
     format!("meridian-{VERSION}-linux-{}", product.elf.machine)
 }
 
-fn archive(product: &Product) -> Result<(String, Vec<u8>)> {
+fn archive(product: &Product) -> Result<File> {
     let name = name(product);
     let bytes = contents::archive(product)?.tar_gz(&format!("{name}/"), product.time)?;
     Ok((format!("{name}.tar.gz"), bytes))
 }
 
-fn debugging(product: &Product) -> Result<(String, Vec<u8>)> {
+fn debugging(product: &Product) -> Result<File> {
     let name = format!("{}-debug", name(product));
     let mut tree = tree::Tree::default();
     tree.file("meridian.debug", product.debug.clone());

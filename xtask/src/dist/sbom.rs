@@ -76,6 +76,9 @@ const ROOT: &str = "meridian";
 /// Name and version.
 type Id = (String, String);
 
+/// References of parts that each part depends on.
+type Dependencies = BTreeMap<String, BTreeSet<String>>;
+
 /// Reads the lines of `cargo tree`, such as `slab v0.4.12 (*)`.
 fn included(tree: &str) -> BTreeSet<Id> {
     let word = |line: &str| {
@@ -90,7 +93,7 @@ fn crates(
     included: &BTreeSet<Id>,
     metadata: &Value,
     lock: &toml::Table,
-) -> Result<(Vec<Value>, BTreeMap<String, BTreeSet<String>>)> {
+) -> Result<(Vec<Value>, Dependencies)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let locked = lock.get("package").and_then(|it| it.as_array()).context("Cargo.lock has no packages")?;
     let field = |package: &toml::Value, key: &str| Some(package.get(key)?.as_str()?.to_owned());
@@ -124,7 +127,7 @@ fn crates(
     }
     ensure!(included.len() == references.len(), "cargo tree and cargo metadata have different crates");
 
-    let mut dependencies: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    let mut dependencies = Dependencies::new();
     for node in list(&metadata["resolve"]["nodes"]) {
         let Some(from) = references.get(&text(&node["id"])) else { continue };
         for dependency in list(&node["deps"]) {
