@@ -71,7 +71,7 @@ def the_parts_are_those_of_the_binary(binary):
 
 
 def the_parts_are_packed(binary, dpkg_deb):
-    """SBOM: archive, Debian package and image have the same, with the checksum of the binary that each has."""
+    """Archive, Debian package and image have the same SBOM, with the checksum of the binary that each has, and licence texts of all parts."""
     text = only(packed(binary).glob("*.cdx.json")).read_bytes()
     digest = only(document(binary)["metadata"]["component"]["hashes"])["content"]
     package = run(dpkg_deb, "--fsys-tarfile", only(packed(binary).glob("*.deb")), text=False).stdout
@@ -85,6 +85,15 @@ def the_parts_are_packed(binary, dpkg_deb):
     for files, program, sbom in places:
         assert files[sbom][1] == text, sbom
         assert hashlib.sha256(files[program][1]).hexdigest() == digest, program
+        notices = files[sbom.replace("meridian.cdx.json", "third-party.txt")][1].decode()
+        names, *texts = notices.split("\n----\n\n")
+        listed = {tuple(line.split()[:2]) for line in names.splitlines()[2:]}
+        crates = [(one["name"], one["version"]) for one in document(binary)["components"] if one["purl"].startswith("pkg:cargo/")]
+        assert listed == set(crates), listed ^ set(crates)
+        with_text = {tuple(owner.split(" ")) for text in texts for owner in text.split("\n")[0].split(", ")}
+        # The packages of these crates have no file with a licence.
+        assert {name for name, _ in listed - with_text} <= {"openraft", "openraft-rt", "openraft-rt-tokio"}, listed - with_text
+        assert "Svelte" in notices and notices.count("Permission is hereby granted") > 50
 
 
 CHECKS = [

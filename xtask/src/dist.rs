@@ -8,6 +8,8 @@ mod contents;
 mod deb;
 mod elf;
 mod image;
+mod notices;
+mod parts;
 mod rootfs;
 mod sbom;
 mod tree;
@@ -54,6 +56,8 @@ pub struct Product {
     pub time: u64,
     /// Parts of other projects: a CycloneDX document.
     pub sbom: Vec<u8>,
+    /// Licence texts of those parts.
+    pub notices: Vec<u8>,
     /// Commit of the binary, as far as it is known.
     pub revision: Option<String>,
     /// Shells and completion scripts: empty when the binary is for another machine and cannot be run.
@@ -70,7 +74,9 @@ pub fn run(args: &Args) -> Result<()> {
         None => build::release(args.target.as_deref())?,
     };
     let mut product = build::product(&path, time()?)?;
-    product.sbom = sbom::document(&product, args.target.as_deref())?;
+    let parts = parts::Parts::read(&product.elf, args.target.as_deref())?;
+    product.sbom = sbom::document(&product, &parts)?;
+    product.notices = notices::text(&parts)?;
     println!("linux-{}: {}", product.elf.machine, product.elf.linking());
     if let Some(directory) = &args.rootfs {
         rootfs::files(&product)?.write(directory)?;

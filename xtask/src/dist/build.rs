@@ -76,6 +76,7 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
         elf,
         time,
         sbom: vec![],
+        notices: vec![],
         revision,
         completions,
     })

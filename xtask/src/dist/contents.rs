@@ -26,6 +26,7 @@ pub fn archive(product: &Product) -> Result<Tree> {
     tree.file("LICENSE", read("LICENSE")?);
     tree.file("packaging/meridian.toml", read("packaging/meridian.toml")?);
     tree.file("meridian.cdx.json", product.sbom.clone());
+    tree.file("third-party.txt", product.notices.clone());
     add_documents(&mut tree, "")?;
     for (shell, script) in &product.completions {
         tree.file(&format!("completions/{}", completion_name(shell)), script.clone());
@@ -41,6 +42,7 @@ pub fn package(product: &Product) -> Result<Tree> {
     tree.file("usr/lib/systemd/system/meridian.service", read("packaging/systemd/meridian.service")?);
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
     tree.file("usr/share/doc/meridian/meridian.cdx.json", product.sbom.clone());
+    tree.file("usr/share/doc/meridian/third-party.txt", product.notices.clone());
     add_documents(&mut tree, "usr/share/doc/meridian/")?;
     for (shell, script) in &product.completions {
         let directory = match *shell {

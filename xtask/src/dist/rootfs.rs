@@ -28,6 +28,7 @@ pub fn files(product: &Product) -> Result<Tree> {
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
     // Scanners of images search for files of this name.
     tree.file("usr/share/doc/meridian/meridian.cdx.json", product.sbom.clone());
+    tree.file("usr/share/doc/meridian/third-party.txt", product.notices.clone());
     let mut packed = BTreeSet::new();
     if let Some(interpreter) = &product.elf.interpreter {
         let path = interpreter.trim_start_matches('/');

@@ -1,38 +1,25 @@
 //! A software bill of materials (SBOM): a `CycloneDX` 1.5 document in JSON of everything from other projects in the
-//! binary. Crates come from `cargo tree`, which knows the features of this build, with details from `cargo metadata`
-//! and checksums from `Cargo.lock`. Packages of the dashboard are those that its build has bundled.
+//! binary. Packages of the dashboard are those that its build has bundled.
 //!
 //! Macros and build scripts run at build time only and are not listed. Crates of this repository are part of Meridian:
 //! in a registry, other crates may have their names.
 
-use super::{Product, VERSION, created, read, sha256, tool};
+use super::parts::{Id, Parts};
+use super::{Product, VERSION, created, read, sha256};
 use anyhow::{Context, Result, ensure};
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Licences of the packages in the dashboard, written by its build.
-const BUNDLED: &str = "crates/api/dashboard/assets/third-party.txt";
+pub const BUNDLED: &str = "crates/api/dashboard/assets/third-party.txt";
 
 /// The document.
 ///
 /// # Errors
 /// Cargo fails; a crate without a licence or a checksum.
-pub fn document(product: &Product, target: Option<&str>) -> Result<Vec<u8>> {
-    let is_musl = product.elf.interpreter.as_ref().is_none_or(|it| it.contains("musl"));
-    let guess = format!("{}-unknown-linux-{}", product.elf.machine, if is_musl { "musl" } else { "gnu" });
-    let target = target.unwrap_or(&guess);
-
-    let mut cargo = crate::repository::cargo();
-    cargo.args(["tree", "--locked", "--package", "meridian", "--target", target]);
-    cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"]);
-    let included = included(&String::from_utf8(tool(&mut cargo)?)?);
-    let mut cargo = crate::repository::cargo();
-    cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target]);
-    let metadata: Value = serde_json::from_slice(&tool(&mut cargo)?).context("cargo metadata")?;
-    let lock = String::from_utf8(read("Cargo.lock")?)?.parse().context("Cargo.lock")?;
-
-    let (mut components, mut dependencies) = crates(&included, &metadata, &lock)?;
+pub fn document(product: &Product, parts: &Parts) -> Result<Vec<u8>> {
+    let (mut components, mut dependencies) = crates(parts)?;
     let npm_lock = serde_json::from_slice(&read("dashboard/package-lock.json")?)?;
     for component in bundled(&String::from_utf8(read(BUNDLED)?)?, &npm_lock)? {
         dependencies.entry(ROOT.to_owned()).or_default().insert(reference(&component));
@@ -59,7 +46,7 @@ pub fn document(product: &Product, target: Option<&str>) -> Result<Vec<u8>> {
                 "description": "MQTT broker",
                 "hashes": [{ "alg": "SHA-256", "content": sha256(&product.binary) }],
                 "licenses": [{ "license": { "id": "Apache-2.0" } }],
-                "properties": [{ "name": "meridian:target", "value": target }],
+                "properties": [{ "name": "meridian:target", "value": parts.target }],
             },
         },
         "components": components,
@@ -73,29 +60,14 @@ pub fn document(product: &Product, target: Option<&str>) -> Result<Vec<u8>> {
 /// Name of the binary, and its reference.
 const ROOT: &str = "meridian";
 
-/// Name and version.
-type Id = (String, String);
-
 /// References of parts that each part depends on.
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
 
-/// Reads the lines of `cargo tree`, such as `slab v0.4.12 (*)`.
-fn included(tree: &str) -> BTreeSet<Id> {
-    let word = |line: &str| {
-        let (name, rest) = line.split_once(" v")?;
-        Some((name.to_owned(), rest.split_whitespace().next()?.to_owned()))
-    };
-    tree.lines().filter_map(word).collect()
-}
-
 /// Components of the included crates of registries, and what each depends on. Those of this repository are one.
-fn crates(
-    included: &BTreeSet<Id>,
-    metadata: &Value,
-    lock: &toml::Table,
-) -> Result<(Vec<Value>, Dependencies)> {
+fn crates(parts: &Parts) -> Result<(Vec<Value>, Dependencies)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let locked = lock.get("package").and_then(|it| it.as_array()).context("Cargo.lock has no packages")?;
+    let locked =
+        parts.lock.get("package").and_then(|it| it.as_array()).context("Cargo.lock has no packages")?;
     let field = |package: &toml::Value, key: &str| Some(package.get(key)?.as_str()?.to_owned());
     let checksums: BTreeMap<Id, String> = locked
         .iter()
@@ -106,11 +78,7 @@ fn crates(
     let mut components = BTreeMap::new();
     // References by the identifiers of `cargo metadata`.
     let mut references = BTreeMap::new();
-    for package in list(&metadata["packages"]) {
-        let id = (text(&package["name"]), text(&package["version"]));
-        if !included.contains(&id) {
-            continue;
-        }
+    for (id, package) in parts.packages() {
         if package["source"].is_null() {
             references.insert(text(&package["id"]), ROOT.to_owned());
             continue;
@@ -125,10 +93,10 @@ fn crates(
         references.insert(text(&package["id"]), reference(&component));
         components.insert(id, component);
     }
-    ensure!(included.len() == references.len(), "cargo tree and cargo metadata have different crates");
+    ensure!(parts.included.len() == references.len(), "cargo tree and cargo metadata have different crates");
 
     let mut dependencies = Dependencies::new();
-    for node in list(&metadata["resolve"]["nodes"]) {
+    for node in list(&parts.metadata["resolve"]["nodes"]) {
         let Some(from) = references.get(&text(&node["id"])) else { continue };
         for dependency in list(&node["deps"]) {
             let is_normal = list(&dependency["dep_kinds"]).iter().any(|it| it["kind"].is_null());
@@ -183,6 +151,7 @@ fn reference(component: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parts::included;
     use super::*;
 
     fn package(name: &str, version: &str, source: Option<&str>, licence: Option<&str>) -> Value {
@@ -222,10 +191,14 @@ mod tests {
         [package("slab", "0.4.12"), package("ring", "1.0.0+a")].concat().parse().unwrap()
     }
 
+    fn parts(tree: &str, metadata: Value, lock: toml::Table) -> Parts {
+        Parts { target: String::new(), included: included(tree), metadata, lock }
+    }
+
     #[test]
     fn crates_of_the_binary_are_listed_with_the_addresses_of_registries() {
         let (components, dependencies) =
-            crates(&included(TREE), &metadata(Some("MIT/Apache-2.0")), &lock()).unwrap();
+            crates(&parts(TREE, metadata(Some("MIT/Apache-2.0")), lock())).unwrap();
         let seen: Vec<_> = components.iter().map(reference).collect();
         assert_eq!(seen, ["pkg:cargo/ring@1.0.0%2Ba", "pkg:cargo/slab@0.4.12"]);
         assert_eq!(components[1]["licenses"][0]["expression"], "MIT OR Apache-2.0");
@@ -241,13 +214,12 @@ mod tests {
     #[test]
     fn a_crate_without_licence_checksum_or_metadata_is_an_error() {
         let text = |result: Result<_>| result.map(|_: (Vec<Value>, _)| ()).unwrap_err().to_string();
-        let tree = included(TREE);
-        assert_eq!(text(crates(&tree, &metadata(None), &lock())), "slab names no licence");
+        assert_eq!(text(crates(&parts(TREE, metadata(None), lock()))), "slab names no licence");
         let mut short = lock();
         short["package"].as_array_mut().unwrap().pop();
-        assert_eq!(text(crates(&tree, &metadata(Some("MIT")), &short)), "ring 1.0.0+a has no checksum");
-        let more = included(&format!("{TREE}tar v1.0.0\n"));
-        assert!(text(crates(&more, &metadata(Some("MIT")), &lock())).contains("different crates"));
+        assert_eq!(text(crates(&parts(TREE, metadata(Some("MIT")), short))), "ring 1.0.0+a has no checksum");
+        let more = format!("{TREE}tar v1.0.0\n");
+        assert!(text(crates(&parts(&more, metadata(Some("MIT")), lock()))).contains("different crates"));
     }
 
     #[test]
