@@ -72,6 +72,8 @@ class Machine:
         assert done.returncode == 0, (done.stderr, self.run("systemctl", "status", "--no-pager", "--full", "meridian", fails=None).stdout)
 
     def log(self):
+        # The last lines of a process that has ended may be on their way.
+        self.run("journalctl", "--sync")
         return self.run("journalctl", "--no-pager", "--output=cat", "--unit=meridian", "--lines=30").stdout
 
 

@@ -1,4 +1,4 @@
-//! What Cargo knows about the crates in the binary.
+//! Crates in the binary, as Cargo knows them.
 
 use super::elf::Elf;
 use super::{read, tool};
