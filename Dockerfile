@@ -1,6 +1,6 @@
 # Container image with only the binary and the files that it needs: no shell, no package manager, no root user.
 #   docker build -t meridian --build-arg COMMIT=$(git rev-parse --short=12 HEAD) .
-# docs/operations.md describes how to run it.
+# docs/operations.md describes how to run it. `cargo xtask dist` makes the same image; a check compares both.
 
 ARG RUST_VERSION=1.95
 FROM rust:${RUST_VERSION}-slim-bookworm AS build

@@ -214,7 +214,7 @@ def action_waits_for_http(_):
 
 
 def action_gives_up(_):
-    """what a server refuses goes to the topic for dead letters or to another action, and the others arrive"""
+    """what a server refuses goes to the dead letter topic or to another action, and the others arrive"""
     node, receiver = Node(), Receiver()
     receiver.status = lambda body: 422 if "bad" in body else 200
     try:

@@ -8,13 +8,13 @@ ports of 127.0.0.1 and keeps its data in a temporary directory. Checks with node
 COUNT processes. They mostly wait. Exits 1 when a check fails; the last line is 'N passed, M failed'.
 """
 
-import argparse
+import collections
 import concurrent.futures
 import inspect
 import multiprocessing
+import pathlib
 import sys
 import time
-import traceback
 
 import checks_access
 import checks_actions
@@ -31,6 +31,10 @@ import checks_look
 import checks_top
 import node
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import runner  # noqa: E402  pylint: disable=wrong-import-position
+
 # The checks of access come last, because they end open mode.
 MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_backup, checks_bridges, checks_actions, checks_away, checks_clocks, checks_limits, checks_access]
 # Checks with nodes of their own that take longest. They begin first, so that all processes end at about the same time.
@@ -42,17 +46,8 @@ def has_own_nodes(check):
 
 
 def run(check, shared):
-    """Runs a check and prints its result. Returns whether it passed."""
-    text = " ".join(check.__doc__.split())
-    begun = time.monotonic()
-    try:
-        check(shared)
-    except Exception as error:  # pylint: disable=broad-except
-        where = traceback.extract_tb(error.__traceback__)[1]
-        print(f"FAILED   {text}\n         {where.filename}:{where.lineno}: {type(error).__name__}: {error}", flush=True)
-        return False
-    print(f"ok       {text} ({time.monotonic() - begun:.1f} s)", flush=True)
-    return True
+    """Runs a check, whose only parameter is the shared node or `_`."""
+    return runner.run(check, collections.defaultdict(lambda: lambda: shared))
 
 
 def take_ports(started, processes):
@@ -63,8 +58,7 @@ def take_ports(started, processes):
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--only", default="", help="run only checks whose name contains this word")
+    arguments = runner.arguments(__doc__)
     arguments.add_argument("--lanes", type=int, default=4, help="processes for checks with nodes of their own")
     given = arguments.parse_args()
     checks = [check for module in MODULES for check in module.CHECKS if given.only in check.__name__]
@@ -79,15 +73,14 @@ def main():
         try:
             shared.start()
             passed = [run(check, shared) for check in checks if not has_own_nodes(check)]
-            if not all(passed):
+            if False in passed:
                 print((shared.directory / "node.log").read_text(errors="replace")[-4000:])
         finally:
             shared.close()
         passed += [check.result() for check in beside]
     print(f"{time.monotonic() - began:.0f} s")
-    print(f"{passed.count(True)} passed, {passed.count(False)} failed")
-    return 0 if passed and all(passed) else 1
+    runner.finish(passed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

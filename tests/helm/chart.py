@@ -14,6 +14,8 @@ KUBERNETES = "1.34.0"
 RELEASE, NAMESPACE = "mq", "iot"
 # What the chart makes at random.
 RANDOM = re.compile(r"^(  (?:cluster\.secret|token)): \S+$", re.MULTILINE)
+# Rules of the project, which have a check of their own.
+RULES = re.compile(r"^(    - name: meridian-(?!additional)\S+)\n(?:      .*\n)+", re.MULTILINE)
 
 
 class Refused(Exception):

@@ -36,6 +36,7 @@ def golden_files_are_current(helm):
     wrong = []
     for path in chart.values_files():
         text = chart.RANDOM.sub(r"\1: RANDOM", chart.render(helm, "-f", path))
+        text = chart.RULES.sub(r"\1, with its rules\n", text)
         golden = chart.HERE / "golden" / path.name
         if os.environ.get("MERIDIAN_WRITE"):
             golden.write_text(text)
@@ -92,15 +93,56 @@ CERTIFICATE = {
 }
 
 
+RULES = {
+    "type": "object", "additionalProperties": False, "required": ["groups"],
+    "properties": {"groups": {"type": "array", "minItems": 1, "items": {
+        "type": "object", "additionalProperties": False, "required": ["name", "rules"],
+        "properties": {"name": {"type": "string"}, "interval": {"pattern": "^[0-9]+[smh]$"}, "rules": {"type": "array", "minItems": 1, "items": {
+            "type": "object", "additionalProperties": False, "required": ["expr"], "oneOf": [{"required": ["alert"]}, {"required": ["record"]}],
+            "properties": {
+                "alert": {"type": "string"}, "record": {"type": "string"}, "expr": {"type": "string"}, "for": {"pattern": "^[0-9]+[smhd]$"}, "keep_firing_for": {"pattern": "^[0-9]+[smhd]$"},
+                "labels": {"type": "object", "additionalProperties": {"type": "string"}}, "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+            }}}},
+    }}},
+}
+
+
 def objects_of_other_projects_have_their_fields(helm):
-    """ServiceMonitors and Certificates have the fields that their projects define, and no others."""
+    """ServiceMonitors, PrometheusRules and Certificates have the fields that their projects define, and no others."""
     seen = set()
     for _, documents in each(helm):
-        for kind, schema in {"ServiceMonitor": MONITOR, "Certificate": CERTIFICATE}.items():
+        for kind, schema in {"ServiceMonitor": MONITOR, "PrometheusRule": RULES, "Certificate": CERTIFICATE}.items():
             for document in chart.of_kind(documents, kind):
                 jsonschema.validate(document["spec"], schema)
                 seen.add(kind)
-    assert len(seen) == 2, seen
+    assert len(seen) == 3, seen
+
+
+def alerts_are_those_of_the_project(helm):
+    """files/alerts.yml is packaging/prometheus/alerts.yml, which MERIDIAN_WRITE=1 copies; the chart makes these rules, without those left out, and with others."""
+    alerts = chart.ROOT / "packaging/prometheus/alerts.yml"
+    copy = chart.CHART / "files/alerts.yml"
+    if os.environ.get("MERIDIAN_WRITE"):
+        copy.write_bytes(alerts.read_bytes())
+    assert copy.read_bytes() == alerts.read_bytes(), "MERIDIAN_WRITE=1 tests/helm/run.py --only alerts"
+    groups = yaml.safe_load(alerts.read_text())["groups"]
+
+    def made(*options):
+        [rule] = chart.of_kind(chart.objects(chart.render(helm, "--set", "prometheusRule.enabled=true", *options)), "PrometheusRule")
+        return rule["spec"]["groups"]
+
+    assert made() == groups
+    fewer = made("--set", "prometheusRule.disabledAlerts={MeridianRestarted}")
+    assert [rule["alert"] for group in fewer for rule in group["rules"]] == [rule["alert"] for group in groups for rule in group["rules"] if rule["alert"] != "MeridianRestarted"]
+    own = {"alert": "Own", "expr": "up == 0", "annotations": {"summary": "{{ $labels.instance }}"}}
+    assert made("--set-json", f"prometheusRule.additionalRules=[{json.dumps(own)}]") == [*groups, {"name": "meridian-additional", "rules": [own]}]
+    every = json.dumps([rule["alert"] for group in groups for rule in group["rules"]])
+    try:
+        made("--set-json", f"prometheusRule.disabledAlerts={every}")
+    except chart.Refused as refused:
+        assert "has all alerts" in str(refused), refused
+    else:
+        raise AssertionError("an object without rules is made")
 
 
 def objects_belong_together(helm):
@@ -123,6 +165,12 @@ def objects_belong_together(helm):
                 for job in chart.of_kind(documents, "Job"):
                     labels = job["spec"]["template"]["metadata"]["labels"]
                     assert not wanted.items() <= labels.items(), f"{name}: {kind} selects the pods of the bench"
+        jobs = [job["spec"]["template"]["spec"] for job in chart.of_kind(documents, "Job")]
+        for spec in [*jobs, *(pod["spec"] for pod in chart.of_kind(documents, "Pod"))]:
+            for container in [*spec.get("initContainers", []), *spec["containers"]]:
+                for host, port in re.findall(r"https?://([\w-]+):(\d+)", " ".join(container["args"])):
+                    service = chart.named(documents, "Service", host)
+                    assert int(port) in {one["port"] for one in service["spec"]["ports"]}, f"{name}: {host}:{port}"
         for ingress in chart.of_kind(documents, "Ingress"):
             backend = ingress["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
             service = chart.named(documents, "Service", backend["name"])
@@ -131,7 +179,9 @@ def objects_belong_together(helm):
             target = chart.named(documents, "StatefulSet", scaler["spec"]["scaleTargetRef"]["name"])
             assert "replicas" not in target["spec"], f"{name}: an upgrade would undo the scaler"
         for document in documents:
-            assert document["metadata"]["namespace"] == chart.NAMESPACE, f"{name}: {document['metadata']}"
+            # Prometheus may read rules of one namespace only.
+            namespaces = {chart.NAMESPACE, "monitoring"} if document["kind"] == "PrometheusRule" else {chart.NAMESPACE}
+            assert document["metadata"]["namespace"] in namespaces, f"{name}: {document['metadata']}"
 
 
 def check_statefulset(name, documents, document):
@@ -207,6 +257,12 @@ BAD = [
     ("cluster.tls.enabled=true", "cluster.tls.secretName"),
     ("listeners.mqtts.enabled=true,tls.certManager.enabled=true", "issuerRef.name"),
     ("serviceMonitor.enabled=true", "role viewer"),
+    ("serviceMonitor.enabled=true,serviceMonitor.tokenSecret.name=a,services.dashboard.enabled=false", "services.dashboard.enabled=true"),
+    ("ingress.dashboard.enabled=true,services.dashboard.enabled=false", "services.dashboard.enabled=true"),
+    ("ingress.websocket.enabled=true", "listeners.ws.enabled=true"),
+    ("ingress.websocket.enabled=true,listeners.ws.enabled=true,services.client.enabled=false", "services.client"),
+    ("prometheusRule.enabled=true,prometheusRule.disabledAlerts={MeridianDwn}", "no alert is named MeridianDwn"),
+    ("prometheusRule.additionalRules[0].expr=up", "additionalRules"),
     ("listeners.mqtt.port=70000", "port"),
     ("services.client.type=Loadbalancer", "type"),
     ("probes.readiness.path=/api/v1/node", "path"),
@@ -294,6 +350,7 @@ CHECKS = [
     golden_files_are_current,
     objects_match_the_schemas_of_kubernetes,
     objects_of_other_projects_have_their_fields,
+    alerts_are_those_of_the_project,
     objects_belong_together,
     secrets_stay_after_an_uninstall,
     a_changed_number_of_cores_restarts_no_pod,

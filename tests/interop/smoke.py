@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 """Checks that the release binary starts, delivers messages, refuses wrong input, and stops. Prints one line per check.
 
-    tests/interop/smoke.py [--binary target/release/meridian]
+    tests/interop/smoke.py [--only WORD] [--binary target/release/meridian]
 
 Exits 1 when a check fails; the last line is 'N passed, M failed'.
 """
 
-import argparse
-import os
 import pathlib
 import re
 import signal
@@ -17,8 +15,10 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import runner  # noqa: E402  pylint: disable=wrong-import-position
+
 WAIT_S = 15
 
 
@@ -204,21 +204,12 @@ CHECKS = [
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(TARGET / "release/meridian"))
-    binary = str(pathlib.Path(parser.parse_args().binary).resolve())
-    failed = 0
-    for check in CHECKS:
-        name = check.__doc__.splitlines()[0]
-        try:
-            check(binary)
-            print(f"ok    {name}")
-        except Exception as error:  # Every check runs, whatever the one before it did.
-            failed += 1
-            print(f"FAIL  {name}\n      {error!r}")
-    print(f"{len(CHECKS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    arguments = runner.arguments(__doc__)
+    arguments.add_argument("--binary", default=str(runner.TARGET / "release/meridian"))
+    given = arguments.parse_args()
+    binary = str(pathlib.Path(given.binary).resolve())
+    runner.run_all(CHECKS, {"binary": lambda: binary}, given.only)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

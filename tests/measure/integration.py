@@ -71,16 +71,15 @@ def publish(port, count, qos=1, publishers=50, topic="in/%i"):
     return report
 
 
-class Target:
-    """An HTTP server that answers at once. It counts the records of a batch by its lines."""
+class Server:
+    """A server on a free port, in a thread. Subclasses have `serve`, which gets each connection."""
 
     def __init__(self):
-        self.port = free_port()
-        self.loop = asyncio.new_event_loop()
+        self.port, self.loop = free_port(), asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.ready = threading.Event()
         self.thread.start()
-        self.ready.wait(10)
+        assert self.ready.wait(10), "the server does not start"
 
     def run(self):
         asyncio.set_event_loop(self.loop)
@@ -88,8 +87,18 @@ class Target:
         self.ready.set()
         self.loop.run_forever()
 
-    @staticmethod
-    async def serve(reader, writer):
+    async def serve(self, reader, writer):
+        raise NotImplementedError
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+
+
+class Target(Server):
+    """An HTTP server that answers at once."""
+
+    async def serve(self, reader, writer):
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -100,26 +109,13 @@ class Target:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    def close(self):
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(5)
 
-
-class Proxy:
+class Proxy(Server):
     """Passes bytes on to a port, until it is cut."""
 
     def __init__(self, to):
-        self.port, self.to, self.is_cut = free_port(), to, False
-        self.loop, self.tasks = asyncio.new_event_loop(), set()
-        self.ready = threading.Event()
-        threading.Thread(target=self.run, daemon=True).start()
-        self.ready.wait(10)
-
-    def run(self):
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
-        self.ready.set()
-        self.loop.run_forever()
+        self.to, self.is_cut, self.tasks = to, False, set()
+        super().__init__()
 
     async def serve(self, reader, writer):
         if self.is_cut:
@@ -149,9 +145,6 @@ class Proxy:
                     task.cancel()
 
         self.loop.call_soon_threadsafe(change)
-
-    def close(self):
-        self.loop.call_soon_threadsafe(self.loop.stop)
 
 
 def metric(node, name, **labels):

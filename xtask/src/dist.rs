@@ -1,12 +1,17 @@
-//! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, separate debugging symbols, and the
-//! checksums of all. The same binary and commit give the same bytes: entries are sorted, have owner 0, and the time
-//! of the commit. The binary itself is the same for the same commit, toolchain and directory.
+//! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, a container image, separate debugging
+//! symbols, a list of all parts from other projects, and the checksums of all. The same binary and commit give the same
+//! bytes: entries are sorted, have fixed owners, and the time of the commit. The binary itself is the same for the same
+//! commit, toolchain and directory.
 
 mod build;
 mod contents;
 mod deb;
 mod elf;
+mod image;
+mod notices;
+mod parts;
 mod rootfs;
+mod sbom;
 mod tree;
 
 use crate::repository::root;
@@ -17,6 +22,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -31,10 +37,13 @@ pub struct Args {
     /// Directory for the results
     #[arg(long, value_name = "DIRECTORY", default_value = "target/dist")]
     out: PathBuf,
-    /// Write only the files of a container image, to this directory, which must not exist
+    /// Write only the files of the container image, to this directory, which must not exist
     #[arg(long, value_name = "DIRECTORY")]
     rootfs: Option<PathBuf>,
 }
+
+/// Name and content of a file.
+type File = (String, Vec<u8>);
 
 /// A binary and its properties.
 pub struct Product {
@@ -45,6 +54,12 @@ pub struct Product {
     pub elf: Elf,
     /// Date of every packed file in seconds since 1970.
     pub time: u64,
+    /// Parts of other projects: a CycloneDX document.
+    pub sbom: Vec<u8>,
+    /// Licence texts of those parts.
+    pub notices: Vec<u8>,
+    /// Commit of the binary, as far as it is known.
+    pub revision: Option<String>,
     /// Shells and completion scripts: empty when the binary is for another machine and cannot be run.
     pub completions: Vec<(&'static str, Vec<u8>)>,
 }
@@ -58,26 +73,29 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => path.clone(),
         None => build::release(args.target.as_deref())?,
     };
-    let product = build::product(&path, time()?)?;
+    let mut product = build::product(&path, time()?)?;
+    let parts = parts::Parts::read(&product.elf, args.target.as_deref())?;
+    product.sbom = sbom::document(&product, &parts)?;
+    product.notices = notices::text(&parts)?;
     println!("linux-{}: {}", product.elf.machine, product.elf.linking());
     if let Some(directory) = &args.rootfs {
-        return rootfs::write(&product, directory);
+        rootfs::files(&product)?.write(directory)?;
+        println!("{}", directory.display());
+        return Ok(());
     }
 
-    let mut files = vec![];
-    let name = format!("meridian-{VERSION}-linux-{}", product.elf.machine);
-    files.push((
-        format!("{name}.tar.gz"),
-        contents::archive(&product)?.tar_gz(&format!("{name}/"), product.time)?,
-    ));
-    let mut debug = tree::Tree::default();
-    debug.file("meridian.debug", product.debug.clone());
-    files.push((format!("{name}-debug.tar.gz"), debug.tar_gz(&format!("{name}-debug/"), product.time)?));
-    files.push(deb::pack(&product)?);
+    // Compression takes most of the time.
+    let pack: [fn(&Product) -> Result<File>; 4] = [debugging, archive, deb::pack, image::pack];
+    let product = &product;
+    let mut files = std::thread::scope(|scope| {
+        let packed = pack.map(|pack| scope.spawn(move || pack(product)));
+        packed.into_iter().map(|one| one.join().expect("no panic")).collect::<Result<Vec<_>>>()
+    })?;
+    files.push((format!("{}.cdx.json", name(product)), product.sbom.clone()));
     files.sort();
     let mut sums = String::new();
     for (name, bytes) in &files {
-        writeln!(sums, "{:x}  {name}", HexDigest(Sha256::digest(bytes).as_slice()))?;
+        writeln!(sums, "{}  {name}", sha256(bytes))?;
     }
     files.push(("SHA256SUMS".to_owned(), sums.into_bytes()));
 
@@ -91,12 +109,39 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-struct HexDigest<'a>(&'a [u8]);
+fn name(product: &Product) -> String {
+    format!("meridian-{VERSION}-linux-{}", product.elf.machine)
+}
 
-impl std::fmt::LowerHex for HexDigest<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
+fn archive(product: &Product) -> Result<File> {
+    let name = name(product);
+    let bytes = contents::archive(product)?.tar_gz(&format!("{name}/"), product.time)?;
+    Ok((format!("{name}.tar.gz"), bytes))
+}
+
+fn debugging(product: &Product) -> Result<File> {
+    let name = format!("{}-debug", name(product));
+    let mut tree = tree::Tree::default();
+    tree.file("meridian.debug", product.debug.clone());
+    Ok((format!("{name}.tar.gz"), tree.tar_gz(&format!("{name}/"), product.time)?))
+}
+
+/// Time of the files in RFC 3339.
+fn created(product: &Product) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(product.time)).to_string()
+}
+
+/// SHA-256 in hexadecimal digits.
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // A String takes everything.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Time of the files: `SOURCE_DATE_EPOCH`, else the time of the commit, else (in an unpacked archive) 1970.

@@ -57,6 +57,7 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
             .current_dir(&scratch.0),
     )?;
     let mut completions = vec![];
+    let mut revision = std::env::var("MERIDIAN_COMMIT").ok();
     if elf.machine == std::env::consts::ARCH {
         let version = String::from_utf8(tool(Command::new(&stripped).arg("--version"))?)?;
         ensure!(
@@ -64,11 +65,27 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
             "{} says {version:?}, and this is {VERSION}",
             path.display()
         );
+        revision = commit(&version);
         for shell in ["bash", "zsh", "fish"] {
             completions.push((shell, tool(Command::new(&stripped).args(["completions", shell]))?));
         }
     }
-    Ok(Product { binary: fs::read(&stripped)?, debug: fs::read(&debug)?, elf, time, completions })
+    Ok(Product {
+        binary: fs::read(&stripped)?,
+        debug: fs::read(&debug)?,
+        elf,
+        time,
+        sbom: vec![],
+        notices: vec![],
+        revision,
+        completions,
+    })
+}
+
+/// Commit in the output of `meridian --version`, such as `meridian 0.1.0 (4f1d2c3b5a69)`.
+fn commit(version: &str) -> Option<String> {
+    let commit = version.split_once('(')?.1.split_once(')')?.0;
+    (commit != "unknown").then(|| commit.to_owned())
 }
 
 /// A directory that is removed when it is dropped.
@@ -86,5 +103,17 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // Files left in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_names_the_commit() {
+        assert_eq!(commit("meridian 0.1.0 (4f1d2c3b5a69)\n").as_deref(), Some("4f1d2c3b5a69"));
+        assert_eq!(commit("meridian 0.1.0 (unknown)\n"), None);
+        assert_eq!(commit("meridian 0.1.0\n"), None);
     }
 }

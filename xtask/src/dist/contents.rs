@@ -25,6 +25,8 @@ pub fn archive(product: &Product) -> Result<Tree> {
     tree.program("meridian", product.binary.clone());
     tree.file("LICENSE", read("LICENSE")?);
     tree.file("packaging/meridian.toml", read("packaging/meridian.toml")?);
+    tree.file("meridian.cdx.json", product.sbom.clone());
+    tree.file("third-party.txt", product.notices.clone());
     add_documents(&mut tree, "")?;
     for (shell, script) in &product.completions {
         tree.file(&format!("completions/{}", completion_name(shell)), script.clone());
@@ -39,6 +41,8 @@ pub fn package(product: &Product) -> Result<Tree> {
     tree.file(CONFIGURATION, read("packaging/meridian.toml")?);
     tree.file("usr/lib/systemd/system/meridian.service", read("packaging/systemd/meridian.service")?);
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
+    tree.file("usr/share/doc/meridian/meridian.cdx.json", product.sbom.clone());
+    tree.file("usr/share/doc/meridian/third-party.txt", product.notices.clone());
     add_documents(&mut tree, "usr/share/doc/meridian/")?;
     for (shell, script) in &product.completions {
         let directory = match *shell {

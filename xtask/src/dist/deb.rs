@@ -3,14 +3,14 @@
 
 use super::tree::Tree;
 use super::{Product, VERSION, contents, read};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 /// The package and its name.
 ///
 /// # Errors
-/// A machine without a Debian name; files of the repository that cannot be read.
+/// Files of the repository that cannot be read.
 pub fn pack(product: &Product) -> Result<(String, Vec<u8>)> {
-    let (version, architecture) = (version(VERSION), architecture(product.elf.machine)?);
+    let (version, architecture) = (version(VERSION), product.elf.architecture());
     let data = contents::package(product)?;
     let mut control = Tree::default();
     control
@@ -30,15 +30,6 @@ pub fn pack(product: &Product) -> Result<(String, Vec<u8>)> {
 /// Converts a version: Debian sorts a pre-release before its release only with `~`.
 fn version(version: &str) -> String {
     version.replacen('-', "~", 1)
-}
-
-fn architecture(machine: &str) -> Result<&'static str> {
-    Ok(match machine {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "riscv64" => "riscv64",
-        other => bail!("Debian's name for {other} is not known here"),
-    })
 }
 
 fn control_file(product: &Product, version: &str, architecture: &str, kib: usize) -> Result<String> {

@@ -104,6 +104,16 @@ impl Elf {
         Ok(())
     }
 
+    /// Name of the machine in Debian and in container images.
+    pub fn architecture(&self) -> &'static str {
+        match self.machine {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            // Both call it riscv64.
+            machine => machine,
+        }
+    }
+
     /// Describes for people how it is linked.
     pub fn linking(&self) -> String {
         match (&self.interpreter, self.glibc) {

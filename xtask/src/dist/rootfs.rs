@@ -1,5 +1,5 @@
 //! Files of a container image without a distribution: the binary, its libraries, a user, and the files of name
-//! resolution. `Dockerfile` copies them to an empty image; a test runs a node in them.
+//! resolution. `Dockerfile` copies them to an empty image, and [`super::image`] packs them.
 
 use super::tree::Tree;
 use super::{Product, contents, read};
@@ -14,11 +14,11 @@ pub const USER: u32 = 10001;
 /// Directories with Debian's libraries; the first that has a file wins.
 const LIBRARIES: [&str; 4] = ["lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "usr/lib64"];
 
-/// Writes the files.
+/// The files.
 ///
 /// # Errors
-/// A library that is not on this machine; a directory that exists.
-pub fn write(product: &Product, directory: &Path) -> Result<()> {
+/// A library that is not on this machine.
+pub fn files(product: &Product) -> Result<Tree> {
     let mut tree = Tree::default();
     tree.program("usr/bin/meridian", product.binary.clone());
     tree.file(contents::CONFIGURATION, read("packaging/docker/meridian.toml")?);
@@ -26,6 +26,9 @@ pub fn write(product: &Product, directory: &Path) -> Result<()> {
     tree.file("etc/group", format!("meridian:x:{USER}:\n").into_bytes());
     tree.file("etc/nsswitch.conf", b"hosts: files dns\n".to_vec());
     tree.file("usr/share/doc/meridian/copyright", read("packaging/deb/copyright")?);
+    // Scanners of images search for files of this name.
+    tree.file("usr/share/doc/meridian/meridian.cdx.json", product.sbom.clone());
+    tree.file("usr/share/doc/meridian/third-party.txt", product.notices.clone());
     let mut packed = BTreeSet::new();
     if let Some(interpreter) = &product.elf.interpreter {
         let path = interpreter.trim_start_matches('/');
@@ -40,7 +43,5 @@ pub fn write(product: &Product, directory: &Path) -> Result<()> {
             tree.file(&path, fs::read(Path::new("/").join(&path)).with_context(|| path.clone())?);
         }
     }
-    tree.write(directory)?;
-    println!("{}", directory.display());
-    Ok(())
+    Ok(tree)
 }

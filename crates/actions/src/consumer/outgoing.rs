@@ -28,7 +28,7 @@ pub struct Message<'a> {
 pub enum Purpose {
     /// An output of the rule.
     Output,
-    /// A message that was given up, for the topic of dead letters.
+    /// A message that was given up, for the dead letter topic.
     DeadLetter,
     /// A message that was given up, for another action. It must have a session.
     Fallback,

@@ -27,10 +27,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{- /* Metadata of an object: dict root, name, component, labels, annotations. */ -}}
+{{- /* Metadata of an object: dict root, name, namespace, component, labels, annotations. */ -}}
 {{- define "meridian.metadata" -}}
 name: {{ .name }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
 labels:
   {{- include "meridian.labels" .root | nindent 2 }}
   {{- with .component }}
@@ -79,6 +79,14 @@ annotations:
 
 {{- define "meridian.tlsSecretName" -}}
 {{- .Values.tls.secretName | default (printf "%s-tls" (include "meridian.fullname" .)) -}}
+{{- end -}}
+
+{{- /* Arguments of `meridian ctl` that wait until a node is ready: dict root, time. The Service for HTTP may be off. */ -}}
+{{- define "meridian.waitArguments" -}}
+{{- $values := .root.Values -}}
+{{- $headless := include "meridian.headless" (dict "root" .root "part" "core") -}}
+{{- $host := ternary (printf "%s-http" (include "meridian.fullname" .root)) $headless $values.services.dashboard.enabled -}}
+[ctl, --url, "{{ ternary "https" "http" $values.http.tls }}://{{ $host }}:{{ int $values.http.port }}"{{ if $values.http.tls }}, --insecure{{ end }}, health, --wait, {{ .time }}]
 {{- end -}}
 
 {{- /* Whether pods mount the certificate for clients: "true" or nothing. */ -}}
@@ -131,6 +139,22 @@ begin. Scaling from 3 to 5 does not change it, so it restarts no pod.
 {{- end -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.serviceMonitor.tokenSecret.name) -}}
 {{- fail "serviceMonitor needs tokenSecret.name: a Secret with the token of `meridian ctl keys add prometheus --role viewer`" -}}
+{{- end -}}
+{{- if not .Values.services.dashboard.enabled -}}
+{{- range $name, $uses := dict "serviceMonitor.enabled" .Values.serviceMonitor.enabled "ingress.dashboard.enabled" .Values.ingress.dashboard.enabled -}}
+{{- if $uses -}}
+{{- fail (printf "%s needs the Service for HTTP: set services.dashboard.enabled=true" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.ingress.websocket -}}
+{{- if .enabled -}}
+{{- $listener := get $.Values.listeners .listener | default dict -}}
+{{- $client := $.Values.services.client -}}
+{{- if not (and $listener.enabled $client.enabled (has .listener $client.listeners)) -}}
+{{- fail (printf "ingress.websocket needs listeners.%s.enabled=true, and services.client with this listener" .listener) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- /* Two cores that go at once may have two of the three replicas of a shard. */ -}}
 {{- $name := printf "%s-core" (include "meridian.fullname" .) -}}
