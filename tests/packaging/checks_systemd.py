@@ -134,12 +134,14 @@ def remove(group):
 
 
 def systemd_runs_the_service(binary, skip, dpkg_deb, as_root, ip):
-    """Under systemd the package's service starts, reloads, refuses a wrong file, comes back after SIGKILL with its data, stops in time, is upgraded, and is purged."""
+    """Under systemd the package's service starts, is ready for clients then, reloads, refuses a wrong file, comes back after SIGKILL with its data, stops in time, is upgraded, and is purged."""
     package = only(packed(binary).glob("*.deb"))
     with machine(package, skip) as it:
+        # A start returns when clients can connect.
         it.run("dpkg", "--install", "/root/meridian.deb")
+        it.run("meridian", "pub", "-t", "b", "-m", "at once", "-q", "1")
         it.healthy()
-        assert it.show("ActiveState") == "active"
+        assert (it.show("ActiveState"), it.show("Type"), it.show("StatusText")) == ("active", "notify", "serves clients")
         first = it.show("MainPID")
         about = it.run("cat", f"/proc/{first}/status").stdout
         user = it.run("id", "-u", "meridian").stdout.strip()
@@ -150,6 +152,7 @@ def systemd_runs_the_service(binary, skip, dpkg_deb, as_root, ip):
         it.run("meridian", "pub", "-t", "a", "-m", "kept", "-q", "1", "-r")
 
         it.run("systemctl", "reload", "meridian")
+        it.until("ActiveState", "active")
         it.run("cp", "/etc/meridian/meridian.toml", "/root/before")
         it.run("sh", "-c", "printf '\\n[nonsense]\\nkey = 1\\n' >>/etc/meridian/meridian.toml")
         it.run("systemctl", "reload", "meridian", fails=True)
@@ -168,9 +171,10 @@ def systemd_runs_the_service(binary, skip, dpkg_deb, as_root, ip):
         assert "store closed" in it.log(), it.log()
 
         it.run("systemctl", "start", "meridian")
-        it.healthy()
+        it.run("meridian", "pub", "-t", "b", "-m", "at once", "-q", "1")
         before = it.show("MainPID")
         it.run("dpkg", "--install", "/root/meridian.deb")
+        it.run("meridian", "pub", "-t", "b", "-m", "at once", "-q", "1")
         it.healthy()
         assert it.show("MainPID") not in ("0", before), "an upgrade does not restart the node"
         assert it.run("meridian", "sub", "-t", "a", "-C", "1").stdout == "kept\n"

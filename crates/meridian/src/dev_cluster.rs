@@ -311,6 +311,8 @@ impl Node {
         let output = log.try_clone().map_err(said)?;
         let mut command = Command::new(program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(output).stderr(log);
+        // The service manager expects messages of this process only.
+        command.env_remove(crate::notify::VARIABLE);
         // Ctrl-C in a terminal signals a whole process group: this process ends the nodes, in order.
         command.process_group(0);
         // SAFETY: between fork and exec only this one system call is made; it takes two numbers.

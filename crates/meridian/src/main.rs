@@ -28,6 +28,7 @@ mod import;
 mod key;
 mod log;
 mod node;
+mod notify;
 mod otel;
 mod passwd;
 mod replicated;

@@ -22,6 +22,7 @@ use crate::files::Files;
 use crate::holder;
 use crate::log::Log;
 use crate::node::Node;
+use crate::notify::ServiceManager;
 use crate::otel::Otel;
 use crate::replicated::ReplicatedSettings;
 use crate::running::{Loading, Running};
@@ -143,6 +144,8 @@ fn serve(
     name: &str,
     log: &Arc<Log>,
 ) -> Result<(), String> {
+    let manager = ServiceManager::from_environment();
+    let starting = manager.starting();
     let (agreed_settings, updates) = ReplicatedSettings::open(config_store.clone())?;
     let loading = Loading::join(layers, loaded, &agreed_settings);
     let config = loading.loaded.tree.clone();
@@ -277,19 +280,24 @@ fn serve(
     }
     let readiness = http.as_ref().map(Server::readiness);
     let opened = {
-        let guard = guard.clone();
+        let (guard, manager) = (guard.clone(), manager.clone());
         move || {
             guard.open_up();
             if let Some(readiness) = readiness {
                 readiness.ready();
             }
             tracing::info!("the node serves");
+            manager.ready();
         }
     };
     match &cluster {
-        Some(cluster) => cluster.when_known(opened),
+        Some(cluster) => {
+            cluster.when_known(opened);
+            manager.ready_soon();
+        }
         None => opened(),
     }
+    drop(starting);
     files.warn();
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that expire soon are logged at a reload only");
@@ -297,19 +305,28 @@ fn serve(
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
             Signal::Stop | Signal::OwnStop => break,
-            Signal::Reload => match running.reload_all("SIGHUP") {
-                Ok(reloaded) => tracing::info!(files = reloaded.files.join(", "), "reloaded"),
-                Err(refused) => tracing::error!("not reloaded, everything stays as it was: {refused}"),
-            },
+            Signal::Reload => {
+                manager.reloading();
+                let reloaded = running.reload_all("SIGHUP");
+                match &reloaded {
+                    Ok(reloaded) => tracing::info!(files = reloaded.files.join(", "), "reloaded"),
+                    Err(refused) => tracing::error!("not reloaded, everything stays as it was: {refused}"),
+                }
+                manager.reloaded(reloaded.is_err());
+            }
         }
     }
 
     let leaves = cluster.as_ref().is_some_and(|cluster| api::Cluster::is_leaving(&**cluster));
+    let within = running.shutdown_timeout();
+    manager.stopping("stops; in a cluster it drains first", running.drain_max().saturating_add(within));
     drainer.drain_to_stop(running.drain_max(), leaves, |pause| {
         matches!(signals.wait_for(pause), Ok(Some(Signal::Stop)))
     });
-    let within = running.shutdown_timeout();
     let is_leaving = cluster.as_ref().is_some_and(|cluster| cluster.stopping());
+    // The time for leaving depends on other nodes. It ends by itself when they do not answer.
+    let _extension = is_leaving.then(|| manager.extend());
+    manager.stopping(if is_leaving { "stops, to leave its cluster" } else { "stops" }, within);
     match is_leaving {
         true => tracing::info!(?within, "stopping, to leave the cluster; a signal ends at once"),
         false => tracing::info!(?within, "stopping; a second signal ends at once"),

@@ -3,8 +3,10 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
 
 fn meridian(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
@@ -66,7 +68,11 @@ impl Node {
     }
 
     fn start_in(directory: &std::path::Path, arguments: &[&str]) -> Self {
-        let mut process = meridian(arguments).current_dir(directory).stderr(Stdio::piped()).spawn().unwrap();
+        Self::run(meridian(arguments).current_dir(directory))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
         let mut node = Self { process, log, port: String::new() };
         let line = node.wait_for("listening");
@@ -350,6 +356,55 @@ fn passwords_and_rules_protect_a_node_and_are_reloaded() {
     let line = node.wait_for("not reloaded");
     assert!(line.contains("acl:2: unknown word `topics`"), "{line}");
     assert_eq!(publish(&node, "second", "b/c").0, Some(0));
+    assert_eq!(node.stop(), Some(0));
+}
+
+#[test]
+fn the_service_manager_is_notified_of_start_reload_and_stop() {
+    let directory = Directory::new("notify");
+    let socket = directory.file("socket");
+    let listener = UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // A start on a slow machine requests more time in between.
+    let next = || {
+        loop {
+            let mut buffer = [0; 1024];
+            let len = listener.recv(&mut buffer).unwrap();
+            let message = String::from_utf8(buffer[..len].to_vec()).unwrap();
+            if !message.starts_with("EXTEND_TIMEOUT_USEC=") {
+                return message;
+            }
+        }
+    };
+    let config = directory.write("m.toml", "");
+    let arguments = ["start", "--listen", "127.0.0.1:0", "--config", &config];
+    let mut node = Node::run(meridian(&arguments).env("NOTIFY_SOCKET", &socket));
+    assert_eq!(next(), "STATUS=starts");
+    assert_eq!(next(), "READY=1\nSTATUS=serves clients");
+    assert!(node.client(&["pub", "-t", "a", "-m", "x", "-q", "1"]).status.success());
+
+    node.signal("-HUP");
+    let begins = next();
+    assert!(begins.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{begins}");
+    assert_eq!(next(), "READY=1\nSTATUS=serves clients");
+    directory.write("m.toml", "nonsense");
+    node.signal("-HUP");
+    next();
+    assert_eq!(next(), "READY=1\nSTATUS=serves clients; the last reload was refused: see the log");
+
+    node.signal("-TERM");
+    let stops = next();
+    assert!(
+        stops.starts_with("STOPPING=1\nSTATUS=stops") && stops.contains("\nEXTEND_TIMEOUT_USEC="),
+        "{stops}"
+    );
+    assert_eq!(node.process.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_that_cannot_be_notified_does_no_harm() {
+    let node =
+        Node::run(meridian(&["start", "--listen", "127.0.0.1:0"]).env("NOTIFY_SOCKET", "/nowhere/socket"));
     assert_eq!(node.stop(), Some(0));
 }
 
