@@ -16,7 +16,17 @@ pub struct Document {
     pub assignments: Vec<Assignment>,
     /// Lists and the number of their entries, in order of appearance.
     pub lists: Vec<(String, usize)>,
+    /// Sections and lists without any key, which no assignment names.
+    pub empty: Vec<EmptySection>,
     pub problems: Vec<Problem>,
+}
+
+/// A section or list without any key.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EmptySection {
+    pub name: String,
+    pub is_list: bool,
+    pub source: Source,
 }
 
 /// Parses the text of a file. Errors of single entries are in `problems`; all other entries are read nevertheless.
@@ -54,6 +64,10 @@ impl Reading<'_> {
     fn top(&mut self, table: &DeTable<'_>) {
         for (section, value) in table {
             let name = section.get_ref().as_ref();
+            if let Some(is_list) = empty(value.get_ref()) {
+                let source = self.source(section.span());
+                self.document.empty.push(EmptySection { name: name.to_owned(), is_list, source });
+            }
             match value.get_ref() {
                 DeValue::Table(keys) => self.section(name, None, keys),
                 DeValue::Array(entries) if entries.iter().all(|entry| entry.get_ref().is_table()) => {
@@ -90,6 +104,16 @@ impl Reading<'_> {
         let source = self.source(key.span());
         let name = Name { section: section.to_owned(), index, key: key.get_ref().clone().into_owned() };
         self.document.assignments.push(Assignment { name, raw: raw(value.get_ref()), source });
+    }
+}
+
+/// Returns whether a section without any key is written as a list; `None` for everything else.
+fn empty(value: &DeValue<'_>) -> Option<bool> {
+    let has_no_key = |value: &DeValue<'_>| matches!(value, DeValue::Table(keys) if keys.is_empty());
+    match value {
+        DeValue::Table(_) => has_no_key(value).then_some(false),
+        DeValue::Array(entries) => entries.iter().all(|entry| has_no_key(entry.get_ref())).then_some(true),
+        _ => None,
     }
 }
 
@@ -146,6 +170,14 @@ mod tests {
         let document = parse(Path::new("f.toml"), "[mqtt]\nqos_max = 1\nqos_max 2\n");
         let [problem] = document.problems.as_slice() else { panic!("one problem") };
         assert_eq!(problem.source.to_string(), "f.toml:3");
+    }
+
+    #[test]
+    fn sections_without_a_key_are_named_with_their_line() {
+        let document = parse(Path::new("f.toml"), "[a]\n[b]\nc = 1\n[[d]]\n[[d]]\n[[e]]\n[[e]]\nf = 1\n");
+        let empty: Vec<_> =
+            document.empty.iter().map(|it| (it.name.as_str(), it.is_list, it.source.to_string())).collect();
+        assert_eq!(empty, [("a", false, "f.toml:1".to_owned()), ("d", true, "f.toml:4".to_owned())]);
     }
 
     proptest::proptest! {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::document;
-use crate::nearest::{distance, unlikeness};
+use crate::document::{self, EmptySection};
+use crate::nearest::{distance, nearest, unlikeness};
 use crate::problem::{Fault, Problem, Source};
 use crate::runtime::Runtime;
 use crate::section::{Description, Section};
@@ -112,6 +112,7 @@ pub fn load<T: Tree>(layers: &Layers) -> Result<Loaded<T>, Vec<Problem>> {
         for (list, len) in &document.lists {
             loading.resize(list, *len, &document.assignments);
         }
+        document.empty.into_iter().for_each(|section| loading.check_empty(section));
         document.assignments.into_iter().for_each(|assignment| loading.assign(assignment));
     }
     layers.cluster.assignments(&Source::Cluster).for_each(|assignment| loading.assign(assignment));
@@ -201,6 +202,23 @@ impl<T: Tree> Loading<T> {
         {
             self.problem(first.source.clone(), Fault::NotAList { name: name.to_owned() });
         }
+    }
+
+    /// Reports a section without any key whose name is unknown, or that is written in the wrong way.
+    fn check_empty(&mut self, EmptySection { name, is_list, source }: EmptySection) {
+        let sections: Vec<_> = self.tree.sections().iter().map(|it| it.description().name).collect();
+        let lists: Vec<_> = self.tree.lists().iter().map(|it| it.description().name).collect();
+        let fault = match (sections.contains(&&*name), lists.contains(&&*name)) {
+            (true, _) if is_list => Fault::NotAList { name },
+            (_, true) if !is_list => Fault::List { name },
+            (false, false) => {
+                let nearest =
+                    nearest(&name, sections.into_iter().chain(lists)).unwrap_or_default().to_owned();
+                Fault::UnknownSection { name, nearest }
+            }
+            _ => return,
+        };
+        self.problem(source, fault);
     }
 
     fn assign(&mut self, assignment: Assignment) {

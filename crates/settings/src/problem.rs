@@ -65,6 +65,11 @@ pub enum Fault {
         name: String,
         nearest: String,
     },
+    /// No section has this name; `nearest` is the most similar known one.
+    UnknownSection {
+        name: String,
+        nearest: String,
+    },
     /// A value where a section is expected.
     NotASection {
         name: String,
@@ -97,6 +102,7 @@ impl Fault {
         match self {
             Self::Syntax(_) | Self::NoValue => None,
             Self::Unknown { name, .. }
+            | Self::UnknownSection { name, .. }
             | Self::NotASection { name }
             | Self::List { name }
             | Self::NotAList { name }
@@ -112,6 +118,9 @@ impl fmt::Display for Fault {
             Self::Syntax(message) => f.write_str(message),
             Self::Unknown { name, nearest } => {
                 write!(f, "unknown setting `{name}`; the nearest known one is `{nearest}`")
+            }
+            Self::UnknownSection { name, nearest } => {
+                write!(f, "unknown section `{name}`; the nearest known one is `{nearest}`")
             }
             Self::NotASection { name } => write!(f, "`{name}` is a section, written [{name}]"),
             Self::List { name } => write!(f, "`{name}` can be repeated, it is written [[{name}]]"),

@@ -172,6 +172,24 @@ fn an_unknown_key_is_reported_with_the_nearest_known_name() {
 }
 
 #[test]
+fn an_unknown_section_is_reported_even_if_it_is_empty() {
+    let problems = |text: &str| Fixture::default().file(text).problems();
+    assert_eq!(
+        problems("[mqtt]\n\n[sesion]\n"),
+        ["m.toml:3: unknown section `sesion`; the nearest known one is `session`"]
+    );
+    assert_eq!(
+        problems("[[listner]]\n[[listner]]\n"),
+        ["m.toml:1: unknown section `listner`; the nearest known one is `listener`"]
+    );
+    assert_eq!(problems("nonsense = []").len(), 1);
+    assert_eq!(problems("[nonsense]\n[mqtt]\nqos_max = 1\n").len(), 1);
+    assert_eq!(problems("[[mqtt]]"), ["m.toml:1: `mqtt` cannot be repeated, it is written [mqtt]"]);
+    assert_eq!(problems("[listener]"), ["m.toml:1: `listener` can be repeated, it is written [[listener]]"]);
+    Fixture::default().file("[mqtt]\n[session]\n[[listener]]\n").load();
+}
+
+#[test]
 fn a_wrong_value_is_reported_with_what_is_expected() {
     let fixture = Fixture::default()
         .file("[mqtt]\nqos_max = \"one\"\npacket_size_max = 1.5\n[session]\nexpiry_max = 7")
