@@ -170,21 +170,75 @@ pub struct NodeLoad {
     pub accepts_clients: bool,
 }
 
-/// Asks another node for its load. `callback` is called once, from any thread. `None`: no answer.
-pub fn ask_load(cluster: &dyn Cluster, node: &str, callback: impl FnOnce(Option<NodeLoad>) + Send + 'static) {
-    let question = ForwardedRequest {
+/// Request that asks a node for its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadQuestion {
+    /// The load only. A node of an earlier version does not know this request.
+    Load,
+    /// The whole description of the node, which every version knows.
+    Node,
+}
+
+/// Reason why the load of another node is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadUnknown {
+    /// The node does not know [`LoadQuestion::Load`]. Ask it with [`LoadQuestion::Node`].
+    EarlierVersion,
+    NoAnswer,
+}
+
+/// Asks another node for its load. `callback` is called once, from any thread.
+pub fn ask_load(
+    cluster: &dyn Cluster,
+    node: &str,
+    question: LoadQuestion,
+    callback: impl FnOnce(Result<NodeLoad, LoadUnknown>) + Send + 'static,
+) {
+    let target = match question {
+        LoadQuestion::Load => "/api/v1/node/load",
+        LoadQuestion::Node => "/api/v1/node",
+    };
+    let request = ForwardedRequest {
         method: "GET".to_owned(),
-        target: "/api/v1/node".to_owned(),
+        target: target.to_owned(),
         body: String::new(),
         by: None,
         role: Role::Viewer,
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
     };
     // It has no map, so it can be encoded.
-    let question = serde_json::to_vec(&question).unwrap_or_default();
-    let read = |answer: Result<Vec<u8>, String>| {
-        let answer = ForwardedResponse::decode(&answer.ok()?)?;
-        if answer.is_success() { serde_json::from_slice(&answer.body).ok() } else { None }
-    };
-    cluster.ask(node, question, Box::new(move |answer| callback(read(answer))));
+    let request = serde_json::to_vec(&request).unwrap_or_default();
+    cluster.ask(node, request, Box::new(move |answer| callback(load_of(answer))));
+}
+
+fn load_of(answer: Result<Vec<u8>, String>) -> Result<NodeLoad, LoadUnknown> {
+    let answer = answer.ok().and_then(|bytes| ForwardedResponse::decode(&bytes));
+    let answer = answer.ok_or(LoadUnknown::NoAnswer)?;
+    match answer.status {
+        404 => Err(LoadUnknown::EarlierVersion),
+        _ if answer.is_success() => serde_json::from_slice(&answer.body).map_err(|_| LoadUnknown::NoAnswer),
+        _ => Err(LoadUnknown::NoAnswer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_about_a_load_is_read_from_either_version() {
+        let answer = |status, body: &str| {
+            load_of(Ok(ForwardedResponse { status, body: body.as_bytes().to_vec() }.encode()))
+        };
+        let load = NodeLoad { connections: 5, connections_max: 9, overload: 1, accepts_clients: true };
+        let text = r#"{"connections":5,"connections_max":9,"overload":1,"accepts_clients":true,"later":[]}"#;
+        assert_eq!(answer(200, text), Ok(load));
+        assert_eq!(answer(200, r#"{"connections":5}"#).unwrap().connections, 5);
+        assert_eq!(answer(404, "{}"), Err(LoadUnknown::EarlierVersion));
+        for unknown in
+            [answer(503, text), answer(200, "x"), load_of(Ok(vec![1])), load_of(Err("gone".to_owned()))]
+        {
+            assert_eq!(unknown, Err(LoadUnknown::NoAnswer));
+        }
+    }
 }

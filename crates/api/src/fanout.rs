@@ -55,6 +55,7 @@ impl Fanout {
             "stats_history" => Self::History,
             "actions" | "action" => Self::Statuses,
             "node"
+            | "node_load"
             | "stats"
             | "cluster"
             | "storage"

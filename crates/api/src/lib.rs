@@ -62,7 +62,9 @@ pub use configuration::{
     Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
     ReplicatedValue, Scope, SettingProblem, SettingView, Version, without_secrets,
 };
-pub use drains::{DrainOrder, DrainRefused, DrainView, Drains, NodeLoad, ask_load};
+pub use drains::{
+    DrainOrder, DrainRefused, DrainView, Drains, LoadQuestion, LoadUnknown, NodeLoad, ask_load,
+};
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;
 #[cfg(feature = "document")]

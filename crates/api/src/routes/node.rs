@@ -11,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::health::DRAINING;
 use crate::cluster::{Cluster, ClusterView};
+use crate::drains::NodeLoad;
 use crate::extract::Query;
 use crate::paging::{self, Page};
 use crate::problem::Problem;
@@ -20,6 +21,7 @@ use crate::timestamp::Timestamp;
 
 api_routes! {
     "/api/v1/node": get node;
+    "/api/v1/node/load": get node_load;
     "/api/v1/nodes": get nodes;
 }
 
@@ -271,6 +273,40 @@ impl Node {
     responses((status = 200, body = Node))))]
 async fn node(state: State) -> Json<Node> {
     Json(Node::of(&state))
+}
+
+/// Load of a node.
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = NodeLoad))]
+struct Load {
+    /// Connected clients.
+    connections: u64,
+    /// Maximum number of simultaneous connections.
+    connections_max: u64,
+    /// Overload level of its busiest reactor, 0 to 3.
+    overload: u8,
+    /// True while the node accepts new clients.
+    accepts_clients: bool,
+}
+
+/// Returns the load of this node.
+pub(super) fn load(state: &State) -> NodeLoad {
+    let figures = state.admin.figures();
+    NodeLoad {
+        connections: figures.total(|worker| worker.connections),
+        connections_max: state.node.connections_max as u64,
+        overload: figures.workers.iter().map(|worker| worker.overload).max().unwrap_or(0),
+        accepts_clients: state.phase() == Phase::Ready && !state.drains.refuses(),
+    }
+}
+
+/// Returns the load of this node, without its description. Other nodes ask for it during a drain.
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/node/load", tag = "node", operation_id = "node_load", security(("token" = ["viewer"])),
+    responses((status = 200, body = Load))))]
+async fn node_load(state: State) -> Json<Load> {
+    let NodeLoad { connections, connections_max, overload, accepts_clients } = load(&state);
+    Json(Load { connections, connections_max, overload, accepts_clients })
 }
 
 #[derive(Debug, Deserialize)]

@@ -209,6 +209,7 @@ fn answers_match_the_document() {
         "/api/openapi.json",
         "/api/v1/whoami",
         "/api/v1/node",
+        "/api/v1/node/load",
         "/api/v1/nodes",
         "/api/v1/drains",
         "/api/v1/bridges",

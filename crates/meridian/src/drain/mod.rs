@@ -9,7 +9,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use api::{Cluster as _, DrainOrder, DrainRefused, DrainView, Drains, NodeLoad, ask_load};
+use api::{
+    Cluster as _, DrainOrder, DrainRefused, DrainView, Drains, LoadQuestion, LoadUnknown, NodeLoad, ask_load,
+};
 use auth::Authorship;
 use broker::admin::{Admin, DrainStep, Drained};
 use configstore::{Change, ConfigStore};
@@ -43,9 +45,31 @@ pub struct Drainer {
     refuses: AtomicBool,
     /// True if the node does not return after its stop.
     leaves: AtomicBool,
-    loads: Arc<Mutex<BTreeMap<String, (Instant, NodeLoad)>>>,
+    loads: Arc<Mutex<Loads>>,
     /// True if durable sessions do not move to other nodes.
     keeps_sessions: bool,
+}
+
+/// Answers of other nodes about their load.
+#[derive(Default)]
+struct Loads {
+    by_node: BTreeMap<String, (Instant, NodeLoad)>,
+    /// Nodes of an earlier version, which get another question.
+    earlier: BTreeSet<String>,
+}
+
+impl Loads {
+    fn question(&self, node: &str) -> LoadQuestion {
+        if self.earlier.contains(node) { LoadQuestion::Node } else { LoadQuestion::Load }
+    }
+
+    fn answered(&mut self, node: String, answer: Result<NodeLoad, LoadUnknown>) {
+        match answer {
+            Ok(load) => drop(self.by_node.insert(node, (Instant::now(), load))),
+            Err(LoadUnknown::EarlierVersion) => drop(self.earlier.insert(node)),
+            Err(LoadUnknown::NoAnswer) => {}
+        }
+    }
 }
 
 impl Drainer {
@@ -145,7 +169,8 @@ impl Drainer {
         let loads = sync::lock(&self.loads);
         let other = |member: &api::MemberView| {
             let name = &member.node;
-            let load = loads.get(name).filter(|(at, _)| at.elapsed() < ANSWER_COUNTS).map(|(_, load)| load);
+            let load =
+                loads.by_node.get(name).filter(|(at, _)| at.elapsed() < ANSWER_COUNTS).map(|(_, load)| load);
             let is_open = member.state == "alive" && is_up(name) && !emptied.contains(name);
             let known_max = load.filter(|load| load.connections_max > 0);
             Other {
@@ -181,13 +206,14 @@ impl Drainer {
         let Some(view) = cluster.view() else { return };
         for link in view.links.iter().filter(|link| link.state == "up") {
             let (loads, name) = (Arc::downgrade(&self.loads), link.node.clone());
-            ask_load(&**cluster, &link.node, move |load| {
-                if let (Some(loads), Some(load)) = (loads.upgrade(), load) {
-                    sync::lock(&loads).insert(name, (Instant::now(), load));
+            let question = sync::lock(&self.loads).question(&name);
+            ask_load(&**cluster, &link.node, question, move |answer| {
+                if let Some(loads) = loads.upgrade() {
+                    sync::lock(&loads).answered(name, answer);
                 }
             });
         }
-        sync::lock(&self.loads).retain(|_, (at, _)| at.elapsed() < ANSWER_COUNTS);
+        sync::lock(&self.loads).by_node.retain(|_, (at, _)| at.elapsed() < ANSWER_COUNTS);
     }
 }
 
@@ -375,6 +401,8 @@ impl<'a> Run<'a> {
 
     fn end_plan(&mut self) {
         self.plan = None;
+        // They may have another version at the next drain.
+        sync::lock(&self.drainer.loads).earlier.clear();
         self.phase = None;
         self.drainer.refuses.store(false, Ordering::Relaxed);
         self.drainer.admin.refuse_clients(false);
@@ -519,6 +547,16 @@ fn drain_some(admin: &Admin, step: &DrainStep, turn: u32) -> Drained {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_an_earlier_version_gets_the_question_that_it_knows() {
+        let mut loads = Loads::default();
+        loads.answered("old".to_owned(), Err(LoadUnknown::EarlierVersion));
+        loads.answered("new".to_owned(), Err(LoadUnknown::NoAnswer));
+        assert_eq!((loads.question("old"), loads.question("new")), (LoadQuestion::Node, LoadQuestion::Load));
+        loads.answered("old".to_owned(), Ok(NodeLoad { connections: 7, ..NodeLoad::default() }));
+        assert_eq!((loads.by_node["old"].1.connections, loads.by_node.len()), (7, 1));
+    }
 
     #[test]
     fn each_worker_gets_its_turn() {
