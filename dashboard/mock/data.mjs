@@ -74,6 +74,15 @@ export const nodes = () => {
   return { items, next: null, missing: ['edge-warehouse'] };
 };
 
+/** Their clients, and those that stay after a rebalance. */
+export const rebalanced = () => {
+  const items = nodes().items;
+  const mean = Math.ceil(items.reduce((sum, one) => sum + one.connections, 0) / items.length);
+  const known = items.map(({ name, connections }) => ({ node: name, connections, accepts_clients: true, keep: connections > mean * 1.1 ? mean : null }));
+  const unknown = { node: 'edge-warehouse', connections: null, accepts_clients: false, keep: null };
+  return { mean, tolerance_percent: 10, nodes: [...known, unknown] };
+};
+
 /** Their cluster: the second node is the leader, and the unreachable one is dead. */
 export const cluster = () => ({
   unjoined_peers: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],

@@ -64,6 +64,7 @@ const routes = [
   ['DELETE', '/api/v1/cluster/nodes/:', 'admin', () => undefined],
   ['PUT', '/api/v1/cluster/leader', 'admin', () => undefined],
   ['POST', '/api/v1/cluster/balance', 'operator', () => undefined],
+  ['POST', '/api/v1/rebalance', 'operator', () => data.rebalanced()],
   ['POST', '/api/v1/cluster/leave', 'admin', () => [202, {}]],
   ['GET', '/api/v1/stats', 'viewer', () => data.stats()],
   ['GET', '/api/v1/stats/history', 'viewer', ({ query }) => data.history(query)],

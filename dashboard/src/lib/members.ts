@@ -4,8 +4,8 @@ import sentences from '../../../crates/ctl/src/commands/cluster/sentences.json';
 import { call, post, put, remove } from './api';
 import { dialogs, type Question } from './dialogs.svelte';
 import { session } from './session.svelte';
-import { attempt } from './toasts.svelte';
-import type { MetaMember, Membership, NodeInfo } from './types';
+import { attempt, toasts } from './toasts.svelte';
+import type { MetaMember, Membership, Rebalanced } from './types';
 
 export type Action = 'lead' | 'leave' | 'remove';
 
@@ -77,19 +77,27 @@ export const undrain = (node: string): Promise<boolean> =>
     return begin(of(sentences.drain.cancelled, node));
   });
 
-/** Part of the mean by which a node may exceed it, in percent. */
-const TOLERANCE = 10;
-
-/** Spreads the clients over the nodes, after a confirmation. */
-export async function rebalance(nodes: NodeInfo[]): Promise<boolean> {
-  const open = nodes.filter((node) => node.accepts_clients);
-  const mean = Math.ceil(open.reduce((sum, node) => sum + node.connections, 0) / Math.max(1, open.length));
-  const many = open.filter((node) => node.connections > (mean * (100 + TOLERANCE)) / 100);
-  const text = many.length === 0 ? 'No node has so many' : many.map((node) => `${node.name}: ${node.connections} to ${mean}`).join(', ');
-  const answer = await dialogs.ask({ title: 'Rebalance the clients?', text: `Nodes with more clients than the mean and ${TOLERANCE} % disconnect the others, which connect again. ${text}.`, action: 'Rebalance' });
-  if (!answer.yes || many.length === 0) return false;
+/** Spreads the clients over the nodes, after a confirmation with the numbers that the node has computed. */
+export async function rebalance(): Promise<boolean> {
+  let planned: Rebalanced | undefined;
+  await attempt(async () => {
+    planned = await post<Rebalanced>('/api/v1/rebalance', { dry_run: true });
+  });
+  if (!planned) return false;
+  const { nodes, tolerance_percent: tolerance } = planned;
+  const many = nodes.filter((node) => node.keep !== null);
+  const silent = nodes.filter((node) => node.connections === null).map((node) => node.node);
+  const unknown = silent.length > 0 ? `No answer from ${silent.join(', ')}: it does not count.` : '';
+  if (many.length === 0) {
+    toasts.good(`No node has more than ${tolerance} % above the mean`, unknown);
+    return false;
+  }
+  const numbers = many.map((node) => `${node.node}: ${node.connections} to ${node.keep}`).join(', ');
+  const text = [`Nodes with more clients than the mean and ${tolerance} % disconnect the others, which connect again. ${numbers}.`, unknown].filter(Boolean).join(' ');
+  const answer = await dialogs.ask({ title: 'Rebalance the clients?', text, action: 'Rebalance' });
+  if (!answer.yes) return false;
   return attempt(async () => {
-    await post('/api/v1/rebalance', { keep: Object.fromEntries(many.map((node) => [node.name, mean])) });
+    await post<Rebalanced>('/api/v1/rebalance', { tolerance_percent: tolerance });
     return begin(sentences.rebalance.done);
   });
 }

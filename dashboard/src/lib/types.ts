@@ -104,6 +104,13 @@ export interface Drain {
   by: string | null;
 }
 
+/** Clients of all nodes, and those that stay after a rebalance. */
+export interface Rebalanced {
+  mean: number;
+  tolerance_percent: number | null;
+  nodes: { node: string; connections: number | null; accepts_clients: boolean; keep: number | null }[];
+}
+
 /** Node that is connected, or was tried, and is not a member. */
 export interface UnjoinedPeer {
   address: string;

@@ -1,14 +1,20 @@
 //! `/drains`: nodes from which clients are taken away gently.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use axum::Json;
 use axum::http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 #[cfg(feature = "document")]
-use utoipa::IntoParams;
+use utoipa::{IntoParams, ToSchema};
 
+use super::node;
 use crate::ask::propose;
-use crate::cluster::ClusterView;
-use crate::drains::{DrainOrder, DrainView};
+use crate::cluster::{Cluster, ClusterView, MemberView};
+use crate::drains::{DrainOrder, DrainView, LoadQuestion, LoadUnknown, NodeLoad, ask_load};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::Problem;
@@ -20,6 +26,12 @@ api_routes! {
     "/api/v1/drains/{name}": put drain, delete cancel_drain;
     "/api/v1/rebalance": post rebalance;
 }
+
+/// Part of the mean by which a node may exceed it, in percent, unless the request has another one.
+const TOLERANCE_PERCENT: u32 = 10;
+const TOLERANCE_PERCENT_MAX: u32 = 1_000;
+/// Maximum time for the answers of other nodes about their clients.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "document", derive(IntoParams))]
@@ -81,40 +93,173 @@ async fn cancel_drain(state: State, caller: Caller, Path(name): Path<String>) ->
 }
 
 #[derive(Deserialize)]
-#[cfg_attr(feature = "document", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Rebalance {
-    /// Number of clients that each of these nodes keeps, by name. Other nodes keep all of theirs.
-    keep: std::collections::BTreeMap<String, u64>,
+    /// Number of clients that each of these nodes keeps, by name. Other nodes keep all of theirs. Without it, each node
+    /// that has more clients than the mean and the tolerance keeps the mean.
+    #[serde(default)]
+    keep: Option<BTreeMap<String, u64>>,
+    /// Part of the mean by which a node may exceed it, in percent, 0 to 1,000; default 10. It excludes `keep`.
+    #[serde(default)]
+    #[cfg_attr(feature = "document", schema(maximum = 1_000))]
+    tolerance_percent: Option<u32>,
+    /// True: return the numbers, and disconnect nobody.
+    #[serde(default)]
+    dry_run: bool,
     #[serde(default)]
     pace: DrainOrder,
 }
 
+/// Clients of all nodes, and those that stay.
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+struct Rebalanced {
+    /// Mean number of clients of the nodes that accept clients, rounded up.
+    mean: u64,
+    /// Tolerance in percent; null when the request has `keep`.
+    tolerance_percent: Option<u32>,
+    nodes: Vec<RebalancedNode>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+struct RebalancedNode {
+    node: String,
+    /// Connected clients; null if the node has not answered within 5 seconds. Such a node does not count.
+    connections: Option<u64>,
+    /// True while the node accepts new clients. Other nodes do not count.
+    accepts_clients: bool,
+    /// Number of clients that the node keeps; null if it keeps all.
+    keep: Option<u64>,
+}
+
 /// Lets nodes with too many clients disconnect some of them, so that they connect to other nodes.
 ///
-/// Each named node disconnects clients at the given pace until it has `keep` clients. It accepts new ones meanwhile,
-/// and keeps its shards. `wait_s` has no effect.
+/// Each node with a number in `keep` of the answer disconnects clients at the given pace until it has so many. It
+/// accepts new ones meanwhile, and keeps its shards. `wait_s` has no effect.
 #[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/rebalance", tag = "node", operation_id = "rebalance_clients",
     security(("token" = ["operator"])), request_body = Rebalance,
-    responses((status = 204)),
+    responses((status = 200, body = Rebalanced)),
 ))]
-async fn rebalance(state: State, caller: Caller, Body(body): Body<Rebalance>) -> Result<StatusCode, Problem> {
-    caller.note(|| body.keep.keys().cloned().collect::<Vec<_>>().join(", "));
-    body.pace.check()?;
+async fn rebalance(
+    state: State,
+    caller: Caller,
+    Body(body): Body<Rebalance>,
+) -> Result<Json<Rebalanced>, Problem> {
+    let Rebalance { keep, tolerance_percent, dry_run, pace } = body;
+    pace.check()?;
     let view = cluster_view(&state)?;
-    for name in body.keep.keys() {
-        member(&state, view.as_ref(), name)?;
+    if let Some(keep) = &keep {
+        check_keep(&state, view.as_ref(), keep)?;
+        if tolerance_percent.is_some() {
+            return Err(Problem::invalid("tolerance_percent", "write either this or `keep`"));
+        }
     }
-    if body.keep.is_empty() {
-        return Err(Problem::invalid(
-            "keep",
-            "name the nodes that have too many clients, each with the number to keep",
-        ));
+    let tolerance = tolerance_percent.unwrap_or(TOLERANCE_PERCENT);
+    if tolerance > TOLERANCE_PERCENT_MAX {
+        return Err(Problem::invalid("tolerance_percent", "write a number of percent, 0 to 1000"));
     }
-    let (nodes, by): (Vec<_>, _) = (body.keep.into_iter().collect(), caller.authorship());
-    propose(&state, &caller, move |state| state.drains.rebalance(&nodes, &body.pace, &by)).await??;
-    Ok(StatusCode::NO_CONTENT)
+    let mut nodes = loads(&state, view.as_ref()).await;
+    let mean = mean(&nodes);
+    for node in &mut nodes {
+        node.keep = match &keep {
+            Some(keep) => keep.get(&node.node).copied(),
+            None => exceeds(node, mean, tolerance).then_some(mean),
+        };
+    }
+    let kept = |node: &RebalancedNode| Some((node.node.clone(), node.keep?));
+    let kept: Vec<(String, u64)> = nodes.iter().filter_map(kept).collect();
+    caller.note(|| {
+        let numbers: Vec<_> = kept.iter().map(|(name, keep)| format!("{name} to {keep}")).collect();
+        format!("{}{}", numbers.join(", "), if dry_run { " (dry run)" } else { "" })
+    });
+    if !dry_run && !kept.is_empty() {
+        let by = caller.authorship();
+        propose(&state, &caller, move |state| state.drains.rebalance(&kept, &pace, &by)).await??;
+    }
+    let tolerance_percent = keep.is_none().then_some(tolerance);
+    Ok(Json(Rebalanced { mean, tolerance_percent, nodes }))
+}
+
+fn check_keep(
+    state: &State,
+    view: Option<&ClusterView>,
+    keep: &BTreeMap<String, u64>,
+) -> Result<(), Problem> {
+    if keep.is_empty() {
+        let how = "name the nodes that have too many clients, each with the number to keep";
+        return Err(Problem::invalid("keep", how));
+    }
+    keep.keys().try_for_each(|name| member(state, view, name))
+}
+
+/// Returns the mean number of clients of the nodes that accept clients, rounded up.
+fn mean(nodes: &[RebalancedNode]) -> u64 {
+    let clients = nodes.iter().filter(|node| node.accepts_clients).filter_map(|node| node.connections);
+    let (count, sum) = clients.fold((0u64, 0u64), |(count, sum), some| (count + 1, sum.saturating_add(some)));
+    sum.div_ceil(count.max(1))
+}
+
+/// Returns whether a node has more clients than the mean and this part of it.
+fn exceeds(node: &RebalancedNode, mean: u64, tolerance_percent: u32) -> bool {
+    let allowed = u128::from(mean) * (100 + u128::from(tolerance_percent)) / 100;
+    node.accepts_clients && node.connections.is_some_and(|clients| u128::from(clients) > allowed)
+}
+
+/// Asks all nodes for their clients. The result is in the order of their names, and each node keeps its clients in it.
+async fn loads(state: &State, view: Option<&ClusterView>) -> Vec<RebalancedNode> {
+    let own = &state.node.name;
+    let mut nodes = vec![RebalancedNode::new(own, Some(node::load(state)))];
+    if let (Some(cluster), Some(view)) = (&state.cluster, view) {
+        let until = Instant::now() + LOAD_TIMEOUT;
+        let others = view.membership.members.iter().filter(|member| member.node != *own);
+        let ask = |member: &MemberView| {
+            let is_alive = member.state == "alive";
+            is_alive.then(|| question(&**cluster, &member.node, LoadQuestion::Load))
+        };
+        let asked: Vec<_> = others.map(|member| (&*member.node, ask(member))).collect();
+        for (name, pending) in asked {
+            let load = match pending {
+                Some(pending) => load(&**cluster, name, pending, until).await,
+                None => None,
+            };
+            nodes.push(RebalancedNode::new(name, load));
+        }
+    }
+    nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    nodes
+}
+
+type Pending = oneshot::Receiver<Result<NodeLoad, LoadUnknown>>;
+
+fn question(cluster: &dyn Cluster, node: &str, question: LoadQuestion) -> Pending {
+    let (sender, receiver) = oneshot::channel();
+    // The receiver is gone when the request was dropped in the meantime.
+    ask_load(cluster, node, question, move |answer| drop(sender.send(answer)));
+    receiver
+}
+
+/// Waits for the load of a node. Asks once more if the node has an earlier version.
+async fn load(cluster: &dyn Cluster, node: &str, pending: Pending, until: Instant) -> Option<NodeLoad> {
+    let answer = timeout_at(until, pending).await.ok()?.ok()?;
+    if answer != Err(LoadUnknown::EarlierVersion) {
+        return answer.ok();
+    }
+    let pending = question(cluster, node, LoadQuestion::Node);
+    timeout_at(until, pending).await.ok()?.ok()?.ok()
+}
+
+impl RebalancedNode {
+    fn new(name: &str, load: Option<NodeLoad>) -> Self {
+        Self {
+            node: name.to_owned(),
+            connections: load.as_ref().map(|load| load.connections),
+            accepts_clients: load.is_some_and(|load| load.accepts_clients),
+            keep: None,
+        }
+    }
 }
 
 fn cluster_view(state: &State) -> Result<Option<ClusterView>, Problem> {
@@ -151,4 +296,26 @@ fn may_drain(state: &State, name: &str) -> Result<(), Problem> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_above_the_mean_and_the_tolerance_keep_the_mean() {
+        let node = |connections, accepts_clients| {
+            let load = NodeLoad { connections, accepts_clients, ..NodeLoad::default() };
+            RebalancedNode::new("n", Some(load))
+        };
+        let silent = RebalancedNode::new("s", None);
+        let nodes = [node(300, true), node(100, true), node(110, true), node(900, false), silent];
+        assert_eq!(mean(&nodes), 170);
+        let exceeding = |tolerance| nodes.iter().filter(|node| exceeds(node, 170, tolerance)).count();
+        assert_eq!((exceeding(10), exceeding(76), exceeding(77)), (1, 1, 0));
+        assert!(!exceeds(&node(187, true), 170, 10) && exceeds(&node(188, true), 170, 10));
+        assert_eq!((mean(&[]), mean(&nodes[3..])), (0, 0));
+        assert_eq!(mean(&[node(u64::MAX, true), node(u64::MAX, true)]), u64::MAX.div_ceil(2));
+        assert!(!exceeds(&node(u64::MAX, true), u64::MAX, 1_000));
+    }
 }

@@ -21,6 +21,8 @@ struct Together {
     up: AtomicBool,
     /// Leader of all shards; `None` while each node has its own.
     leader: Mutex<Option<Option<&'static str>>>,
+    /// True when the cores have agreed on the nodes as members.
+    agreed: AtomicBool,
     /// Answers of nodes instead of their own: the status and the document, in their order.
     answers: Mutex<BTreeMap<&'static str, VecDeque<(u16, Value)>>>,
     /// Targets of the requests that got these answers.
@@ -39,6 +41,11 @@ impl api::Cluster for Member {
         let link = view.links.remove(0);
         let state = if self.together.up.load(Ordering::Relaxed) { "up" } else { link.state };
         let names = self.together.request_handlers.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        if self.together.agreed.load(Ordering::Relaxed) {
+            let member = crate::cluster::agreed().membership.members.remove(0);
+            let named = |node: &String| api::MemberView { node: node.clone(), ..member.clone() };
+            view.membership.members = names.iter().map(named).collect();
+        }
         let others = names.into_iter().filter(|name| *name != self.name);
         view.shards = self.together.leader.lock().unwrap().map(|leader| {
             let replicas: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
@@ -515,4 +522,60 @@ fn an_action_has_the_status_of_the_node_that_runs_it() {
     world.cut_off("b");
     let page = world.a().get("/api/v1/actions").is(200);
     assert_eq!((&page["items"][0]["status"], &page["missing"]), (&Value::Null, &json!(["b"])));
+}
+
+#[test]
+fn a_rebalance_is_computed_from_the_clients_of_all_nodes() {
+    let world = World::start();
+    world.together.agreed.store(true, Ordering::Relaxed);
+    let load = |connections: u64| json!({ "connections": connections, "accepts_clients": true });
+    let answers = |b: Vec<(u16, Value)>, c: Vec<(u16, Value)>| {
+        let all = [("b", VecDeque::from(b)), ("c", VecDeque::from(c))];
+        *world.together.answers.lock().unwrap() = BTreeMap::from(all);
+    };
+    let rebalance = |body: Value| world.a().write("POST", "/api/v1/rebalance", Some(&body));
+    let node = |node: &str, connections: Option<u64>, keep: Option<u64>| {
+        let accepts_clients = connections.is_some();
+        json!({ "node": node, "connections": connections, "accepts_clients": accepts_clients, "keep": keep })
+    };
+    // An earlier version does not know the short question.
+    let earlier = (404, json!({ "detail": "there is no such path" }));
+    answers(vec![earlier, (200, load(9))], vec![(200, load(80))]);
+    let expected = |a: Value, b: Value, c: Value, mean: u64, tolerance: Option<u64>| json!({ "mean": mean, "tolerance_percent": tolerance, "nodes": [a, b, c] });
+    let (a, b) = (node("a", Some(0), None), node("b", Some(9), None));
+    let c = node("c", Some(80), Some(30));
+    assert_eq!(rebalance(json!({})).is(200), expected(a.clone(), b, c, 30, Some(10)));
+    let questions = ["/api/v1/node/load", "/api/v1/node/load", "/api/v1/node"];
+    assert_eq!(*world.together.asked.lock().unwrap(), questions);
+    // The first node refuses orders for the second one.
+    answers(vec![(200, load(80))], vec![(200, load(10))]);
+    rebalance(json!({ "tolerance_percent": 166 })).problem(409, "conflict");
+    answers(vec![(200, load(80))], vec![(200, load(10))]);
+    let shown = rebalance(json!({ "tolerance_percent": 20, "dry_run": true })).is(200);
+    assert_eq!(shown["nodes"][1], node("b", Some(80), Some(30)));
+    answers(vec![(200, load(80))], vec![(200, load(10))]);
+    assert_eq!(rebalance(json!({ "tolerance_percent": 167 })).is(200)["nodes"][1]["keep"], Value::Null);
+    // A silent node does not count, and may be ordered to disconnect clients.
+    world.cut_off("c");
+    answers(vec![(200, load(4))], vec![]);
+    let (b, c) = (node("b", Some(4), None), node("c", None, Some(5)));
+    assert_eq!(rebalance(json!({ "keep": { "c": 5 } })).is(200), expected(a, b, c, 2, None));
+
+    let why = rebalance(json!({ "keep": { "c": 5 }, "tolerance_percent": 10 })).problem(422, "invalid");
+    assert!(why.contains("either this or `keep`"), "{why}");
+    rebalance(json!({ "tolerance_percent": 1001 })).problem(422, "invalid");
+    rebalance(json!({ "keep": {} })).problem(422, "invalid");
+    rebalance(json!({ "keep": { "nobody": 5 } })).problem(404, "not-found");
+}
+
+#[test]
+fn the_load_of_a_node_is_a_small_answer() {
+    let world = World::start();
+    let load = world.a().get("/api/v1/node/load").is(200);
+    let node = world.a().get("/api/v1/node").is(200);
+    let names: Vec<_> = load.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["connections", "connections_max", "overload", "accepts_clients"]);
+    for name in names {
+        assert_eq!(load[&name], node[&name], "{name}");
+    }
 }

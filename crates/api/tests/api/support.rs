@@ -86,11 +86,14 @@ impl Drains for OneDrain {
 
     fn rebalance(
         &self,
-        _: &[(String, u64)],
+        nodes: &[(String, u64)],
         _: &DrainOrder,
         _: &auth::Authorship,
     ) -> Result<(), DrainRefused> {
-        Ok(())
+        match nodes.iter().any(|(name, _)| name == "b") {
+            true => Err(DrainRefused::Conflict("node `b` is drained".to_owned())),
+            false => Ok(()),
+        }
     }
 
     fn cancel(&self, node: &str) -> Result<bool, DrainRefused> {

@@ -306,3 +306,28 @@ fn nodes_of_a_cluster_are_listed_with_their_core() {
     assert_eq!(mock.requests()[0].path(), "/api/v1/nodes");
     assert_eq!(ctl(&mock, "--json cluster nodes").json()["items"][0]["name"], "n1");
 }
+
+#[test]
+fn a_rebalance_shows_what_the_node_has_computed() {
+    let answer = |keep: Value| {
+        json!({ "mean": 170, "tolerance_percent": 10, "nodes": [
+            { "node": "n1", "connections": 300, "accepts_clients": true, "keep": keep },
+            { "node": "n2", "connections": 40, "accepts_clients": true, "keep": null },
+            { "node": "n3", "connections": null, "accepts_clients": false, "keep": null },
+        ] })
+    };
+    let mock = Mock::always(Reply::json(&answer(170.into())));
+    let outcome = ctl(&mock, "cluster rebalance --rate 20");
+    assert_eq!(outcome.notes, "no answer from n3: it does not count\n");
+    assert!(outcome.out().contains("nodes that have too many: n1 to 170; "));
+    let sent =
+        json!({ "tolerance_percent": 10, "dry_run": false, "pace": { "within_s": 300, "rate": 20.0 } });
+    assert_eq!(mock.requests()[0].json(), sent);
+
+    assert_eq!(ctl(&mock, "cluster rebalance --dry-run").out(), "clients would leave: n1 to 170\n");
+    assert_eq!(mock.requests()[1].json()["dry_run"], true);
+    assert_eq!(ctl(&mock, "cluster rebalance --json").json()["nodes"][0]["keep"], 170);
+    let even = Mock::always(Reply::json(&answer(Value::Null)));
+    let outcome = ctl(&even, "cluster rebalance --tolerance 20");
+    assert_eq!(outcome.out(), "no node has more than 20 % above the mean\n");
+}

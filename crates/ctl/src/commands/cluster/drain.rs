@@ -77,6 +77,7 @@ impl Pace {
 Examples:
   meridian ctl cluster rebalance
   meridian ctl cluster rebalance --rate 20 --tolerance 20
+  meridian ctl cluster rebalance --dry-run        show the numbers, and disconnect nobody
 
 Each node with more clients than the mean and --tolerance disconnects the others at the given pace. It needs a load balancer
 or clients that choose another node. Nodes that are drained do not count.")]
@@ -86,6 +87,9 @@ pub struct RebalanceArgs {
     /// Part of the mean by which a node may exceed it, in percent
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = clap::value_parser!(u64).range(0..=1_000))]
     tolerance: u64,
+    /// Show how many clients each node would keep, and disconnect nobody
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub fn drain(console: &mut Console, args: &DrainArgs) -> Result<(), Failure> {
@@ -189,41 +193,28 @@ fn row(drain: &Value) -> Vec<String> {
 }
 
 pub fn rebalance(console: &mut Console, args: &RebalanceArgs) -> Result<(), Failure> {
-    let nodes = console.client.get("/api/v1/nodes", &Query::new().with("limit", 1_000))?;
-    let keep = surplus(nodes.list("items"), args.tolerance);
-    if keep.is_empty() {
-        let sentence = format!("no node has more than {} % above the mean", args.tolerance);
-        return console.done(&json!({ "keep": {} }), &sentence);
-    }
-    let names: Vec<String> = keep.iter().map(|(name, keep)| format!("{name} to {keep}")).collect();
-    let body = json!({ "keep": keep, "pace": args.pace.document() });
+    let body = json!({
+        "tolerance_percent": args.tolerance,
+        "dry_run": args.dry_run,
+        "pace": args.pace.document(),
+    });
     let answer = console.client.send(Method::POST, "/api/v1/rebalance", &Query::new(), Some(&body))?;
-    let done =
-        format!("{}: {}; `meridian ctl cluster drains` shows it", SENTENCES.rebalance.done, names.join(", "));
-    console.done(&answer, &done)
-}
-
-/// Returns the nodes that have too many clients, each with the number that it keeps.
-fn surplus(nodes: &[Value], tolerance: u64) -> Map<String, Value> {
-    let open: Vec<&Value> = nodes.iter().filter(|node| node.truth("accepts_clients")).collect();
-    let clients = |node: &Value| node.whole("connections").unwrap_or(0);
-    let all: u64 = open.iter().map(|node| clients(node)).sum();
-    let mean = all.div_ceil((open.len() as u64).max(1));
-    let allowed = mean.saturating_mul(100 + tolerance) / 100;
-    let too_many = open.into_iter().filter(|node| clients(node) > allowed);
-    too_many.map(|node| (node.text("name"), json!(mean))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_above_the_mean_keep_the_mean() {
-        let node = |name: &str, connections: u64, accepts: bool| json!({ "name": name, "connections": connections, "accepts_clients": accepts });
-        let nodes = [node("a", 300, true), node("b", 100, true), node("c", 110, true), node("d", 900, false)];
-        assert_eq!(Value::Object(surplus(&nodes, 10)), json!({ "a": 170 }));
-        assert_eq!(Value::Object(surplus(&nodes, 100)), json!({}));
-        assert_eq!(Value::Object(surplus(&[], 10)), json!({}));
+    let nodes = answer.list("nodes");
+    let silent: Vec<_> = nodes.iter().filter(|node| node.field("connections").is_null()).collect();
+    if !silent.is_empty() {
+        let names: Vec<String> = silent.into_iter().map(|node| node.text("node")).collect();
+        console.note(&format!("no answer from {}: it does not count", names.join(", ")));
     }
+    let leaving = nodes.iter().filter(|node| !node.field("keep").is_null());
+    let names: Vec<String> =
+        leaving.map(|node| format!("{} to {}", node.text("node"), node.cell("keep"))).collect();
+    let sentence = match (names.is_empty(), args.dry_run) {
+        (true, _) => format!("no node has more than {} % above the mean", args.tolerance),
+        (false, true) => format!("clients would leave: {}", names.join(", ")),
+        (false, false) => {
+            let done = &SENTENCES.rebalance.done;
+            format!("{done}: {}; `meridian ctl cluster drains` shows it", names.join(", "))
+        }
+    };
+    console.done(&answer, &sentence)
 }
