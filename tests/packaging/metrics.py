@@ -99,6 +99,8 @@ METRICS = {
         GAUGE,
         {"listener": ANY, "kind": {"server", "client_ca", "client_crl"}, "certificate": ANY},
     ),
+    "meridian_watched_file_changes_total": (COUNTER, {"result": {"used", "refused"}}),
+    "meridian_watched_files_refused": (GAUGE, {}),
     "meridian_authentications_total": (
         COUNTER,
         {

@@ -69,7 +69,7 @@ pub use log_ring::LogRing;
 pub use openapi::document;
 pub use role::{Caller, Role};
 pub use server::{BindError, Bound, Readiness, Server};
-pub use state::{ListenerFacts, NodeFacts, Parts, State};
+pub use state::{ListenerFacts, NodeFacts, Parts, RefusedFiles, State, WatchedFiles};
 pub use storage::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
 pub use timestamp::Timestamp;
 pub use tls::{CertificateError, Certificates, Renewed};

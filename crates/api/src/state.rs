@@ -62,6 +62,27 @@ pub struct NodeFacts {
     pub listeners: Vec<ListenerFacts>,
     /// Returns the expiries of the TLS files, each with its listener; called at each scrape.
     pub expiries: Box<dyn Fn() -> Vec<(String, Expiry)> + Send + Sync>,
+    /// Returns the figures about watched files; called at each scrape.
+    pub watched: Box<dyn Fn() -> WatchedFiles + Send + Sync>,
+}
+
+/// Files that the node uses when they change, without a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedFiles {
+    /// Number of changes that were used.
+    pub used: u64,
+    /// Number of changes that could not be used.
+    pub refusals: u64,
+    /// Changed files that cannot be used now.
+    pub refused: Vec<RefusedFiles>,
+}
+
+/// Changed files of one part of the node that cannot be used. The previous contents stay in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedFiles {
+    /// Part of the node, such as `listener mqtts` or `http`.
+    pub part: String,
+    pub why: String,
 }
 
 /// One MQTT listener.

@@ -39,6 +39,7 @@ mod start;
 mod storage;
 mod store;
 mod system;
+mod watch;
 
 /// The general purpose allocator of the C library retains too much memory with many threads and small objects.
 #[global_allocator]

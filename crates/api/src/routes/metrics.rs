@@ -46,6 +46,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     packets(&mut text, &figures);
     reactors(&mut text, &figures);
     certificates(&mut text, &state);
+    watched_files(&mut text, &state);
     authentications(&mut text, &state);
     authorizations(&mut text, &state);
     links(&mut text, &state);
@@ -265,6 +266,16 @@ fn certificates(text: &mut Text, state: &State) {
             family.sample(&labels, expiry.not_after as f64);
         }
     }
+}
+
+fn watched_files(text: &mut Text, state: &State) {
+    let watched = (state.node.watched)();
+    let help = "Changes of watched files (node.watch_files), by result.";
+    let mut family = text.family("meridian_watched_file_changes_total", Kind::Counter, help);
+    family.sample(&[("result", "used")], watched.used as f64);
+    family.sample(&[("result", "refused")], watched.refusals as f64);
+    let help = "Parts of the node whose changed files cannot be used now; the previous contents stay in use.";
+    text.one("meridian_watched_files_refused", Kind::Gauge, help, watched.refused.len() as f64);
 }
 
 fn authentications(text: &mut Text, state: &State) {

@@ -278,6 +278,8 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_accept_pauses_total", &["reason"]),
     ("meridian_tls_handshakes_total", &["kind"]),
     ("meridian_certificate_not_after_timestamp_seconds", &["certificate", "kind", "listener"]),
+    ("meridian_watched_file_changes_total", &["result"]),
+    ("meridian_watched_files_refused", &[]),
     ("meridian_drain_clients_left", &["kind"]),
     ("meridian_drain_disconnected", &["kind"]),
     ("meridian_drain_stalled_seconds", &["kind"]),
