@@ -110,8 +110,8 @@ fn of_node(state: &State) -> Vec<Alarm> {
         alarms.push(alarm(
             Severity::Warning,
             "open",
-            "there is no API key: everybody on this machine is admin. Make a key: `meridian key add NAME \
-             --role admin`"
+            "there is no API key and no account: everybody on this machine is admin. Make one: `meridian account \
+             add NAME --role admin`, or `meridian key add NAME --role admin`"
                 .to_owned(),
         ));
     }

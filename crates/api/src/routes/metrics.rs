@@ -565,6 +565,18 @@ fn http(text: &mut Text, state: &State) {
     for (reason, count) in metrics.rejected.each() {
         family.sample(&[("reason", reason)], count as f64);
     }
+    let help = "Logins with a name and a password, by result.";
+    let mut family = text.family("meridian_http_logins_total", Kind::Counter, help);
+    for (result, count) in metrics.logins.each() {
+        family.sample(&[("result", result)], count as f64);
+    }
+    let sessions = state.keys.sessions();
+    let help = "Sessions of accounts that this node knows.";
+    let count: usize = sessions.counts().values().sum();
+    text.one("meridian_http_sessions", Kind::Gauge, help, count as f64);
+    let help = "Sessions that a login on this node ended because there were too many (http.sessions_per_account, \
+        http.sessions_max).";
+    text.one("meridian_http_sessions_displaced_total", Kind::Counter, help, sessions.displaced() as f64);
     let (counts, sum) = metrics.seconds().read();
     let help = "Time from the end of a request's header to the beginning of its answer.";
     let mut family = text.family("meridian_http_request_seconds", Kind::Histogram, help);
