@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod account;
 mod acl_command;
 mod action_views;
 mod bench_command;
