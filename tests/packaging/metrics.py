@@ -101,6 +101,9 @@ METRICS = {
     ),
     "meridian_watched_file_changes_total": (COUNTER, {"result": {"used", "refused"}}),
     "meridian_watched_files_refused": (GAUGE, {}),
+    "meridian_http_logins_total": (COUNTER, {"result": {"accepted", "wrong", "limited", "busy"}}),
+    "meridian_http_sessions": (GAUGE, {}),
+    "meridian_http_sessions_displaced_total": (COUNTER, {}),
     "meridian_authentications_total": (
         COUNTER,
         {
@@ -200,7 +203,7 @@ METRICS = {
         COUNTER,
         {
             "reason": {
-                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "role", "body", "rate",
+                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "session", "role", "body", "rate",
             },
         },  # fmt: skip
     ),
