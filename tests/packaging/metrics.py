@@ -99,6 +99,11 @@ METRICS = {
         GAUGE,
         {"listener": ANY, "kind": {"server", "client_ca", "client_crl"}, "certificate": ANY},
     ),
+    "meridian_watched_file_changes_total": (COUNTER, {"result": {"used", "refused"}}),
+    "meridian_watched_files_refused": (GAUGE, {}),
+    "meridian_http_logins_total": (COUNTER, {"result": {"accepted", "wrong", "limited", "busy"}}),
+    "meridian_http_sessions": (GAUGE, {}),
+    "meridian_http_sessions_displaced_total": (COUNTER, {}),
     "meridian_authentications_total": (
         COUNTER,
         {
@@ -198,7 +203,7 @@ METRICS = {
         COUNTER,
         {
             "reason": {
-                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "role", "body", "rate",
+                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "session", "role", "body", "rate",
             },
         },  # fmt: skip
     ),

@@ -92,6 +92,15 @@ impl Certificates {
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
     }
 
+    /// Reads the files of one listener again, which has this index in the settings.
+    ///
+    /// # Errors
+    /// A file or setting cannot be used.
+    pub fn read_one(&self, edge: &EdgeSettings, index: u16) -> Result<Renewed, ListenerLayersError> {
+        let of_one = self.0.iter().filter(|shared| shared.index == index).cloned();
+        Self(of_one.collect()).read(edge)
+    }
+
     /// Returns the expiry dates of TLS files with the name of their listener. A listener with several addresses is
     /// listed once.
     pub fn expiries(&self) -> Vec<(String, Expiry)> {

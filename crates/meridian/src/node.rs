@@ -54,7 +54,7 @@ impl Node {
 
     /// Handles for changing the running node.
     pub fn handles(&self, https: Option<api::Certificates>, links: Option<Arc<Cluster>>) -> Handles {
-        let files = TlsFiles { listeners: self.0.certificates(), https, links };
+        let files = TlsFiles { listeners: self.0.certificates(), https, links, watched: Arc::default() };
         Handles { admin: self.0.admin(), files }
     }
 
@@ -66,6 +66,7 @@ impl Node {
             connections_max: bound.connections_max(),
             connections: Box::new(move || bound.connections()),
         });
+        let watched = files.watched.clone();
         NodeFacts {
             name: name.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
@@ -74,6 +75,7 @@ impl Node {
             connections_max: self.0.connections_max(),
             listeners: listeners.collect(),
             expiries: Box::new(move || files.expiries()),
+            watched: Box::new(move || sync::lock(&watched).clone()),
         }
     }
 

@@ -291,6 +291,7 @@ fn serve(
         None => opened(),
     }
     files.warn();
+    running.watch_files().map_err(|error| format!("no thread for watched files: {error}"))?;
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that expire soon are logged at a reload only");
     }
