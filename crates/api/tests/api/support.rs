@@ -209,6 +209,7 @@ impl Server {
             version: "test".to_owned(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .unwrap();
