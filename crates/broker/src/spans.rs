@@ -92,7 +92,7 @@ impl SpanBuffer {
     pub(crate) fn push(&mut self, span: Span, texts: SpanTexts<'_>) -> Option<usize> {
         let texts = [cut(texts.topic), cut(texts.client_id), texts.state];
         let len: usize = texts.iter().map(|text| text.len()).sum();
-        if self.spans.len() >= self.spans_max || self.texts.len() + len > self.spans_max * TEXTS_PER_SPAN {
+        if self.is_full() || self.texts.len() + len > self.spans_max * TEXTS_PER_SPAN {
             return None;
         }
         texts.iter().for_each(|text| self.texts.push_str(text));
@@ -106,6 +106,10 @@ impl SpanBuffer {
         if let Some((span, _)) = self.spans.get_mut(index) {
             span.end_ns = end_ns.max(span.start_ns);
         }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.spans.len() >= self.spans_max
     }
 
     pub fn is_empty(&self) -> bool {

@@ -16,6 +16,10 @@ const SAMPLED: u8 = 1;
 /// Maximum length of a `tracestate` that spans carry. Everyone has to pass on that many bytes.
 const STATE_MAX: usize = 512;
 
+/// Maximum number of bytes of the properties of a message that are searched for a context. They are searched for each
+/// span, so more of them would be a way to keep a worker busy.
+const SEARCHED_MAX: usize = 8 * 1024;
+
 /// Place of a message in a distributed trace, as its publisher says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceContext<'a> {
@@ -28,10 +32,14 @@ pub(crate) struct TraceContext<'a> {
 }
 
 impl<'a> TraceContext<'a> {
-    /// Reads the trace context of a message. `None` without a `traceparent`, with an invalid one, or with several: it
-    /// would be unknown which one counts.
+    /// Reads the trace context of a message. `None` without a `traceparent`, with an invalid one, with several, or with
+    /// more than [`SEARCHED_MAX`] bytes of properties.
     pub fn of(view: &MessageView<'a>) -> Option<Self> {
-        let properties = Properties::of_checked(origin::split(view.properties).1);
+        let properties = origin::split(view.properties).1;
+        if properties.len() > SEARCHED_MAX {
+            return None;
+        }
+        let properties = Properties::of_checked(properties);
         let (mut context, mut state) = (None, None);
         let mut states = 0;
         for (name, value) in properties.user_properties() {
@@ -171,6 +179,13 @@ mod tests {
                 assert_eq!(parent(&value).is_some(), is_valid, "{value}");
             }
         }
+    }
+
+    #[test]
+    fn long_properties_are_not_searched() {
+        let fits = "x".repeat(SEARCHED_MAX - 80);
+        assert!(of(&[("k", &fits), ("traceparent", VALID)]).is_some());
+        assert_eq!(of(&[("k", &fits), ("traceparent", VALID), ("k", "more")]), None);
     }
 
     #[test]

@@ -155,16 +155,27 @@ impl Spans {
 
     /// Begins a span of a message that is traced. Its parent is the first span of the message on this node.
     fn begin_child(&mut self, view: &MessageView<'_>, stage: Stage, client_id: &str) -> OpenSpan {
-        let Some(span) = self.child(view, stage) else { return OpenSpan::default() };
-        let state = TraceContext::of(view).map_or("", |context| context.state);
-        self.push(span, view.topic, client_id, state)
+        if self.is_full() {
+            return OpenSpan::default();
+        }
+        let Some((span, context)) = self.child(view, stage) else { return OpenSpan::default() };
+        self.push(span, view.topic, client_id, context.state)
     }
 
-    fn child(&mut self, view: &MessageView<'_>, stage: Stage) -> Option<Span> {
+    /// Returns whether there is no room for a span, which then counts as dropped. Nothing else is done for it.
+    fn is_full(&self) -> bool {
+        let is_full = self.own.is_full();
+        if is_full {
+            SpanQueues::count(&self.queues.counters.dropped);
+        }
+        is_full
+    }
+
+    fn child<'a>(&mut self, view: &MessageView<'a>, stage: Stage) -> Option<(Span, TraceContext<'a>)> {
         let context = TraceContext::of(view)?;
         let number = self.next_number();
         let ids = (self.id(&context, number), self.id(&context, view.span));
-        Some(self.span(view, &context, stage, ids))
+        Some((self.span(view, &context, stage, ids), context))
     }
 
     fn span(
@@ -213,8 +224,8 @@ impl Spans {
             return SpanQueues::count(&self.queues.counters.dropped);
         }
         let stage = Stage::Acknowledge { reason: ReasonCode::Success };
-        let Some(span) = self.child(view, stage) else { return };
-        let state = TraceContext::of(view).map_or("", |context| context.state).into();
+        let Some((span, context)) = self.child(view, stage) else { return };
+        let state = context.state.into();
         let topic = view.topic[..view.topic.floor_char_boundary(crate::spans::TEXT_MAX)].into();
         self.unacknowledged.insert((slot, generation, id.get()), Unacknowledged { span, topic, state });
     }
@@ -238,23 +249,27 @@ impl Spans {
 
     /// Records that a message was written to a subscriber. `is_stored`: it may come from the log.
     fn delivered(&mut self, now: Time, connection: &Connection, view: &MessageView<'_>, is_stored: bool) {
-        let span = match view.span {
-            // A retained message is delivered to new subscribers for ever. They have no part in its trace.
-            0 if !is_stored || view.retain => return,
-            0 => {
-                let sampled = TraceContext::of(view).filter(|context| context.is_sampled);
-                let Some(context) = sampled.filter(|context| self.admit_again(now, context)) else { return };
-                let number = self.next_number();
-                let ids = (self.id(&context, number), context.parent_id);
-                Some(Span { is_parent_remote: true, ..self.span(view, &context, Stage::Deliver, ids) })
+        // A retained message is delivered to new subscribers for ever. They have no part in its trace.
+        if view.span == 0 && (!is_stored || view.retain) {
+            return;
+        }
+        let span = if view.span != 0 {
+            if self.is_full() {
+                return;
             }
-            _ => self.child(view, Stage::Deliver),
+            self.child(view, Stage::Deliver)
+        } else {
+            let sampled = TraceContext::of(view).filter(|context| context.is_sampled);
+            let Some(context) = sampled.filter(|context| self.admit_again(now, context)) else { return };
+            let number = self.next_number();
+            let ids = (self.id(&context, number), context.parent_id);
+            let span = self.span(view, &context, Stage::Deliver, ids);
+            Some((Span { is_parent_remote: true, ..span }, context))
         };
-        let Some(span) = span else { return };
+        let Some((span, context)) = span else { return };
         let waited_ns = now.0.saturating_sub(view.received.0).saturating_mul(1_000_000);
         let span = Span { start_ns: span.start_ns.saturating_sub(waited_ns), ..span };
-        let state = TraceContext::of(view).map_or("", |context| context.state);
-        self.push(span, view.topic, &connection.client_id, state);
+        self.push(span, view.topic, &connection.client_id, context.state);
     }
 }
 
