@@ -9,6 +9,7 @@ use auth::Guard;
 use bridges::Bridges;
 use broker::admin::Admin;
 use broker::peers::Peers;
+use broker::spans::SpanQueues;
 
 use crate::cli::VERSION;
 use crate::cluster::{Cluster, is_clustered};
@@ -29,6 +30,7 @@ impl Node {
         access: Arc<Guard>,
         store: Option<broker::Store>,
         peers: Option<Arc<dyn Peers>>,
+        spans: Option<Arc<SpanQueues>>,
         segments: u64,
     ) -> Result<Self, edge::StartError> {
         let node = edge::start(edge::Options {
@@ -39,6 +41,7 @@ impl Node {
             descriptors_reserved: descriptors_reserved(config, peers.is_some(), segments),
             store,
             peers,
+            spans,
         })?;
         for listener in node.listeners() {
             tracing::info!(name = listener.name, address = listener.address, "listening");

@@ -12,7 +12,7 @@ use auth::ServiceFigures;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use broker::Figure;
-use broker::admin::{Figures, TURN_BUCKETS, WorkerFigures};
+use broker::admin::{Figures, SpanFigures, TURN_BUCKETS, WorkerFigures};
 
 use super::stats::{oldest_s, packet_name};
 use crate::ask::run_blocking;
@@ -114,6 +114,15 @@ fn gauges(text: &mut Text, figures: &Figures) {
     text.one("meridian_group_offer_bytes", Kind::Gauge, help, total(|worker| worker.offer_bytes));
     let help = "Trace events that were dropped because there were too many.";
     text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
+    let SpanFigures { exported, dropped, lost, untraced } = figures.spans;
+    let help = "Spans of messages that the collector has accepted.";
+    text.one("meridian_spans_exported_total", Kind::Counter, help, exported as f64);
+    let help = "Spans of messages that the collector did not get.";
+    let mut family = text.family("meridian_spans_dropped_total", Kind::Counter, help);
+    family.sample(&[("reason", "queue_full")], dropped as f64);
+    family.sample(&[("reason", "collector")], lost as f64);
+    let help = "Messages with a sampled traceparent that have no spans because of otel.messages_per_second.";
+    text.one("meridian_messages_untraced_total", Kind::Counter, help, untraced as f64);
 }
 
 fn listeners(text: &mut Text, state: &State) {

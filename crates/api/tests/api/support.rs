@@ -212,6 +212,7 @@ impl Server {
             version: "test".to_owned(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .unwrap();

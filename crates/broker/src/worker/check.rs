@@ -96,6 +96,7 @@ impl Worker {
     pub fn check_quiet(&self) {
         self.check_invariants();
         assert_eq!(self.connections.len(), 0);
+        assert!(!self.monitor.awaits_acks());
         for shard in self.shards.iter() {
             shard.check_quiet();
         }

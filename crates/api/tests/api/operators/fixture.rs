@@ -95,6 +95,7 @@ impl Fixture {
             version: "test".into(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .unwrap();
