@@ -129,7 +129,7 @@ mod tests {
         let part = |offset, max| {
             let part = read(&backup, "1.seg", offset, max)?;
             assert_eq!(part.file_bytes, fs::metadata(backup.join("1.seg")).expect("a file").len());
-            Ok((part.bytes, part.zeros))
+            Ok::<_, BackupRefused>((part.bytes, part.zeros))
         };
         assert_eq!(part(0, 4), Ok((b"0123".to_vec(), 0)));
         assert_eq!(part(8, 4), Ok((b"89".to_vec(), 0)));
