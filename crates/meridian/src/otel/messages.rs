@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_is_no_trace_state_is_left_out() {
-        for state in ["", "=", "no", ",,,", "a=1,=2", "a"] {
+        for state in ["", "no", "a", "a=1,no"] {
             let forward = data(Stage::Forward, SpanTexts { state, ..SpanTexts::default() });
             assert_eq!(forward.span_context.trace_state().header(), "", "{state}");
         }
