@@ -367,6 +367,22 @@ export function addKey(body) {
   return { ...key, token: 'mrd_0000000000000000000000000000made-up' };
 }
 export const removeKey = (name) => void keys.splice(keys.findIndex((key) => key.name === name), 1);
+
+export const accounts = [
+  { name: 'alice', role: 'admin', created_at: iso(started), changed_at: iso(started), sessions: 2 },
+  { name: 'night-shift', role: 'operator', created_at: iso(started), changed_at: iso(Date.now() - 9e6), sessions: 0 },
+];
+export function addAccount({ name, role }) {
+  const account = { name, role, created_at: iso(), changed_at: iso(), sessions: 0 };
+  accounts.push(account);
+  return account;
+}
+export function setAccount(name, { role }) {
+  const account = accounts.find((one) => one.name === name);
+  if (account) Object.assign(account, { role: role ?? account.role, changed_at: iso(), sessions: 0 });
+  return account;
+}
+export const removeAccount = (name) => void accounts.splice(accounts.findIndex((one) => one.name === name), 1);
 export const audit = Array.from({ length: 30 }, (_, i) => ({ at: iso(Date.now() - i * 7e5), by: i % 3 ? 'ops' : 'grafana', role: i % 3 ? 'admin' : 'viewer', address: '127.0.0.1:51312', method: i % 2 ? 'POST' : 'DELETE', path: i % 2 ? '/api/v1/publish' : '/api/v1/clients/lamp-0041', status: i % 3 ? 200 : 403, detail: i % 3 ? null : 'needs the role operator' }));
 export const note = (who, request, url, status) => audit.unshift({ at: iso(), by: who.name, role: who.role, address: '127.0.0.1:51312', method: request.method, path: url.pathname, status, detail: null });
 

@@ -147,6 +147,16 @@ const routes = [
     return [201, data.addKey(body)];
   }],
   ['DELETE', '/api/v1/keys/:', 'admin', ({ part }) => data.removeKey(part)],
+  ['GET', '/api/v1/accounts', 'admin', () => ({ items: data.accounts, next: null })],
+  ['POST', '/api/v1/accounts', 'admin', ({ body }) => {
+    if (data.accounts.some((one) => one.name === body.name)) refuse(409, `There is an account "${body.name}" already.`);
+    if ((body.password ?? '').length < 8) refuse(422, 'password: at least 8 characters', [{ name: 'password', detail: 'at least 8 characters' }]);
+    return [201, data.addAccount(body)];
+  }],
+  ['PATCH', '/api/v1/accounts/:', 'admin', ({ part, body }) => data.setAccount(part, body) ?? refuse(404, `There is no account "${part}".`)],
+  ['DELETE', '/api/v1/accounts/:', 'admin', ({ part }) => data.removeAccount(part)],
+  ['POST', '/api/v1/logout', 'viewer', () => refuse(409, 'The mock node has no sessions.')],
+  ['POST', '/api/v1/password', 'viewer', () => refuse(409, 'The mock node has no sessions.')],
   ['GET', '/api/v1/audit', 'admin', () => ({ items: data.audit, next: null })],
   ...integration.routes(page, refuse),
 ];
@@ -176,7 +186,8 @@ async function body(request) {
 async function answer(request, response, url) {
   if (url.pathname === '/api/openapi.json') return data.openapi(routes);
   const { role, handler, part } = find(request.method, url.pathname);
-  const who = { name: options.token ? 'ops' : null, role: options.role, open: !options.token };
+  if (url.pathname === '/api/v1/login') refuse(401, 'The mock node has no passwords; use a token.');
+  const who = { name: options.token ? 'ops' : null, role: options.role, open: !options.token, session: false };
   if (options.token && request.headers.authorization !== `Bearer ${options.token}`) refuse(401, 'This request needs a token: send it as "Authorization: Bearer TOKEN".');
   if (RANK[who.role] < RANK[role]) refuse(403, `This request needs the role ${role}; the token has the role ${who.role}.`);
   if (request.method !== 'GET' && request.headers['content-type'] !== 'application/json') refuse(415, 'Send "Content-Type: application/json".');

@@ -17,6 +17,7 @@ import sys
 import time
 
 import checks_access
+import checks_accounts
 import checks_actions
 import checks_away
 import checks_backup
@@ -36,7 +37,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import runner  # noqa: E402  pylint: disable=wrong-import-position
 
 # The checks of access come last, because they end open mode.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_backup, checks_bridges, checks_actions, checks_away, checks_clocks, checks_limits, checks_access]
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_backup, checks_bridges, checks_actions, checks_away,
+           checks_clocks, checks_limits, checks_accounts, checks_access]
 # Checks with nodes of their own that take longest. They begin first, so that all processes end at about the same time.
 LONGEST = ["bridge_moves", "bridge_survives_kills", "leaves_once", "changed_everywhere", "full", "no_descriptors", "members", "refused_peers"]
 

@@ -44,6 +44,22 @@ const row = (page, text) => page.getByRole('row').filter({ hasText: text });
 const alarms = (page) => page.getByRole('region', { name: 'Alarms' });
 const gone = (locator) => locator.waitFor({ state: 'detached' });
 
+/** Signs in with a token, which is the second way. */
+async function withToken(page, token) {
+  await page.getByRole('button', { name: 'Use an API token instead' }).click();
+  await page.getByLabel('Token').fill(token);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+}
+
+async function logIn(page, name, password) {
+  await page.getByLabel('Name').fill(name);
+  await page.getByLabel('Password').fill(password);
+  await page.getByRole('button', { name: 'Log in' }).click();
+}
+
+/** The button that opens the menu of the person who is logged in. */
+const who = (page, name) => page.getByRole('button', { name: new RegExp(`^${name} `) });
+
 /** Runs the same steps for all values at the same time. Each run has a page of its own, and most of them wait. */
 const atOnce = (values, steps) => Promise.all(values.map(steps));
 
@@ -437,8 +453,7 @@ export const checks = [
           const token = await key(role, role, admin);
           const other = await visitor.open('cluster');
           await other.goto(`${first.base}/#/cluster`);
-          await other.getByLabel('Token').fill(token);
-          await other.getByRole('button', { name: 'Sign in' }).click();
+          await withToken(other, token);
           const rows = other.getByRole('table', { name: 'Members' }).getByRole('row');
           await until('the members are shown', async () => (await rows.count()) === 1 + 3);
           assert.equal(await other.getByRole('table', { name: 'Members' }).getByRole('cell').getByRole('button').count(), buttons, role);
@@ -1759,10 +1774,8 @@ export const checks = [
     'a token is required; a wrong one is refused, the right one is kept',
     async (visitor) => {
       const page = await visitor.open('clients');
+      await withToken(page, 'mrd_wrong');
       const field = page.getByLabel('Token');
-      await field.waitFor();
-      await field.fill('mrd_wrong');
-      await page.getByRole('button', { name: 'Sign in' }).click();
       await page.getByText('The node does not accept this token.').waitFor();
       await field.fill(adminToken);
       await page.getByRole('button', { name: 'Sign in' }).click();
@@ -1773,8 +1786,9 @@ export const checks = [
       await page.goto(`${visitor.base}/#/test`);
       await page.getByRole('button', { name: 'Listen' }).click();
       await page.getByText('listening', { exact: true }).waitFor();
+      await who(page, 'ops').click();
       await page.getByRole('button', { name: 'Sign out' }).click();
-      await page.getByLabel('Token').waitFor();
+      await page.getByLabel('Password').waitFor();
     },
     'real',
   ],
@@ -1785,8 +1799,9 @@ export const checks = [
       assert.equal(made.status, 201);
       const { token } = await made.json();
       const page = await visitor.open('bans');
-      await page.getByLabel('Token').fill(token);
+      await page.getByRole('button', { name: 'Use an API token instead' }).click();
       await page.getByLabel('Remember it in this browser').check();
+      await page.getByLabel('Token').fill(token);
       await page.getByRole('button', { name: 'Sign in' }).click();
       await heading(page, 'Bans');
       await page.getByText('watcher').waitFor();
@@ -1806,17 +1821,123 @@ export const checks = [
     'real',
   ],
   [
+    'an admin makes, changes and removes accounts',
+    async (visitor) => {
+      const page = await visitor.open('keys');
+      await withToken(page, adminToken);
+      await page.getByRole('button', { name: 'New account…' }).click();
+      const dialog = page.getByRole('dialog');
+      await dialog.getByLabel('Name').fill('alice');
+      await dialog.getByLabel('Role').selectOption('operator');
+      await dialog.getByLabel('Password').fill('alice');
+      assert.equal(await dialog.getByLabel('Password').evaluate((field) => field.validity.tooShort || !field.validity.valid), true, 'a short password is not sent');
+      await dialog.getByLabel('Password').fill('correct horse');
+      await dialog.getByRole('button', { name: 'Create account' }).click();
+      await toast(page, 'Account created');
+      await row(page, 'alice').getByText('operator').waitFor();
+      await page.getByRole('button', { name: 'Edit the account alice' }).click();
+      await dialog.getByLabel('Role').selectOption('admin');
+      await dialog.getByRole('button', { name: 'Save' }).click();
+      await toast(page, 'Account changed');
+      await row(page, 'alice').getByText('admin').waitFor();
+      await page.getByRole('button', { name: 'New account…' }).click();
+      await dialog.getByLabel('Name').fill('bob');
+      await dialog.getByLabel('Password').fill('correct horse');
+      await dialog.getByRole('button', { name: 'Create account' }).click();
+      await page.getByRole('button', { name: 'Remove the account bob' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Remove' }).click();
+      await toast(page, 'Account removed');
+      await gone(row(page, 'bob'));
+    },
+    'real',
+  ],
+  [
+    'a person logs in with name and password, changes the password and logs out, by keyboard',
+    async (visitor) => {
+      const page = await visitor.open('clients');
+      await logIn(page, 'alice', 'wrong password');
+      await page.getByRole('alert').getByText('Wrong name or password.').waitFor();
+      // The page gives the focus to the name; the form needs no pointer.
+      await page.getByLabel('Name').fill('alice');
+      await page.keyboard.press('Tab');
+      await page.keyboard.type('correct horse');
+      await page.keyboard.press('Enter');
+      await heading(page, 'Clients');
+      await page.reload();
+      await heading(page, 'Clients');
+      const stored = await page.evaluate(() => [document.cookie, localStorage.length, sessionStorage.length]);
+      assert.deepEqual(stored, ['', 0, 0], 'no script can read the session');
+
+      const button = who(page, 'alice');
+      await button.focus();
+      await page.keyboard.press('Enter');
+      assert.equal(await button.getAttribute('aria-expanded'), 'true');
+      await page.keyboard.press('Escape');
+      assert.equal(await button.getAttribute('aria-expanded'), 'false');
+      assert.equal(await button.evaluate((one) => one === document.activeElement), true, 'the focus returns');
+      await page.keyboard.press('Enter');
+      await page.keyboard.press('Tab');
+      await page.keyboard.press('Enter');
+      const dialog = page.getByRole('dialog', { name: 'Change password' });
+      await dialog.getByLabel('Present password').fill('not the password');
+      await dialog.getByLabel('New password', { exact: true }).fill('another horse');
+      await dialog.getByLabel('New password again').fill('another horse');
+      await dialog.getByRole('button', { name: 'Change password' }).click();
+      await dialog.getByRole('alert').getByText('this is not the present password').waitFor();
+      await dialog.getByLabel('Present password').fill('correct horse');
+      await dialog.getByRole('button', { name: 'Change password' }).click();
+      await toast(page, 'Password changed');
+      await gone(dialog);
+      await page.reload();
+      await heading(page, 'Clients');
+
+      await page.goto(`${visitor.base}/#/log`);
+      await heading(page, 'Log');
+      await button.focus();
+      await page.keyboard.press('Enter');
+      await page.getByRole('button', { name: 'Log out' }).click();
+      await page.getByLabel('Password').waitFor();
+      await page.reload();
+      await page.getByLabel('Password').waitFor();
+    },
+    'real',
+  ],
+  [
+    'a changed account ends its sessions, and the page says so',
+    async (visitor) => {
+      const page = await visitor.open('overview');
+      await logIn(page, 'alice', 'another horse');
+      await heading(page, 'Overview');
+      await page.locator('.tile').filter({ hasText: 'Memory' }).getByText(/iB$/).first().waitFor();
+      const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
+      const headers = { Authorization: `Bearer ${adminToken}`, 'Content-Type': 'application/json' };
+      const changed = await fetch(`${visitor.base}/api/v1/accounts/alice`, { method: 'PATCH', headers, body: JSON.stringify({ role: 'viewer' }) });
+      assert.equal(changed.status, 200);
+      await page.getByRole('alert').getByText('Your session has ended. Log in again.').waitFor();
+      await page.evaluate(axe);
+      const look = () => page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
+      assert.deepEqual((await look()).violations.map((one) => one.id), [], 'the form is usable for everybody');
+      await logIn(page, 'alice', 'another horse');
+      await who(page, 'alice').click();
+      await page.getByRole('button', { name: 'Log out' }).waitFor();
+      await page.evaluate(axe);
+      assert.deepEqual((await look()).violations.map((one) => one.id), [], 'the menu is usable for everybody');
+      await page.goto(`${visitor.base}/#/bans`);
+      assert.equal(await page.getByRole('button', { name: 'Ban…' }).isDisabled(), true, 'the new role holds');
+    },
+    'real',
+  ],
+  [
     'removing the key of the session ends it',
     async (visitor) => {
       const page = await visitor.open('overview');
-      await page.getByLabel('Token').fill(adminToken);
-      await page.getByRole('button', { name: 'Sign in' }).click();
+      await withToken(page, adminToken);
       await heading(page, 'Overview');
       const headers = { Authorization: `Bearer ${adminToken}`, 'Content-Type': 'application/json' };
       const { token } = await (await fetch(`${visitor.base}/api/v1/keys`, { method: 'POST', headers, body: JSON.stringify({ name: 'second', role: 'admin', expires_in_s: null }) })).json();
       assert.ok(token);
       assert.equal((await fetch(`${visitor.base}/api/v1/keys/ops`, { method: 'DELETE', headers })).status, 204);
-      await page.getByLabel('Token').waitFor();
+      await page.getByLabel('Password').waitFor();
     },
     'real',
   ],

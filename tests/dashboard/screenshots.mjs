@@ -230,12 +230,15 @@ export async function screenshots(node, visitor, directory) {
     node.token = (await call(node, 'POST', '/api/v1/keys', { name: 'ops', role: 'admin', expires_in_s: null })).token;
     await call(node, 'POST', '/api/v1/keys', { name: 'grafana', role: 'viewer', expires_in_s: 7776000 });
     await call(node, 'POST', '/api/v1/keys', { name: 'night-shift', role: 'operator', expires_in_s: 2592000 });
+    await call(node, 'POST', '/api/v1/accounts', { name: 'alice', role: 'admin', password: 'correct horse' });
+    await call(node, 'POST', '/api/v1/accounts', { name: 'bob', role: 'operator', password: 'correct horse' });
     await page.goto(`${node.base}/#/keys`);
     await page.reload();
-    await page.getByLabel('Token').waitFor();
+    await page.getByLabel('Password').waitFor();
     await shoot('sign-in', page);
-    await page.getByLabel('Token').fill(node.token);
-    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.getByLabel('Name').fill('alice');
+    await page.getByLabel('Password').fill('correct horse');
+    await page.getByRole('button', { name: 'Log in' }).click();
     await pause(1200);
   } else await go('keys');
   await shoot('keys', page);

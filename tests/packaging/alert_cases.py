@@ -27,6 +27,7 @@ def healthy():
     gauge("process_resident_memory_bytes", 300 * MIB)
     gauge("meridian_clients", 1_000)
     gauge("meridian_config_settings_refused", 0)
+    gauge("meridian_watched_files_refused", 0)
     gauge("meridian_bridge_failing", 0, ',bridge="plant"')
     gauge("meridian_action_failing", 0, ',action="rows"')
     counter("meridian_action_dropped_total", 0, ',action="rows"')
@@ -161,6 +162,7 @@ FIRING = {
     "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),
     "MeridianCertificateEnded": (changed(CERTIFICATE, "60x600", CERTIFICATE_LABELS), 20),
+    "MeridianWatchedFilesRefused": (changed("meridian_watched_files_refused", "1x600"), 20),
     "MeridianHttpRejected": (changed("meridian_http_rejected_total", "0+60x600", ',reason="token"'), 15),
     "MeridianAuditLost": (changed("meridian_audit_entries_lost_total", "0+1x600"), 16),
     "MeridianHttpErrors": (changed("meridian_http_requests_total", "0+60x600", ',code="503"'), 15),

@@ -117,6 +117,8 @@ def the_archive_is_enough_to_run_a_node(binary):
         root = unpacked(binary, directory)
         run(root / "meridian", "config", "check", "--config", root / "packaging/meridian.toml")
         run(root / "meridian", "config", "check", "--config", root / "meridian.example.toml")
+        # A binary without the exporter refuses an endpoint.
+        run(root / "meridian", "config", "check", "--set", "otel.endpoint=http://127.0.0.1:4318", "--set", "otel.messages=true")
         run("bash", "-n", root / "completions/meridian")
         for name in ("completions/_meridian", "completions/meridian.fish", "LICENSE", "README.md", "docs/operations.md", "docs/configuration.md", "packaging/systemd/meridian.service"):
             assert (root / name).is_file(), name

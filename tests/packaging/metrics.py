@@ -99,6 +99,11 @@ METRICS = {
         GAUGE,
         {"listener": ANY, "kind": {"server", "client_ca", "client_crl"}, "certificate": ANY},
     ),
+    "meridian_watched_file_changes_total": (COUNTER, {"result": {"used", "refused"}}),
+    "meridian_watched_files_refused": (GAUGE, {}),
+    "meridian_http_logins_total": (COUNTER, {"result": {"accepted", "wrong", "limited", "busy"}}),
+    "meridian_http_sessions": (GAUGE, {}),
+    "meridian_http_sessions_displaced_total": (COUNTER, {}),
     "meridian_authentications_total": (
         COUNTER,
         {
@@ -187,6 +192,9 @@ METRICS = {
     "meridian_trace_events_lost_total": (COUNTER, {}),
     "meridian_events_total": (COUNTER, {}),
     "meridian_events_suppressed_total": (COUNTER, {}),
+    "meridian_spans_exported_total": (COUNTER, {}),
+    "meridian_spans_dropped_total": (COUNTER, {"reason": {"queue_full", "collector"}}),
+    "meridian_messages_untraced_total": (COUNTER, {}),
     "meridian_slow_subscribers": (GAUGE, {}),
     "meridian_topic_messages_total": (COUNTER, {"filter": ANY, "direction": {"received", "sent", "dropped"}}),
     "meridian_http_requests_total": (COUNTER, {"code": ANY}),
@@ -198,7 +206,7 @@ METRICS = {
         COUNTER,
         {
             "reason": {
-                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "role", "body", "rate",
+                "connections", "address", "proxy", "tls", "host", "origin", "media_type", "token", "session", "role", "body", "rate",
             },
         },  # fmt: skip
     ),

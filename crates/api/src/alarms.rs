@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::cluster::{ClusterView, LinkView, MembershipView, UnjoinedPeerView};
 use crate::process::ProcessFigures;
-use crate::state::{Phase, State};
+use crate::state::{Phase, RefusedFiles, State};
 use crate::storage::StorageCondition;
 
 /// Age of a waiting frame, in seconds, from which a link counts as too slow for the messages that are published.
@@ -65,6 +65,7 @@ pub(crate) fn all(state: &State, stuck: Option<String>) -> Vec<Alarm> {
     alarms.extend(view.iter().flat_map(of_cluster));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     alarms.extend(of_certificates(node, (state.node.expiries)(), i64::try_from(now).unwrap_or(i64::MAX)));
+    alarms.extend(of_refused_files(node, (state.node.watched)().refused));
     // The sort is stable: alarms of one severity keep their order.
     alarms.sort_by_key(|alarm| alarm.severity);
     alarms
@@ -109,8 +110,8 @@ fn of_node(state: &State) -> Vec<Alarm> {
         alarms.push(alarm(
             Severity::Warning,
             "open",
-            "there is no API key: everybody on this machine is admin. Make a key: `meridian key add NAME \
-             --role admin`"
+            "there is no API key and no account: everybody on this machine is admin. Make one: `meridian account \
+             add NAME --role admin`, or `meridian key add NAME --role admin`"
                 .to_owned(),
         ));
     }
@@ -207,13 +208,25 @@ fn of_certificates(node: &str, expiries: Vec<(String, Expiry)>, now: i64) -> Vec
             (false, days) => (Severity::Warning, format!("expires in {days} days")),
         };
         let text = format!(
-            "the {what} {} ({}) {when}: renew the file, then reload (SIGHUP, or meridian ctl config reload)",
+            "the {what} {} ({}) {when}: renew the file. It is used within seconds; with node.watch_files = \"0s\", after meridian ctl config reload",
             expiry.file.display(),
             listeners.join(", ")
         );
         Some(Alarm::new(node, severity, "certificate", text))
     });
     alarms.collect()
+}
+
+/// Adds alarms for changed files that cannot be used.
+fn of_refused_files(node: &str, refused: Vec<RefusedFiles>) -> Vec<Alarm> {
+    let alarm = |RefusedFiles { part, why }| {
+        let text = format!(
+            "the changed files of {part} cannot be used, and the previous contents stay in use: {why}. Correct the \
+             files; the node then uses them by itself"
+        );
+        Alarm::new(node, Severity::Warning, "certificate", text)
+    };
+    refused.into_iter().map(alarm).collect()
 }
 
 /// Adds alarms for the node's part in its cluster.

@@ -69,6 +69,18 @@ pub fn is_cross_origin(authority: &str, headers: &HeaderMap) -> bool {
     origins.next().is_some() || !origin.to_str().ok().and_then(own).unwrap_or(false)
 }
 
+/// Returns whether the request certainly comes from a page of this server. Programs send neither of these headers.
+pub fn is_own_page(authority: &str, headers: &HeaderMap) -> bool {
+    let own_site = headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin");
+    !is_cross_origin(authority, headers) && (headers.contains_key(ORIGIN) || own_site)
+}
+
+/// Returns whether a page of another origin made the request: of another site, or of another port or host of this one.
+pub fn is_other_page(authority: &str, headers: &HeaderMap) -> bool {
+    let same_site = headers.get("sec-fetch-site").is_some_and(|site| site == "same-site");
+    same_site || is_cross_origin(authority, headers)
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
@@ -128,5 +140,23 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("sec-fetch-site", HeaderValue::from_static("cross-site"));
         assert!(is_cross_origin("a", &headers));
+    }
+
+    #[test]
+    fn a_page_of_this_server_is_distinguished_from_others_and_from_programs() {
+        let of = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            (is_own_page("a:1", &headers), is_other_page("a:1", &headers))
+        };
+        assert_eq!(of(&[]), (false, false), "a program");
+        assert_eq!(of(&[("origin", "http://a:1")]), (true, false));
+        assert_eq!(of(&[("sec-fetch-site", "same-origin")]), (true, false));
+        assert_eq!(of(&[("sec-fetch-site", "none")]), (false, false), "an address that a person typed");
+        assert_eq!(of(&[("sec-fetch-site", "same-site")]), (false, true), "another port");
+        assert_eq!(of(&[("origin", "http://a:2")]), (false, true));
+        assert_eq!(of(&[("origin", "http://a:1"), ("sec-fetch-site", "cross-site")]), (false, true));
     }
 }

@@ -1,5 +1,7 @@
 //! API keys and their roles. The configuration store holds names, roles and hashes; a token is shown once, when its key
 //! is made.
+//!
+//! [`Keys`] also has the accounts and their sessions, the other way to authenticate: an admin must remain among both.
 
 mod request;
 mod request_handler;
@@ -19,7 +21,9 @@ use configstore::{Applied, Change, ConfigStore, Expected, LocalStore, ProposeErr
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::accounts::{ACCOUNTS_MAX, Account, Accounts, PASSWORD_MAX, PASSWORD_MIN, check_password, hash};
 use crate::role::Role;
+use crate::sessions::Sessions;
 use crate::timestamp::Timestamp;
 pub use request::Outcome;
 use request::{DirectoryLock, KeyRequest};
@@ -111,8 +115,13 @@ pub enum KeyError {
     Exists(String),
     TooMany,
     Unknown(String),
-    /// The last key of an admin; without it no admin could manage the keys any more.
+    /// The last key or account of an admin; without it no admin could manage them any more.
     LastAdmin,
+    /// A password is too short, too long, or the name itself.
+    BadPassword,
+    AccountExists(String),
+    UnknownAccount(String),
+    TooManyAccounts,
     /// An earlier request in this file still waits for a node.
     Pending(PathBuf),
     /// The node's files belong to the user with this number.
@@ -156,8 +165,19 @@ impl fmt::Display for KeyError {
             Self::TooMany => write!(f, "there are {KEYS_MAX} keys, which is the limit; remove some"),
             Self::Unknown(name) => write!(f, "there is no key `{name}`"),
             Self::LastAdmin => f.write_str(
-                "this would leave no key with the role admin to manage the keys by the API; make one first",
+                "this would leave no key and no account with the role admin to manage them by the API; make one first",
             ),
+            Self::BadPassword => write!(
+                f,
+                "a password has at least {PASSWORD_MIN} characters and at most {PASSWORD_MAX} bytes, and is not the name"
+            ),
+            Self::AccountExists(name) => {
+                write!(f, "there is an account `{name}` already; change its password or its role, or choose another name")
+            }
+            Self::UnknownAccount(name) => write!(f, "there is no account `{name}`"),
+            Self::TooManyAccounts => {
+                write!(f, "there are {ACCOUNTS_MAX} accounts, which is the limit; remove some")
+            }
             Self::Pending(path) => write!(
                 f,
                 "an earlier request waits in {} for the node, which does not run or reaches no majority of \
@@ -278,9 +298,68 @@ impl KeyFile {
         self.request_change(&KeyRequest::Remove(name.to_owned()), runs)
     }
 
-    /// Returns whether a request for a key waits for the node to run.
+    /// Returns whether a request for a key or an account waits for the node to run.
     pub fn has_pending_key(&self) -> bool {
-        matches!(KeyRequest::read(&self.data_dir), Ok(Some(KeyRequest::Add(_))))
+        let request = KeyRequest::read(&self.data_dir);
+        matches!(request, Ok(Some(KeyRequest::Add(_) | KeyRequest::AddAccount(_))))
+    }
+
+    /// Returns the accounts in the order of their names. Changes nothing.
+    ///
+    /// # Errors
+    /// The configuration store cannot be read or understood.
+    pub fn accounts(&self) -> Result<Vec<Arc<Account>>, KeyError> {
+        Ok(Keys::read_only(&self.data_dir)?.accounts.list())
+    }
+
+    /// Makes an account, like [`KeyFile::add`].
+    ///
+    /// # Errors
+    /// A bad or known name, a bad password, too many accounts; those of [`KeyFile::add`].
+    pub fn add_account(&self, name: &str, role: Role, password: &str) -> Result<Outcome, KeyError> {
+        check_password(name, password)?;
+        if self.accounts()?.iter().any(|account| *account.name == *name) {
+            return Err(KeyError::AccountExists(name.to_owned()));
+        }
+        self.make(&KeyRequest::AddAccount(Account::new(name, role, hash(password)?)?))
+    }
+
+    /// Changes the password of an account, which ends its sessions.
+    ///
+    /// # Errors
+    /// No such account, a bad password; those of [`KeyFile::add`].
+    pub fn set_password(&self, name: &str, password: &str) -> Result<Outcome, KeyError> {
+        check_password(name, password)?;
+        self.known_account(name)?;
+        self.make(&KeyRequest::SetPassword { name: name.to_owned(), hash: hash(password)? })
+    }
+
+    /// Removes an account, which ends its sessions.
+    ///
+    /// # Errors
+    /// No such account; those of [`KeyFile::remove`].
+    pub fn remove_account(&self, name: &str) -> Result<Outcome, KeyError> {
+        self.known_account(name)?;
+        self.make(&KeyRequest::RemoveAccount(name.to_owned()))
+    }
+
+    fn known_account(&self, name: &str) -> Result<(), KeyError> {
+        match self.accounts()?.iter().any(|account| *account.name == *name) {
+            true => Ok(()),
+            false => Err(KeyError::UnknownAccount(name.to_owned())),
+        }
+    }
+
+    /// Executes a request here, or lets a node do it.
+    fn make(&self, request: &KeyRequest) -> Result<Outcome, KeyError> {
+        let runs = DirectoryLock::is_held(&self.data_dir)?;
+        if !runs {
+            match self.keys()?.make(request) {
+                Err(KeyError::Write(ProposeError::OfCluster)) => {}
+                made => return made.map(|()| Outcome::Done),
+            }
+        }
+        self.request_change(request, runs)
     }
 
     fn request_change(&self, request: &KeyRequest, runs: bool) -> Result<Outcome, KeyError> {
@@ -288,10 +367,16 @@ impl KeyFile {
         if !runs || !request::wait_until_handled(&path) {
             return Ok(Outcome::Pending { path, runs });
         }
-        let keys = self.read()?;
+        let stored = Keys::read_only(&self.data_dir)?;
+        let keys = stored.known.keys.load();
         let is_done = match request {
             KeyRequest::Add(key) => keys.iter().any(|other| other.sha256.is(&key.sha256)),
             KeyRequest::Remove(name) => !keys.iter().any(|key| *key.name == **name),
+            KeyRequest::AddAccount(account) => stored.accounts.has(account),
+            KeyRequest::SetPassword { name, hash } => {
+                stored.accounts.get(name).is_some_and(|account| account.has_hash(hash))
+            }
+            KeyRequest::RemoveAccount(name) => stored.accounts.get(name).is_none(),
         };
         if is_done { Ok(Outcome::Done) } else { Err(KeyError::NotApplied) }
     }
@@ -326,7 +411,7 @@ fn legacy(data_dir: &Path) -> Result<Vec<Key>, KeyError> {
     Ok(document.keys)
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
@@ -342,15 +427,32 @@ pub struct Keys {
     config_store: Arc<dyn ConfigStore>,
     known: Arc<KeyCache>,
     used: Mutex<HashMap<Arc<str>, Timestamp>>,
+    accounts: Accounts,
+    sessions: Sessions,
 }
 
 /// Cache of the table of keys, in the order they were made.
 #[derive(Debug, Default)]
-struct KeyCache {
+pub(crate) struct KeyCache {
     keys: ArcSwap<Vec<Key>>,
 }
 
 impl KeyCache {
+    pub fn is_empty(&self) -> bool {
+        self.keys.load().is_empty()
+    }
+
+    /// Returns whether a valid key of an admin exists, other than this one.
+    pub fn has_admin(&self, without: Option<&str>) -> bool {
+        let now = Timestamp::now();
+        let counts = |key: &Key| {
+            key.role == Role::Admin
+                && key.expires_at.is_none_or(|expires| expires > now)
+                && without.is_none_or(|name| *key.name != *name)
+        };
+        self.keys.load().iter().any(counts)
+    }
+
     fn store(&self, mut keys: Vec<Key>) {
         keys.sort_by(|a, b| (a.created_at, &a.name).cmp(&(b.created_at, &b.name)));
         self.keys.store(Arc::new(keys));
@@ -405,7 +507,9 @@ impl Keys {
     pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<Self, KeyError> {
         let known = Arc::new(KeyCache::default());
         config_store.subscribe(TABLE, known.clone()).map_err(KeyError::ConfigStore)?;
-        Ok(Self { config_store, known, used: Mutex::default() })
+        let accounts = Accounts::open(config_store.clone(), known.clone())?;
+        let sessions = Sessions::open(config_store.clone(), accounts.known.clone())?;
+        Ok(Self { config_store, known, used: Mutex::default(), accounts, sessions })
     }
 
     /// Reads the keys of a data directory as a node would. Changes nothing there.
@@ -452,10 +556,26 @@ impl Keys {
         Ok(count)
     }
 
-    /// Returns whether no key exists, not even an expired one.
+    /// Returns whether there is neither a key, not even an expired one, nor an account.
     pub fn is_empty(&self) -> bool {
         self.config_store.catch_up();
-        self.known.keys.load().is_empty()
+        self.known.is_empty() && self.accounts.known.is_empty()
+    }
+
+    /// Returns whether a key of this name exists and has not expired.
+    pub(crate) fn is_valid(&self, name: &str) -> bool {
+        self.config_store.catch_up();
+        let (keys, now) = (self.known.keys.load(), Timestamp::now());
+        let key = keys.iter().find(|key| *key.name == *name);
+        key.is_some_and(|key| key.expires_at.is_none_or(|expires| expires > now))
+    }
+
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// Figures of the configuration store that holds the keys, over all of its tables.
@@ -560,6 +680,12 @@ impl Keys {
             }
             KeyRequest::Add(key) => self.put_new(key),
             KeyRequest::Remove(name) => self.remove_any(name),
+            KeyRequest::AddAccount(account) if self.accounts.has(account) => Ok(()),
+            KeyRequest::AddAccount(account) => self.accounts.add_any(account),
+            KeyRequest::SetPassword { name, hash } => {
+                self.accounts.change_any(name, None, Some(hash.clone())).map(drop)
+            }
+            KeyRequest::RemoveAccount(name) => self.accounts.remove_any(name),
         }
     }
 
@@ -572,7 +698,7 @@ impl Keys {
         self.config_store.catch_up_now().map_err(KeyError::Write)?;
         let keys = self.known.keys.load();
         let known = keys.iter().any(|key| *key.name == *name);
-        let last_of_all = known && keys.len() == 1;
+        let last_of_all = known && keys.len() == 1 && self.accounts.known.is_empty();
         if known && !self.has_other_admin(Some(name)) && !(last_of_all && to_none) {
             return Err(KeyError::LastAdmin);
         }
@@ -604,13 +730,7 @@ impl Keys {
 
     /// Returns whether an admin can still authenticate without this key.
     fn has_other_admin(&self, without: Option<&str>) -> bool {
-        let now = Timestamp::now();
-        let counts = |key: &Key| {
-            key.role == Role::Admin
-                && key.expires_at.is_none_or(|expires| expires > now)
-                && without.is_none_or(|name| *key.name != *name)
-        };
-        self.known.keys.load().iter().any(counts)
+        self.known.has_admin(without) || self.accounts.known.has_admin(None)
     }
 }
 

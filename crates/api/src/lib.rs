@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here runs on a reactor, and nothing here holds a resource that a reactor waits for.
 //! **Invariant:** every route is in the OpenAPI document, and the role that it needs is read from there.
 
+mod accounts;
 mod actions;
 mod alarm_events;
 mod alarms;
@@ -36,9 +37,12 @@ mod paced;
 mod paging;
 mod problem;
 mod process;
+mod proxies;
 mod role;
 mod routes;
 mod server;
+mod session_cookie;
+mod sessions;
 pub mod settings;
 mod slots;
 mod sse;
@@ -48,6 +52,7 @@ mod timestamp;
 mod tls;
 mod turns;
 
+pub use accounts::{Account, Accounts, PASSWORD_MIN};
 pub use actions::{
     Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
     ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
@@ -69,9 +74,10 @@ pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;
 #[cfg(feature = "document")]
 pub use openapi::document;
-pub use role::{Caller, Role};
+pub use role::{Caller, Role, Way};
 pub use server::{BindError, Bound, Readiness, Server};
-pub use state::{ListenerFacts, NodeFacts, Parts, State};
+pub use sessions::{SessionId, Sessions};
+pub use state::{ListenerFacts, NodeFacts, Parts, RefusedFiles, State, WatchedFiles};
 pub use storage::{
     Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
     StorageView,

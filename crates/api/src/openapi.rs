@@ -23,8 +23,9 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         .version("1")
         .description(Some(
             "API to operate a node. Refusals are problem documents (RFC 9457). The security requirement of \
-             an operation names the role that it needs. No role is needed while there is no API key and the \
-             server is bound to a loopback address. Lists come in pages: continue with `cursor` until \
+             an operation names the role that it needs. A token of a key has a role, and so has the session of an \
+             account: `POST /api/v1/login` sets a cookie for pages of this server. No role is needed while there is \
+             no API key and no account, and the server is bound to a loopback address. Lists come in pages: continue with `cursor` until \
              `next` is null. A request that changes something needs `Content-Type: application/json`. In a \
              cluster, requests about clients and subscriptions are answered for all nodes; `missing` in an \
              answer names those that did not answer. Users, rules, bans, keys, actions and settings of the cluster \

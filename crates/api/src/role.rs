@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
+use crate::sessions::{Admitted, SessionId};
 use crate::state::State;
 
-/// Rights of a key. Each role includes the rights of those before it.
+/// Rights of a key or an account. Each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -37,28 +38,79 @@ impl Role {
         }
     }
 
+    /// Name for a sentence: `a viewer`.
+    pub fn with_article(self) -> &'static str {
+        match self {
+            Self::Viewer => "a viewer",
+            Self::Operator => "an operator",
+            Self::Admin => "an admin",
+        }
+    }
+
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 }
 
+/// Proof of the sender of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// No key and no account exists, or the request needs no role.
+    Nothing,
+    Key,
+    /// An account, by this session.
+    Session(SessionId),
+}
+
 /// Sender of a request. A handler that needs it takes it as an argument.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Caller {
-    /// Name of the key; `None` when no key exists, and for requests that need none.
+    /// Name of the key or the account; `None` when none exists, and for requests that need none.
     pub name: Option<Arc<str>>,
     pub role: Role,
+    pub way: Way,
+    /// Value of the session cookie with a new time of use, when it is time for one.
+    pub(crate) refreshed: Option<String>,
     pub address: SocketAddr,
     /// Text of the audit log about the request, in addition to its path.
     note: Arc<OnceLock<String>>,
+    /// Account that a login has proved, for the audit log.
+    acts_as: Arc<OnceLock<(Arc<str>, Role)>>,
     /// Receiver whose sender is gone when the client no longer waits for the answer. `None` for requests that only
     /// read.
     client_waits: Option<watch::Receiver<()>>,
 }
 
+impl std::fmt::Debug for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Caller").field("name", &self.name).field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
 impl Caller {
     pub(crate) fn new(name: Option<Arc<str>>, role: Role, address: SocketAddr) -> Self {
-        Self { name, role, address, note: Arc::default(), client_waits: None }
+        let way = if name.is_some() { Way::Key } else { Way::Nothing };
+        let (note, acts_as) = (Arc::default(), Arc::default());
+        Self { name, role, way, refreshed: None, address, note, acts_as, client_waits: None }
+    }
+
+    /// Returns the sender of a request with this session.
+    pub(crate) fn of_session(admitted: Admitted, address: SocketAddr) -> Self {
+        let Admitted { account, role, id, refreshed } = admitted;
+        Self { way: Way::Session(id), refreshed, ..Self::new(Some(account), role, address) }
+    }
+
+    /// Notes for the audit log that the sender has proved to be this account. Only the first call has an effect.
+    pub(crate) fn acts_as(&self, account: Arc<str>, role: Role) {
+        self.acts_as.get_or_init(|| (account, role));
+    }
+
+    /// Returns name and role for the audit log.
+    pub(crate) fn author(&self) -> (Option<&str>, Role) {
+        match self.acts_as.get() {
+            Some((name, role)) => (Some(name), *role),
+            None => (self.name.as_deref(), self.role),
+        }
     }
 
     /// Sets the receiver whose sender lasts for as long as the client waits for the answer.
@@ -80,7 +132,18 @@ impl Caller {
         }
     }
 
-    /// Returns the key's name, or an empty text: for `by` fields.
+    /// Returns a condition that is true while the sender's key or session is valid. It does not know idle sessions,
+    /// because an open stream is no idleness.
+    pub(crate) fn validity(&self, state: &State) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (state, way, name) = (state.clone(), self.way.clone(), self.name.clone());
+        move || match &way {
+            Way::Nothing => true,
+            Way::Key => name.as_deref().is_none_or(|name| state.keys.is_valid(name)),
+            Way::Session(id) => state.keys.sessions().is_valid(id),
+        }
+    }
+
+    /// Returns the name of the key or the account, or an empty text: for `by` fields.
     pub fn by(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
@@ -101,7 +164,7 @@ impl Caller {
             return Ok(());
         }
         Err(Problem::forbidden(format!(
-            "this needs the role {}, and the key has the role {}; ask an admin for another key",
+            "this needs the role {}, and the key or account has the role {}; ask an admin for another one",
             role.name(),
             self.role.name()
         )))

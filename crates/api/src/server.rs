@@ -35,6 +35,7 @@ use crate::log_limiter::LogLimiter;
 use crate::operations::Operations;
 use crate::paced::Paced;
 use crate::problem::Problem;
+use crate::proxies::{Encrypted, Proxies};
 use crate::settings::{HttpSettings, Listen};
 use crate::slots::{NoSlot, RequestSniffer, Slot, Slots};
 use crate::state::{Parts, Phase, State};
@@ -77,6 +78,8 @@ pub enum BindError {
         error: io::Error,
     },
     Certificate(CertificateError),
+    /// This word of `http.proxy_networks` is no network.
+    ProxyNetworks(String),
 }
 
 impl fmt::Display for BindError {
@@ -84,6 +87,9 @@ impl fmt::Display for BindError {
         let (address, holder, error) = match self {
             Self::Address { address, holder, error } => (address, holder, error),
             Self::Certificate(error) => return write!(f, "HTTPS cannot be started: {error}"),
+            Self::ProxyNetworks(word) => {
+                return write!(f, "http.proxy_networks: {word:?} is not a network such as 10.0.0.0/8");
+            }
         };
         write!(f, "HTTP cannot be served on {address}: ")?;
         match error.kind() {
@@ -109,6 +115,9 @@ impl Bound {
     /// Those of the system and of the certificate files, with their remedies.
     pub fn bind(settings: &HttpSettings) -> Result<Option<Self>, BindError> {
         let Listen::At(address) = settings.listen else { return Ok(None) };
+        if let Err(word) = Proxies::parse(&settings.proxy_networks) {
+            return Err(BindError::ProxyNetworks(word));
+        }
         let https = Https::read(settings).map_err(BindError::Certificate)?.map(Arc::new);
         let open = || {
             let listener = TcpListener::bind(address)?;
@@ -458,7 +467,12 @@ async fn answer(
     // connection closes after this request.
     let last = request.headers().contains_key(TRANSFER_ENCODING);
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(Peer(canonical(peer)));
+    let peer = canonical(peer);
+    let proxies = &state.proxies;
+    let encrypted = state.settings.tls_certificate.is_some() || proxies.is_encrypted(peer, request.headers());
+    let client = proxies.client(peer, request.headers());
+    request.extensions_mut().insert(Peer(client));
+    request.extensions_mut().insert(Encrypted(encrypted));
     let (within, reads) = (state.settings.request_timeout, is_read_only(request.method()));
     let handled = tokio::time::timeout(within, CatchPanic::new(router.call(request))).await;
     let mut response = match handled {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::proxies::Proxies;
 use settings::{ByteSize, Invalid, Raw, Value, choices, section};
 
 section! {
@@ -12,7 +13,8 @@ section! {
     [http]
     pub struct HttpSettings {
         /// Address of the HTTP server: an IP address with its port, such as `127.0.0.1:18083`, or `off`. Addresses
-        /// other than loopback need an API key (`meridian key add`). Port 0 lets the system choose.
+        /// other than loopback need an API key or an account (`meridian key add`, `meridian account add`). Port 0 lets
+        /// the system choose.
         pub listen: Listen = "127.0.0.1:18083", at start;
         /// Certificate chain (PEM) of the HTTP server, which turns HTTPS on. A reload reads the certificate files
         /// again.
@@ -54,12 +56,36 @@ section! {
         /// or Origin. Further ones get 429 and are counted, but are not written to the audit log. Requests with a valid
         /// token are not limited.
         pub refusals_per_second: u32 = "10" in "1..=100000", at start;
+        /// Networks of reverse proxies whose X-Forwarded-For header is believed, such as `10.0.0.0/8`, separated by
+        /// commas. The audit log and the limits on wrong logins then see the address of the client instead of that of
+        /// the proxy.
+        pub proxy_networks: String = "", at start;
+        /// Maximum time from a login with name and password to the end of its session.
+        pub session_lifetime: Duration = "12h" in "1m..=365d", at start;
+        /// Time without a request after which a session ends. A page of the dashboard sends requests while it is open.
+        pub session_idle: Duration = "1h" in "1m..=365d", at start;
+        /// Maximum number of sessions of one account; a further login ends the oldest one.
+        pub sessions_per_account: u32 = "16" in "1..=1000", at start;
+        /// Maximum number of sessions; a further login ends the oldest one.
+        pub sessions_max: u32 = "1000" in "1..=10000", at start;
         /// Maximum number of refused attempts that the audit log records within a minute, for each key and address.
         /// Further ones are refused like the others, and counted.
         pub audit_refused_per_minute: u32 = "30" in "1..=100000", at start;
         /// Size at which a file of the audit log is followed by a new one: `audit.log` for changes, `refused.log` for
         /// refused attempts. One old file of each is kept.
         pub audit_file_max: ByteSize = "16MiB" in "64KiB..=1GiB", at start;
+    }
+}
+
+impl HttpSettings {
+    /// Checks values that have no type of their own.
+    ///
+    /// # Errors
+    /// The setting, and its fault.
+    pub fn check(&self) -> Result<(), String> {
+        Proxies::parse(&self.proxy_networks)
+            .map(drop)
+            .map_err(|word| format!("http.proxy_networks: {word:?} is not a network such as 10.0.0.0/8"))
     }
 }
 

@@ -21,6 +21,8 @@ use crate::problem::Problem;
 pub const QUEUE: usize = 1024;
 /// Time without an event after which a comment is sent, so that proxies see that the stream is active.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Interval at which a stream looks whether its reader may still have it.
+const VALIDITY_INTERVAL: Duration = Duration::from_secs(2);
 /// Approximate maximum number of bytes of events in one frame.
 const FRAME: usize = 16 * 1024;
 
@@ -53,7 +55,7 @@ impl Streams {
         let stop = self.stop.subscribe();
         Ok((
             Sink { sender, lost: lost.clone() },
-            Stream { receiver, lost, stop, slot, limits: Limits::default() },
+            Stream { receiver, lost, stop, slot, limits: Limits::default(), valid: None },
         ))
     }
 
@@ -127,13 +129,13 @@ struct Limits {
 }
 
 /// The other end of a sink: [`Stream::respond`] converts it to the response.
-#[derive(Debug)]
 pub struct Stream<T> {
     receiver: mpsc::Receiver<T>,
     lost: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
     slot: StreamSlot,
     limits: Limits,
+    valid: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl<T: Send + 'static> Stream<T> {
@@ -141,6 +143,13 @@ impl<T: Send + 'static> Stream<T> {
     #[must_use]
     pub fn for_at_most(mut self, time: Duration) -> Self {
         self.limits.time = Some(time);
+        self
+    }
+
+    /// Ends the stream within seconds when this is no longer true, such as that its reader has a key or a session.
+    #[must_use]
+    pub fn while_valid(mut self, valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.valid = Some(Box::new(valid));
         self
     }
 
@@ -159,14 +168,19 @@ impl<T: Send + 'static> Stream<T> {
         render: impl FnMut(T) -> Option<R> + Send + 'static,
         held: impl Send + 'static,
     ) -> Response {
-        let Self { receiver, lost, mut stop, slot, limits } = self;
+        let Self { receiver, lost, mut stop, slot, limits, valid } = self;
         let body = EventBody {
             receiver,
             lost,
             event,
             render: Box::new(render),
-            // A sender that is gone has nothing more to stop.
-            stop: Box::pin(async move { drop(stop.wait_for(|stop| *stop).await) }),
+            stop: Box::pin(async move {
+                tokio::select! {
+                    // A sender that is gone has nothing more to stop.
+                    _ = stop.wait_for(|stop| *stop) => {}
+                    () = until_invalid(valid) => {}
+                }
+            }),
             deadline: limits.time.map(|time| Box::pin(tokio::time::sleep(time))),
             events_left: limits.events,
             keep_alive: Box::pin(tokio::time::sleep(KEEP_ALIVE)),
@@ -175,6 +189,14 @@ impl<T: Send + 'static> Stream<T> {
         };
         let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
         (headers, axum::body::Body::new(body)).into_response()
+    }
+}
+
+/// Returns when the condition is no longer true; without one, never.
+async fn until_invalid(valid: Option<Box<dyn Fn() -> bool + Send + Sync>>) {
+    let Some(valid) = valid else { return std::future::pending().await };
+    while valid() {
+        tokio::time::sleep(VALIDITY_INTERVAL).await;
     }
 }
 

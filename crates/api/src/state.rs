@@ -27,7 +27,9 @@ use crate::keys::Keys;
 use crate::log_ring::LogRing;
 use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
-use crate::routes::TESTS_MAX;
+use crate::proxies::Proxies;
+use crate::routes::{LOGIN_HASHES_MAX, LOGINS_MAX, TESTS_MAX};
+use crate::sessions::SessionLimits;
 use crate::settings::HttpSettings;
 use crate::sse::Streams;
 use crate::storage::{Storage, StorageCondition};
@@ -62,6 +64,27 @@ pub struct NodeFacts {
     pub listeners: Vec<ListenerFacts>,
     /// Returns the expiries of the TLS files, each with its listener; called at each scrape.
     pub expiries: Box<dyn Fn() -> Vec<(String, Expiry)> + Send + Sync>,
+    /// Returns the figures about watched files; called at each scrape.
+    pub watched: Box<dyn Fn() -> WatchedFiles + Send + Sync>,
+}
+
+/// Files that the node uses when they change, without a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedFiles {
+    /// Number of changes that were used.
+    pub used: u64,
+    /// Number of changes that could not be used.
+    pub refusals: u64,
+    /// Changed files that cannot be used now.
+    pub refused: Vec<RefusedFiles>,
+}
+
+/// Changed files of one part of the node that cannot be used. The previous contents stay in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedFiles {
+    /// Part of the node, such as `listener mqtts` or `http`.
+    pub part: String,
+    pub why: String,
 }
 
 /// One MQTT listener.
@@ -95,6 +118,7 @@ pub struct Shared {
     pub actions: Arc<dyn Actions>,
     pub drains: Arc<dyn Drains>,
     pub settings: HttpSettings,
+    pub(crate) proxies: Proxies,
     /// Address of the HTTP server.
     pub address: SocketAddr,
     pub(crate) streams: Streams,
@@ -108,6 +132,11 @@ pub struct Shared {
     pub(crate) operations: Operations,
     /// Permits for tests of actions and connectors.
     pub(crate) action_tests: Arc<Semaphore>,
+    /// Permits for logins, and for passwords that are checked.
+    pub(crate) logins: Semaphore,
+    pub(crate) login_hashes: Semaphore,
+    /// Permit to read the sessions of other nodes.
+    pub(crate) session_reads: Arc<Semaphore>,
     pub(crate) turns: TurnWindow,
     pub(crate) history: History,
     phase: AtomicU8,
@@ -177,9 +206,14 @@ impl State {
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
             action_tests: Arc::new(Semaphore::new(TESTS_MAX)),
+            logins: Semaphore::new(LOGINS_MAX),
+            login_hashes: Semaphore::new(LOGIN_HASHES_MAX),
+            session_reads: Arc::new(Semaphore::new(1)),
             turns: TurnWindow::default(),
             history: History::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
+            // The server has checked the setting before it was bound.
+            proxies: Proxies::parse(&settings.proxy_networks).unwrap_or_default(),
             settings,
         }))
     }
@@ -202,7 +236,17 @@ impl State {
         self.storage.as_ref().map(|storage| storage.condition())
     }
 
-    /// Returns whether no token is needed: there is no key, and only this machine can connect.
+    pub(crate) fn session_limits(&self) -> SessionLimits {
+        let settings = &self.settings;
+        SessionLimits {
+            lifetime: settings.session_lifetime,
+            idle: settings.session_idle,
+            per_account: settings.sessions_per_account as usize,
+            all: settings.sessions_max as usize,
+        }
+    }
+
+    /// Returns whether no token is needed: there is no key and no account, and only this machine can connect.
     pub fn is_open(&self) -> bool {
         self.address.ip().to_canonical().is_loopback() && self.keys.is_empty()
     }

@@ -26,6 +26,7 @@ use crate::web::HttpServices;
 mod authorize;
 mod figures;
 mod method;
+mod operators;
 mod policy;
 mod scram;
 mod shared;
@@ -33,6 +34,7 @@ mod shared;
 use figures::Counters;
 pub use figures::Figures;
 use method::LinkMethod;
+pub use operators::{HashingBusy, LoginLimit};
 pub(crate) use policy::Policy;
 pub use policy::{ListenerNames, PolicyError};
 use scram::Scram;
@@ -127,6 +129,7 @@ impl Guard {
             bans: Arc::new(Bans::in_memory(settings.bans_max as usize)),
             recent,
             protection: Protection::new(protection.clone()),
+            operator_logins: Protection::new(protection.clone()),
             pools: Pools::new(hashing, network),
             deadlines: Deadlines::start().map_err(OpenError::System)?,
             link_counters,
@@ -180,6 +183,7 @@ impl Guard {
     /// Applies new settings of protection, and keeps its recorded state.
     pub fn protect(&self, settings: &ProtectionSettings) {
         self.shared.protection.set(settings.clone());
+        self.operator_logins().set(settings.clone());
     }
 
     pub fn figures(&self) -> Figures {

@@ -46,7 +46,7 @@ pub use bans::{
 };
 pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
-pub use guard::{Figures, Guard, GuardChange, OpenError, PolicyError};
+pub use guard::{Figures, Guard, GuardChange, HashingBusy, LoginLimit, OpenError, PolicyError};
 pub use jwt::{JwksFigures, JwtChange, JwtError, JwtFigures, JwtLink};
 pub use link::{Attempt, CacheKey, Decoy, Link, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;

@@ -441,6 +441,7 @@ mod tests {
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         };
         let message = view.to_message();
         let append = Request::Append { message: message.clone(), identity: None, refusal: None, token: None };

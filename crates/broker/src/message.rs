@@ -28,6 +28,9 @@ pub struct MessageView<'a> {
     pub publisher_key: u64,
     /// Durability class: says whether the publisher waits for the disk.
     pub durability: Durability,
+    /// Number of the message's first span on this node, if the message is traced; 0 otherwise. It stays in this
+    /// process.
+    pub span: u32,
 }
 
 /// An Application Message that outlives its packet: one allocation, shared by everything on the node that needs it.
@@ -55,6 +58,7 @@ impl<'a> MessageView<'a> {
             publisher: None,
             publisher_key: 0,
             durability: Durability::LocalDisk,
+            span: 0,
         }
     }
 
@@ -88,6 +92,7 @@ impl<'a> MessageView<'a> {
             header[16..18].copy_from_slice(&publisher.worker.0.to_le_bytes());
         }
         header[18] = flags;
+        header[20..24].copy_from_slice(&self.span.to_le_bytes());
         header[40..48].copy_from_slice(&self.publisher_key.to_le_bytes());
         // A Topic Name has at most 65,535 bytes [MQTT-1.5.4-1].
         header[24..26].copy_from_slice(&(self.topic.len() as u16).to_le_bytes());
@@ -131,6 +136,7 @@ impl<'a> MessageView<'a> {
             publisher,
             publisher_key: u64_at(40),
             durability: if flags & IN_MEMORY == 0 { Durability::LocalDisk } else { Durability::Memory },
+            span: u32_at(20),
         }
     }
 
@@ -207,6 +213,7 @@ impl Message {
             publisher: None,
             publisher_key: stored.publisher_key,
             durability: Durability::LocalDisk,
+            span: 0,
         };
         view.to_message()
     }
@@ -280,6 +287,7 @@ mod tests {
             publisher: Some(ConnectionId { worker: WorkerId(3), slot: 70_000, generation: u32::MAX }),
             publisher_key: u64::MAX - 99,
             durability: Durability::Memory,
+            span: 0x0123_4567,
         }
     }
 

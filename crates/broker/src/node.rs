@@ -29,6 +29,7 @@ use crate::refusal_log::RefusalLog;
 use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
+use crate::spans::SpanQueues;
 use crate::store::{
     Agreement, Condition, GroupName, Identity, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent,
     StoreLog, stale_identities,
@@ -103,6 +104,7 @@ pub struct Node {
     pub(crate) drain: DrainState,
     /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
+    spans: OnceLock<Arc<SpanQueues>>,
 }
 
 /// Key of the owner of a Client Identifier; odd for a client with a mountpoint.
@@ -322,7 +324,20 @@ impl Node {
             origin_facts: OnceLock::new(),
             origin_wall_ms: AtomicU64::new(0),
             drain: DrainState::default(),
+            spans: OnceLock::new(),
         })
+    }
+
+    /// Lets workers record spans of messages that ask for them. It is called before [`Self::build_workers`]. Only the
+    /// first call has an effect.
+    pub fn record_spans(&self, queues: Arc<SpanQueues>) {
+        if self.spans.set(queues).is_err() {
+            debug_assert!(false, "the spans of a node have one exporter");
+        }
+    }
+
+    pub(crate) fn span_queues(&self) -> Option<&Arc<SpanQueues>> {
+        self.spans.get()
     }
 
     pub fn settings(&self) -> Arc<Settings> {

@@ -251,6 +251,7 @@ mod tests {
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         };
         let message = view.to_message();
         for piece in [1, 2, 3, 5, 8, 13, 100] {

@@ -367,6 +367,7 @@ mod tests {
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         };
         view.to_message()
     }

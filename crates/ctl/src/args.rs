@@ -185,6 +185,8 @@ enum CtlCommand {
     Rules(commands::rules::RulesArgs),
     #[command(visible_alias = "key")]
     Keys(commands::keys::KeysArgs),
+    #[command(visible_alias = "account")]
+    Accounts(commands::accounts::AccountsArgs),
     Audit(commands::audit::AuditArgs),
     Metrics(commands::metrics::MetricsArgs),
 }
@@ -266,6 +268,7 @@ impl CtlCommand {
             Self::Users(args) => args.run(console),
             Self::Rules(args) => args.run(console),
             Self::Keys(args) => args.run(console),
+            Self::Accounts(args) => args.run(console),
             Self::Audit(args) => args.run(console),
             Self::Metrics(args) => args.run(console),
         }

@@ -3,6 +3,7 @@
 use crate::console::Console;
 use crate::failure::Failure;
 
+pub mod accounts;
 pub mod actions;
 pub mod audit;
 pub mod ban;

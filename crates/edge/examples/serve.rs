@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         version: env!("CARGO_PKG_VERSION").into(),
         store: None,
         peers: None,
+        spans: None,
         descriptors_reserved: 0,
     })?;
     println!("listening on {}; the end of the input stops it", node.listeners()[0].address);

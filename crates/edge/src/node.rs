@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use broker::access::{Access, INTERNAL_LISTENER};
 use broker::admin::Admin;
 use broker::peers::Peers;
+use broker::spans::SpanQueues;
 use mio::{Poll, Waker};
 use tls::Expiry;
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub store: Option<broker::Store>,
     /// Connection of the node to the others of its cluster, if it belongs to one.
     pub peers: Option<Arc<dyn Peers>>,
+    /// Spans of messages that ask for them. `None`: none are recorded.
+    pub spans: Option<Arc<SpanQueues>>,
     /// File descriptors reserved for the rest of the process. Clients get the others when `limits.connections_max` is
     /// not set.
     pub descriptors_reserved: usize,
@@ -90,6 +93,15 @@ impl Certificates {
             Some(ListenerLayers::read(settings).map(|listener_layers| (shared.clone(), listener_layers)))
         };
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
+    }
+
+    /// Reads the files of one listener again, which has this index in the settings.
+    ///
+    /// # Errors
+    /// A file or setting cannot be used.
+    pub fn read_one(&self, edge: &EdgeSettings, index: u16) -> Result<Renewed, ListenerLayersError> {
+        let of_one = self.0.iter().filter(|shared| shared.index == index).cloned();
+        Self(of_one.collect()).read(edge)
     }
 
     /// Returns the expiry dates of TLS files with the name of their listener. A listener with several addresses is
@@ -204,7 +216,7 @@ impl std::error::Error for StartError {
 
 /// Binds the listeners, and starts one reactor for each worker and as many threads.
 pub fn start(options: Options) -> Result<Node, StartError> {
-    let Options { edge, broker, access, version, store, peers, descriptors_reserved } = options;
+    let Options { edge, broker, access, version, store, peers, spans, descriptors_reserved } = options;
     let workers = match edge.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -219,6 +231,9 @@ pub fn start(options: Options) -> Result<Node, StartError> {
         }
     };
     shared.set_connections_max(connections_max as u64);
+    if let Some(spans) = spans {
+        shared.record_spans(spans);
+    }
     let (started, clock) = (SystemTime::now(), Instant::now());
     let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     shared.set_wall_clock(since_1970.as_millis() as u64);

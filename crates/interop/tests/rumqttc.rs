@@ -98,6 +98,7 @@ fn start(workers: usize) -> edge::Node {
         version: "test".into(),
         store: None,
         peers: None,
+        spans: None,
         descriptors_reserved: 0,
     };
     edge::start(options).expect("the node starts")

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::account::AccountArgs;
 use crate::acl_command::AclCommand;
 use crate::bench_command::BenchArgs;
 use crate::client::pub_command::PubArgs;
@@ -65,6 +66,8 @@ enum Command {
     Acl(AclCommandArgs),
     /// Create, list and remove the API keys of a node
     Key(KeyArgs),
+    /// Create, list and remove the accounts of people who log in to the dashboard of a node
+    Account(AccountArgs),
     Storage(StorageArgs),
     /// Measure a broker, with the options of emqtt-bench: `meridian bench --help`
     Bench(BenchArgs),
@@ -96,6 +99,7 @@ impl Cli {
             Some(Command::Passwd(args)) => args.run(),
             Some(Command::Acl(args)) => args.command.run(),
             Some(Command::Key(args)) => args.run(),
+            Some(Command::Account(args)) => args.run(),
             Some(Command::Storage(args)) => args.run(),
             Some(Command::Bench(args)) => args.run(),
             Some(Command::Ctl(args)) => args.run(),

@@ -1,9 +1,10 @@
 //! Expiry of the TLS files of listeners, links and the API: for metrics, and for an early warning in the log.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use api::WatchedFiles;
 use tls::{Expiry, ExpiryKind};
 
 use crate::cluster::Cluster;
@@ -16,6 +17,8 @@ pub struct TlsFiles {
     pub https: Option<api::Certificates>,
     /// Files of links to other nodes, in a cluster.
     pub links: Option<Arc<Cluster>>,
+    /// Figures about files that are used when they change.
+    pub watched: Arc<Mutex<WatchedFiles>>,
 }
 
 impl TlsFiles {
@@ -50,7 +53,8 @@ impl TlsFiles {
                 }
                 (ExpiryKind::ClientCrl, false) => "the list of revoked certificates is out of date soon",
             };
-            tracing::warn!(listener, kind, %file, days, "{what}: renew the file, then reload (SIGHUP)");
+            tracing::warn!(listener, kind, %file, days, "{what}: renew the file. It is used within seconds, or after a reload with \
+                 node.watch_files = \"0s\"");
         }
     }
 

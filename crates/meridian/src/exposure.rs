@@ -89,7 +89,7 @@ fn authorises(auth: &Auth) -> bool {
 /// HTTP that other machines reach and that is not secure.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HttpExposed {
-    /// No API key exists, so requests are not restricted.
+    /// Neither an API key nor an account exists, so requests are not restricted.
     NoKey { address: SocketAddr, data_dir: PathBuf },
     /// API keys could be read on the network.
     PlainText { address: SocketAddr },
@@ -100,9 +100,10 @@ impl fmt::Display for HttpExposed {
         match self {
             Self::NoKey { address, data_dir } => write!(
                 f,
-                "HTTP on {address} can be reached from other machines, and there is no API key, \
-                 so any client could do everything. Make one (`meridian key add NAME --role \
-                 admin --data-dir {}`), or listen on loopback only (--http 127.0.0.1:18083), or \
+                "HTTP on {address} can be reached from other machines, and there is no API key \
+                 and no account, so any client could do everything. Make one (`meridian key add \
+                 NAME --role admin --data-dir {0}`, or `meridian account add` with the same \
+                 options), or listen on loopback only (--http 127.0.0.1:18083), or \
                  do without (--http off).",
                 data_dir.display()
             ),
@@ -121,7 +122,7 @@ impl fmt::Display for HttpExposed {
 /// Refuses insecure HTTP.
 ///
 /// # Errors
-/// HTTP that other machines reach without an API key, or without TLS and `http.plain_text_allowed`.
+/// HTTP that other machines reach without an API key and an account, or without TLS and `http.plain_text_allowed`.
 pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(), HttpExposed> {
     let address = match http.listen {
         Listen::At(address) if !is_loopback(address.ip()) => address,

@@ -38,6 +38,7 @@ impl Files {
         problems.keep(config.storage.check());
         problems.all(edge::check(&config.edge));
         problems.keep(api::Certificates::check(&config.http));
+        problems.keep(config.http.check());
         problems.keep(cluster::check(config, name));
 
         let users =

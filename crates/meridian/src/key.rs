@@ -60,7 +60,7 @@ enum KeyCommand {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum KeyRole {
+pub enum KeyRole {
     /// Read everything but payloads, keys and the audit log
     Viewer,
     /// Act on clients and messages
@@ -81,7 +81,7 @@ impl From<KeyRole> for Role {
 
 /// Location of the node's data.
 #[derive(Args, Debug)]
-struct Location {
+pub struct Location {
     /// Data directory of the node [default: the configured one, or ./data]
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
@@ -91,7 +91,11 @@ struct Location {
 }
 
 impl Location {
-    fn file(&self) -> Result<KeyFile, String> {
+    /// Returns the keys and accounts there.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub fn file(&self) -> Result<KeyFile, String> {
         let directory = match &self.data_dir {
             Some(directory) => directory.clone(),
             None => {
@@ -180,7 +184,7 @@ fn add(
 }
 
 /// Reports a change that is not applied yet, and what it waits for.
-fn say_when(outcome: &Outcome, what: &str) {
+pub fn say_when(outcome: &Outcome, what: &str) {
     let Outcome::Pending { path, runs } = outcome else { return };
     let path = path.display();
     match runs {

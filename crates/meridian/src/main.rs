@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+mod account;
 mod acl_command;
 mod action_views;
 mod bench_command;
@@ -40,6 +41,7 @@ mod start;
 mod storage;
 mod store;
 mod system;
+mod watch;
 
 /// The general purpose allocator of the C library retains too much memory with many threads and small objects.
 #[global_allocator]

@@ -9,6 +9,7 @@ use auth::Guard;
 use bridges::Bridges;
 use broker::admin::Admin;
 use broker::peers::Peers;
+use broker::spans::SpanQueues;
 
 use crate::cli::VERSION;
 use crate::cluster::{Cluster, is_clustered};
@@ -29,6 +30,7 @@ impl Node {
         access: Arc<Guard>,
         store: Option<broker::Store>,
         peers: Option<Arc<dyn Peers>>,
+        spans: Option<Arc<SpanQueues>>,
         segments: u64,
     ) -> Result<Self, edge::StartError> {
         let node = edge::start(edge::Options {
@@ -39,6 +41,7 @@ impl Node {
             descriptors_reserved: descriptors_reserved(config, peers.is_some(), segments),
             store,
             peers,
+            spans,
         })?;
         for listener in node.listeners() {
             tracing::info!(name = listener.name, address = listener.address, "listening");
@@ -54,7 +57,7 @@ impl Node {
 
     /// Handles for changing the running node.
     pub fn handles(&self, https: Option<api::Certificates>, links: Option<Arc<Cluster>>) -> Handles {
-        let files = TlsFiles { listeners: self.0.certificates(), https, links };
+        let files = TlsFiles { listeners: self.0.certificates(), https, links, watched: Arc::default() };
         Handles { admin: self.0.admin(), files }
     }
 
@@ -66,6 +69,7 @@ impl Node {
             connections_max: bound.connections_max(),
             connections: Box::new(move || bound.connections()),
         });
+        let watched = files.watched.clone();
         NodeFacts {
             name: name.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
@@ -74,6 +78,7 @@ impl Node {
             connections_max: self.0.connections_max(),
             listeners: listeners.collect(),
             expiries: Box::new(move || files.expiries()),
+            watched: Box::new(move || sync::lock(&watched).clone()),
         }
     }
 

@@ -27,6 +27,11 @@ use crate::history::History;
 use crate::log::Log;
 use crate::replicated::{self, ReplicatedSettings, Updates, setting_problem};
 use crate::reread;
+use crate::watch::InUse;
+
+mod watched;
+
+pub use watched::fingerprints;
 
 /// Name of the file that keeps changes made at run time, in the data directory.
 pub const RUNTIME_FILE: &str = "runtime.toml";
@@ -64,6 +69,8 @@ struct Now {
     history: History,
     /// Settings of the cluster that this node cannot apply.
     refused: Vec<SettingProblem>,
+    /// Watched files, as they were when they were last read.
+    in_use: InUse,
 }
 
 /// Layers, and their result.
@@ -75,6 +82,8 @@ struct Prepared<'a> {
     loaded: Loaded<Config>,
     config: Config,
     changed: Vec<settings::Changed>,
+    /// Watched files before they were read, when all of them were.
+    in_use: Option<InUse>,
     listeners: Option<edge::Renewed>,
     https: Option<api::Renewed>,
     links: Option<Tls>,
@@ -89,6 +98,8 @@ pub struct Loading {
     pub loaded: Loaded<Config>,
     /// Settings of the cluster that this node cannot apply.
     pub refused: Vec<SettingProblem>,
+    /// Watched files, before the node reads them.
+    pub in_use: InUse,
 }
 
 impl Loading {
@@ -103,13 +114,13 @@ impl Loading {
         let joined = replicated::merge_replicated(&layers, wanted.clone());
         let refused = match joined {
             Ok((layers, loaded, refused)) => match exposure::check(&loaded.tree) {
-                Ok(()) => return Self { layers, loaded, refused },
+                Ok(()) => return Self { in_use: fingerprints(&loaded.tree), layers, loaded, refused },
                 Err(refusal) => all(refusal.to_string()),
             },
             // The layers were valid a moment ago.
             Err(problems) => all(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
         };
-        Self { layers, loaded, refused }
+        Self { in_use: fingerprints(&loaded.tree), layers, loaded, refused }
     }
 }
 
@@ -117,7 +128,7 @@ impl Running {
     /// Takes over the configuration that the node was started with.
     pub fn new(
         args: ConfigArgs,
-        Loading { layers, loaded, refused }: Loading,
+        Loading { layers, loaded, refused, in_use }: Loading,
         replicated: ReplicatedSettings,
         guard: Arc<Guard>,
         node: Handles,
@@ -136,7 +147,7 @@ impl Running {
             node,
             log,
             refused: AtomicUsize::new(refused.len()),
-            now: Mutex::new(Now { layers, loaded, config, history, refused }),
+            now: Mutex::new(Now { layers, loaded, config, history, refused, in_use }),
             updates: Mutex::default(),
         }
     }
@@ -243,10 +254,11 @@ impl Running {
             || config.jwt != now.config.jwt
             || config.http_auth != now.config.http_auth
             || config.http_acl != now.config.http_acl;
+        let in_use = files_may_differ.then(|| fingerprints(&config));
         let tokens = self.guard.tokens().filter(|_| guarding);
         let policy = guarding.then(|| self.guard.read(&config.auth));
         let services = guarding.then(|| self.guard.http_services().read(&config.http_auth, &config.http_acl));
-        let TlsFiles { listeners, https, links } = &self.node.files;
+        let TlsFiles { listeners, https, links, .. } = &self.node.files;
         let listeners = files_may_differ.then(|| listeners.read(&config.edge));
         let https = https.as_ref().filter(|_| files_may_differ).map(|https| https.read(&config.http));
         let links = links.as_ref().filter(|_| files_may_differ).map(|links| links.read_tls(&config.cluster));
@@ -261,13 +273,25 @@ impl Running {
             loaded,
             config,
             changed,
+            in_use,
         })
     }
 
     /// Applies the configuration and returns the changes. Cannot fail.
     fn apply_prepared(&self, now: &mut Now, prepared: Prepared<'_>) -> Vec<Change> {
-        let Prepared { layers, loaded, config, changed, listeners, https, links, tokens, services, policy } =
-            prepared;
+        let Prepared {
+            layers,
+            loaded,
+            config,
+            changed,
+            in_use,
+            listeners,
+            https,
+            links,
+            tokens,
+            services,
+            policy,
+        } = prepared;
         let read_files = listeners.is_some();
         // Before the policy: a client whose check is in progress is checked again after its change.
         if let Some(tokens) = tokens {
@@ -287,6 +311,9 @@ impl Running {
         }
         if let (Some(cluster), Some(tls)) = (&self.node.files.links, links) {
             cluster.renew(tls);
+        }
+        if let Some(in_use) = in_use {
+            now.in_use = in_use;
         }
         if read_files {
             self.node.files.warn();

@@ -8,6 +8,7 @@ use actions::Registry;
 use api::{Bound, Keys, Parts, Server};
 use broker::peers::Peers;
 use broker::settings::Durability;
+use broker::spans::SpanQueues;
 use configstore::{ConfigStore, LocalStore, Position, ReplicatedStore};
 use settings::{Layers, Loaded};
 
@@ -70,7 +71,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         }
     };
     let log = Arc::new(Log::start(&config.log, &otel));
-    match serve(args, (layers, loaded), stores, signals, &name, &log) {
+    match serve(args, (layers, loaded), stores, signals, &name, (&log, otel.spans())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -142,7 +143,7 @@ fn serve(
     OpenStores { config_store, replicated, keys }: OpenStores,
     signals: Signals,
     name: &str,
-    log: &Arc<Log>,
+    (log, spans): (&Arc<Log>, Option<Arc<SpanQueues>>),
 ) -> Result<(), String> {
     let manager = ServiceManager::from_environment();
     let starting = manager.starting();
@@ -236,7 +237,7 @@ fn serve(
     }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);
-    let node = Node::start(&config, guard.clone(), broker_store, peers, segments)
+    let node = Node::start(&config, guard.clone(), broker_store, peers, spans, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
@@ -299,6 +300,7 @@ fn serve(
     }
     drop(starting);
     files.warn();
+    running.watch_files().map_err(|error| format!("no thread for watched files: {error}"))?;
     if let Err(error) = files.warn_daily() {
         tracing::warn!(%error, "certificates that expire soon are logged at a reload only");
     }

@@ -28,7 +28,7 @@ pub use log::{
     is_of_agreement,
 };
 pub use members::TargetMembers;
-pub use merge::{CoreData, MergedShard, merge_meta, merge_shard};
+pub use merge::{CoreData, MergedShard, as_alone, merge_meta, merge_shard};
 pub use moment::Moment;
 pub use own_state::{GroupsOfCore, OwnState, sort_groups};
 pub use placed::{FOLLOW_AGAIN_MS, PlacedConfig, PlacedReplicas, StoredReplicas};

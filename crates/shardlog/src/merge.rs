@@ -94,11 +94,7 @@ pub fn merge_shard(
     let Restoring { shard: mut state, .. } = machine;
     // The state includes entries that are no batches, too.
     state.pass_over(last.map_or(0, |last| log_index(last.index)));
-    let now = state.now();
-    apply(&mut state, now, &Command::Started { incarnation: now, elapsed_ms: 0 })?;
-    sweep(&mut state, now)?;
-    // The checkpoint has all parts, and not only those that have changed since the last one.
-    let state = state.shifted(0, hash_key, &<[u8]>::to_vec).map_err(|error| error.to_string())?;
+    let state = as_alone(&state, hash_key)?;
     let mut writer = Writer { shard, to, flush, queued: 0 };
     let lost_messages = writer.put_messages(&state, &sources(shard, cores, &found))?;
     let merged = MergedShard {
@@ -106,11 +102,25 @@ pub fn merge_shard(
         replicas: found.len(),
         counts: *state.counts(),
         retained: state.retained_counts().0,
-        now_ms: now,
+        now_ms: state.now(),
         lost_messages,
     };
     writer.put_state(state)?;
     Ok(Some(merged))
+}
+
+/// Returns the state that a shard of a cluster has on a node alone. The clients that were connected are released. Its
+/// next checkpoint has all parts, and not only those that have changed since the last one.
+///
+/// # Errors
+/// The state contradicts itself, which is a fault of this program.
+pub fn as_alone(shard: &Shard, hash_key: [u8; 16]) -> Result<Shard, String> {
+    let copy = shard.shifted(0, hash_key, &<[u8]>::to_vec);
+    let mut state = copy.map_err(|error| error.to_string())?;
+    let now = state.now();
+    apply(&mut state, now, &Command::Started { incarnation: now, elapsed_ms: 0 })?;
+    sweep(&mut state, now)?;
+    Ok(state)
 }
 
 /// Returns the cores that have a replica of a group, and its last entry. The newest one is last.

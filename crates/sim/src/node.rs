@@ -550,6 +550,11 @@ impl Node {
         self.workers.iter().find_map(|worker| worker.digest(shard))
     }
 
+    /// State of a shard.
+    pub fn shard_state(&self, shard: ShardId) -> Option<&shard::Shard> {
+        self.workers.iter().find_map(|worker| worker.shard_state(shard))
+    }
+
     /// Number of messages that were dropped because a queue was full. Up to a second old.
     pub fn dropped(&self) -> u64 {
         self.node.published.iter().map(|published| published.counters().1.dropped_queue_full).sum()

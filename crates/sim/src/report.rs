@@ -373,6 +373,7 @@ report! {
     agreed_resumed,
     /// States of replicas that were compared.
     agreed_compared,
+    agreed_restores_compared,
     /// States that replicas have received from others, and records of messages that were fetched for them.
     agreed_restored,
     agreed_fetched,

@@ -1,4 +1,4 @@
-// Requests to the node: JSON with the token of the session, problem documents as errors, and event streams that are read
+// Requests to the node: JSON with the token or the cookie of the session, problem documents as errors, and event streams that are read
 // with fetch, because an EventSource cannot send a token.
 
 import { link } from './link.svelte';
@@ -53,7 +53,8 @@ export async function send(method: string, path: string, options: Options = {}):
       body: options.body === undefined ? undefined : JSON.stringify(options.body),
       signal: options.signal,
       cache: 'no-store',
-      credentials: 'omit',
+      // A session of an account is a cookie, which scripts cannot read. A token is sent without it.
+      credentials: token ? 'omit' : 'same-origin',
     });
   } catch (error) {
     if (options.signal?.aborted) throw error;

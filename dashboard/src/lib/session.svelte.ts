@@ -1,6 +1,7 @@
-// Session of the operator: the token, its storage in the browser, and its role.
+// Session of the operator: an account, whose cookie the browser keeps, or a token with its storage; and the role.
 
-import { call } from './api';
+import { call, Problem } from './api';
+import { toasts } from './toasts.svelte';
 import type { Role, WhoAmI } from './types';
 
 const KEY = 'meridian.token';
@@ -17,9 +18,9 @@ function stored(): string | null {
 class Session {
   token = $state.raw<string | null>(stored());
   who = $state.raw<WhoAmI | null>(null);
-  /** The node requires a token: the sign-in form is shown. */
+  /** The node requires a login: the form is shown. */
   asking = $state(false);
-  /** Reason for which the last token was refused. */
+  /** Reason for which the last token or session was refused. */
   refusal = $state('');
   /** Grows with every sign-in; everything that depends on it loads again. */
   epoch = $state(0);
@@ -41,7 +42,8 @@ class Session {
   /** Handles status 401 for a request with `token`. */
   refuse(token: string | null, detail: string) {
     if (token !== this.token) return;
-    this.refusal = token ? detail : '';
+    const ended = this.who?.session ? 'Your session has ended. Log in again.' : '';
+    this.refusal = token ? detail : ended;
     this.who = null;
     this.asking = true;
   }
@@ -59,20 +61,44 @@ class Session {
     this.epoch++;
   }
 
-  #forget() {
-    sessionStorage.removeItem(KEY);
-    localStorage.removeItem(KEY);
+  /** Logs in with an account. The answer sets the cookie. */
+  async logIn(name: string, password: string) {
+    this.#drop();
+    await call('POST', '/api/v1/login', { body: { name, password } });
+    await this.start();
+    this.refusal = '';
+    this.epoch++;
   }
 
-  signOut() {
+  #drop() {
     this.token = null;
-    this.who = null;
-    this.refusal = '';
     try {
       this.#forget();
     } catch {
       // Storage is disabled: no token was stored.
     }
+  }
+
+  #forget() {
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+  }
+
+  async signOut() {
+    const ends = this.who?.session ?? false;
+    this.#drop();
+    try {
+      if (ends) await call('POST', '/api/v1/logout');
+      this.refusal = '';
+    } catch (error) {
+      // The cookie still works: say so instead of showing the form as if it did not.
+      if (!(error instanceof Problem && error.status === 401)) {
+        toasts.bad(error);
+        return;
+      }
+    }
+    this.who = null;
+    this.refusal = '';
     this.asking = true;
   }
 }

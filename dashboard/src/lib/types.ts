@@ -22,6 +22,8 @@ export interface WhoAmI {
   name: string | null;
   role: Role;
   open: boolean;
+  /** The caller has the session of an account, not a token. */
+  session: boolean;
 }
 
 export interface Listener {
@@ -492,6 +494,14 @@ export interface ApiKey {
   expires_at: string | null;
   last_used_at: string | null;
   token?: string;
+}
+
+export interface Account {
+  name: string;
+  role: Role;
+  created_at: string;
+  changed_at: string;
+  sessions: number;
 }
 
 export interface AuditEntry {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Key, KeyError};
+use crate::accounts::Account;
 
 /// Name of the file in a data directory.
 pub const FILE: &str = "key-wanted.json";
@@ -27,13 +28,20 @@ const UNTRUSTED: &str = "the file must belong to the node's own user, and no oth
 const HANDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// One change of the keys.
+/// One change of the keys or the accounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRequest {
     /// The key, with the hash of its token. Only the requester has the token.
     Add(Key),
     Remove(String),
+    /// The account, with the hash of its password.
+    AddAccount(Account),
+    SetPassword {
+        name: String,
+        hash: String,
+    },
+    RemoveAccount(String),
 }
 
 /// Result of a request.
@@ -88,6 +96,11 @@ impl fmt::Display for KeyRequest {
         match self {
             Self::Add(key) => write!(f, "key {} for a {}", key.name, key.role.name()),
             Self::Remove(name) => write!(f, "key {name} removed"),
+            Self::AddAccount(account) => {
+                write!(f, "account {} for {}", account.name, account.role.with_article())
+            }
+            Self::SetPassword { name, .. } => write!(f, "new password of the account {name}"),
+            Self::RemoveAccount(name) => write!(f, "account {name} removed"),
         }
     }
 }

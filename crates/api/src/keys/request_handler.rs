@@ -98,7 +98,9 @@ impl KeyRequestHandler {
         };
         let text = request.to_string();
         match &why {
-            None => tracing::warn!("{text}, requested by this node's user on this machine (`meridian key`)"),
+            None => tracing::warn!(
+                "{text}, requested by this node's user on this machine (`meridian key`, `meridian account`)"
+            ),
             Some(why) => tracing::error!("meridian key: request refused: {text}: {why}"),
         }
         self.state.audit.write(self.entry(&request, text, why)).await;
@@ -110,6 +112,13 @@ impl KeyRequestHandler {
             KeyRequest::Add(_) => (Method::POST, "/api/v1/keys".to_owned(), StatusCode::CREATED),
             KeyRequest::Remove(name) => {
                 (Method::DELETE, format!("/api/v1/keys/{name}"), StatusCode::NO_CONTENT)
+            }
+            KeyRequest::AddAccount(_) => (Method::POST, "/api/v1/accounts".to_owned(), StatusCode::CREATED),
+            KeyRequest::SetPassword { name, .. } => {
+                (Method::PATCH, format!("/api/v1/accounts/{name}"), StatusCode::OK)
+            }
+            KeyRequest::RemoveAccount(name) => {
+                (Method::DELETE, format!("/api/v1/accounts/{name}"), StatusCode::NO_CONTENT)
             }
         };
         let file = self.state.node.data_dir.join(FILE).display().to_string();

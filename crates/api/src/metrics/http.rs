@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub struct HttpMetrics {
     pub rejected: Rejected,
     pub refusals: Refusals,
+    pub logins: Logins,
     pub connections: AtomicUsize,
     /// Counts by status, from 100 to 599.
     codes: Vec<AtomicU64>,
@@ -20,6 +21,7 @@ impl HttpMetrics {
         Self {
             rejected: Rejected::default(),
             refusals: Refusals::new(refusals_per_second),
+            logins: Logins::default(),
             connections: AtomicUsize::new(0),
             codes: (0..500).map(|_| AtomicU64::new(0)).collect(),
             seconds: Histogram::default(),
@@ -45,13 +47,13 @@ impl HttpMetrics {
     }
 }
 
-macro_rules! rejected {
-    ($($reason:ident),+) => {
-        /// Requests that were refused before their handler ran.
+macro_rules! counted {
+    ($(#[$doc:meta])* $name:ident: $($reason:ident),+) => {
+        $(#[$doc])*
         #[derive(Debug, Default)]
-        pub struct Rejected { $($reason: AtomicU64,)+ }
+        pub struct $name { $($reason: AtomicU64,)+ }
 
-        impl Rejected {
+        impl $name {
             $(pub fn $reason(&self) { self.$reason.fetch_add(1, Ordering::Relaxed); })+
 
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
@@ -60,7 +62,14 @@ macro_rules! rejected {
         }
     };
 }
-rejected!(connections, address, tls, host, proxy, origin, media_type, token, role, body, rate);
+counted! {
+    /// Requests that were refused before their handler ran.
+    Rejected: connections, address, tls, host, proxy, origin, media_type, token, session, role, body, rate
+}
+counted! {
+    /// Logins with a name and a password, by result.
+    Logins: accepted, wrong, limited, busy
+}
 
 /// Upper bounds of the buckets of request times, in seconds.
 pub const BOUNDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0];

@@ -105,10 +105,14 @@ impl From<KeyError> for Problem {
         match error {
             KeyError::BadName => Self::invalid("name", detail),
             KeyError::BadToken => Self::invalid("token", detail),
-            KeyError::Unknown(_) => Self::not_found(detail),
-            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin | KeyError::Pending(_) => {
-                Self::conflict(detail)
-            }
+            KeyError::BadPassword => Self::invalid("password", detail),
+            KeyError::Unknown(_) | KeyError::UnknownAccount(_) => Self::not_found(detail),
+            KeyError::Exists(_)
+            | KeyError::TooMany
+            | KeyError::AccountExists(_)
+            | KeyError::TooManyAccounts
+            | KeyError::LastAdmin
+            | KeyError::Pending(_) => Self::conflict(detail),
             KeyError::Write(error) => error.into(),
             KeyError::Unreadable { .. }
             | KeyError::NotUnderstood { .. }

@@ -65,11 +65,11 @@ async fn last(state: State, Query(query): Query<LogQuery>) -> Result<Json<Page<A
 #[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/log/stream", tag = "log", operation_id = "log_stream",
     security(("token" = ["viewer"])), params(StreamQuery),
     responses((status = 200, body = LogEvent, content_type = "text/event-stream"))))]
-async fn stream(state: State, Query(query): Query<StreamQuery>) -> Result<Response, Problem> {
+async fn stream(state: State, caller: Caller, Query(query): Query<StreamQuery>) -> Result<Response, Problem> {
     let level = severity(query.level)?;
     let (sink, stream) = state.streams.open()?;
     state.log.follow(level, sink);
-    Ok(stream.respond("log", Some, ()))
+    Ok(stream.while_valid(caller.validity(&state)).respond("log", Some, ()))
 }
 
 /// Returns the log level in force.

@@ -12,7 +12,7 @@ use auth::ServiceFigures;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use broker::Figure;
-use broker::admin::{Figures, TURN_BUCKETS, WorkerFigures};
+use broker::admin::{Figures, SpanFigures, TURN_BUCKETS, WorkerFigures};
 
 use super::stats::{oldest_s, packet_name};
 use crate::ask::run_blocking;
@@ -46,6 +46,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     packets(&mut text, &figures);
     reactors(&mut text, &figures);
     certificates(&mut text, &state);
+    watched_files(&mut text, &state);
     authentications(&mut text, &state);
     authorizations(&mut text, &state);
     links(&mut text, &state);
@@ -113,6 +114,15 @@ fn gauges(text: &mut Text, figures: &Figures) {
     text.one("meridian_group_offer_bytes", Kind::Gauge, help, total(|worker| worker.offer_bytes));
     let help = "Trace events that were dropped because there were too many.";
     text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
+    let SpanFigures { exported, dropped, lost, untraced } = figures.spans;
+    let help = "Spans of messages that the collector has accepted.";
+    text.one("meridian_spans_exported_total", Kind::Counter, help, exported as f64);
+    let help = "Spans of messages that the collector did not get.";
+    let mut family = text.family("meridian_spans_dropped_total", Kind::Counter, help);
+    family.sample(&[("reason", "queue_full")], dropped as f64);
+    family.sample(&[("reason", "collector")], lost as f64);
+    let help = "Messages with a sampled traceparent that have no spans because of otel.messages_per_second.";
+    text.one("meridian_messages_untraced_total", Kind::Counter, help, untraced as f64);
 }
 
 fn listeners(text: &mut Text, state: &State) {
@@ -265,6 +275,16 @@ fn certificates(text: &mut Text, state: &State) {
             family.sample(&labels, expiry.not_after as f64);
         }
     }
+}
+
+fn watched_files(text: &mut Text, state: &State) {
+    let watched = (state.node.watched)();
+    let help = "Changes of watched files (node.watch_files), by result.";
+    let mut family = text.family("meridian_watched_file_changes_total", Kind::Counter, help);
+    family.sample(&[("result", "used")], watched.used as f64);
+    family.sample(&[("result", "refused")], watched.refusals as f64);
+    let help = "Parts of the node whose changed files cannot be used now; the previous contents stay in use.";
+    text.one("meridian_watched_files_refused", Kind::Gauge, help, watched.refused.len() as f64);
 }
 
 fn authentications(text: &mut Text, state: &State) {
@@ -554,6 +574,18 @@ fn http(text: &mut Text, state: &State) {
     for (reason, count) in metrics.rejected.each() {
         family.sample(&[("reason", reason)], count as f64);
     }
+    let help = "Logins with a name and a password, by result.";
+    let mut family = text.family("meridian_http_logins_total", Kind::Counter, help);
+    for (result, count) in metrics.logins.each() {
+        family.sample(&[("result", result)], count as f64);
+    }
+    let sessions = state.keys.sessions();
+    let help = "Sessions of accounts that this node knows.";
+    let count: usize = sessions.counts().values().sum();
+    text.one("meridian_http_sessions", Kind::Gauge, help, count as f64);
+    let help = "Sessions that a login on this node ended because there were too many (http.sessions_per_account, \
+        http.sessions_max).";
+    text.one("meridian_http_sessions_displaced_total", Kind::Counter, help, sessions.displaced() as f64);
     let (counts, sum) = metrics.seconds().read();
     let help = "Time from the end of a request's header to the beginning of its answer.";
     let mut family = text.family("meridian_http_request_seconds", Kind::Histogram, help);

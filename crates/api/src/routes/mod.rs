@@ -52,11 +52,14 @@ macro_rules! merged {
             .merge(config::$routes())
             .merge(whoami::$routes())
             .merge(keys::$routes())
+            .merge(accounts::$routes())
+            .merge(login::$routes())
             .merge(audit::$routes())
             .merge(document::$routes())
     };
 }
 
+mod accounts;
 mod actions;
 mod alarms;
 mod audit;
@@ -73,6 +76,7 @@ pub(crate) mod health;
 mod keys;
 mod listing;
 mod log;
+mod login;
 mod metrics;
 mod node;
 mod publish;
@@ -94,6 +98,7 @@ mod whoami;
 use crate::state::State;
 
 pub(crate) use actions::TESTS_MAX;
+pub(crate) use login::{LOGIN_HASHES_MAX, LOGINS_MAX};
 
 /// Returns all routes.
 pub(crate) fn router() -> axum::Router<State> {

@@ -14,6 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::clients::network;
 use crate::extract::Query;
 use crate::problem::Problem;
+use crate::role::Caller;
 use crate::sse::Sink;
 use crate::state::State;
 use crate::timestamp::Timestamp;
@@ -177,7 +178,7 @@ impl TraceItem {
         (status = 200, body = TraceItem, content_type = "text/event-stream"),
     ),
 ))]
-async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response, Problem> {
+async fn trace(state: State, caller: Caller, Query(query): Query<TraceQuery>) -> Result<Response, Problem> {
     let Plan { subject, payload, time, events, kinds } = query.plan()?;
     let (sink, stream) = state.streams.open::<TraceEvent>()?;
     let losses = Arc::new(Losses { sink, of_sink: AtomicU64::new(0), reported: AtomicU64::new(0) });
@@ -198,6 +199,7 @@ async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response
         other => other.into(),
     })?;
     let running = Arc::new(running);
+    let stream = stream.while_valid(caller.validity(&state));
     let of_running = Arc::downgrade(&running);
     let render = move |event| {
         losses.tell(&of_running);

@@ -14,6 +14,7 @@ mod secret;
 
 use body::{Hashed, UserBody, UserPatch, hashed};
 use item::UserItem;
+pub(super) use secret::Secret;
 
 use super::listing;
 use crate::ask::{propose, run_blocking};

@@ -58,7 +58,10 @@ fn a_token_is_read_as_bearer_tokens_are() {
     let token = server.token(Role::Operator);
     let good = format!("bEARER  {token}");
     let who = with(&server, &[("Authorization", &good)]).is(200);
-    assert_eq!(who, serde_json::json!({ "name": "operator", "role": "operator", "open": false }));
+    assert_eq!(
+        who,
+        serde_json::json!({ "name": "operator", "role": "operator", "open": false, "session": false })
+    );
     let basic = format!("Basic {token}");
     for bad in [basic.as_str(), "Bearer", "Bearer ", &token, "Bearer \u{e9}"] {
         let answer = with(&server, &[("Authorization", bad)]);
@@ -72,7 +75,7 @@ fn a_token_is_read_as_bearer_tokens_are() {
 #[test]
 fn without_a_key_everybody_on_this_machine_is_an_admin() {
     let server = Server::start();
-    let open = serde_json::json!({ "name": null, "role": "admin", "open": true });
+    let open = serde_json::json!({ "name": null, "role": "admin", "open": true, "session": false });
     assert_eq!(with(&server, &[]).is(200), open);
     assert_eq!(with(&server, &[("Authorization", "Bearer whatever")]).is(200), open);
 }

@@ -317,6 +317,33 @@ fn answers_match_the_document() {
         left.remove(&(method.to_owned(), template.to_owned()));
     }
     left.remove(&("POST".to_owned(), "/api/v1/keys".to_owned()));
+    // The last key is gone, and the first account ends the open mode again.
+    let ann = json!({ "name": "ann", "role": "admin", "password": "correct horse" });
+    let bob = json!({ "name": "bob", "role": "viewer", "password": "correct horse" });
+    let login = json!({ "name": "ann", "password": "correct horse" });
+    let password = json!({ "current": "correct horse", "new": "another horse" });
+    let (origin, mut cookie) = (format!("http://{}", server.address), String::from("none"));
+    for (method, template, target, body) in [
+        ("POST", "/api/v1/accounts", "/api/v1/accounts", Some(ann)),
+        ("POST", "/api/v1/login", "/api/v1/login", Some(login)),
+        ("POST", "/api/v1/accounts", "/api/v1/accounts", Some(bob)),
+        ("GET", "/api/v1/accounts", "/api/v1/accounts", None),
+        ("PATCH", "/api/v1/accounts/{name}", "/api/v1/accounts/bob", Some(json!({ "role": "operator" }))),
+        ("DELETE", "/api/v1/accounts/{name}", "/api/v1/accounts/bob", None),
+        ("POST", "/api/v1/password", "/api/v1/password", Some(password)),
+        ("POST", "/api/v1/logout", "/api/v1/logout", None),
+    ] {
+        let headers =
+            [("Cookie", cookie.as_str()), ("Origin", &origin), ("Content-Type", "application/json")];
+        let body = body.map(|body| body.to_string());
+        let answer = server.request(method, target, &headers, body.as_deref());
+        fits(&document, &document["paths"][template][method.to_lowercase()], &answer, target);
+        assert!(answer.status < 300, "{answer:?}");
+        left.remove(&(method.to_owned(), template.to_owned()));
+        if let Some(set) = answer.header("set-cookie") {
+            cookie = set.split(';').next().unwrap().to_owned();
+        }
+    }
     let streams = operations(&document).into_iter().filter(Operation::is_stream);
     for stream in streams {
         left.remove(&(stream.method, stream.path));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use api::settings::HttpSettings;
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, Keys, ListenerFacts, LogLevelView, LogRing,
-    NodeFacts, Parts, Refused, Reloaded, Role, Scope, SettingProblem, Timestamp, Version,
+    NodeFacts, Parts, Refused, Reloaded, Role, Scope, SettingProblem, Timestamp, Version, WatchedFiles,
 };
 use api::{
     Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
@@ -215,6 +215,7 @@ impl Server {
             version: "test".to_owned(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .unwrap();
@@ -232,6 +233,7 @@ impl Server {
             connections_max: node.connections_max(),
             listeners: listeners.collect(),
             expiries: Box::new(expiries),
+            watched: Box::new(WatchedFiles::default),
         };
         let log = LogRing::default();
         let actions = Arc::new(FakeActions::on(name));

@@ -1,6 +1,6 @@
 //! Threads on which links work, apart from the reactors.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::run::Run;
@@ -40,9 +40,16 @@ impl Pools {
     /// Returns the run when the queue is full.
     pub fn submit(&self, threads: Threads, run: Arc<Run>) -> Result<(), Arc<Run>> {
         let Some(queue) = self.of(threads).queue.get() else { return Err(run) };
-        queue.try_send(run).map_err(|error| match error {
-            TrySendError::Full(run) | TrySendError::Disconnected(run) => run,
-        })
+        queue.try_send(Job::Run(run.clone())).map_err(|_| run)
+    }
+
+    /// Queues other work for the threads that compute. Never waits.
+    ///
+    /// # Errors
+    /// The queue is full, and the work is dropped.
+    pub fn submit_other(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), QueueFull> {
+        let queue = self.hashing.queue.get().ok_or(QueueFull)?;
+        queue.try_send(Job::Other(work)).map_err(|_| QueueFull)
     }
 
     /// Returns the maximum number of runs that wait for these threads.
@@ -63,8 +70,18 @@ impl Pools {
 struct Pool {
     size: PoolSize,
     name: &'static str,
-    queue: OnceLock<SyncSender<Arc<Run>>>,
+    queue: OnceLock<SyncSender<Job>>,
 }
+
+/// Work for a thread of a pool.
+enum Job {
+    Run(Arc<Run>),
+    Other(Box<dyn FnOnce() + Send>),
+}
+
+/// The queue of a pool is full, or its threads do not run.
+#[derive(Debug)]
+pub struct QueueFull;
 
 impl Pool {
     fn start(&self, threads: Threads) -> std::io::Result<()> {
@@ -83,11 +100,14 @@ impl Pool {
     }
 }
 
-fn serve(runs: &Mutex<Receiver<Arc<Run>>>, threads: Threads) {
+fn serve(runs: &Mutex<Receiver<Job>>, threads: Threads) {
     loop {
         // The lock is held while waiting for a run, not while working on it.
-        let run = sync::lock(runs).recv();
-        let Ok(run) = run else { return };
-        run.work(threads);
+        let job = sync::lock(runs).recv();
+        match job {
+            Ok(Job::Run(run)) => run.work(threads),
+            Ok(Job::Other(work)) => work(),
+            Err(_) => return,
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Shared {
     pub(super) bans: Arc<Bans>,
     pub(super) recent: Recent,
     pub(super) protection: Protection,
+    /// The same for logins of operators, by another interface than MQTT.
+    pub(super) operator_logins: Protection,
     pub(super) pools: Pools,
     pub(super) deadlines: Deadlines,
     pub(super) link_counters: LinkCounterTable,

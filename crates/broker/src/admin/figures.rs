@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::{ShardId, Time};
 use crate::node::Node;
+use crate::spans::SpanCounters;
 use crate::store::ReplicaProgress;
 
 /// All figures of a node at one moment. The figures of a worker are up to about a second old.
@@ -20,6 +21,20 @@ pub struct Figures {
     pub traces: u64,
     /// Number of trace events that were discarded because there were too many.
     pub trace_events_lost: u64,
+    pub spans: SpanFigures,
+}
+
+/// Numbers of spans of traced messages since the node began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpanFigures {
+    /// Spans that the collector has accepted.
+    pub exported: u64,
+    /// Spans that were dropped because a queue was full.
+    pub dropped: u64,
+    /// Spans that the collector has not accepted.
+    pub lost: u64,
+    /// Messages that were not traced because there were too many.
+    pub untraced: u64,
 }
 
 /// Figures of one worker.
@@ -151,6 +166,7 @@ impl Figures {
             shapes_free: node.routes.shapes_free() as u64,
             traces: node.traces.running() as u64,
             trace_events_lost: node.traces.lost(),
+            spans: node.span_queues().map(|queues| SpanFigures::of(&queues.counters)).unwrap_or_default(),
         }
     }
 
@@ -177,6 +193,17 @@ impl Figures {
                 worker.counters.subscriptions_added.saturating_sub(worker.counters.subscriptions_removed);
             worker.session_subscriptions + ephemeral
         })
+    }
+}
+
+impl SpanFigures {
+    fn of(counters: &SpanCounters) -> Self {
+        Self {
+            exported: counters.exported.load(Relaxed),
+            dropped: counters.dropped.load(Relaxed),
+            lost: counters.lost.load(Relaxed),
+            untraced: counters.untraced.load(Relaxed),
+        }
     }
 }
 

@@ -28,7 +28,8 @@ pub use client::{
 pub(crate) use client::{SessionFigures, queued};
 pub use drain::{DrainClass, DrainStep, Drained};
 pub use figures::{
-    AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, TURN_BUCKETS, WorkerFigures,
+    AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, SpanFigures, TURN_BUCKETS,
+    WorkerFigures,
 };
 pub use request::AdminCommand;
 pub(crate) use request::{AdminRequest, ClientLocation, GroupWalk, ReceiverSearch};
@@ -542,6 +543,7 @@ impl Admin {
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         };
         Ok(view.to_message())
     }

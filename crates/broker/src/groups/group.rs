@@ -235,6 +235,7 @@ mod tests {
             }),
             publisher_key: u64::from(publisher),
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         }
     }
 

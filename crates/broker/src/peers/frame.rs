@@ -160,6 +160,7 @@ pub fn decode(mut bytes: &[u8], now: Time) -> Result<Framed<'_>, FrameError> {
         publisher: None,
         publisher_key,
         durability: if flags & IN_MEMORY == 0 { Durability::LocalDisk } else { Durability::Memory },
+        span: 0,
     };
     Ok(Framed { name, view, group, stamp, is_copy: flags & COPY != 0 })
 }
@@ -187,6 +188,7 @@ mod tests {
             publisher: None,
             publisher_key: 0x0102_0304_0506_0708,
             durability: Durability::Memory,
+            span: 0,
         }
     }
 

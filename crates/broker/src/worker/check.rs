@@ -52,8 +52,13 @@ impl Worker {
     /// Returns the last record that a shard of this worker has applied, and a digest of its state. `None` while a
     /// record is applied in part.
     pub fn digest(&self, shard: ShardId) -> Option<(u64, u64)> {
-        let state = self.shards.state(shard).filter(|state| !state.is_midway())?;
+        let state = self.shard_state(shard)?;
         Some((state.applied(), state.digest()))
+    }
+
+    /// Returns the state of a shard of this worker. `None` while a record is applied in part.
+    pub fn shard_state(&self, shard: ShardId) -> Option<&shard::Shard> {
+        self.shards.state(shard).filter(|state| !state.is_midway())
     }
 
     /// Returns the topics and payloads of the retained messages of this worker's replicas.
@@ -91,6 +96,7 @@ impl Worker {
     pub fn check_quiet(&self) {
         self.check_invariants();
         assert_eq!(self.connections.len(), 0);
+        assert!(!self.monitor.awaits_acks());
         for shard in self.shards.iter() {
             shard.check_quiet();
         }

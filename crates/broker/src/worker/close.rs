@@ -208,6 +208,9 @@ impl Worker {
             self.end_flow(*flow);
         }
         self.monitor.events.connection_ended(id);
+        if self.monitor.awaits_acks() {
+            self.monitor.span_connection_ended(id);
+        }
         self.forget_operators(id);
         self.end_waits(id);
         let may_still = |(message, _): &(Message, u32)| {

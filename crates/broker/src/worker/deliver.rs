@@ -443,7 +443,7 @@ impl Worker {
         let DeliveryParams { qos, retain, dup, .. } = *params;
         let packet_id = params.packet_id.map(PacketId::get);
         let publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };
-        self.monitor.sent(self.clock.now(), connection, &publish, size);
+        self.monitor.sent(self.clock.now(), connection, (&view, &publish), size);
         self.ready.mark_dirty(connection);
     }
 

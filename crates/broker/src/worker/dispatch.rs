@@ -8,6 +8,7 @@ use routing::Reader;
 use super::Worker;
 use super::deliver::EncodeOnce;
 use super::queues::Waits;
+use super::spans::OpenSpan;
 use crate::batch::{BatchDelivery, Body, Target, Token};
 use crate::groups::{GroupAppend, GroupRequest};
 use crate::ids::{ConnectionId, ShardId, ShardSet, WorkerId};
@@ -180,6 +181,10 @@ impl Worker {
             let is_unwanted = rest.is_empty() && !retains;
             self.note_dispatched(&view, is_unwanted.then_some("no_subscribers"));
         }
+        let mut span = OpenSpan::default();
+        if view.span != 0 {
+            span = self.monitor.begin_route(&view, rest);
+        }
         self.dispatcher.serial += 1;
         let mut result = Dispatched { matched: !rest.is_empty(), ..Dispatched::default() };
         let mut local = std::mem::take(&mut self.scratch.targets);
@@ -297,6 +302,9 @@ impl Worker {
             result.stored |= outstanding > 0;
         }
         result.stored |= !shards.is_empty();
+        if view.span != 0 {
+            self.monitor.end_span(span);
+        }
         result
     }
 

@@ -39,6 +39,7 @@ mod report;
 mod retained;
 mod review;
 mod shards;
+mod spans;
 mod store_qos0;
 mod subscribe;
 mod sys;
@@ -89,6 +90,7 @@ use queues::Queues;
 use ready::ReadyLists;
 use retained::WaitingScans;
 use shards::HostedShards;
+use spans::Spans;
 use wills::WaitingWills;
 
 pub struct Worker {
@@ -197,7 +199,11 @@ impl Worker {
             pool: Pool::default(),
             scratch: deliver::Scratch::default(),
             counters: Counters::default(),
-            monitor: Monitor::new(id, Events::new(node.clone(), settings.limits.events_per_second)),
+            monitor: Monitor::new(
+                id,
+                Events::new(node.clone(), settings.limits.events_per_second),
+                node.span_queues().map(|queues| Spans::new(queues.clone(), id)),
+            ),
             operators: operators::Operators::default(),
             stage: Stage::Recalling,
             load: WorkerLoad::default(),
@@ -523,6 +529,7 @@ impl Worker {
             self.shards.report_live();
             self.shards.iter_mut().for_each(ShardHost::sample_owners);
             self.publish_figures();
+            self.monitor.flush_spans();
             // Two workers that update this sum at once may store the older result.
             self.node.weigh(now);
             self.close_hoarders();

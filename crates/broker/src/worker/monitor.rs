@@ -1,11 +1,12 @@
-//! Records of a worker for operators: packets, busiest and slowest clients, watched topics, traces and events. While
-//! nobody observes anything, a message costs one check of each.
+//! Records of a worker for operators: packets, busiest and slowest clients, watched topics, traces, events and spans.
+//! While nobody observes anything, a message costs one check of each.
 
 use std::sync::Arc;
 
 use mqtt::{Packet, PacketId, PacketType, Publish};
 
 use super::events::{Event, Events};
+use super::spans::Spans;
 use super::trace::TracedPublish;
 use super::watched::WatchedTopics;
 use crate::admin::{Direction, Sampler, SlowTable, Tracing, Watch};
@@ -22,23 +23,34 @@ pub(super) struct Monitor {
     pub sampler: Sampler,
     pub slow: SlowTable,
     pub events: Events,
-    /// Someone observes single messages.
-    is_observed: bool,
+    /// Observers of single messages: some of [`MESSAGES`], [`TRACED`], [`SPANS`] and [`ACKS`].
+    observers: u8,
     watched: WatchedTopics,
     pub(super) tracing: Option<Box<Tracing>>,
+    pub(super) spans: Option<Box<Spans>>,
 }
 
+/// Someone observes all messages, so that they go the general way.
+const MESSAGES: u8 = 1;
+/// A trace runs.
+const TRACED: u8 = 1 << 1;
+/// Spans are recorded of messages that ask for them.
+const SPANS: u8 = 1 << 2;
+/// A traced message is not acknowledged yet.
+const ACKS: u8 = 1 << 3;
+
 impl Monitor {
-    pub fn new(worker: WorkerId, events: Events) -> Self {
+    pub fn new(worker: WorkerId, events: Events, spans: Option<Box<Spans>>) -> Self {
         Self {
             worker,
             packets: PacketCounters::default(),
             sampler: Sampler::default(),
             slow: SlowTable::default(),
             events,
-            is_observed: false,
+            observers: if spans.is_some() { SPANS } else { 0 },
             watched: WatchedTopics::default(),
             tracing: None,
+            spans,
         }
     }
 
@@ -54,13 +66,43 @@ impl Monitor {
 
     /// Notes whether someone observes single messages, after a change of what is observed.
     pub fn note_observers(&mut self) {
-        self.is_observed = self.is_traced() || self.watched.is_used() || self.events.observes_messages();
+        let observes_all = self.is_traced() || self.watched.is_used() || self.events.observes_messages();
+        let bit = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
+        let awaits_acks = self.spans.as_ref().is_some_and(|spans| spans.awaits_acks());
+        self.observers = bit(observes_all, MESSAGES)
+            | bit(self.is_traced(), TRACED)
+            | bit(self.spans.is_some(), SPANS)
+            | bit(awaits_acks, ACKS);
     }
 
-    /// Returns whether an operator or an event observes single messages.
+    /// Returns whether an operator or an event observes all messages.
     #[inline]
     pub fn is_observed(&self) -> bool {
-        self.is_observed
+        self.observers & MESSAGES != 0
+    }
+
+    /// Returns whether this message is observed.
+    #[inline]
+    pub fn observes(&self, view: &MessageView<'_>) -> bool {
+        self.observers != 0 && (self.is_observed() || view.span != 0)
+    }
+
+    /// Returns whether a message may ask for spans.
+    #[inline]
+    pub fn records_spans(&self, view: &MessageView<'_>) -> bool {
+        self.observers & SPANS != 0 && !view.properties.is_empty()
+    }
+
+    /// Returns whether acknowledgements to publishers are observed.
+    #[inline]
+    pub fn observes_acks(&self) -> bool {
+        self.observers & (TRACED | ACKS) != 0
+    }
+
+    /// Returns whether a traced message is not acknowledged yet.
+    #[inline]
+    pub fn awaits_acks(&self) -> bool {
+        self.observers & ACKS != 0
     }
 
     /// Records a PUBLISH to a client while nobody observes single messages.
@@ -103,12 +145,33 @@ impl Monitor {
 
     /// Records a PUBLISH to a client. `size` is that of the packet.
     #[inline]
-    pub fn sent(&mut self, now: Time, connection: &Connection, publish: &TracedPublish<'_>, size: usize) {
+    pub fn sent(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        (view, publish): (&MessageView<'_>, &TracedPublish<'_>),
+        size: usize,
+    ) {
         self.sent_unobserved(&connection.client_id, size);
         self.watched.sent(self.worker, publish.topic, publish.qos, publish.payload.len());
+        if self.observers & (TRACED | SPANS) != 0 {
+            self.sent_observed(now, connection, view, publish);
+        }
+    }
+
+    #[cold]
+    fn sent_observed(
+        &mut self,
+        now: Time,
+        connection: &Connection,
+        view: &MessageView<'_>,
+        publish: &TracedPublish<'_>,
+    ) {
         if self.is_traced() {
             self.trace_publish(now, connection, Direction::Out, publish);
         }
+        let is_stored = connection.session.is_some() && publish.packet_id.is_some();
+        self.span_delivered(now, connection, view, is_stored);
     }
 
     /// Records a packet other than PUBLISH to a client.

@@ -7,6 +7,7 @@ use super::Worker;
 use super::dispatch::Dispatched;
 use super::peers::deletion;
 use super::retained::deleted;
+use super::spans::OpenSpan;
 use crate::admin::{ClientActionError, NewSubscription, Reply};
 use crate::batch::Token;
 use crate::connection::Phase;
@@ -52,15 +53,22 @@ impl Worker {
     /// Publishes a message for an operator. The reply comes when all receivers have it. The Message Expiry Interval
     /// starts now.
     pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
-        let view = message.view().arrived(self.clock.now());
+        let mut view = message.view().arrived(self.clock.now());
         let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
         if self.operators.waiting.len() >= WAITING_MAX {
             return reply(ReasonCode::QuotaExceeded);
         }
         self.monitor.published_by_operator(self.clock.now(), &view);
+        let mut span = OpenSpan::default();
+        if self.monitor.records_spans(&view) {
+            (view.span, span) = self.monitor.begin_published(self.clock.now(), None, &view, (None, false));
+        }
         let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
         let Dispatched { outstanding, matched, refused, .. } = self.dispatch(name, view, Some(token));
+        if view.span != 0 {
+            self.monitor.end_span(span);
+        }
         if let Some(reason) = refused {
             return reply(reason);
         }

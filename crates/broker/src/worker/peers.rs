@@ -7,6 +7,7 @@ use slab::Slab;
 
 use super::Worker;
 use super::dispatch::{Origin, Publishing};
+use super::spans::OpenSpan;
 use crate::batch::Token;
 use crate::connection::{AckKind, PendingAck};
 use crate::durability::Durability;
@@ -219,6 +220,9 @@ impl Worker {
         let purpose = ForwardPurpose::Subscribers { stored: wants.includes(Wants::STORED) };
         self.peers.forward(NodeIndex(routes[0].index), frame, view.qos, purpose, token);
         self.counters.forwarded += 1;
+        if view.span != 0 {
+            self.monitor.span_forwarded(view);
+        }
         u32::from(token.is_some())
     }
 
@@ -236,6 +240,9 @@ impl Worker {
             let extras = FrameExtras { stamp, is_copy, group: None, origins: self.node.origins() };
             let frame = self.peers.frame(&mut framed, view, extras, self.clock.now());
             self.peers.forward(to, frame, view.qos, ForwardPurpose::Retained, token);
+            if view.span != 0 {
+                self.monitor.span_forwarded(view);
+            }
         }
         self.counters.forwarded += u64::from(others);
         if token.is_some() { u32::from(others) } else { 0 }
@@ -250,6 +257,9 @@ impl Worker {
         let frame = self.peers.frame(&mut None, &view, extras, self.clock.now());
         let purpose = ForwardPurpose::Group { waits: offer.waits };
         self.peers.forward(offer.to, frame, view.qos, purpose, offer.token);
+        if view.span != 0 {
+            self.monitor.span_forwarded(&view);
+        }
         self.counters.forwarded += 1;
     }
 
@@ -338,19 +348,29 @@ impl Worker {
         });
         let key = arrival.map(|arrival| self.peers.arrivals.insert(arrival) as u32);
         match crate::peers::decode(frame, self.clock.now()) {
-            Ok(framed) if framed.group.is_some() => {
+            Ok(mut framed) if framed.group.is_some() => {
                 self.counters.forwarded_received += 1;
+                if self.monitor.records_spans(&framed.view) {
+                    (framed.view.span, _) = self.monitor.begin_arrived(self.clock.now(), &framed.view);
+                }
                 self.forwarded_to_group(&framed, key);
             }
             Ok(framed) if framed.is_copy => self.keep_copy(&framed, ticket.map(|ticket| ticket.from), key),
-            Ok(Framed { name, view, stamp, .. }) => {
+            Ok(Framed { name, mut view, stamp, .. }) => {
                 self.node.observe_stamp(stamp);
                 self.counters.forwarded_received += 1;
                 self.monitor.forwarded(&view);
+                let mut span = OpenSpan::default();
+                if self.monitor.records_spans(&view) {
+                    (view.span, span) = self.monitor.begin_arrived(self.clock.now(), &view);
+                }
                 let token = key.map(|key| Token::Forwarded { worker: self.id, key });
                 let publishing =
                     Publishing { token, origin: Origin::Peer { stamp }, ..Publishing::default() };
                 let dispatched = self.dispatch_as(name, view, publishing);
+                if view.span != 0 {
+                    self.monitor.end_span(span);
+                }
                 if let Some(arrival) = self.peers.arrival(key) {
                     arrival.outstanding += dispatched.outstanding;
                     arrival.reason = dispatched.refused.unwrap_or(ReasonCode::Success);
@@ -429,5 +449,6 @@ pub(super) fn deletion(topic: &str, now: Time) -> MessageView<'_> {
         publisher: None,
         publisher_key: 0,
         durability: Durability::LocalDisk,
+        span: 0,
     }
 }

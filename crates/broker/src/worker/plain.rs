@@ -136,6 +136,7 @@ impl Worker {
             publisher: Some(connection.id),
             publisher_key: connection.client_key,
             durability: self.settings.durability_of(known.name(), listener),
+            span: 0,
         };
         let token = (publish.qos > QoS::AtMostOnce).then(|| {
             let sequence = connection.flow().inbound.next_sequence();
@@ -197,7 +198,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return true };
         if !connection.is_plain_receiver()
             || !connection.has_known_permission(rules, Action::Receive, view.topic)
-            || self.monitor.is_observed()
+            || self.monitor.observes(view)
         {
             return false;
         }
@@ -291,7 +292,7 @@ impl Worker {
     /// Sends the PUBACKs of success that are due to a publisher, up to the first other acknowledgement.
     pub(super) fn send_pub_acks(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        if self.monitor.is_traced()
+        if self.monitor.observes_acks()
             || !self.goes_short_way
             || connection.phase != Phase::Open
             || connection.session.is_some()

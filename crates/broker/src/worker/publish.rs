@@ -11,6 +11,7 @@ use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
 use super::events::Event;
 use super::permission::Rules;
 use super::receive::Step;
+use super::spans::OpenSpan;
 use crate::access::Rates;
 use crate::batch::Token;
 use crate::connection::{Connection, Flow, RetainRoom};
@@ -283,7 +284,7 @@ impl Worker {
             (topic, name)
         };
         let listener = self.node.listener_durability(connection.listener);
-        let view = MessageView {
+        let mut view = MessageView {
             topic,
             properties: properties.forwardable(&mut scratch),
             payload: publish.payload,
@@ -294,12 +295,22 @@ impl Worker {
             publisher: Some(connection.id),
             publisher_key: connection.client_key,
             durability: self.settings.durability_of(name, listener),
+            span: 0,
         };
         self.monitor.published(self.clock.now(), connection, &view, publish, size);
+        let mut span = OpenSpan::default();
+        if self.monitor.records_spans(&view) {
+            let packet = (publish.packet_id, publish.dup);
+            (view.span, span) =
+                self.monitor.begin_published(self.clock.now(), Some(connection), &view, packet);
+        }
         if publish.retain && connection.takes_no_room() {
             self.refuse_retained(slot, publish);
         } else {
             self.publish_and_acknowledge(slot, publish, name, view);
+        }
+        if view.span != 0 {
+            self.monitor.end_span(span);
         }
         self.scratch.properties = scratch;
         self.scratch.topic = room;

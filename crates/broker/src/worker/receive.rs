@@ -548,9 +548,10 @@ impl Worker {
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
-        if reason == ReasonCode::Success && !self.monitor.is_traced() {
+        if reason == ReasonCode::Success && !self.monitor.observes_acks() {
             return self.send_short_ack(slot, packet_type, packet_id);
         }
+        self.note_ack(slot, packet_type, packet_id, reason);
         let ack = Ack { packet_id, reason, properties: mqtt::Properties::default() };
         let packet = match packet_type {
             PacketType::PubRec => Packet::PubRec(ack),
@@ -562,6 +563,17 @@ impl Worker {
             return;
         }
         self.send(slot, &packet);
+    }
+
+    /// Ends the span of a traced message that is acknowledged.
+    #[inline(never)]
+    fn note_ack(&mut self, slot: u32, packet_type: PacketType, packet_id: PacketId, reason: ReasonCode) {
+        if matches!(packet_type, PacketType::PubAck | PacketType::PubRec)
+            && self.monitor.awaits_acks()
+            && let Some(connection) = self.connections.occupant_ref(slot)
+        {
+            self.monitor.span_acknowledged(connection, packet_id, reason);
+        }
     }
 
     /// Sends an acknowledgement of success. It fits the Maximum Packet Size of every client but one whose maximum no

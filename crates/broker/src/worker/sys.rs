@@ -105,6 +105,7 @@ impl Worker {
             publisher: None,
             publisher_key: 0,
             durability: crate::durability::Durability::LocalDisk,
+            span: 0,
         };
         if let Ok(name) = TopicName::parse(view.topic) {
             self.dispatch(name, view, None);

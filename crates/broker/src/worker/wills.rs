@@ -226,6 +226,7 @@ pub(super) fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_k
         publisher: Some(publisher),
         publisher_key,
         durability: Durability::LocalDisk,
+        span: 0,
     };
     view.to_message()
 }

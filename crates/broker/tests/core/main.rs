@@ -31,6 +31,7 @@ mod sessions;
 mod shapes;
 mod shared;
 mod simulation;
+mod spans;
 mod store;
 mod store_qos0;
 mod takeover;

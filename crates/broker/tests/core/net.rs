@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use broker::access::{Access, AllowAll};
 use broker::admin::{Admin, Reply};
 use broker::settings::Settings;
+use broker::spans::SpanQueues;
 use broker::{Batch, Level, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerCommand, WorkerId};
 use mqtt::{ReasonCode, Version};
 
@@ -99,6 +100,13 @@ impl Net {
         Self::around(node, travel)
     }
 
+    /// Makes a node that records spans of messages.
+    pub fn recording(workers: u16, travel: Travel, settings: Settings, spans: Arc<SpanQueues>) -> Self {
+        let node = Node::new(settings, Arc::new(AllowAll), "test".into(), workers, HASH_KEY);
+        node.record_spans(spans);
+        Self::around(node, travel)
+    }
+
     /// Makes a node with a log; batches that are appended at the start are durable.
     pub fn with_log(workers: u16, settings: Settings, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
         Self::from_log(workers, settings, access, (Arc::default(), Vec::new()))
@@ -126,7 +134,7 @@ impl Net {
         access: Arc<dyn Access>,
         found: (Arc<Log>, Vec<shard::Shard>),
     ) -> (Self, Arc<Log>) {
-        let (mut net, log) = Self::just_started(workers, settings, access, found, Travel::InOrder);
+        let (mut net, log) = Self::just_started(workers, settings, access, found, Travel::InOrder, None);
         net.run();
         net.sync(&log);
         (net, log)
@@ -135,7 +143,22 @@ impl Net {
     /// A restart of a node that ends now, whose workers have had no turn yet.
     pub fn just_after_crash(self, log: &Log, travel: Travel) -> (Self, Arc<Log>) {
         let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
-        Self::just_started(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY), travel)
+        Self::just_started(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY), travel, None)
+    }
+
+    /// Makes a node that records spans of messages, with a log; with `previous`, it has everything that is durable
+    /// there.
+    pub fn recording_with_log(
+        settings: Settings,
+        previous: Option<&Log>,
+        spans: Arc<SpanQueues>,
+    ) -> (Self, Arc<Log>) {
+        let found = previous.map(|log| log.killed(HASH_KEY)).unwrap_or_default();
+        let access = Arc::new(AllowAll);
+        let (mut net, log) = Self::just_started(1, settings, access, found, Travel::InOrder, Some(spans));
+        net.run();
+        net.sync(&log);
+        (net, log)
     }
 
     fn just_started(
@@ -144,6 +167,7 @@ impl Net {
         access: Arc<dyn Access>,
         (log, shards): (Arc<Log>, Vec<shard::Shard>),
         travel: Travel,
+        spans: Option<Arc<SpanQueues>>,
     ) -> (Self, Arc<Log>) {
         let incarnation = broker::Incarnation::default();
         let store = broker::Store {
@@ -155,6 +179,9 @@ impl Net {
             hash_key: HASH_KEY,
         };
         let node = Node::with_store(settings, access, "test".into(), workers, store);
+        if let Some(spans) = spans {
+            node.record_spans(spans);
+        }
         let net = Self::around(node, travel);
         net.node.connect_log();
         (net, log)

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Commands that print texts of a server, each once.
-const PRINTING: [&str; 28] = [
+const PRINTING: [&str; 29] = [
     "status",
     "whoami",
     "clients",
@@ -29,6 +29,7 @@ const PRINTING: [&str; 28] = [
     "users show a",
     "rules",
     "keys",
+    "accounts",
     "cluster",
     "links",
     "routes --nodes",

@@ -1,4 +1,4 @@
-//! Commands `users`, `rules` and `keys`.
+//! Commands `users`, `rules`, `keys` and `accounts`.
 
 use super::*;
 
@@ -36,6 +36,32 @@ fn a_password_comes_from_a_file_and_never_from_the_command_line() {
     assert!(ctl(&mock, &format!("users passwd a --password-file {file}")).error().contains("password-file"));
     let line = ["ctl", "users", "add", "a", "--password", "hunter2"];
     assert!(Line::try_parse_from(line).is_err());
+}
+
+#[test]
+fn an_account_is_made_changed_and_listed() {
+    let path = std::env::temp_dir().join(format!("meridian-ctl-account-{}", std::process::id()));
+    std::fs::write(&path, "correct horse\n").unwrap();
+    let file = path.to_str().unwrap();
+    let mock = Mock::always(Reply::json(&json!({"name": "a", "role": "viewer"})));
+    let outcome = ctl(&mock, &format!("accounts add a --role viewer --password-file {file}"));
+    assert_eq!(outcome.out(), "account a, viewer\n");
+    let expected = json!({"name": "a", "role": "viewer", "password": "correct horse"});
+    assert_eq!(mock.request().json(), expected);
+    ctl(&mock, &format!("accounts passwd a --password-file {file}")).out();
+    let request = mock.requests().pop().unwrap();
+    assert_eq!((&request.method[..], &request.target[..]), ("PATCH", "/api/v1/accounts/a"));
+    assert_eq!(request.json(), json!({"password": "correct horse"}));
+    ctl(&mock, "accounts role a admin").out();
+    assert_eq!(mock.requests().pop().unwrap().json(), json!({"role": "admin"}));
+    std::fs::remove_file(&path).unwrap();
+    let row = json!({
+        "name": "a", "role": "viewer", "sessions": 2,
+        "created_at": "2026-01-31T12:00:00.000Z", "changed_at": "2026-01-31T12:00:00.000Z"
+    });
+    let mock = Mock::always(Reply::json(&json!({"items": [row], "next": null})));
+    let out = ctl(&mock, "accounts").out();
+    assert!(out.contains("SESSIONS") && out.lines().nth(1).unwrap().contains("viewer"), "{out}");
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Node {
             version: "entrance".into(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })?;
         Ok(Node { node, edge, seen_identity })

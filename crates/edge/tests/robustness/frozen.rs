@@ -48,6 +48,7 @@ fn start(workers: usize) -> (Node, Arc<broker::Node>) {
         version: "robustness".into(),
         store: None,
         peers: Some(cluster.clone()),
+        spans: None,
         descriptors_reserved: 0,
     });
     (Node(node.expect("the node starts")), cluster.0.get().expect("it has joined").clone())

@@ -53,6 +53,7 @@ impl Node {
             version: "robustness".into(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .map(Node)

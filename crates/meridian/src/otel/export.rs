@@ -1,7 +1,10 @@
-//! The exporters: one thread for events, one for spans, each with a bounded queue.
+//! The exporters: one thread for events, one for spans of the node, one for spans of messages. Their queues have
+//! bounds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use broker::spans::SpanQueues;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
@@ -13,6 +16,7 @@ use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::filter_fn;
 
 use super::client::Client;
+use super::messages::MessageSpans;
 use super::{BoxedLayer, Endpoint, OtelSettings};
 
 /// Log target of the exporters. Its events are not sent, or a failing collector would cause ever more requests.
@@ -21,7 +25,8 @@ pub const TARGET: &str = "meridian::otel";
 pub struct Export {
     logs: SdkLoggerProvider,
     spans: SdkTracerProvider,
-    /// Time for the last batch of each of the two exporters.
+    messages: Option<MessageSpans>,
+    /// Time for the last batch of each of these exporters.
     patience: Duration,
 }
 
@@ -54,19 +59,30 @@ impl Export {
             .with_log_processor(processor)
             .build();
 
-        let exporter = SpanExporter::builder()
-            .with_http()
-            .with_http_client(client)
-            .with_protocol(Protocol::HttpBinary)
-            .with_timeout(settings.timeout)
-            .with_endpoint(format!("{endpoint}/v1/traces"))
-            .build()
-            .map_err(build_error)?;
+        let span_exporter = || {
+            SpanExporter::builder()
+                .with_http()
+                .with_http_client(client.clone())
+                .with_protocol(Protocol::HttpBinary)
+                .with_timeout(settings.timeout)
+                .with_endpoint(format!("{endpoint}/v1/traces"))
+                .build()
+                .map_err(build_error)
+        };
+        let messages = match settings.messages {
+            true => Some(MessageSpans::start(span_exporter()?, &resource, settings)?),
+            false => None,
+        };
+        let exporter = span_exporter()?;
         let batch = SpanBatch::default().with_max_queue_size(queue).build();
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batch).build();
         let spans =
             SdkTracerProvider::builder().with_resource(resource).with_span_processor(processor).build();
-        Ok(Self { logs, spans, patience: settings.timeout / 2 })
+        Ok(Self { logs, spans, messages, patience: settings.timeout / 3 })
+    }
+
+    pub fn message_spans(&self) -> Option<Arc<SpanQueues>> {
+        self.messages.as_ref().map(MessageSpans::queues)
     }
 
     pub fn layer(&self) -> BoxedLayer {
@@ -78,6 +94,9 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
+        if let Some(messages) = self.messages.take() {
+            messages.stop(self.patience);
+        }
         for result in
             [self.spans.shutdown_with_timeout(self.patience), self.logs.shutdown_with_timeout(self.patience)]
         {
@@ -92,7 +111,7 @@ impl Drop for Export {
 mod tests {
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
     use std::thread;
 
     use settings::{Raw, Value as _};

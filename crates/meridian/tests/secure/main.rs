@@ -10,3 +10,4 @@ mod links;
 mod logged;
 mod node;
 mod operators;
+mod watched;

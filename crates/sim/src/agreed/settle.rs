@@ -1,14 +1,18 @@
 //! The end of a simulation, in which everything must settle, and the comparison of the replicas.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use broker::{SHARDS, ShardId};
+use shardlog::{CoreData, StoredReplicas, merge_shard};
+use storage::fault::FaultDisk;
+use storage::{Commit, Disk as _};
 
 use super::client::missing_jobs;
 use super::members::spread_leaders;
 use super::network::Step;
 use super::world::{AgreedShards, Host, REPLICAS};
-use crate::node::Node;
+use crate::node::{Node, ReplicaSetup};
 use crate::schedule::{Event, Micros, SECOND};
 
 /// Time after the last fault in which everything must settle.
@@ -47,6 +51,50 @@ impl AgreedShards {
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
         self.read_everywhere();
         self.claims.check(&mut self.cx.report);
+        self.restore();
+    }
+
+    /// Makes the log of a node alone from those of all cores, as `meridian storage restore` does. It has the same state
+    /// and all messages that queues need.
+    fn restore(&mut self) {
+        let Some(ReplicaSetup { hash_key, .. }) = self.hosts[0].setup.replica else { return };
+        let segment_bytes = self.hosts[0].setup.segment_bytes;
+        let cores: Vec<CoreData> = self.hosts[..REPLICAS].iter().enumerate().map(core_data).collect();
+        let to = FaultDisk::new(1);
+        let open = |to: FaultDisk| {
+            let options = storage::Options { segment_bytes, reserve_bytes: 0, ..storage::Options::default() };
+            storage::open(Arc::new(to), options, Box::new(()), &mut |_| ()).expect("a log")
+        };
+        let mut opened = open(to.clone());
+        let (log, writer) = (opened.log.clone(), &mut opened.writer);
+        let mut flush = || loop {
+            match writer.commit_once().expect("a disk") {
+                Commit::Idle => return Ok(()),
+                Commit::Wrote { .. } => {}
+                Commit::NoRoom => return Err("no room".to_owned()),
+            }
+        };
+        let mut lost = BTreeMap::new();
+        for shard in (0..SHARDS).map(ShardId) {
+            let merged = merge_shard(shard, &cores, hash_key, &log, &mut flush);
+            lost.insert(shard, merged.expect("whole logs").expect("a replica").lost_messages);
+        }
+        drop((opened, log));
+        let groups = open(to.kill()).recovery.groups;
+        for (number, group) in shardlog::sort(groups).expect("groups of shards") {
+            let shard = ShardId(number);
+            let restored = shardlog::restore(number, group, hash_key, &mut || ()).expect("a shard");
+            let led = self.hosts.iter().filter_map(|host| host.node.as_ref()?.shard_state(shard));
+            let led = led.max_by_key(|state| state.applied()).expect("a replica has a state");
+            let expected = shardlog::as_alone(led, hash_key).expect("a state");
+            assert!(restored.applied() >= expected.applied(), "{shard:?}: applied records are lost");
+            // The log may have an entry that was not applied yet.
+            if restored.applied() == expected.applied() {
+                assert_eq!(restored.digest(), expected.digest(), "{shard:?} is restored to another state");
+                assert_eq!(lost[&shard], 0, "{shard:?}: messages are lost");
+                self.cx.report.agreed_restores_compared += 1;
+            }
+        }
     }
 
     /// Reads all retained messages from each node. All find the messages of the replicas, which are equal.
@@ -143,4 +191,14 @@ impl AgreedShards {
             }
         }
     }
+}
+
+/// A copy of what a core has on its disk.
+fn core_data((at, host): (usize, &Host)) -> CoreData {
+    let (disk, copy) = (&host.machine.disk, FaultDisk::new(1));
+    for name in disk.list().expect("a directory") {
+        copy.put(&name, &disk.contents(&name).expect("a file"));
+    }
+    let (log, _) = storage::offline::read(Arc::new(copy)).expect("a log");
+    CoreData { name: format!("node {at}"), log, stored: StoredReplicas::default() }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use api::{
     Author, Bound, Changed, Changes, ConfigView, Configuration, KeyFile, Keys, LogLevelView, LogRing, NewKey,
-    NodeFacts, Parts, Refused, Reloaded, Role, Scope, Server, SettingProblem, Version,
+    NodeFacts, Parts, Refused, Reloaded, Role, Scope, Server, SettingProblem, Version, WatchedFiles,
 };
 use auth::{Bans, Guard, RuleTable, Users};
 use broker::settings::Settings;
@@ -95,6 +95,7 @@ impl Fixture {
             version: "test".into(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .unwrap();
@@ -113,6 +114,7 @@ impl Fixture {
             connections_max: node.connections_max(),
             listeners: Vec::new(),
             expiries: Box::new(Vec::new),
+            watched: Box::new(WatchedFiles::default),
         };
         let server = server.serve(Parts {
             admin: node.admin(),

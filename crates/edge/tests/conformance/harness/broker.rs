@@ -244,6 +244,7 @@ impl Node {
             version: "conformance".into(),
             store: None,
             peers: None,
+            spans: None,
             descriptors_reserved: 0,
         })
         .expect("the node starts");

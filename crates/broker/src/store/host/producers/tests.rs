@@ -574,6 +574,7 @@ fn large_messages_are_delivered_one_by_one() {
         publisher: None,
         publisher_key: 0,
         durability: Durability::LocalDisk,
+        span: 0,
     };
     let deliveries = |payload: &[u8]| {
         let message = MessageView { payload, ..view }.to_message();

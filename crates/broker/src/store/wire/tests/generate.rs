@@ -298,6 +298,7 @@ impl Generator {
             publisher: None,
             publisher_key: self.u64(),
             durability: *self.random.pick(&[Durability::LocalDisk, Durability::Memory]),
+            span: 0,
         };
         view.to_message()
     }

@@ -67,6 +67,7 @@ fn view() -> MessageView<'static> {
         publisher: None,
         publisher_key: 0x55,
         durability: Durability::LocalDisk,
+        span: 0,
     }
 }
 

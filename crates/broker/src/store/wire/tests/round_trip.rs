@@ -87,6 +87,7 @@ fn view() -> MessageView<'static> {
         publisher: Some(connection(1)),
         publisher_key: 12,
         durability: Durability::LocalDisk,
+        span: 0,
     }
 }
 

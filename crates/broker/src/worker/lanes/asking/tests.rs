@@ -33,6 +33,7 @@ fn append(sequence: u32) -> Request {
         publisher: None,
         publisher_key: 0,
         durability: Durability::LocalDisk,
+        span: 0,
     };
     let token = Some(Token::Publish { connection: CONNECTION, sequence });
     let message = view.to_message();

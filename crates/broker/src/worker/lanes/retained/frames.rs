@@ -224,6 +224,7 @@ mod tests {
             publisher: None,
             publisher_key: 0,
             durability: Durability::LocalDisk,
+            span: 0,
         };
         view.to_message()
     }
