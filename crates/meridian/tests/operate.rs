@@ -534,10 +534,10 @@ fn a_backup_that_is_made_under_load_is_restored() {
     assert!(found.iter().copied().eq(0..found.len() as u32), "a gap, a repetition, or another order");
 }
 
-/// No core can start with a backup of such a core.
+/// A core that has the only replicas makes a backup, and a node alone starts with it.
 #[test]
-fn a_core_that_is_the_only_one_with_its_sessions_makes_no_backup() {
-    let directory = Directory::new("only-copy");
+fn a_backup_of_the_only_core_starts_a_node_alone() {
+    let (directory, other) = (Directory::new("only-copy"), Directory::new("only-copy-restored"));
     let backups = directory.path("backups");
     std::fs::create_dir(&backups).unwrap();
     let secret = directory.write("secret", "0123456789abcdef0123456789abcdef\n");
@@ -547,17 +547,26 @@ fn a_core_that_is_the_only_one_with_its_sessions_makes_no_backup() {
     );
     let of_cluster = ["--cluster-listen", &listen, "--cluster-secret-file", &secret];
     let node = Node::start(&directory, &[&of_cluster[..], &["--set", &named]].concat());
-    let port = node.mqtt.rsplit(':').next().unwrap();
-    let subscribed = run(&["sub", "-p", port, "-i", "reader", "-c", "-q", "1", "-t", "a", "-E"]);
+    let port = |node: &Node| node.mqtt.rsplit(':').next().unwrap().to_owned();
+    let session = ["-i", "reader", "-c", "-q", "1", "-t", "a"];
+    let reader = |node: &Node, last: &str| {
+        let (port, base) = (port(node), ["sub", "-p"]);
+        run(&[&base[..], &[&port], &session[..], &[last]].concat())
+    };
+    let subscribed = reader(&node, "-E");
     assert!(subscribed.status.success(), "{}", stderr(&subscribed));
-    let (status, problem) = node.request("POST", "/api/v1/storage/backups", Some(json!({"name": "x"})));
-    let detail = problem["detail"].as_str().unwrap_or_default();
-    assert_eq!(
-        (status, detail.contains("is the only one with some of the sessions")),
-        (409, true),
-        "{problem}"
-    );
-    assert_eq!(std::fs::read_dir(&backups).unwrap().count(), 0);
+    let sent = run(&["pub", "-p", &port(&node), "-q", "1", "-t", "a", "-m", "kept"]);
+    assert!(sent.status.success(), "{}", stderr(&sent));
+    let url = format!("http://{}", node.http);
+    let made = run(&["ctl", "--url", &url, "storage", "backup", "one"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    drop(node);
+
+    let restored = run(&["storage", "restore", &directory.path("backups/one"), &other.path("data")]);
+    assert!(restored.status.success(), "{}{}", stdout(&restored), stderr(&restored));
+    let node = Node::start(&other, &[]);
+    let found = reader(&node, "-C1");
+    assert_eq!(stdout(&found), "kept\n", "{}", stderr(&found));
 }
 
 /// Backups need a configured directory; the error explains how to set one.

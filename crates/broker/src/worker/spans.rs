@@ -40,10 +40,13 @@ pub(super) struct Spans {
     second: u64,
     spent: u32,
     /// Contexts of messages from the log, and whether they are traced, in the current second.
-    recent: [Option<([u8; 16], [u8; 8], bool)>; RECENT],
+    recent: [Option<RecentContext>; RECENT],
     recent_at: usize,
     unacknowledged: BTreeMap<(u32, u32, u16), Unacknowledged>,
 }
+
+/// Trace id and parent id of a message from the log, and whether it is traced.
+type RecentContext = ([u8; 16], [u8; 8], bool);
 
 /// A traced message whose acknowledgement has not been sent.
 struct Unacknowledged {
