@@ -199,7 +199,7 @@ pub enum BackupRefused {
     Conflict(String),
     /// The name is not allowed.
     Name(String),
-    /// There is no such backup, or no such file in it.
+    /// No such backup exists, or no such file in it.
     Unknown(String),
     Failed(String),
 }

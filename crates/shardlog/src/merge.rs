@@ -1,8 +1,8 @@
 //! Makes the log of a node alone from the logs of the cores of a cluster: the restore of a cluster.
 //!
-//! Of each shard, the replica with the greatest last entry counts. Its state is read as if the replica was elected, with
-//! all its entries. Then the clients that were connected are released, as at a restart of a node alone. A node can start
-//! with the result alone, or as the first core of a new cluster of any size.
+//! Of each shard, the replica with the greatest last entry counts. Its state is read as if the replica was elected,
+//! with all its entries. Then the clients that were connected are released, as at a restart of a node alone. A node can
+//! start with the result alone, or as the first core of a new cluster of any size.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::log::{META, RecordForm, group_of, stored};
 use crate::own_state::{apply, sweep};
 use crate::placed::StoredReplicas;
 
-/// What a core has on its disk, or a backup of it.
+/// Data of a core on its disk, or a backup of it.
 pub struct CoreData {
     /// Name of the directory, for messages.
     pub name: String,

@@ -53,7 +53,7 @@ pub struct BackupArgs {
 /// Backup of a core.
 struct OfCore {
     node: String,
-    /// What the core said last.
+    /// Last answer of the core.
     backup: Value,
     error: Option<String>,
     silent_looks: u32,

@@ -5,7 +5,7 @@ use storage::offline;
 use super::*;
 use crate::merge::{CoreData, MergedShard, merge_shard};
 
-/// What a core has on its disk, as a restore reads it.
+/// Data of a core on its disk, as a restore reads it.
 fn core_data(name: &str, disk: &FaultDisk, stored: &StoredReplicas) -> CoreData {
     let (log, _) = offline::read(Arc::new(disk.clone())).expect("a log");
     CoreData { name: name.to_owned(), log, stored: stored.clone() }
