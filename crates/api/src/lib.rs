@@ -76,7 +76,7 @@ pub use log_ring::LogRing;
 pub use openapi::document;
 pub use role::{Caller, Role, Way};
 pub use server::{BindError, Bound, Readiness, Server};
-pub use sessions::{SessionId, Sessions};
+pub use sessions::{SessionId, Sessions, TABLE as SESSIONS};
 pub use state::{ListenerFacts, NodeFacts, Parts, RefusedFiles, State, WatchedFiles};
 pub use storage::{
     Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,

@@ -24,7 +24,7 @@ use crate::keys::KeyError;
 use crate::role::Role;
 use crate::timestamp::Timestamp;
 
-const TABLE: Table = Table::named("sessions");
+pub const TABLE: Table = Table::named("sessions");
 /// Bytes of a secret and of a signing key.
 const SECRET_LEN: usize = 32;
 /// Maximum number of records that a login removes: those that are over, and those beyond a limit.

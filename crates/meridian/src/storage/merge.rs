@@ -154,8 +154,9 @@ fn print_shard(shard: ShardId, merged: &MergedShard, cores: &[CoreData], voters:
 
 /// Gives the log its name, and writes what operators have changed in the cluster.
 fn finish(meta: &MetaState, unfinished: &Path, directory: &Path, data_dir: &Path) -> Result<(), String> {
-    // Drains are of nodes of the cluster that was.
-    let records = LocalStore::create(data_dir, &meta.records, &[order::TABLE]).map_err(|e| e.to_string())?;
+    // Drains are of nodes of the cluster that was. A session of the dashboard may have ended since.
+    let without = [order::TABLE, api::SESSIONS];
+    let records = LocalStore::create(data_dir, &meta.records, &without).map_err(|error| error.to_string())?;
     let renamed = fs::rename(unfinished, directory).and_then(|()| fs::File::open(data_dir)?.sync_all());
     renamed.map_err(|error| format!("{}: {error}", directory.display()))?;
     println!("{records} users, rules, bans, keys, settings and other records of operators");
