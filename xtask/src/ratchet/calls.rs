@@ -2,7 +2,7 @@
 //! on timing. At QoS 1 a PINGREQ follows the subscriber's PUBACK; its answer shows that the broker has received both.
 
 use super::Measured;
-use crate::bench::broker::{Broker, Directory, Kind};
+use crate::bench::broker::{Broker, Directory, Kind, Start};
 use crate::bench::child::{self, Guarded};
 use crate::bench::listener::client::{Client, ListenerKind};
 use anyhow::{Context, Result, ensure};
@@ -39,8 +39,12 @@ pub fn measure() -> Result<Measured> {
 
 /// System calls of a message, or the reason why they cannot be counted here.
 fn round(qos: u8) -> Result<Result<f64, String>> {
-    // A new node fills its first segments with zeros.
-    let broker = Broker::start(Kind::Meridian, Some(1))?.settled()?;
+    // A new node fills its first segments with zeros. They are small here.
+    let arguments = ["--workers=1", "--set=storage.segment_size=1MiB", "--set=storage.reserve=2MiB"];
+    let arguments = arguments.map(str::to_owned);
+    let start =
+        Start { kind: Kind::Meridian, arguments: &arguments, within: &std::env::temp_dir(), syncs: None };
+    let broker = Broker::start_as(&start)?.settled()?;
     let mut pair = Pair::connect(&broker, qos)?;
     // One-time work is done by then.
     (0..100).try_for_each(|_| pair.message())?;
