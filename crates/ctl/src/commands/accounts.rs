@@ -1,10 +1,11 @@
 //! `meridian ctl accounts`: people who log in to the dashboard with a name and a password.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::Command;
+use super::keys::Role;
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -67,23 +68,6 @@ enum Verb {
         /// Name of the account
         name: String,
     },
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Role {
-    Viewer,
-    Operator,
-    Admin,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
 }
 
 const PATH: &str = "/api/v1/accounts";

@@ -53,15 +53,16 @@ enum Verb {
     },
 }
 
+/// Role of a key or an account.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Role {
+pub enum Role {
     Viewer,
     Operator,
     Admin,
 }
 
 impl Role {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
             Self::Operator => "operator",
