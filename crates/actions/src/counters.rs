@@ -29,7 +29,7 @@ pub struct Counters {
     pub expired: u64,
     /// Records that were given up because they always failed while others were written.
     pub given_up: u64,
-    /// Messages that were published on the dead-letter topic.
+    /// Messages that were published on the dead letter topic.
     pub dead_letters: u64,
     /// Messages that were passed to the fallback.
     pub fallbacks: u64,

@@ -116,7 +116,7 @@ fn headers(text: &str, limits: &Limits) -> Result<Vec<(Box<str>, Template)>, Sin
     Ok(headers)
 }
 
-/// Parses the dead-letter topic, and checks it by rendering it with samples of its three values.
+/// Parses the dead letter topic, and checks it by rendering it with samples of its three values.
 fn dead_letter(text: &str, limits: &Limits) -> Result<Option<Template>, SinkProblem> {
     if text.is_empty() {
         return Ok(None);

@@ -9,7 +9,7 @@ use crate::incoming::Incoming;
 use crate::lane::Sequence;
 
 impl Consumer {
-    /// Passes a message with an output that failed to the dead-letter topic and to the fallback.
+    /// Passes a message with an output that failed to the dead letter topic and to the fallback.
     pub(super) fn settle(&mut self, sequence: Sequence, out: &mut Vec<u8>) {
         let at = sequence.checked_sub(self.first).map(|at| at as usize);
         let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) else { return };
