@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use api::Role;
 use clap::{Args, Subcommand};
 
-use crate::key::{KeyRole, Location, say_when};
+use crate::key::{KeyRole, Location, ended, say_when};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -87,16 +87,7 @@ fn unreadable(error: io::Error) -> String {
 impl AccountArgs {
     /// Runs the command. Exits with 1 when it failed.
     pub fn run(self) -> ExitCode {
-        match self.command.run() {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
-        }
+        ended(self.command.run())
     }
 }
 

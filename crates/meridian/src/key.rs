@@ -129,15 +129,20 @@ impl KeyArgs {
                 Ok(String::new())
             }),
         };
-        match done {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
+        ended(done)
+    }
+}
+
+/// Prints the result of a command. Returns 1 for an error.
+pub fn ended(done: Result<String, String>) -> ExitCode {
+    match done {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
         }
     }
 }
