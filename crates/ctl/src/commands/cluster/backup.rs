@@ -73,15 +73,18 @@ const BACKUPS: &[Column] =
 pub fn backup(console: &mut Console, args: &BackupArgs) -> Result<(), Failure> {
     let view = console.client.get(CLUSTER, &Query::new())?;
     let cores = view.list("membership.members").iter().filter(|member| member.text("role") == "core");
-    let cores: Vec<OfCore> = cores.map(|core| begin(console, core, &args.name)).collect();
-    if cores.is_empty() {
+    if cores.clone().next().is_none() {
         return Err(Failure::Failed(
             "this node knows no cores: for a node alone, use `meridian ctl storage backup NAME`".to_owned(),
         ));
     }
+    if let Some(directory) = &args.fetch {
+        fetch::make_directory(directory)?;
+    }
+    let cores: Vec<OfCore> = cores.map(|core| begin(console, core, &args.name)).collect();
     let mut cores = wait(console, cores, &args.name);
     if let Some(directory) = &args.fetch {
-        fetch::all(console, &mut cores, &args.name, directory, args.remove)?;
+        fetch::all(console, &mut cores, &args.name, directory, args.remove);
     }
     report(console, &cores)?;
     let failed = cores.iter().filter(|core| core.error.is_some()).count();

@@ -24,17 +24,18 @@ const ATTEMPT_AGAIN: Duration = Duration::from_secs(1);
 /// Name of the file that is written last.
 const IDENTITY: &str = "identity";
 
-/// Copies the backups into a new directory, each into one with the name of its core. A backup that is incomplete is
-/// removed again.
-pub fn all(
-    console: &mut Console,
-    cores: &mut [OfCore],
-    name: &str,
-    directory: &Path,
-    remove: bool,
-) -> Result<(), Failure> {
+/// Makes the directory for the backups.
+///
+/// # Errors
+/// It is there already, or cannot be made.
+pub fn make_directory(directory: &Path) -> Result<(), Failure> {
     let made = fs::DirBuilder::new().mode(0o700).create(directory);
-    made.map_err(|error| Failure::Failed(format!("{} cannot be made: {error}", directory.display())))?;
+    made.map_err(|error| Failure::Local(format!("{} cannot be made: {error}", directory.display())))
+}
+
+/// Copies the backups into a directory, each into a new one with the name of its core. A backup that is incomplete is
+/// removed again.
+pub fn all(console: &mut Console, cores: &mut [OfCore], name: &str, directory: &Path, remove: bool) {
     for core in cores.iter_mut().filter(|core| core.error.is_none()) {
         let into = directory.join(&core.node);
         match one(console, &core.node, name, &into) {
@@ -53,7 +54,6 @@ pub fn all(
             }
         }
     }
-    Ok(())
 }
 
 fn of_node(node: &str) -> Query {
