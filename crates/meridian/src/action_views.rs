@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use actions::{
-    Definition, Definitions, Engine, Noun, RegistryError, Source, Stage, TrialMessage, Tried,
-    settings_to_json,
-};
+use actions::{Definitions, Engine, RegistryError, Stage, TrialMessage, Tried};
 use api::{
     Action, ActionStatus, ActionTest, ActionTested, ActionsRefused, Connector, ConnectorTest,
     ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp,
     WaitingMessages,
 };
 use auth::Authorship;
+use definitions::{Definition, EntryError, Source, settings_to_json};
 use serde_json::{Map, Value};
 use sinks::{ActionSettings, ConnectorSettings};
 
@@ -100,7 +98,10 @@ impl api::Actions for ActionViews {
         match (self.engine.registry().remove_action(name), waiting) {
             (removed, WaitingMessages::Keep) => removed.map_err(refused),
             // An earlier attempt may have removed the action and not its session.
-            (removed @ (Ok(()) | Err(RegistryError::Unknown { .. })), WaitingMessages::Delete) => {
+            (
+                removed @ (Ok(()) | Err(RegistryError::Entry(EntryError::Unknown { .. }))),
+                WaitingMessages::Delete,
+            ) => {
                 // A session with a name that no action can have does not exist, and must not begin.
                 if !actions::is_name(name) {
                     return removed.map_err(refused);
@@ -226,8 +227,8 @@ fn tested(tried: Tried) -> ActionTested {
     }
 }
 
-fn authorship(by: &Authorship) -> actions::Authorship {
-    actions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
+pub fn authorship(by: &Authorship) -> definitions::Authorship {
+    definitions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
 }
 
 fn source(source: Source) -> EntrySource {
@@ -285,17 +286,15 @@ fn setting(setting: &str, why: String) -> ActionsRefused {
 fn refused(error: RegistryError) -> ActionsRefused {
     let detail = error.to_string();
     match error {
-        RegistryError::Unknown { noun: Noun::Action, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/actions` lists the actions")
+        RegistryError::Entry(EntryError::Unknown { noun, .. }) => {
+            ActionsRefused::NotFound(format!("{detail}; `GET /api/v1/{noun}s` lists the {noun}s"))
         }
-        RegistryError::Unknown { noun: Noun::Connector, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/connectors` lists the connectors")
+        RegistryError::Entry(EntryError::Setting { setting, why }) => {
+            ActionsRefused::Setting { setting, why }
         }
-        RegistryError::Setting { setting, why } => ActionsRefused::Setting { setting, why },
-        RegistryError::OfFile { .. }
+        RegistryError::Entry(EntryError::OfFile { .. } | EntryError::TooMany { .. })
         | RegistryError::Used { .. }
-        | RegistryError::Breaks { .. }
-        | RegistryError::TooMany { .. } => ActionsRefused::Conflict(detail),
-        RegistryError::ConfigStore(error) => ActionsRefused::ConfigStore(error),
+        | RegistryError::Breaks { .. } => ActionsRefused::Conflict(detail),
+        RegistryError::Entry(EntryError::ConfigStore(error)) => ActionsRefused::ConfigStore(error),
     }
 }
