@@ -349,6 +349,8 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
         let (kind, worker, shard) = match route.kind {
             RouteKind::Connection => ("client", Some(route.index), None),
             RouteKind::ConnectionQos0 => ("session_qos0", Some(route.index), None),
+            RouteKind::ConnectionLink => ("link_qos0", Some(route.index), None),
+            RouteKind::Shard if route.slot > 0 => ("shard_of_links", None, Some(route.index)),
             RouteKind::Shard => ("shard", None, Some(route.index)),
             RouteKind::ShardGroups => ("shard_groups", None, Some(route.index)),
             RouteKind::Node => ("node", None, Some(route.index)),

@@ -255,6 +255,9 @@ impl Worker {
         if connection.unmounted(shared.view.topic).is_none() {
             return;
         }
+        if !connection.takes_origin(&shared.view) {
+            return;
+        }
         let Ok(expiry) = shared.view.remaining_expiry(self.clock.now()) else {
             self.counters.dropped_expired += 1;
             return self.monitor.dropped(self.clock.now(), connection, &shared.view, "expired");

@@ -722,7 +722,7 @@ pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> boo
 
 /// Returns whether only the broker itself publishes to a topic.
 pub(crate) fn is_own_topic(topic: &str) -> bool {
-    is_below(topic, "$SYS") || is_events(topic) || is_of_actions(topic)
+    is_below(topic, "$SYS") || is_events(topic) || is_of_actions(topic) || is_of_links(topic)
 }
 
 /// Returns whether a topic is one of events, or a Topic Filter matches only such topics.
@@ -736,17 +736,26 @@ pub(super) fn is_of_actions(topic: &str) -> bool {
     is_below(topic, "$action")
 }
 
+/// Returns whether a topic is one of the service for linked clusters, or a Topic Filter matches only such topics.
+pub(super) fn is_of_links(topic: &str) -> bool {
+    is_below(topic, "$link")
+}
+
 fn is_below(topic: &str, first_level: &str) -> bool {
     topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, to those below
-/// `$action` except for actions, and to those below `$SYS` except one: a client, usually a bridge, publishes its
+/// `$action` except for actions, to those below `$link` except for linked clusters and their service, and to those below `$SYS` except one: a client, usually a bridge, publishes its
 /// connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
     let is_of_action = || is_of_actions(topic) && client_id.starts_with(internal::ACTION);
-    is_own_topic(topic) && bridge() != Some(client_id) && !is_of_action()
+    let is_of_link = || {
+        let asks = || topic.strip_suffix(internal::LINK_LIST) == Some(client_id);
+        is_of_links(topic) && (client_id.starts_with(internal::LINK_SERVICE) || asks())
+    };
+    is_own_topic(topic) && bridge() != Some(client_id) && !is_of_action() && !is_of_link()
 }
 
 /// Returns whether a message was not kept because something is lacking, and not because it is forbidden.

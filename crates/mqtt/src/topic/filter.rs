@@ -101,6 +101,29 @@ impl<'a> TopicFilter<'a> {
             }
         }
     }
+
+    /// Returns whether each topic that `other` matches is matched by this filter, too.
+    pub fn covers(&self, other: TopicFilter<'_>) -> bool {
+        let starts_with_wildcard = self.0.starts_with(['+', '#']);
+        if other.0.starts_with('$') && starts_with_wildcard {
+            return false;
+        }
+        // Every topic has a first level.
+        if self.0 == "+/#" && other.0 == "#" {
+            return true;
+        }
+        let mut others = other.0.split('/');
+        for level in self.0.split('/') {
+            match (level, others.next()) {
+                ("#", _) => return true,
+                (_, Some("#")) => return false,
+                ("+", Some(_)) => {}
+                (level, Some(other)) if level == other => {}
+                _ => return false,
+            }
+        }
+        others.next().is_none()
+    }
 }
 
 /// Returns the number of bytes before the next `/` or the end.
