@@ -54,7 +54,7 @@ mod turns;
 
 pub use accounts::{Account, Accounts, PASSWORD_MIN};
 pub use actions::{
-    Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
+    Action, ActionStatus, ActionTest, ActionTested, Actions, EntryRefused, Connector, ConnectorTest,
     ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
 };
 pub use bridges::{BridgeView, Bridges};

@@ -8,9 +8,8 @@ use actions::{
     settings_to_json,
 };
 use api::{
-    Action, ActionStatus, ActionTest, ActionTested, ActionsRefused, Connector, ConnectorTest,
-    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp,
-    WaitingMessages,
+    Action, ActionStatus, ActionTest, ActionTested, Connector, ConnectorTest, ConnectorTested, EntryRefused,
+    EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
 };
 use auth::Authorship;
 use serde_json::{Map, Value};
@@ -46,15 +45,15 @@ impl api::Actions for ActionViews {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         self.engine.registry().put_connector(name, settings, &authorship(by)).map_err(refused)
     }
 
-    fn remove_connector(&self, name: &str) -> Result<(), ActionsRefused> {
+    fn remove_connector(&self, name: &str) -> Result<(), EntryRefused> {
         self.engine.registry().remove_connector(name).map_err(refused)
     }
 
-    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
+    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, EntryRefused> {
         let registry = self.engine.registry();
         let definitions = registry.definitions();
         let settings = test.settings.clone().map(unnamed);
@@ -92,11 +91,11 @@ impl api::Actions for ActionViews {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         self.engine.registry().put_action(name, settings, &authorship(by)).map_err(refused)
     }
 
-    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
+    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
         match (self.engine.registry().remove_action(name), waiting) {
             (removed, WaitingMessages::Keep) => removed.map_err(refused),
             // An earlier attempt may have removed the action and not its session.
@@ -105,7 +104,7 @@ impl api::Actions for ActionViews {
                 if !actions::is_name(name) {
                     return removed.map_err(refused);
                 }
-                match self.engine.remove_session(name).map_err(ActionsRefused::Unavailable)? {
+                match self.engine.remove_session(name).map_err(EntryRefused::Unavailable)? {
                     true => Ok(()),
                     false => removed.map_err(refused),
                 }
@@ -114,7 +113,7 @@ impl api::Actions for ActionViews {
         }
     }
 
-    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused> {
+    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, EntryRefused> {
         let registry = self.engine.registry();
         let mut settings = unnamed(test.settings.clone());
         // The name and the rule are those of the test: an error in the rule is a result.
@@ -190,7 +189,7 @@ fn unnamed(mut settings: Map<String, Value>) -> Map<String, Value> {
     settings
 }
 
-fn event(name: Option<&str>) -> Result<rules::Event, ActionsRefused> {
+fn event(name: Option<&str>) -> Result<rules::Event, EntryRefused> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(rules::Event::Publish) };
     rules::Event::of_name(name).ok_or_else(|| {
         let names: Vec<_> =
@@ -278,24 +277,24 @@ fn action(definitions: &Definitions, entry: &Definition<ActionSettings>) -> Acti
     }
 }
 
-fn setting(setting: &str, why: String) -> ActionsRefused {
-    ActionsRefused::Setting { setting: setting.to_owned(), why }
+fn setting(setting: &str, why: String) -> EntryRefused {
+    EntryRefused::Setting { setting: setting.to_owned(), why }
 }
 
-fn refused(error: RegistryError) -> ActionsRefused {
+fn refused(error: RegistryError) -> EntryRefused {
     let detail = error.to_string();
     match error {
         RegistryError::Unknown { noun: Noun::Action, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/actions` lists the actions")
+            EntryRefused::NotFound(detail + "; `GET /api/v1/actions` lists the actions")
         }
         RegistryError::Unknown { noun: Noun::Connector, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/connectors` lists the connectors")
+            EntryRefused::NotFound(detail + "; `GET /api/v1/connectors` lists the connectors")
         }
-        RegistryError::Setting { setting, why } => ActionsRefused::Setting { setting, why },
+        RegistryError::Setting { setting, why } => EntryRefused::Setting { setting, why },
         RegistryError::OfFile { .. }
         | RegistryError::Used { .. }
         | RegistryError::Breaks { .. }
-        | RegistryError::TooMany { .. } => ActionsRefused::Conflict(detail),
-        RegistryError::ConfigStore(error) => ActionsRefused::ConfigStore(error),
+        | RegistryError::TooMany { .. } => EntryRefused::Conflict(detail),
+        RegistryError::ConfigStore(error) => EntryRefused::ConfigStore(error),
     }
 }
