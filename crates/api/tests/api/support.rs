@@ -251,6 +251,7 @@ impl Server {
             cluster,
             bridges: Arc::new(OneBridge(name.to_owned())),
             actions: actions.clone(),
+            links: Arc::new(()),
             drains: Arc::new(OneDrain(name.to_owned())),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
