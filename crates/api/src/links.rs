@@ -36,7 +36,8 @@ pub trait Links: Send + Sync {
     fn remove_link(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused>;
 
     /// What this node knows about links that have an entry: `taking` of what runs here, `giving` of sessions whose shards
-    /// it leads, and the last client that this node refused. A link that this node knows nothing about is left out.
+    /// it leads, and the last client that this node refused. A link that this node knows nothing about is left out. It
+    /// never waits: figures of sessions may be some seconds old.
     fn views(&self) -> Vec<LinkStatus>;
 }
 

@@ -1,5 +1,7 @@
 //! `/actions`: rules whose outputs are written to systems outside, or published at this broker.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -37,19 +39,19 @@ pub(super) struct ListQuery {
 #[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
-struct RemoveQuery {
-    /// Treatment of the messages that wait for the action; default: `keep`.
+pub(super) struct RemoveQuery {
+    /// Treatment of the messages that wait; default: `keep`.
     #[serde(default)]
     #[cfg_attr(feature = "document", param(inline))]
     messages: Messages,
 }
 
-/// Treatment of messages that wait for an action that is removed.
+/// Treatment of messages that wait for an entry that is removed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 enum Messages {
-    /// Messages wait for an action with the same name.
+    /// Messages wait for an entry with the same name.
     #[default]
     Keep,
     /// Messages are deleted with the session.
@@ -165,22 +167,33 @@ async fn remove(
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Result<StatusCode, Problem> {
-    let of_change = name.clone();
-    let removed =
-        propose(&state, &caller, move |state| state.actions.remove_action(&of_change, WaitingMessages::Keep));
-    let removed = removed.await?;
+    remove_entry(&state, &caller, query, move |state, waiting| state.actions.remove_action(&name, waiting))
+        .await
+}
+
+/// Removes an entry, and then the messages that wait for it if the request says so.
+pub(super) async fn remove_entry(
+    state: &State,
+    caller: &Caller,
+    query: RemoveQuery,
+    remove: impl Fn(&State, WaitingMessages) -> Result<(), EntryRefused> + Send + Sync + 'static,
+) -> Result<StatusCode, Problem> {
+    let remove = Arc::new(remove);
+    let of_change = remove.clone();
+    let removed = propose(state, caller, move |state| of_change(state, WaitingMessages::Keep)).await?;
     if matches!(query.messages, Messages::Keep) {
         removed?;
         return Ok(StatusCode::NO_CONTENT);
     }
-    // An earlier attempt may have removed the action and not its messages.
+    // An earlier attempt may have removed the entry and not its messages.
     let is_gone = matches!(removed, Err(EntryRefused::NotFound(_)));
     if !is_gone {
         removed?;
     }
     // It takes some seconds, in which other changes must not wait.
-    match run_blocking(move || state.actions.remove_action(&name, WaitingMessages::Delete)).await? {
-        // An action that never ran has no session.
+    let state = state.clone();
+    match run_blocking(move || remove(&state, WaitingMessages::Delete)).await? {
+        // An entry that never ran has no session.
         Err(EntryRefused::NotFound(_)) if !is_gone => {}
         emptied => emptied?,
     }
