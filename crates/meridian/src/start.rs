@@ -268,6 +268,7 @@ fn serve(
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
                 bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
                 actions: Arc::new(ActionViews { engine: actions.clone(), node: name.to_owned() }),
+                links: Arc::new(()),
                 drains: drainer.clone(),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
