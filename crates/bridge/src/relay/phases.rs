@@ -8,6 +8,7 @@ use super::interface::{ConnectionId, Output};
 use super::wire::{Presence, Wire};
 use super::{Phase, Relay, WillForm};
 use crate::client::{Client, CloseReason, ConnectOptions, WillMessage};
+use crate::interest::Interest;
 use crate::message::Translator;
 use crate::mutation::{Mutation, mutated};
 use crate::settings::{AddressOrder, AddressSessions, Settings, SettingsError, Start};
@@ -46,6 +47,7 @@ impl Relay {
         self.is_private = settings.has_bridge_bit();
         self.will = WillForm::PREFERRED;
         self.settings = settings;
+        self.configure_interest();
         if is_other && self.last_address.is_some() {
             self.replace_remote_session();
         }
@@ -65,8 +67,23 @@ impl Relay {
         Ok(())
     }
 
+    /// Continues with the wanted filters under new settings. What the remote session has is found out again.
+    fn configure_interest(&mut self) {
+        if self.interest.as_ref().map(Interest::settings) == self.settings.interest.as_ref() {
+            return;
+        }
+        let mut interest = self.settings.interest.clone().map(Interest::new);
+        if let (Some(interest), Some(before)) = (&mut interest, &self.interest) {
+            interest.continue_from(before);
+        }
+        self.interest = interest;
+    }
+
     /// Notes filters of earlier settings, and forgets those that the settings have.
     pub(super) fn add_stale<'a>(&mut self, side: Side, filters: impl Iterator<Item = &'a String>) {
+        if side == Side::Remote && self.settings.interest.is_some() {
+            return;
+        }
         let wanted = self.flow.translator.map().wanted(side);
         let stale = self.stale.of_mut(side);
         for filter in filters {
@@ -232,6 +249,7 @@ impl Relay {
     }
 
     fn replace_remote_session(&mut self) {
+        self.interest.iter_mut().for_each(Interest::forget_session);
         self.known.remote = false;
         self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         self.flow.lane_mut(Side::Local).unreleased.receiver_replaced();
@@ -259,7 +277,13 @@ impl Relay {
         let local = self.wires.local.as_ref().and_then(Wire::limits);
         let is_new = local.is_some_and(|limits| !limits.session_present);
         self.subscribe(now, Side::Local, |qos| is_new || qos == QoS::AtMostOnce);
-        self.subscribe(now, Side::Remote, |_| true);
+        match &mut self.interest {
+            Some(interest) => {
+                let remote = self.wires.remote.as_ref().and_then(Wire::limits);
+                interest.attach(remote.is_some_and(|limits| limits.session_present));
+            }
+            None => self.subscribe(now, Side::Remote, |_| true),
+        }
         for side in Side::ALL {
             self.flow.start_sweep(side);
             let topic = self.state_topic(side);
@@ -390,6 +414,10 @@ impl Relay {
             self.note_close();
         }
         self.lost(now, side, reason.to_string());
+        if let CloseReason::Disconnected { reason: ReasonCode::SessionTakenOver, .. } = reason {
+            // Another client with these sessions may have changed the subscriptions.
+            self.interest.iter_mut().for_each(Interest::forget_session);
+        }
     }
 
     /// Returns whether the bridge bit may be left out.
@@ -460,6 +488,7 @@ impl Relay {
             }
         }
         self.flow.reset();
+        self.interest.iter_mut().for_each(Interest::detach);
     }
 
     pub(super) fn timed_out(&mut self, now: Time) {
@@ -471,6 +500,10 @@ impl Relay {
             } else if let Some(Err(reason)) = wire.client.as_mut().map(|client| client.handle_timeout(now)) {
                 self.ended(now, side, &reason);
             }
+        }
+        let is_reading = self.wants_read(Side::Remote);
+        if let Some(interest) = &mut self.interest {
+            interest.timed_out(now, &mut self.flow.counters, is_reading);
         }
         match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. }, _) if *until <= now => self.proceed(now),
