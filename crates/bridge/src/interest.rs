@@ -50,6 +50,8 @@ pub(crate) struct Interest {
 #[derive(Clone, Copy, Debug)]
 struct Filter {
     is_wanted: bool,
+    /// True when only the list of the remote session has it.
+    is_stale: bool,
     there: There,
     /// Request that is to be sent, with the key of its queue.
     queued: Option<(Need, u64)>,
@@ -102,7 +104,8 @@ const HEADER: usize = 8;
 const EACH: usize = 3;
 
 impl Filter {
-    const NEW: Self = Self { is_wanted: false, there: There::Absent, queued: None, since: None };
+    const NEW: Self =
+        Self { is_wanted: false, is_stale: true, there: There::Absent, queued: None, since: None };
 
     fn need(&self) -> Need {
         match (self.there, self.is_wanted) {
@@ -238,7 +241,8 @@ impl Interest {
     /// Sets the state of a filter, and all that follows from it.
     fn set(&mut self, name: &Arc<str>, is_wanted: bool, there: There, number: u64) {
         let before = self.filters.get(name).copied().unwrap_or(Filter::NEW);
-        let mut after = Filter { is_wanted, there, ..before };
+        let is_stale = before.is_stale && !is_wanted;
+        let mut after = Filter { is_wanted, is_stale, there, ..before };
         self.wanted = self.wanted + usize::from(is_wanted) - usize::from(before.is_wanted);
         let subscribed = usize::from(after.is_subscribed());
         self.subscribed = self.subscribed + subscribed - usize::from(before.is_subscribed());
@@ -304,17 +308,23 @@ impl Interest {
         }
     }
 
-    /// Starts to send requests on a new connection.
-    pub(crate) fn attach(&mut self, session_present: bool) {
-        self.is_attached = true;
-        if !session_present && !mutated(Mutation::IgnoreLostSession) {
+    /// Notes that the remote session is new: it has no subscriptions.
+    pub(crate) fn session_is_new(&mut self) {
+        if !mutated(Mutation::IgnoreLostSession) {
             self.list.is_not_needed();
             self.learn_all(|_| There::Absent);
-            return;
         }
+    }
+
+    /// Starts to send requests on a new connection.
+    pub(crate) fn attach(&mut self) {
+        self.is_attached = true;
         self.list.begin();
+        let is_listed = self.list.is_needed();
         self.learn_all(|filter| match filter.there {
             There::Refused => There::Absent,
+            // The list has it again. Otherwise each list of a hostile broker could add some.
+            _ if is_listed && filter.is_stale => There::Absent,
             there => there,
         });
     }

@@ -201,7 +201,9 @@ mod tests {
         changes.note(filter("before"));
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();
-        let wake: Wake = Arc::new(move || drop(count.fetch_add(1, Relaxed)));
+        let wake: Wake = Arc::new(move || {
+            count.fetch_add(1, Relaxed);
+        });
         let number = changes.begin(wake.clone());
         changes.note(filter("a"));
         changes.note(filter("b"));

@@ -10,8 +10,6 @@ mutation::mutations! {
     EarlyExpiry,
     /// The record of received QoS 2 messages is lost.
     ForgetIdentities,
-    /// A linked cluster gets messages of every origin.
-    IgnoreOriginCluster,
     /// Deliveries in flight at the loss of a connection are not sent first.
     SkipPinned,
     /// Checkpoints have no retained messages.

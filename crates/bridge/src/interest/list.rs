@@ -19,6 +19,8 @@ pub(crate) struct List {
     phase: Phase,
     /// Position of the next page.
     offset: usize,
+    /// Size of all pages so far, in bytes.
+    size: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +60,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const ATTEMPTS_MAX: u8 = 2;
 /// Maximum size of an answer, which has 32 KiB and a filter more at most.
 const PAGE_MAX: usize = 128 << 10;
+/// Maximum size of all answers of a list.
+const SIZE_MAX: usize = 128 << 20;
 
 impl Default for List {
     fn default() -> Self {
-        Self { is_needed: true, phase: Phase::Idle, offset: 0 }
+        Self { is_needed: true, phase: Phase::Idle, offset: 0, size: 0 }
     }
 }
 
@@ -77,7 +81,7 @@ impl List {
 
     /// Begins on a new connection, if it is needed.
     pub(crate) fn begin(&mut self) {
-        self.offset = 0;
+        (self.offset, self.size) = (0, 0);
         self.phase = if self.is_needed { Phase::Begins } else { Phase::Idle };
     }
 
@@ -168,7 +172,8 @@ impl List {
         if offset != self.offset {
             return Ok(None);
         }
-        if total > total_max {
+        self.size += payload.len();
+        if total > total_max || self.size > SIZE_MAX {
             return Err("it has too many filters");
         }
         let filters: Vec<&str> = rest.lines().collect();

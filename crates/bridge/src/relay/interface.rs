@@ -40,7 +40,7 @@ pub enum Input<'a> {
     /// Password of the following connections to the remote broker, before [`Input::Opened`].
     Password(Option<Password>),
     /// Changes the filters that are wanted at the remote broker. The caller chooses a higher `number` each time, see
-    /// [`Relay::settled_number`](super::Relay::settled_number).
+    /// [`Relay::settled_number`](super::Relay::settled_number). A filter in both lists is wanted.
     ///
     /// The first one has all filters that are wanted then: subscriptions of the remote session that are not among them
     /// end. Only a relay with [`InterestSettings`](crate::InterestSettings) accepts this.

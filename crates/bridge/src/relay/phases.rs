@@ -224,6 +224,9 @@ impl Relay {
                 }
             }
             Side::Remote => {
+                if !limits.session_present {
+                    self.interest.iter_mut().for_each(Interest::session_is_new);
+                }
                 let is_lost = is_lost && !self.settings.clean;
                 self.flow.counters.remote_sessions_lost += u64::from(is_lost);
                 self.flow.counters.reconnects += u64::from(self.was_connected);
@@ -278,10 +281,7 @@ impl Relay {
         let is_new = local.is_some_and(|limits| !limits.session_present);
         self.subscribe(now, Side::Local, |qos| is_new || qos == QoS::AtMostOnce);
         match &mut self.interest {
-            Some(interest) => {
-                let remote = self.wires.remote.as_ref().and_then(Wire::limits);
-                interest.attach(remote.is_some_and(|limits| limits.session_present));
-            }
+            Some(interest) => interest.attach(),
             None => self.subscribe(now, Side::Remote, |_| true),
         }
         for side in Side::ALL {
@@ -363,6 +363,9 @@ impl Relay {
     pub(super) fn closed(&mut self, now: Time, id: ConnectionId, cause: &str) {
         let Some(wire) = self.wire(id) else { return };
         let is_connecting = wire.client.is_some() && wire.limits().is_none();
+        if id.side == Side::Remote {
+            self.note_unanswered();
+        }
         self.take_wire(id);
         if id.side == Side::Remote {
             self.note_close();
@@ -372,6 +375,15 @@ impl Relay {
             self.is_private = !self.is_private;
         }
         self.lost(now, id.side, format!("the connection ended: {cause}"));
+    }
+
+    /// Notes that the connection to the remote broker ends. Without a CONNACK it is not known whether the CONNECT has
+    /// created a new session, which is present at the next connection and has no subscriptions.
+    fn note_unanswered(&mut self) {
+        let is_unanswered = |wire: &Wire| wire.client.is_some() && wire.limits().is_none();
+        if self.wires.remote.as_ref().is_some_and(is_unanswered) {
+            self.interest.iter_mut().for_each(Interest::forget_session);
+        }
     }
 
     /// Notes that the remote broker has closed the connection, perhaps because of a message.
@@ -480,6 +492,9 @@ impl Relay {
     /// Closes both connections. The brokers keep their sessions.
     fn close_both(&mut self, now: Time) {
         let was_attached = matches!(self.phase, Phase::Running { .. } | Phase::Draining { .. });
+        if !was_attached {
+            self.note_unanswered();
+        }
         for side in Side::ALL {
             let topic = self.state_topic(side).filter(|_| was_attached);
             if let Some(mut wire) = self.wires.of_mut(side).take() {

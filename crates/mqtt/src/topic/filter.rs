@@ -148,6 +148,37 @@ impl fmt::Display for TopicFilter<'_> {
 mod tests {
     use super::*;
 
+    /// All texts of up to three levels of these, as filters and as names.
+    fn texts(levels: &[&str]) -> Vec<String> {
+        let mut all: Vec<String> = levels.iter().map(|level| level.to_string()).collect();
+        let mut from = 0;
+        for _ in 0..2 {
+            let until = all.len();
+            for at in from..until {
+                all.extend(levels.iter().map(|level| format!("{}/{level}", all[at])).collect::<Vec<_>>());
+            }
+            from = until;
+        }
+        all
+    }
+
+    #[test]
+    fn a_filter_covers_another_one_when_it_matches_each_of_its_topics() {
+        let topics = texts(&["a", "b", "$x", ""]);
+        let topics: Vec<_> = topics.iter().filter_map(|topic| TopicName::parse(topic).ok()).collect();
+        let filters = texts(&["a", "$x", "+", "#"]);
+        let filters: Vec<_> = filters.iter().filter_map(|text| TopicFilter::parse(text).ok()).collect();
+        let mut covering = 0;
+        for one in &filters {
+            for other in &filters {
+                let covers = topics.iter().all(|topic| !other.matches(*topic) || one.matches(*topic));
+                assert_eq!(one.covers(*other), covers, "{one:?} covers {other:?}");
+                covering += usize::from(covers);
+            }
+        }
+        assert!(covering > filters.len(), "others than the same");
+    }
+
     #[test]
     fn topic_filters_are_checked() {
         let longest = "x".repeat(65_535);

@@ -127,7 +127,7 @@ impl Shard {
     /// Returns whether a session of a linked cluster gets messages of this origin.
     fn is_for_link(&self, slot: u32, view: &MessageView<'_>) -> bool {
         let client_id = self.sessions.at(slot).map_or("", |session| &session.client_id);
-        origin_cluster(view.properties) == wanted_origin(client_id) || mutated(Mutation::IgnoreOriginCluster)
+        origin_cluster(view.properties) == wanted_origin(client_id)
     }
 
     /// Returns whether the session's `#` matches a topic only because the topic is the parent of its mountpoint.
