@@ -5,6 +5,7 @@ J = 'job="meridian",instance="n1:18083"'
 MIB = 1024 * 1024
 DAY = 24 * 60 * 60
 CERTIFICATE = "meridian_certificate_not_after_timestamp_seconds"
+LINK_DROPS = ',link="munich",origin="berlin",direction="out",cause="queue"'
 CERTIFICATE_LABELS = ',listener="secure",kind="server",certificate="/etc/meridian/server.crt"'
 
 
@@ -29,6 +30,8 @@ def healthy():
     gauge("meridian_config_settings_refused", 0)
     gauge("meridian_watched_files_refused", 0)
     gauge("meridian_bridge_failing", 0, ',bridge="plant"')
+    gauge("meridian_cluster_link_failing", 0, ',link="munich",origin="munich"')
+    counter("meridian_cluster_link_dropped_total", 0, LINK_DROPS)
     gauge("meridian_action_failing", 0, ',action="rows"')
     counter("meridian_action_dropped_total", 0, ',action="rows"')
     gauge("meridian_queued_bytes", MIB, ',for="connected"')
@@ -158,6 +161,8 @@ FIRING = {
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
     "MeridianDrainStalled": (changed("meridian_drain_stalled_seconds", "0+60x600", ',kind="drain"'), 20),
     "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
+    "MeridianClusterLinkDown": (changed("meridian_cluster_link_failing", "1x600", ',link="munich",origin="munich"'), 20),
+    "MeridianClusterLinkDropping": (changed("meridian_cluster_link_dropped_total", "0+1x600", LINK_DROPS), 16),
     "MeridianActionFailing": (changed("meridian_action_failing", "1x600", ',action="rows"'), 20),
     "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),

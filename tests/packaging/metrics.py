@@ -282,6 +282,30 @@ METRICS = {
     "meridian_drain_clients_left": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
     "meridian_drain_disconnected": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
     "meridian_drain_stalled_seconds": (GAUGE, {"kind": {"drain", "rebalance", "stop"}}),
+    "meridian_cluster_link_connected": (GAUGE, {"link": ANY, "origin": ANY, "direction": {"in", "out"}}),
+    "meridian_cluster_link_filters": (GAUGE, {"link": ANY, "origin": ANY, "direction": {"in", "out"}}),
+    "meridian_cluster_link_dropped_total": (
+        COUNTER,
+        {
+            "link": ANY, "origin": ANY, "direction": {"in", "out"},
+            "cause": {"too_large", "no_room", "too_many_hops", "looped", "unwanted", "not_ready", "queue"},
+        },
+    ),  # fmt: skip
+    "meridian_cluster_link_failing": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_filters_wanted": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_filters_refused": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_takes_all": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_queued_messages": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_queued_bytes": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_oldest_age_seconds": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_messages_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_bytes_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_refused_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_reconnects_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_failed_attempts_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_sessions_lost_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_stale_filters_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_refused_connections_total": (COUNTER, {"link": ANY}),
     "meridian_bridge_connected": (GAUGE, {"bridge": ANY}),
     "meridian_bridge_failing": (GAUGE, {"bridge": ANY}),
     "meridian_bridge_queued_messages": (GAUGE, {"bridge": ANY}),
@@ -311,10 +335,10 @@ METRICS = {
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-# A node without TLS, bridges, actions and a drain has the help text of these, but no series.
-OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith(("meridian_bridge_", "meridian_action_", "meridian_drain_"))}
+# A node without TLS, bridges, cluster links, actions and a drain has the help text of these, but no series.
+OPTIONAL = {"meridian_certificate_not_after_timestamp_seconds"} | {name for name in METRICS if name.startswith(("meridian_bridge_", "meridian_cluster_link_", "meridian_action_", "meridian_drain_"))}
 # Only of nodes that belong to a cluster.
-OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))}
+OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))} - OPTIONAL
 # Added by Prometheus.
 PROMETHEUS = {"up": (GAUGE, {})}
 PROMETHEUS_LABELS = {"job", "instance"}

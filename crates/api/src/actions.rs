@@ -21,23 +21,23 @@ pub trait Actions: Send + Sync {
     /// configuration store.
     ///
     /// # Errors
-    /// [`ActionsRefused`]. Nothing has changed then, here and in the other changes.
+    /// [`EntryRefused`]. Nothing has changed then, here and in the other changes.
     fn put_connector(
         &self,
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused>;
+    ) -> Result<bool, EntryRefused>;
 
     /// # Errors
-    /// [`ActionsRefused`].
-    fn remove_connector(&self, name: &str) -> Result<(), ActionsRefused>;
+    /// [`EntryRefused`].
+    fn remove_connector(&self, name: &str) -> Result<(), EntryRefused>;
 
     /// Connects to the system, and writes nothing. Blocks for up to about 15 s.
     ///
     /// # Errors
-    /// [`ActionsRefused`]: the connector cannot be made. A system that does not answer is a result.
-    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused>;
+    /// [`EntryRefused`]: the connector cannot be made. A system that does not answer is a result.
+    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, EntryRefused>;
 
     /// Actions in the order of their names, after this one. They have no status.
     fn actions(&self, after: Option<&str>, limit: usize) -> Vec<Action>;
@@ -48,43 +48,43 @@ pub trait Actions: Send + Sync {
     /// Adds or replaces an action. Returns true when it is new.
     ///
     /// # Errors
-    /// [`ActionsRefused`].
+    /// [`EntryRefused`].
     fn put_action(
         &self,
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused>;
+    ) -> Result<bool, EntryRefused>;
 
     /// Removes an action. With [`WaitingMessages::Delete`] it may be removed already, and its session still there.
     ///
     /// # Errors
-    /// [`ActionsRefused`]. There is neither the action nor its session: `NotFound`.
-    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused>;
+    /// [`EntryRefused`]. There is neither the action nor its session: `NotFound`.
+    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused>;
 
     /// Evaluates a rule with a message, and renders records without writing them. Blocks for up to about 15 s.
     ///
     /// # Errors
-    /// [`ActionsRefused`]: the action cannot be made. A rule that does not match, or fails, is a result.
-    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused>;
+    /// [`EntryRefused`]: the action cannot be made. A rule that does not match, or fails, is a result.
+    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, EntryRefused>;
 
     /// Statuses of the actions whose sessions are in shards that this node leads. In a cluster these are the ones that
     /// run here.
     fn views(&self) -> Vec<ActionStatus>;
 }
 
-/// Messages that wait for an action that is removed.
+/// Messages that wait for an action or a cluster link that is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingMessages {
-    /// The session stays, and an action with the same name gets its messages.
+    /// The session stays, and an entry with the same name gets its messages.
     Keep,
     /// The session ends with its messages.
     Delete,
 }
 
-/// Reason why a request about connectors or actions is refused.
+/// Reason why a request about an entry, such as a connector, an action or a cluster link, is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ActionsRefused {
+pub enum EntryRefused {
     NotFound(String),
     /// The entry comes from the configuration file, is in use, or there are too many.
     Conflict(String),
@@ -108,15 +108,15 @@ impl Actions for () {
         None
     }
 
-    fn put_connector(&self, _: &str, _: &Map<String, Value>, _: &Authorship) -> Result<bool, ActionsRefused> {
+    fn put_connector(&self, _: &str, _: &Map<String, Value>, _: &Authorship) -> Result<bool, EntryRefused> {
         Err(no_actions())
     }
 
-    fn remove_connector(&self, _: &str) -> Result<(), ActionsRefused> {
+    fn remove_connector(&self, _: &str) -> Result<(), EntryRefused> {
         Err(no_actions())
     }
 
-    fn test_connector(&self, _: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
+    fn test_connector(&self, _: &ConnectorTest) -> Result<ConnectorTested, EntryRefused> {
         Err(no_actions())
     }
 
@@ -128,15 +128,15 @@ impl Actions for () {
         None
     }
 
-    fn put_action(&self, _: &str, _: &Map<String, Value>, _: &Authorship) -> Result<bool, ActionsRefused> {
+    fn put_action(&self, _: &str, _: &Map<String, Value>, _: &Authorship) -> Result<bool, EntryRefused> {
         Err(no_actions())
     }
 
-    fn remove_action(&self, _: &str, _: WaitingMessages) -> Result<(), ActionsRefused> {
+    fn remove_action(&self, _: &str, _: WaitingMessages) -> Result<(), EntryRefused> {
         Err(no_actions())
     }
 
-    fn test_action(&self, _: &ActionTest) -> Result<ActionTested, ActionsRefused> {
+    fn test_action(&self, _: &ActionTest) -> Result<ActionTested, EntryRefused> {
         Err(no_actions())
     }
 
@@ -145,8 +145,8 @@ impl Actions for () {
     }
 }
 
-fn no_actions() -> ActionsRefused {
-    ActionsRefused::Unavailable("this node runs no actions".to_owned())
+fn no_actions() -> EntryRefused {
+    EntryRefused::Unavailable("this node runs no actions".to_owned())
 }
 
 /// System outside the broker that actions write to.
@@ -184,7 +184,7 @@ impl Connector {
     }
 }
 
-/// Origin of a connector or an action.
+/// Origin of a connector, an action or a cluster link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]

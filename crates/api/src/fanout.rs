@@ -3,6 +3,7 @@
 //! A node answers for itself in its handlers; this layer is between them and the gate. Other nodes are asked by way of
 //! [`Cluster::ask`](crate::Cluster::ask), and answer as they would answer any client.
 
+mod entries;
 mod forwarded;
 mod gather;
 mod merge;
@@ -37,6 +38,8 @@ pub enum Fanout {
     History,
     /// The node that is asked, with the statuses of actions that run on others.
     Statuses,
+    /// The node that is asked, with what others know about its cluster links.
+    Links,
 }
 
 impl Fanout {
@@ -54,6 +57,7 @@ impl Fanout {
             "list_alarms" => Self::Alarms,
             "stats_history" => Self::History,
             "actions" | "action" => Self::Statuses,
+            "cluster_links" | "cluster_link" => Self::Links,
             "node"
             | "node_load"
             | "stats"

@@ -27,6 +27,7 @@ mod gate;
 mod history;
 mod host;
 mod keys;
+mod links;
 mod log_limiter;
 mod log_ring;
 mod metrics;
@@ -54,8 +55,8 @@ mod turns;
 
 pub use accounts::{Account, Accounts, PASSWORD_MIN};
 pub use actions::{
-    Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
-    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
+    Action, ActionStatus, ActionTest, ActionTested, Actions, Connector, ConnectorTest, ConnectorTested,
+    EntryRefused, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
 };
 pub use bridges::{BridgeView, Bridges};
 pub use cluster::{
@@ -71,6 +72,7 @@ pub use drains::{
     DrainOrder, DrainRefused, DrainView, Drains, LoadQuestion, LoadUnknown, NodeLoad, ask_load,
 };
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
+pub use links::{ClusterLink, LinkGiving, LinkRefusal, LinkStatus, LinkTaking, Links, TakingDrops};
 pub use log_ring::LogRing;
 #[cfg(feature = "document")]
 pub use openapi::document;

@@ -28,8 +28,8 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
              no API key and no account, and the server is bound to a loopback address. Lists come in pages: continue with `cursor` until \
              `next` is null. A request that changes something needs `Content-Type: application/json`. In a \
              cluster, requests about clients and subscriptions are answered for all nodes; `missing` in an \
-             answer names those that did not answer. Users, rules, bans, keys, actions and settings of the cluster \
-             change when a majority of the cores agrees. Otherwise the answer is 503 with `Retry-After`: \
+             answer names those that did not answer. Users, rules, bans, keys, actions, links to other clusters and \
+             settings of the cluster change when a majority of the cores agrees. Otherwise the answer is 503 with `Retry-After`: \
              `not-committed` means that nothing has changed; `undecided` means that the change may be in \
              effect, so check before you try again.",
         ))

@@ -24,6 +24,7 @@ use crate::configuration::Configuration;
 use crate::drains::Drains;
 use crate::history::History;
 use crate::keys::Keys;
+use crate::links::Links;
 use crate::log_ring::LogRing;
 use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
@@ -51,6 +52,7 @@ pub struct Parts {
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
     pub actions: Arc<dyn Actions>,
+    pub links: Arc<dyn Links>,
     pub drains: Arc<dyn Drains>,
 }
 
@@ -116,6 +118,7 @@ pub struct Shared {
     pub cluster: Option<Arc<dyn Cluster>>,
     pub bridges: Arc<dyn Bridges>,
     pub actions: Arc<dyn Actions>,
+    pub links: Arc<dyn Links>,
     pub drains: Arc<dyn Drains>,
     pub settings: HttpSettings,
     pub(crate) proxies: Proxies,
@@ -181,6 +184,7 @@ impl State {
             cluster,
             bridges,
             actions,
+            links,
             drains,
         } = parts;
         Self(Arc::new(Shared {
@@ -196,6 +200,7 @@ impl State {
             cluster,
             bridges,
             actions,
+            links,
             drains,
             address,
             streams: Streams::new(settings.streams_max as usize),

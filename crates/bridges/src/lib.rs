@@ -7,11 +7,13 @@
 
 mod bridges;
 mod driver;
+mod end_session;
 mod remote;
 mod runner;
 mod settings;
 mod topics;
 
 pub use bridges::{BridgeView, Bridges};
+pub use end_session::end_session;
 pub use runner::{Credentials, Run, Runner, RunnerSettings, RunnerView, Ticket};
 pub use settings::{BridgeProblem, BridgeSettings, check};

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use actions::{
-    Definition, Definitions, Engine, Noun, RegistryError, Source, Stage, TrialMessage, Tried,
-    settings_to_json,
-};
+use actions::{Definitions, Engine, RegistryError, Stage, TrialMessage, Tried};
 use api::{
-    Action, ActionStatus, ActionTest, ActionTested, ActionsRefused, Connector, ConnectorTest,
-    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp,
-    WaitingMessages,
+    Action, ActionStatus, ActionTest, ActionTested, Connector, ConnectorTest, ConnectorTested, EntryRefused,
+    EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
 };
 use auth::Authorship;
+use definitions::{Definition, EntryError, Source, settings_to_json};
 use serde_json::{Map, Value};
 use sinks::{ActionSettings, ConnectorSettings};
 
@@ -46,15 +43,15 @@ impl api::Actions for ActionViews {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         self.engine.registry().put_connector(name, settings, &authorship(by)).map_err(refused)
     }
 
-    fn remove_connector(&self, name: &str) -> Result<(), ActionsRefused> {
+    fn remove_connector(&self, name: &str) -> Result<(), EntryRefused> {
         self.engine.registry().remove_connector(name).map_err(refused)
     }
 
-    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
+    fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, EntryRefused> {
         let registry = self.engine.registry();
         let definitions = registry.definitions();
         let settings = test.settings.clone().map(unnamed);
@@ -92,20 +89,23 @@ impl api::Actions for ActionViews {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         self.engine.registry().put_action(name, settings, &authorship(by)).map_err(refused)
     }
 
-    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
+    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
         match (self.engine.registry().remove_action(name), waiting) {
             (removed, WaitingMessages::Keep) => removed.map_err(refused),
             // An earlier attempt may have removed the action and not its session.
-            (removed @ (Ok(()) | Err(RegistryError::Unknown { .. })), WaitingMessages::Delete) => {
+            (
+                removed @ (Ok(()) | Err(RegistryError::Entry(EntryError::Unknown { .. }))),
+                WaitingMessages::Delete,
+            ) => {
                 // A session with a name that no action can have does not exist, and must not begin.
                 if !actions::is_name(name) {
                     return removed.map_err(refused);
                 }
-                match self.engine.remove_session(name).map_err(ActionsRefused::Unavailable)? {
+                match self.engine.remove_session(name).map_err(EntryRefused::Unavailable)? {
                     true => Ok(()),
                     false => removed.map_err(refused),
                 }
@@ -114,7 +114,7 @@ impl api::Actions for ActionViews {
         }
     }
 
-    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused> {
+    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, EntryRefused> {
         let registry = self.engine.registry();
         let mut settings = unnamed(test.settings.clone());
         // The name and the rule are those of the test: an error in the rule is a result.
@@ -190,7 +190,7 @@ fn unnamed(mut settings: Map<String, Value>) -> Map<String, Value> {
     settings
 }
 
-fn event(name: Option<&str>) -> Result<rules::Event, ActionsRefused> {
+fn event(name: Option<&str>) -> Result<rules::Event, EntryRefused> {
     let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(rules::Event::Publish) };
     rules::Event::of_name(name).ok_or_else(|| {
         let names: Vec<_> =
@@ -226,8 +226,8 @@ fn tested(tried: Tried) -> ActionTested {
     }
 }
 
-fn authorship(by: &Authorship) -> actions::Authorship {
-    actions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
+pub fn authorship(by: &Authorship) -> definitions::Authorship {
+    definitions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
 }
 
 fn source(source: Source) -> EntrySource {
@@ -278,24 +278,31 @@ fn action(definitions: &Definitions, entry: &Definition<ActionSettings>) -> Acti
     }
 }
 
-fn setting(setting: &str, why: String) -> ActionsRefused {
-    ActionsRefused::Setting { setting: setting.to_owned(), why }
+fn setting(setting: &str, why: String) -> EntryRefused {
+    EntryRefused::Setting { setting: setting.to_owned(), why }
 }
 
-fn refused(error: RegistryError) -> ActionsRefused {
+fn refused(error: RegistryError) -> EntryRefused {
     let detail = error.to_string();
     match error {
-        RegistryError::Unknown { noun: Noun::Action, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/actions` lists the actions")
+        RegistryError::Entry(error) => {
+            let list = match &error {
+                EntryError::Unknown { noun, .. } => format!("`GET /api/v1/{noun}s` lists the {noun}s"),
+                _ => String::new(),
+            };
+            entry_refused(error, &list)
         }
-        RegistryError::Unknown { noun: Noun::Connector, .. } => {
-            ActionsRefused::NotFound(detail + "; `GET /api/v1/connectors` lists the connectors")
-        }
-        RegistryError::Setting { setting, why } => ActionsRefused::Setting { setting, why },
-        RegistryError::OfFile { .. }
-        | RegistryError::Used { .. }
-        | RegistryError::Breaks { .. }
-        | RegistryError::TooMany { .. } => ActionsRefused::Conflict(detail),
-        RegistryError::ConfigStore(error) => ActionsRefused::ConfigStore(error),
+        RegistryError::Used { .. } | RegistryError::Breaks { .. } => EntryRefused::Conflict(detail),
+    }
+}
+
+/// Reason for the API why an entry is not changed. `list` says how to list the entries.
+pub fn entry_refused(error: EntryError, list: &str) -> EntryRefused {
+    let detail = error.to_string();
+    match error {
+        EntryError::Unknown { .. } => EntryRefused::NotFound(format!("{detail}; {list}")),
+        EntryError::Setting { setting, why } => EntryRefused::Setting { setting, why },
+        EntryError::OfFile { .. } | EntryError::TooMany { .. } => EntryRefused::Conflict(detail),
+        EntryError::ConfigStore(error) => EntryRefused::ConfigStore(error),
     }
 }

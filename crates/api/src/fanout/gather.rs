@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::forwarded::{ForwardedRequest, ForwardedResponse};
-use super::{Fanout, merge};
+use super::{Fanout, entries, merge};
 use crate::extract::too_large;
 use crate::problem::Problem;
 use crate::role::Caller;
@@ -88,7 +88,8 @@ impl GatherRequest {
             Fanout::Receivers => merge::receivers(&self).await,
             Fanout::Alarms => merge::alarms(&self).await,
             Fanout::History => merge::history(&self).await,
-            Fanout::Statuses => merge::statuses(&self).await,
+            Fanout::Statuses => entries::merged(&self, entries::status).await,
+            Fanout::Links => entries::merged(&self, entries::link).await,
         }
     }
 

@@ -1,6 +1,5 @@
 //! Merges the answers of nodes into one.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -459,7 +458,7 @@ fn both(mut before: Value, other: &Value) -> Value {
 }
 
 /// Maximum time for requests that repeat every few seconds: alarms and figures.
-const SHORTLY: Duration = Duration::from_secs(2);
+pub const SHORTLY: Duration = Duration::from_secs(2);
 
 /// Lists all alarms that this node knows, then those that each other node reports of itself, prefixed with its name;
 /// errors first. Nodes without a link that is up are not asked: the link has an alarm.
@@ -543,64 +542,8 @@ pub async fn history(gather: &GatherRequest) -> Result<Response, Problem> {
     Ok(document(200, &json!(HistoryView::sum(each, missing))))
 }
 
-/// Returns the actions of this node. Those that do not run here get their statuses from the nodes where they run. Nodes
-/// without a link that is up are not asked, and are named as missing in a list.
-pub async fn statuses(gather: &GatherRequest) -> Result<Response, Problem> {
-    let (up, down) = linked(gather);
-    let mut missing = down;
-    let nodes: Vec<String> = up.into_iter().chain([gather.own().to_owned()]).collect();
-    let (mut own, mut others) = (None, Vec::new());
-    for NodeResponse { node, answer } in gather.ask_all_within(SHORTLY, &nodes, &gather.query).await {
-        match answer {
-            Ok(answer) if node == gather.own() && answer.is_success() => {
-                own = serde_json::from_slice::<Value>(&answer.body).ok();
-            }
-            Ok(answer) if node == gather.own() => return Ok(response(answer.status, answer.body)),
-            Ok(answer) if answer.is_success() => {
-                others.push(serde_json::from_slice(&answer.body).unwrap_or_default());
-            }
-            // The other node does not know the action yet, or is of an earlier version.
-            Ok(answer) if answer.status == 404 => {}
-            Ok(_) | Err(_) => missing.push(node),
-        }
-    }
-    let mut own =
-        own.ok_or_else(|| Problem::internal("the answer ended early; the node's log has details"))?;
-    let mut running = BTreeMap::new();
-    for other in others {
-        let (items, one) = match other {
-            Value::Object(mut page) if page.contains_key("items") => (page["items"].take(), None),
-            one => (Value::Null, Some(one)),
-        };
-        let items = if let Value::Array(items) = items { items } else { Vec::new() };
-        for mut action in items.into_iter().chain(one).filter(|action| action["status"].is_object()) {
-            if let Some(name) = action["name"].as_str() {
-                running.insert(name.to_owned(), action["status"].take());
-            }
-        }
-    }
-    let mut complete = |action: &mut Value| {
-        if action["status"].is_null()
-            && let Some(status) = action["name"].as_str().and_then(|name| running.remove(name))
-        {
-            action["status"] = status;
-        }
-    };
-    match own.get_mut("items").and_then(Value::as_array_mut) {
-        Some(actions) => {
-            actions.iter_mut().for_each(complete);
-            if !missing.is_empty() {
-                missing.sort();
-                own["missing"] = missing.into();
-            }
-        }
-        None => complete(&mut own),
-    }
-    Ok(document(200, &own))
-}
-
 /// Names of the other nodes: those with a link that is up, and the rest.
-fn linked(gather: &GatherRequest) -> (Vec<String>, Vec<String>) {
+pub fn linked(gather: &GatherRequest) -> (Vec<String>, Vec<String>) {
     let view = gather.state.cluster.as_ref().and_then(|cluster| cluster.view());
     let (up, down): (Vec<_>, Vec<_>) =
         view.into_iter().flat_map(|view| view.links).partition(|link| link.state == "up");

@@ -1,5 +1,7 @@
 //! `/actions`: rules whose outputs are written to systems outside, or published at this broker.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -7,7 +9,7 @@ use serde_json::{Map, Value};
 #[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
 
-use crate::actions::{Action, ActionTest, ActionTested, Actions, ActionsRefused, WaitingMessages};
+use crate::actions::{Action, ActionTest, ActionTested, Actions, EntryRefused, WaitingMessages};
 use crate::ask::{propose, run_blocking};
 use crate::configuration::without_secrets;
 use crate::extract::{Body, Path, Query};
@@ -37,19 +39,19 @@ pub(super) struct ListQuery {
 #[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
-struct RemoveQuery {
-    /// Treatment of the messages that wait for the action; default: `keep`.
+pub(super) struct RemoveQuery {
+    /// Treatment of the messages that wait; default: `keep`.
     #[serde(default)]
     #[cfg_attr(feature = "document", param(inline))]
     messages: Messages,
 }
 
-/// Treatment of messages that wait for an action that is removed.
+/// Treatment of messages that wait for an entry that is removed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 enum Messages {
-    /// Messages wait for an action with the same name.
+    /// Messages wait for an entry with the same name.
     #[default]
     Keep,
     /// Messages are deleted with the session.
@@ -142,11 +144,11 @@ async fn put(
 ) -> Result<(StatusCode, Json<Action>), Problem> {
     caller.note(|| noted(&settings));
     let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, ActionsRefused> {
+    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
         let is_new = state.actions.put_action(&name, &settings, &by)?;
         let action = with_status(&*state.actions, &name);
         let removed = || format!("another request has removed the action `{name}` meanwhile");
-        Ok((is_new, action.ok_or_else(|| ActionsRefused::Conflict(removed()))?))
+        Ok((is_new, action.ok_or_else(|| EntryRefused::Conflict(removed()))?))
     });
     let (is_new, action) = done.await??;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -165,23 +167,34 @@ async fn remove(
     Path(name): Path<String>,
     Query(query): Query<RemoveQuery>,
 ) -> Result<StatusCode, Problem> {
-    let of_change = name.clone();
-    let removed =
-        propose(&state, &caller, move |state| state.actions.remove_action(&of_change, WaitingMessages::Keep));
-    let removed = removed.await?;
+    remove_entry(&state, &caller, query, move |state, waiting| state.actions.remove_action(&name, waiting))
+        .await
+}
+
+/// Removes an entry, and then the messages that wait for it if the request says so.
+pub(super) async fn remove_entry(
+    state: &State,
+    caller: &Caller,
+    query: RemoveQuery,
+    remove: impl Fn(&State, WaitingMessages) -> Result<(), EntryRefused> + Send + Sync + 'static,
+) -> Result<StatusCode, Problem> {
+    let remove = Arc::new(remove);
+    let of_change = remove.clone();
+    let removed = propose(state, caller, move |state| of_change(state, WaitingMessages::Keep)).await?;
     if matches!(query.messages, Messages::Keep) {
         removed?;
         return Ok(StatusCode::NO_CONTENT);
     }
-    // An earlier attempt may have removed the action and not its messages.
-    let is_gone = matches!(removed, Err(ActionsRefused::NotFound(_)));
+    // An earlier attempt may have removed the entry and not its messages.
+    let is_gone = matches!(removed, Err(EntryRefused::NotFound(_)));
     if !is_gone {
         removed?;
     }
     // It takes some seconds, in which other changes must not wait.
-    match run_blocking(move || state.actions.remove_action(&name, WaitingMessages::Delete)).await? {
-        // An action that never ran has no session.
-        Err(ActionsRefused::NotFound(_)) if !is_gone => {}
+    let state = state.clone();
+    match run_blocking(move || remove(&state, WaitingMessages::Delete)).await? {
+        // An entry that never ran has no session.
+        Err(EntryRefused::NotFound(_)) if !is_gone => {}
         emptied => emptied?,
     }
     Ok(StatusCode::NO_CONTENT)
@@ -228,7 +241,7 @@ pub(crate) const TESTS_MAX: usize = 4;
 /// Runs a test, unless there are too many.
 pub(super) async fn run_test<T: Send + 'static>(
     state: &State,
-    test: impl FnOnce(&dyn Actions) -> Result<T, ActionsRefused> + Send + 'static,
+    test: impl FnOnce(&dyn Actions) -> Result<T, EntryRefused> + Send + 'static,
 ) -> Result<T, Problem> {
     let permit = state.action_tests.clone().try_acquire_owned().map_err(|_| {
         Problem::too_many(format!("{TESTS_MAX} tests are running already; try again when one has ended"))
@@ -242,14 +255,14 @@ pub(super) async fn run_test<T: Send + 'static>(
     Ok(done.await??)
 }
 
-impl From<ActionsRefused> for Problem {
-    fn from(refused: ActionsRefused) -> Self {
+impl From<EntryRefused> for Problem {
+    fn from(refused: EntryRefused) -> Self {
         match refused {
-            ActionsRefused::NotFound(detail) => Self::not_found(detail),
-            ActionsRefused::Conflict(detail) => Self::conflict(detail),
-            ActionsRefused::Setting { setting, why } => Self::invalid(setting, why),
-            ActionsRefused::ConfigStore(error) => error.into(),
-            ActionsRefused::Unavailable(detail) => Self::unavailable(detail),
+            EntryRefused::NotFound(detail) => Self::not_found(detail),
+            EntryRefused::Conflict(detail) => Self::conflict(detail),
+            EntryRefused::Setting { setting, why } => Self::invalid(setting, why),
+            EntryRefused::ConfigStore(error) => error.into(),
+            EntryRefused::Unavailable(detail) => Self::unavailable(detail),
         }
     }
 }

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use super::actions::{ListQuery, NOTE_MAX, noted, page, run_test};
-use crate::actions::{ActionsRefused, Connector, ConnectorTest, ConnectorTested};
+use crate::actions::{Connector, ConnectorTest, ConnectorTested, EntryRefused};
 use crate::ask::{propose, run_blocking};
 use crate::configuration::without_secrets;
 use crate::extract::{Body, Path, Query};
@@ -78,10 +78,10 @@ async fn put(
 ) -> Result<(StatusCode, Json<Connector>), Problem> {
     caller.note(|| noted(&settings));
     let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, ActionsRefused> {
+    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
         let is_new = state.actions.put_connector(&name, &settings, &by)?;
         let connector = state.actions.connector(&name);
-        Ok((is_new, connector.ok_or_else(|| ActionsRefused::Conflict(removed(&name)))?))
+        Ok((is_new, connector.ok_or_else(|| EntryRefused::Conflict(removed(&name)))?))
     });
     let (is_new, connector) = done.await??;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };

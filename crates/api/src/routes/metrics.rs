@@ -3,6 +3,7 @@
 mod actions;
 mod bridges;
 mod cluster;
+mod cluster_links;
 mod drain;
 
 use std::collections::HashSet;
@@ -66,6 +67,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     drain::drain(&mut text, state.drains.view().as_ref());
     bridges::bridges(&mut text, &state.bridges.views());
     actions::actions(&mut text, &state.actions.views());
+    cluster_links::cluster_links(&mut text, &state.links.views());
     topics(&mut text, &state);
     http(&mut text, &state);
     process(&mut text, &state);

@@ -34,6 +34,7 @@ macro_rules! merged {
             .merge(bridges::$routes())
             .merge(actions::$routes())
             .merge(connectors::$routes())
+            .merge(links::$routes())
             .merge(metrics::$routes())
             .merge(top::$routes())
             .merge(clients::$routes())
@@ -74,6 +75,7 @@ mod document;
 mod drains;
 pub(crate) mod health;
 mod keys;
+mod links;
 mod listing;
 mod log;
 mod login;

@@ -214,6 +214,7 @@ fn answers_match_the_document() {
         "/api/v1/drains",
         "/api/v1/bridges",
         "/api/v1/actions",
+        "/api/v1/links/external",
         "/api/v1/connectors",
         "/api/v1/alarms",
         "/api/v1/stats",
@@ -296,6 +297,11 @@ fn answers_match_the_document() {
     ask("POST", "/api/v1/actions/test", "/api/v1/actions/test", Some(test));
     ask("DELETE", actions, "/api/v1/actions/new?messages=delete", None);
     ask("DELETE", connectors, "/api/v1/connectors/db", None);
+    let links = "/api/v1/links/external/{name}";
+    let link = json!({ "secret_file": "/s", "topics": "a/#" });
+    ask("PUT", links, "/api/v1/links/external/rome", Some(link));
+    ask("GET", links, "/api/v1/links/external/munich", None);
+    ask("DELETE", links, "/api/v1/links/external/rome", None);
     ask("PUT", "/api/v1/log/level", "/api/v1/log/level", Some(json!({ "level": "debug", "for_s": 60 })));
     let changes = json!({ "changes": { "no.such": "1" } });
     ask("POST", "/api/v1/config/validate", "/api/v1/config/validate", Some(changes));

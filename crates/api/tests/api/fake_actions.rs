@@ -5,9 +5,8 @@ use std::ops::Bound;
 use std::sync::{Condvar, Mutex};
 
 use api::{
-    Action, ActionStatus, ActionTest, ActionTested, Actions, ActionsRefused, Connector, ConnectorTest,
-    ConnectorTested, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp,
-    WaitingMessages,
+    Action, ActionStatus, ActionTest, ActionTested, Actions, Connector, ConnectorTest, ConnectorTested,
+    EntryRefused, EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
 };
 use auth::Authorship;
 use serde_json::{Map, Value, json};
@@ -68,8 +67,8 @@ fn action(name: &str, settings: &Map<String, Value>, by: Option<&Authorship>) ->
     }
 }
 
-fn of_file(name: &str) -> ActionsRefused {
-    ActionsRefused::Conflict(format!("`{name}` is in the configuration file of the node"))
+fn of_file(name: &str) -> EntryRefused {
+    EntryRefused::Conflict(format!("`{name}` is in the configuration file of the node"))
 }
 
 impl FakeActions {
@@ -124,7 +123,7 @@ impl Actions for FakeActions {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         if name == "archive" {
             return Err(of_file(name));
         }
@@ -132,12 +131,12 @@ impl Actions for FakeActions {
         Ok(self.entries.lock().unwrap().connectors.insert(name.to_owned(), new).is_none())
     }
 
-    fn remove_connector(&self, name: &str) -> Result<(), ActionsRefused> {
+    fn remove_connector(&self, name: &str) -> Result<(), EntryRefused> {
         let removed = self.entries.lock().unwrap().connectors.remove(name);
-        removed.map(drop).ok_or_else(|| ActionsRefused::NotFound(format!("there is no connector `{name}`")))
+        removed.map(drop).ok_or_else(|| EntryRefused::NotFound(format!("there is no connector `{name}`")))
     }
 
-    fn test_connector(&self, _: &ConnectorTest) -> Result<ConnectorTested, ActionsRefused> {
+    fn test_connector(&self, _: &ConnectorTest) -> Result<ConnectorTested, EntryRefused> {
         Ok(ConnectorTested { ok: false, message: "it does not answer".to_owned(), took_ms: 3 })
     }
 
@@ -154,22 +153,22 @@ impl Actions for FakeActions {
         name: &str,
         settings: &Map<String, Value>,
         by: &Authorship,
-    ) -> Result<bool, ActionsRefused> {
+    ) -> Result<bool, EntryRefused> {
         if name == "alarms" {
             return Err(of_file(name));
         }
         if !settings.contains_key("rule") {
             let (setting, why) = ("rule".to_owned(), "the action has no rule; write one".to_owned());
-            return Err(ActionsRefused::Setting { setting, why });
+            return Err(EntryRefused::Setting { setting, why });
         }
         let new = action(name, settings, Some(by));
         Ok(self.entries.lock().unwrap().actions.insert(name.to_owned(), new).is_none())
     }
 
-    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), ActionsRefused> {
+    fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
         let mut entries = self.entries.lock().unwrap();
         let removed = entries.actions.remove(name);
-        let unknown = || ActionsRefused::NotFound(format!("there is no action `{name}`"));
+        let unknown = || EntryRefused::NotFound(format!("there is no action `{name}`"));
         if waiting == WaitingMessages::Delete {
             // An earlier request may have removed the action.
             let at = entries.sessions.iter().position(|session| session == name).ok_or_else(unknown)?;
@@ -180,7 +179,7 @@ impl Actions for FakeActions {
         removed.map(drop).ok_or_else(unknown)
     }
 
-    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, ActionsRefused> {
+    fn test_action(&self, test: &ActionTest) -> Result<ActionTested, EntryRefused> {
         if test.live {
             self.wait();
         }

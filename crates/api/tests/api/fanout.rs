@@ -524,6 +524,28 @@ fn an_action_has_the_status_of_the_node_that_runs_it() {
     assert_eq!((&page["items"][0]["status"], &page["missing"]), (&Value::Null, &json!(["b"])));
 }
 
+/// A link to another cluster has an entry on each node, and works on several: one takes, another one has the session in
+/// which messages wait, and each may refuse a client.
+#[test]
+fn a_cluster_link_has_what_all_nodes_know() {
+    let world = World::start();
+    world.together.up.store(true, Ordering::Relaxed);
+    for node in &world.nodes {
+        let link = node.get("/api/v1/links/external/munich").is(200);
+        let nodes = |direction: &str| -> Vec<Value> {
+            link[direction].as_array().unwrap().iter().map(|it| it["node"].clone()).collect()
+        };
+        assert_eq!((nodes("taking"), nodes("giving")), (vec![json!("b")], vec![json!("c")]));
+        assert_eq!((&link["refusal"]["node"], &link["refusal"]["count"]), (&json!("b"), &json!(3)));
+        assert_eq!(node.get("/api/v1/links/external").is(200)["items"][0], link);
+    }
+    assert_eq!(world.a().get("/api/v1/links/external/munich?node=a").is(200)["taking"], json!([]));
+    world.a().get("/api/v1/links/external/none").problem(404, "not-found");
+    world.cut_off("b");
+    let page = world.a().get("/api/v1/links/external").is(200);
+    assert_eq!((&page["items"][0]["taking"], &page["missing"]), (&json!([]), &json!(["b"])));
+}
+
 #[test]
 fn a_rebalance_is_computed_from_the_clients_of_all_nodes() {
     let world = World::start();

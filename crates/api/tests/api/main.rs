@@ -12,6 +12,7 @@ mod document;
 mod fanout;
 mod hostile;
 mod keys;
+mod links;
 mod login;
 mod metrics;
 mod node;

@@ -173,8 +173,11 @@ fn a_core_has_metrics_of_members_and_raft() {
 fn a_node_of_no_cluster_has_no_links() {
     for server in [Server::start(), Server::in_cluster(None)] {
         let scrape = Scrape::of(server.get("/metrics").text());
-        let of_cluster =
-            |name: &&String| name.starts_with("meridian_link_") || name.starts_with("meridian_cluster_");
+        // Links to other clusters need no cluster.
+        let of_cluster = |name: &&String| {
+            name.starts_with("meridian_link_")
+                || name.starts_with("meridian_cluster_") && !name.starts_with("meridian_cluster_link_")
+        };
         assert_eq!(scrape.kinds.keys().find(of_cluster), None);
         assert_eq!(scrape.get("meridian_messages_forwarded_total", &[]), 0.0);
     }
@@ -286,6 +289,24 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_drain_clients_left", &["kind"]),
     ("meridian_drain_disconnected", &["kind"]),
     ("meridian_drain_stalled_seconds", &["kind"]),
+    ("meridian_cluster_link_connected", &["direction", "link", "origin"]),
+    ("meridian_cluster_link_filters", &["direction", "link", "origin"]),
+    ("meridian_cluster_link_dropped_total", &["cause", "direction", "link", "origin"]),
+    ("meridian_cluster_link_failing", &["link", "origin"]),
+    ("meridian_cluster_link_filters_wanted", &["link", "origin"]),
+    ("meridian_cluster_link_filters_refused", &["link", "origin"]),
+    ("meridian_cluster_link_takes_all", &["link", "origin"]),
+    ("meridian_cluster_link_messages_total", &["link", "origin"]),
+    ("meridian_cluster_link_bytes_total", &["link", "origin"]),
+    ("meridian_cluster_link_refused_total", &["link", "origin"]),
+    ("meridian_cluster_link_reconnects_total", &["link", "origin"]),
+    ("meridian_cluster_link_failed_attempts_total", &["link", "origin"]),
+    ("meridian_cluster_link_sessions_lost_total", &["link", "origin"]),
+    ("meridian_cluster_link_stale_filters_total", &["link", "origin"]),
+    ("meridian_cluster_link_queued_messages", &["link", "origin"]),
+    ("meridian_cluster_link_queued_bytes", &["link", "origin"]),
+    ("meridian_cluster_link_oldest_age_seconds", &["link", "origin"]),
+    ("meridian_cluster_link_refused_connections_total", &["link"]),
     ("meridian_bridge_connected", &["bridge"]),
     ("meridian_bridge_failing", &["bridge"]),
     ("meridian_bridge_queued_messages", &["bridge"]),

@@ -24,8 +24,11 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 #[path = "fake_actions.rs"]
 mod fake_actions;
+#[path = "fake_links.rs"]
+mod fake_links;
 
 pub use fake_actions::FakeActions;
+pub use fake_links::FakeLinks;
 
 /// Upper bound for every wait; only a hanging test needs so long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,6 +42,7 @@ pub struct Server {
     pub mqtt: SocketAddr,
     pub directory: PathBuf,
     pub actions: Arc<FakeActions>,
+    pub links: Arc<FakeLinks>,
 }
 
 /// A node of this name with one bridge.
@@ -237,6 +241,7 @@ impl Server {
         };
         let log = LogRing::default();
         let actions = Arc::new(FakeActions::on(name));
+        let links = Arc::new(FakeLinks::on(name));
         let config_store = Arc::new(configstore::LocalStore::open(&directory).unwrap());
         let parts = Parts {
             admin: node.admin(),
@@ -251,12 +256,13 @@ impl Server {
             cluster,
             bridges: Arc::new(OneBridge(name.to_owned())),
             actions: actions.clone(),
+            links: links.clone(),
             drains: Arc::new(OneDrain(name.to_owned())),
         };
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
         let address = http.address();
-        Self { http: Some(http), node: Some(node), log, address, mqtt, directory, actions }
+        Self { http: Some(http), node: Some(node), log, address, mqtt, directory, actions, links }
     }
 
     /// Returns the token of the key for this role, of a server that was started with keys.

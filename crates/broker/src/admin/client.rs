@@ -133,6 +133,8 @@ pub struct SessionDetail {
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
+    /// Number of messages that were dropped or have expired since this node leads the shard.
+    pub dropped: u64,
     pub oldest_queued: Option<Duration>,
     /// Number of messages whose publishers wait for a queue slot.
     pub waiting_publishers: usize,

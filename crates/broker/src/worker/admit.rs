@@ -96,8 +96,10 @@ impl Worker {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
         let is_link = connection.client_id.starts_with(internal::LINK);
-        let is_reserved = internal::is_reserved(&connection.client_id) && !connection.marks.role.is_process();
-        if is_reserved || is_link && connection.marks.role != Role::Link {
+        let is_process = connection.marks.role.is_process();
+        let is_reserved = internal::is_reserved(&connection.client_id) && !is_process;
+        // The process ends the session of a link that was removed.
+        if is_reserved || is_link && connection.marks.role != Role::Link && !is_process {
             return self.refuse_connect(slot, version, ReasonCode::ClientIdentifierNotValid);
         }
         // Read the generation first: rules that change during the check must not count as checked.

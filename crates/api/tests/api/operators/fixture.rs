@@ -129,6 +129,7 @@ impl Fixture {
             cluster: None,
             bridges: Arc::new(()),
             actions: Arc::new(()),
+            links: Arc::new(()),
             drains: Arc::new(()),
         });
         let server = server.unwrap();
