@@ -21,6 +21,7 @@ use crate::durability::Durability;
 use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
+use crate::interest::{InterestWatch, Wake};
 use crate::origin::{OriginFacts, Origins};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::publishers::Publishers;
@@ -389,6 +390,11 @@ impl Node {
     /// Says whether all replicas understand Claims with limits for the queue of their session.
     pub fn read_queue_limits(&self, read: bool) {
         self.load.reads_queue_limits.store(read, Relaxed);
+    }
+
+    /// Begins to watch which Topic Filters are wanted, see [`Admin::watch_interest`](crate::admin::Admin::watch_interest).
+    pub fn watch_interest(self: &Arc<Self>, wake: Wake) -> InterestWatch {
+        InterestWatch::begin(self, wake)
     }
 
     /// Says whether all nodes of the cluster know the routes of linked clusters.

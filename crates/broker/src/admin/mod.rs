@@ -271,7 +271,7 @@ impl Admin {
     /// Begins to watch which Topic Filters are wanted. `wake` is called on any thread, and must not wait. A node has one
     /// watch: a later one replaces it.
     pub fn watch_interest(&self, wake: Wake) -> InterestWatch {
-        InterestWatch::begin(&self.node, wake)
+        self.node.watch_interest(wake)
     }
 
     /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name

@@ -3,7 +3,7 @@
 //! Such a client takes messages with a durable session, and publishes nothing but requests for the list of its own
 //! subscriptions. See [`shard::wanted_origin`] for the messages that it gets.
 
-use mqtt::{ReasonCode, TopicFilter};
+use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, TopicFilter};
 use shard::{QueueFull, QueueLimits, origin_cluster, wanted_origin};
 
 use super::Worker;
@@ -11,6 +11,7 @@ use crate::access::{LinkQueue, LinkTerms};
 use crate::connection::{Connection, Role};
 use crate::internal;
 use crate::message::MessageView;
+use crate::origin;
 use crate::route::RouteKind;
 
 /// Minimum Session Expiry Interval of a link, in seconds: a day. Its session has to outlive connections.
@@ -85,11 +86,63 @@ impl Worker {
     }
 }
 
+/// User Property of a retained message to a linked cluster: the time of its publish, in ms since 1970.
+const PUBLISHED: &str = "meridian-time";
+
+/// Appends the properties of a retained message for a linked cluster, with the time of its publish.
+pub(super) fn put_time(properties: &[u8], published_ms: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(origin::split(properties).1);
+    let text = published_ms.to_string();
+    let time = PropertiesBuf::from_iter([Property::UserProperty(PUBLISHED, &text)]);
+    out.extend_from_slice(time.as_properties().as_bytes());
+}
+
+/// Returns the time of the publish in ms since 1970, and appends the other properties to `out`. `None` without a time.
+pub(super) fn take_time(properties: &[u8], out: &mut Vec<u8>) -> Option<u64> {
+    let all = Properties::of_checked(properties);
+    let mut published = None;
+    let mut others = PropertiesBuf::default();
+    for property in all.iter() {
+        match property {
+            Property::UserProperty(PUBLISHED, text) => published = text.parse().ok().or(published),
+            property => {
+                // The packet had it.
+                others.push(property);
+            }
+        }
+    }
+    out.extend_from_slice(others.as_properties().as_bytes());
+    published
+}
+
 fn queue_limits(queue: &LinkQueue) -> QueueLimits {
     QueueLimits {
         messages_max: queue.messages_max,
         bytes_max: queue.bytes_max,
         age_max_ms: queue.age_max_ms,
         full: if queue.drop_newest { QueueFull::DropNewest } else { QueueFull::DropOldest },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_publish_is_taken_out_of_the_properties() {
+        let of_client = PropertiesBuf::from_iter([
+            Property::UserProperty("name", "value"),
+            Property::ContentType("text"),
+        ]);
+        let of_client = of_client.as_properties().as_bytes();
+        let (mut sent, mut taken) = (Vec::new(), Vec::new());
+        put_time(of_client, 1_700_000_000_123, &mut sent);
+        assert_eq!(take_time(&sent, &mut taken), Some(1_700_000_000_123));
+        assert_eq!(taken, of_client);
+        taken.clear();
+        assert_eq!(take_time(of_client, &mut taken), None);
+        assert_eq!(taken, of_client);
+        let bad = PropertiesBuf::from_iter([Property::UserProperty(PUBLISHED, "-1")]);
+        assert_eq!(take_time(bad.as_properties().as_bytes(), &mut Vec::new()), None);
     }
 }

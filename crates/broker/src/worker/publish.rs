@@ -9,6 +9,7 @@ use shard::{Mutation, mutated};
 use super::Worker;
 use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
 use super::events::Event;
+use super::linked;
 use super::permission::Rules;
 use super::receive::Step;
 use super::spans::OpenSpan;
@@ -297,6 +298,17 @@ impl Worker {
             durability: self.settings.durability_of(name, listener),
             span: 0,
         };
+        let mut without_time = Vec::new();
+        if publish.retain
+            && connection.marks.role.is_process()
+            && connection.client_id.starts_with(internal::LINKED)
+        {
+            // The time on this cluster's clock when the other one got it: the later message is retained.
+            let published = linked::take_time(view.properties, &mut without_time);
+            let published = published.map(|ms| ms.saturating_sub(self.node.origin_wall_ms()));
+            view.received = Time(published.unwrap_or(view.received.0).min(view.received.0));
+            view.properties = &without_time;
+        }
         self.monitor.published(self.clock.now(), connection, &view, publish, size);
         let mut span = OpenSpan::default();
         if self.monitor.records_spans(&view) {
