@@ -171,7 +171,7 @@ def link_survives_kills(_):
                 a.restart()
         until(lambda: is_settled(a, "b", 1), "the link is connected at the end", 20)
         until(lambda: giving(b, "a", "b").get("queued_messages") == 0 and giving(b, "a", "b")["in_flight"] == 0, "nothing waits", 20)
-        lines = text_of(received(a.subscriber("here", durable=True, qos=2), 80))
+        lines = text_of(received(a.subscriber("here", "t/#", durable=True, qos=2), 80))
         assert lines == [f"t/n {number}" for number in range(80)], lines
         assert taking(a, "b")["remote_sessions_lost"] == 0
 

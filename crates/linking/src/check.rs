@@ -143,7 +143,7 @@ mod tests {
             (json!({"own_name": "south"}), "name: \"south\" is this cluster"),
             (json!({"own_name": "a/b"}), "own_name: \"a/b\" is not a name"),
             (json!({"prefix": "x"}), "prefix: \"x\" does not end with `/`"),
-            (json!({"secret_file": ""}), "secret_file: a link needs a secret; make one with `head"),
+            (json!({"secret_file": null}), "secret_file: a link needs a secret; make one with `head"),
             (json!({"secret_file": "/nonexistent"}), "secret_file: /nonexistent: No such file"),
             (json!({"secret_file": "/dev/null"}), "secret_file: /dev/null: 0 bytes, at least 16 are needed"),
             (json!({"tls_ca": "/x"}), "tls: there are settings of TLS and it is off"),

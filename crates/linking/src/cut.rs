@@ -257,7 +257,7 @@ mod tests {
                 "{a} {b} {topic} {cut:?}"
             );
         }
-        assert!(both > 5_000, "{both} topics matched both filters");
+        assert!(both > 1_000, "{both} topics matched both filters");
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
             let is_wanted = cut.as_deref().is_some_and(|cut| matches(cut, &topic));
             assert_eq!(is_wanted, expected, "{local} {prefix} {taken} {topic} {cut:?}");
         }
-        assert!(wanted > 5_000, "{wanted} topics were wanted");
+        assert!(wanted > 1_000, "{wanted} topics were wanted");
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Engine {
             walked: Instant::now(),
             read: None,
         };
-        critical::spawn("links", move || thread.run(&woken)).map_err(|error| error.to_string())?;
+        critical::spawn("cluster-links", move || thread.run(&woken)).map_err(|error| error.to_string())?;
         Ok(Self { registry, acceptor, shared, door: door.clone() })
     }
 

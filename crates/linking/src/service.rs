@@ -76,7 +76,7 @@ impl Service {
             clock: Instant::now(),
             rates: HashMap::new(),
         };
-        critical::spawn("links-service", move || thread.run()).map_err(|error| error.to_string())?;
+        critical::spawn("link-lists", move || thread.run()).map_err(|error| error.to_string())?;
         Ok(Self(shared))
     }
 
