@@ -123,6 +123,21 @@ impl Pull {
         self.relay.as_ref().is_some_and(|relay| relay.is_settled() && relay.settled_number() >= self.number)
     }
 
+    /// Describes the relay, for a failed check.
+    pub fn describe(&self) -> String {
+        let Some(relay) = &self.relay else { return format!("{:?}: no relay", self.route) };
+        let (wanted, subscribed) = (relay.wanted(), relay.subscribed());
+        if std::env::var("DBG").is_ok() { return format!("{relay:#?}"); }
+        format!(
+            "{:?}: {}, {subscribed} of {wanted} filters, {} of {} changes, last error {:?}",
+            self.route,
+            relay.state(),
+            relay.settled_number(),
+            self.number,
+            relay.last_error()
+        )
+    }
+
     pub fn may_have_stale(&self) -> bool {
         self.relay.as_ref().is_none_or(Relay::may_have_stale)
     }

@@ -207,7 +207,8 @@ impl Linked {
             assert!(
                 self.cx.now() < deadline,
                 "{open} requests without an answer, links settled: {are_settled}, missing (message, subscriber): \
-                 {missing:?}"
+                 {missing:?}\n{}",
+                self.pulls.iter().map(Pull::describe).collect::<Vec<_>>().join("\n")
             );
         }
         // What was sent too much would arrive meanwhile.
