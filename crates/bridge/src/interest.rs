@@ -164,6 +164,11 @@ impl Interest {
         self.wanted
     }
 
+    /// Number of filters whose state is stored.
+    pub(crate) fn known(&self) -> usize {
+        self.filters.len()
+    }
+
     /// Number of wanted filters that the remote broker has confirmed.
     pub(crate) fn subscribed(&self) -> usize {
         self.subscribed
@@ -375,9 +380,11 @@ impl Interest {
             return None;
         }
         let packet_max = packet_max.min(PACKET_MAX);
-        self.is_turn_of_ends = !self.is_turn_of_ends;
         let first = self.is_turn_of_ends;
-        self.batch(first, packet_max, counters).or_else(|| self.batch(!first, packet_max, counters))
+        let request = self.batch(first, packet_max, counters);
+        let request = request.or_else(|| self.batch(!first, packet_max, counters))?;
+        self.is_turn_of_ends = matches!(request, Request::Subscribe(_));
+        Some(request)
     }
 
     /// Returns a packet of one kind, if there is something for it.
@@ -588,6 +595,3 @@ fn check(filter: &str) -> Result<(), &'static str> {
         Ok(_) => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests;
