@@ -211,7 +211,7 @@ impl Interest {
         for name in add {
             if let Err(why) = check(name) {
                 counters.subscriptions_refused += 1;
-                self.last_error = Some(format!("the subscription {name:?} was not sent: {why}"));
+                self.last_error = Some(format!("the subscription {:?} was not sent: {why}", start(name)));
                 continue;
             }
             self.set_wanted(name, true, number);
@@ -458,6 +458,7 @@ impl Interest {
             let name = name.clone();
             if reason.is_error() {
                 counters.subscriptions_refused += 1;
+                let filter = start(&filter);
                 self.last_error = Some(format!("the subscription {filter} was refused: {reason}"));
                 self.learn(&name, There::Refused);
             } else {
@@ -478,6 +479,7 @@ impl Interest {
             let name = name.clone();
             if reason.is_error() {
                 counters.ends_refused += 1;
+                let filter = start(&filter);
                 self.last_error = Some(format!("the end of the subscription {filter} was refused: {reason}"));
             } else {
                 counters.subscriptions_ended += 1;
@@ -509,8 +511,11 @@ impl Interest {
         let total_max = self.settings.filters_max.saturating_mul(4).max(1000);
         let page = match self.list.page(payload, total_max) {
             Ok(Some(page)) => page,
-            // An answer that was given up, or to another relay.
-            Ok(None) => return,
+            // It answers a question of another relay, or one that was given up.
+            Ok(None) => {
+                counters.pages_ignored += 1;
+                return;
+            }
             Err(why) => {
                 counters.lists_invalid += 1;
                 self.last_error = Some(format!("the list of subscriptions is not valid: {why}"));
@@ -587,10 +592,22 @@ fn options(qos: QoS) -> SubscriptionOptions {
     }
 }
 
+/// Returns the beginning of a filter, for operators.
+fn start(filter: &str) -> &str {
+    let end = filter.char_indices().nth(FILTER_SHOWN).map_or(filter.len(), |(end, _)| end);
+    &filter[..end]
+}
+
+/// Maximum number of characters of a filter that are shown.
+const FILTER_SHOWN: usize = 256;
+
 /// Returns why a filter cannot be subscribed to. A line break would make two lines of a list.
 fn check(filter: &str) -> Result<(), &'static str> {
     match Subscription::parse(filter) {
         Err(_) => Err("it is no Topic Filter"),
+        Ok(parsed) if parsed.filter.as_str().starts_with('$') => {
+            Err("topics that begin with `$` stay in their cluster")
+        }
         Ok(_) if filter.contains(['\n', '\r']) => Err("it has a line break"),
         Ok(_) => Ok(()),
     }

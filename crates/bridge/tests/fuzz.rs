@@ -45,7 +45,8 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 /// Answer to a question for the list of subscriptions, which may be wrong.
 fn page(random: &mut Random) -> Vec<u8> {
     let total = *random.pick(&[0, 1, 3, 20, 3_900, 5_000, usize::MAX]);
-    let mut page = format!("{} {total}", random.below(8));
+    let offset = if random.percent(50) { 0 } else { random.below(8) };
+    let mut page = format!("{offset} {total}");
     for _ in 0..random.below(6) {
         let filter = *random.pick(&["in/a", "in/b", "wanted/1", "$link/own/filters", "a/#/b", "", "\0"]);
         page = format!("{page}\n{filter}{}", if random.percent(30) { random.below(900) } else { 1 });
@@ -60,7 +61,7 @@ fn remote_answers(random: &mut Random, received: &mut Vec<u8>, out: &mut Vec<u8>
             break;
         }
         let bytes: Vec<u8> = received.drain(..length).collect();
-        let mut reason = || *random.pick(&[0, 0, 0, 0x87, 0x91]);
+        let mut reason = || *random.pick(&[0, 0, 0, 0, 0, 0x87, 0x91]);
         let answer = |packet_id, reasons| SubAck { packet_id, properties: Properties::EMPTY, reasons };
         match mqtt::decode(Version::V5, &bytes).expect("the relay sends valid packets") {
             Packet::Subscribe(it) => {
@@ -70,6 +71,13 @@ fn remote_answers(random: &mut Random, received: &mut Vec<u8>, out: &mut Vec<u8>
             Packet::Unsubscribe(it) => {
                 let reasons: Vec<u8> = it.filters.iter().map(|_| reason()).collect();
                 Packet::UnsubAck(answer(it.packet_id, &reasons)).encode(Version::V5, out);
+            }
+            Packet::Publish(publish) if publish.topic == "$link/own/list" => {
+                let payload = page(random);
+                let (topic, properties) = ("$link/own/filters", Properties::EMPTY);
+                let (dup, qos, retain, packet_id) = (false, QoS::AtMostOnce, false, None);
+                let answer = Publish { dup, qos, retain, topic, packet_id, properties, payload: &payload };
+                Packet::Publish(answer).encode(Version::V5, out);
             }
             _ => {}
         }

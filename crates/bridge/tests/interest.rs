@@ -176,7 +176,7 @@ fn a_list_without_an_answer_is_asked_for_twice_and_given_up_until_the_next_conne
     assert_eq!(bench.relay.counters().lists_unanswered, 1);
     // An answer that is too late changes nothing.
     list(&mut bench, "0 1\nold");
-    assert_eq!(bench.sent(REMOTE), [""; 0]);
+    assert_eq!((bench.sent(REMOTE).len(), bench.relay.counters().pages_ignored), (0, 1));
     assert_eq!(again(&mut bench), ["SUBSCRIBE $link/own/filters"]);
 }
 
@@ -352,12 +352,14 @@ fn filters_that_cannot_be_sent_are_refused() {
     let mut bench = Bench::new(settings());
     bench.answers.remote.properties.push(Property::MaximumPacketSize(300));
     let long = "x".repeat(400);
-    want(&mut bench, 1, &["a", "two\nlines", "a/#/b", &long], &[]);
-    assert_eq!(bench.relay.counters().subscriptions_refused, 2);
+    let refused = ["two\nlines", "a/#/b", "$SYS/#", "$share/g/$SYS/#", "$link/own/filters"];
+    want(&mut bench, 1, &refused, &[]);
+    assert_eq!(bench.relay.counters().subscriptions_refused, 5);
+    want(&mut bench, 2, &["a", &long], &[]);
     assert_eq!(bench.relay.wanted(), 2);
     start_new(&mut bench);
     assert_eq!(bench.answer_requests(REMOTE)[1..], ["SUBSCRIBE a"]);
-    assert_eq!(bench.relay.counters().subscriptions_refused, 3);
+    assert_eq!(bench.relay.counters().subscriptions_refused, 6);
     assert!(bench.relay.is_settled());
     assert_eq!(
         bench.relay.last_error(),
