@@ -266,6 +266,7 @@ def bridge_names_are_reserved(_):
             ({"name": "x", "address": "127.0.0.1:1"}, "topics"),
             ({"name": "x", "address": "127.0.0.1:1", "topics": "a/# up"}, "use out, in or both"),
             ({"name": "a/b", "address": "127.0.0.1:1", "topics": "a/#"}, "name"),
+            ({"name": "x", "address": "127.0.0.1:1", "topics": "a/#", "version": "3.1.1", "password_file": "/x"}, "set a user name"),
         ]:
             checked = node.run("config", "check", *configured(node, bridge), code=1)
             assert advice in checked.out + checked.err, (bridge, checked.out, checked.err)
@@ -273,4 +274,28 @@ def bridge_names_are_reserved(_):
         node.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]
+def bridge_reads_password_again(_):
+    """a bridge whose password is refused, or whose file is gone, connects when the file has the right one, without a restart"""
+    other, node = Mosquitto(), Node()
+    try:
+        passwords, password = other.directory / "passwords", node.directory / "password"
+        subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "site", "right"], check=True, capture_output=True, timeout=10)
+        passwords.chmod(0o644)
+        with open(other.directory / "mosquitto.conf", "a", encoding="utf-8") as conf:
+            conf.write(f"password_file {passwords}\n")
+        other.start()
+        password.write_text("wrong\n")
+        node.start(*configured(node, {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "topics": "a/# out 1",
+                                      "username": "site", "password_file": str(password), "backoff_min": "100ms", "backoff_max": "500ms"}))
+        seen = lambda words: words in str((bridge_of(node, "plant") or {}).get("last_error"))  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
+        until(lambda: seen("refused the connection"), "the wrong password is refused")
+        password.unlink()
+        until(lambda: seen("password_file"), "the missing file is named")
+        password.write_text("right\n")
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+    finally:
+        node.close()
+        other.close()
+
+
+CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]
