@@ -59,7 +59,7 @@ struct Filter {
     since: Option<u64>,
 }
 
-/// What is known of a subscription of the remote session.
+/// Knowledge of a subscription of the remote session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
     Absent,
@@ -76,7 +76,7 @@ enum There {
     Refused,
 }
 
-/// What a filter needs next.
+/// Next step of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Subscribe,
@@ -97,10 +97,10 @@ pub(crate) enum Request {
 
 /// Maximum size of a SUBSCRIBE or UNSUBSCRIBE packet.
 const PACKET_MAX: usize = 16 << 10;
-/// Number of bytes of such a packet besides its filters: fixed header, Packet Identifier and an empty list of
+/// Number of bytes of such a packet without its filters: fixed header, Packet Identifier and an empty list of
 /// properties.
 const HEADER: usize = 8;
-/// Number of bytes of a filter besides its text: length and options.
+/// Number of bytes of a filter without its text: length and options.
 const EACH: usize = 3;
 
 impl Filter {
@@ -238,7 +238,7 @@ impl Interest {
         }
     }
 
-    /// What is known of a filter that was not known before. A list that has begun has no new filters.
+    /// Returns the knowledge of a filter that is new. A list that has begun does not have it.
     fn initial(&self) -> There {
         if self.list.has_to_begin() { There::Unlisted } else { There::Absent }
     }

@@ -277,7 +277,7 @@ impl BridgeSettings {
 }
 
 impl Credentials for BridgeSettings {
-    /// Only the first line of the file counts.
+    /// Returns the first line of the file.
     fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
         let Some(path) = &self.password_file else { return Ok(None) };
         let text = std::fs::read(path)
