@@ -238,9 +238,15 @@ impl Interest {
         }
     }
 
-    /// Returns the knowledge of a filter that is new. A list that has begun does not have it.
+    /// Returns the knowledge of a filter that is new. A list that has begun does not have it. One that was given up begins
+    /// again on the next connection only.
     fn initial(&self) -> There {
-        if self.list.has_to_begin() { There::Unlisted } else { There::Absent }
+        let is_given_up = self.is_attached && !self.list.is_open();
+        match self.list.has_to_begin() {
+            true if is_given_up => There::Unknown,
+            true => There::Unlisted,
+            false => There::Absent,
+        }
     }
 
     /// Sets the state of a filter, and all that follows from it.

@@ -24,7 +24,7 @@ use crate::permissions::Permissions;
 use crate::quota::{Payers, Resource};
 use crate::retained_jobs::RetainedJobs;
 use crate::route::Options;
-use crate::settings::Queue;
+use crate::settings::{Mqtt, Queue};
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
 use crate::worker::ExceededLimits;
@@ -658,6 +658,13 @@ impl Connection {
         if let Some(flow) = self.flow.as_deref_mut().filter(|flow| flow.probe.packet_id.is_none()) {
             flow.probe.begin(packet_id, view, connected_at);
         }
+    }
+
+    /// Maximum number of unacknowledged messages of QoS 1 and 2 from the client. The process keeps its own limits: a link
+    /// over a long distance has thousands in flight.
+    #[inline]
+    pub fn receive_max(&self, mqtt: &Mqtt) -> u16 {
+        if self.marks.role.is_process() { u16::MAX } else { mqtt.receive_max }
     }
 
     /// Returns whether the client gets every plain message of QoS 1 and 2 as the same packet, except for the Packet

@@ -454,6 +454,8 @@ report! {
     linked_check_interest_exact,
     /// Messages of QoS 1 that arrived again.
     linked_excused_again,
+    /// Messages of QoS 1 that a link brought again after their subscriber had subscribed.
+    linked_excused_before_subscription,
     /// Acknowledged messages whose subscriber has unsubscribed.
     linked_excused_unsubscribed,
 }

@@ -330,8 +330,9 @@ impl Worker {
             if connecting.asked_expiry != connection.session_expiry {
                 properties.push(Property::SessionExpiryInterval(connection.session_expiry));
             }
-            if mqtt.receive_max != u16::MAX {
-                properties.push(Property::ReceiveMaximum(mqtt.receive_max));
+            let receive_max = connection.receive_max(mqtt);
+            if receive_max != u16::MAX {
+                properties.push(Property::ReceiveMaximum(receive_max));
             }
             if mqtt.qos_max < 2 {
                 properties.push(Property::MaximumQoS(mqtt.qos_max));

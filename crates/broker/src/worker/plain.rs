@@ -79,9 +79,9 @@ impl Worker {
         {
             return false;
         }
-        let receive_max = usize::from(mqtt.receive_max);
         let now = self.clock.now();
         let Some(connection) = self.connections.occupant(slot) else { return false };
+        let receive_max = usize::from(connection.receive_max(mqtt));
         let action = Action::Publish { qos: publish.qos, retain: false };
         if !connection.has_known_permission(rules, action, known.name().as_str()) {
             return false;

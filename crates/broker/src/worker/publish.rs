@@ -66,8 +66,8 @@ impl Worker {
     /// starts the next attempt.
     pub(super) fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
         let limits = &self.settings.limits;
-        let receive_max = usize::from(self.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
+        let receive_max = usize::from(connection.receive_max(&self.settings.mqtt));
         // A known QoS 2 message needs only an answer.
         let known = |inbound: &Inbound<ShardSet>| {
             publish.qos == QoS::ExactlyOnce && publish.packet_id.is_some_and(|id| inbound.has_received(id))
@@ -232,7 +232,8 @@ impl Worker {
         // Receive the identifier before anything can be refused: a repeated QoS 2 PUBLISH gets the same answer as the
         // first.
         if let Some(packet_id) = publish.packet_id {
-            connection.check_receive_maximum(publish, usize::from(mqtt.receive_max))?;
+            let receive_max = usize::from(connection.receive_max(mqtt));
+            connection.check_receive_maximum(publish, receive_max)?;
             if publish.qos == QoS::ExactlyOnce {
                 match connection.flow().inbound.receive(packet_id) {
                     Received::New => {}
