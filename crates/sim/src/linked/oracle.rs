@@ -67,7 +67,8 @@ impl Oracle {
             subscriptions.remove(filter);
         }
         for message in &mut self.messages {
-            if matches(filter, &message.topic) && message.owed.remove(&subscriber) {
+            let is_open = !message.arrived.contains(&subscriber);
+            if is_open && matches(filter, &message.topic) && message.owed.remove(&subscriber) {
                 report.linked_excused_unsubscribed += u64::from(message.is_acknowledged);
             }
         }
