@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use definitions::Named;
 use mqtt::ReasonCode;
 
-use crate::names::parse_remote;
+use crate::names::{USERNAME, parse_remote};
 use crate::settings::{LinkSettings, Own, Secret};
 use crate::token::{Parties, verify};
 use crate::view::Refusal;
@@ -119,6 +119,7 @@ impl Acceptor {
         };
         let principal = Principal { link: Some(link_terms), ..Principal::default() };
         Ok(Admission {
+            username: Some(USERNAME.into()),
             principal: Some(Arc::new(principal)),
             validity: Some(link.validity.clone()),
             ..Admission::default()

@@ -15,7 +15,7 @@ use edge::Door;
 use crate::acceptor::Acceptor;
 use crate::giving::Given;
 use crate::interest::Walk;
-use crate::names::{local_session, remote_session};
+use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
 use crate::registry::{Registry, usable};
 use crate::service::Service;
@@ -143,8 +143,10 @@ impl Engine {
         let transits = origins.iter().filter(|origin| *origin != link).map(|origin| Some(origin.as_str()));
         let mut had_one = false;
         for transit in std::iter::once(None).chain(transits) {
-            for session in [local_session(link, transit), remote_session(link, transit)] {
-                had_one |= end_session(&self.door, &session, REMOVAL_MAX)
+            let here = (local_session(link, transit), None);
+            let there = (remote_session(link, transit), Some(USERNAME));
+            for (session, username) in [here, there] {
+                had_one |= end_session(&self.door, &session, username, REMOVAL_MAX)
                     .map_err(|why| format!("the session {session} was not removed: {why}"))?;
             }
         }

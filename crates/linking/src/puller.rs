@@ -12,7 +12,7 @@ use mqtt::Version;
 use rustls::ClientConfig;
 
 use crate::interest::{Delta, Interest};
-use crate::names::{local_session, remote_session};
+use crate::names::{USERNAME, local_session, remote_session};
 use crate::settings::LinkSettings;
 use crate::token::{Parties, make};
 use crate::view::Taking;
@@ -21,8 +21,6 @@ use crate::view::Taking;
 pub const STOP_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of filters whose subscription ends only after others have begun.
 const HELD_MAX: usize = 10_000;
-/// User name of links.
-const USERNAME: &str = "$link";
 
 /// A link and the cluster of origin whose messages it takes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

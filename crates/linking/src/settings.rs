@@ -67,7 +67,7 @@ section! {
         /// Longest pause between two attempts to connect.
         pub backoff_max: Duration = "30s" in "100ms..=1d", at start;
         /// Maximum size of a packet that this cluster takes.
-        pub packet_size_max: ByteSize = "1MiB" in "1KiB..=256MiB", at start;
+        pub packet_size_max: ByteSize = "1MiB" in "128KiB..=256MiB", at start;
         /// Maximum number of Topic Filters that this cluster subscribes to at the other one. Beyond it, it takes all of
         /// `topics`.
         pub filters_max: u32 = "100000" in "1..=10000000", at start;
