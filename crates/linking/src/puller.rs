@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bridge::{Backoff, Direction, InterestSettings, Topic};
+use bridge::{AddressSessions, Backoff, Direction, InterestSettings, Topic};
 use bridges::{BridgeProblem, Credentials, Run, Runner, RunnerSettings, RunnerView};
 use definitions::{Definition, Problem};
 use edge::Door;
@@ -214,6 +214,8 @@ fn relay(settings: &LinkSettings, own: &str, key: &Key) -> bridge::Settings {
     let name = transit.map_or_else(|| key.link.clone(), |transit| format!("{}.{transit}", key.link));
     bridge::Settings {
         local_client_id: Some(key.session()),
+        // All addresses reach one cluster. With a session for each, a message in flight would come twice.
+        address_sessions: AddressSessions::Shared,
         addresses: settings.addresses().map(|address| address.as_str().to_owned()).collect(),
         client_id: remote_session(own, transit),
         username: Some(USERNAME.to_owned()),
@@ -277,6 +279,7 @@ mod tests {
             assert_eq!(relay.check().err(), None);
             assert_eq!((relay.client_id.as_str(), relay.local_client_id().as_str()), (client_id, session));
             assert_eq!((relay.addresses.len(), relay.topics.len()), (2, 2));
+            assert_eq!(relay.address_sessions, AddressSessions::Shared);
         }
     }
 }
