@@ -35,6 +35,9 @@ pub struct Args {
     /// Simulate shards with replicas on three nodes
     #[arg(long)]
     shards: bool,
+    /// Simulate two or three linked clusters of one node each
+    #[arg(long)]
+    linked: bool,
     /// Print the events of the first seed
     #[arg(long)]
     trace: bool,
@@ -65,6 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     command.args(args.full.then_some("--full"));
     command.args(args.quorum.then_some("--quorum"));
     command.args(args.shards.then_some("--shards"));
+    command.args(args.linked.then_some("--linked"));
     command.args(args.trace.then_some("--trace"));
     command.args(args.mutations.then_some("--mutations"));
     let status = command.status().context("simulate")?;

@@ -51,6 +51,8 @@ pub struct Counters {
     pub lists_unanswered: u64,
     /// Lists with an answer that is not valid. Subscriptions that are not wanted may remain.
     pub lists_invalid: u64,
+    /// Pages of a list that were not asked for.
+    pub pages_ignored: u64,
 }
 
 /// Messages of one direction and QoS, as they were sent to the other broker.

@@ -59,7 +59,7 @@ struct Filter {
     since: Option<u64>,
 }
 
-/// What is known of a subscription of the remote session.
+/// Knowledge of a subscription of the remote session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
     Absent,
@@ -76,7 +76,7 @@ enum There {
     Refused,
 }
 
-/// What a filter needs next.
+/// Next step of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Subscribe,
@@ -97,10 +97,10 @@ pub(crate) enum Request {
 
 /// Maximum size of a SUBSCRIBE or UNSUBSCRIBE packet.
 const PACKET_MAX: usize = 16 << 10;
-/// Number of bytes of such a packet besides its filters: fixed header, Packet Identifier and an empty list of
+/// Number of bytes of such a packet without its filters: fixed header, Packet Identifier and an empty list of
 /// properties.
 const HEADER: usize = 8;
-/// Number of bytes of a filter besides its text: length and options.
+/// Number of bytes of a filter without its text: length and options.
 const EACH: usize = 3;
 
 impl Filter {
@@ -164,6 +164,11 @@ impl Interest {
         self.wanted
     }
 
+    /// Number of filters whose state is stored.
+    pub(crate) fn known(&self) -> usize {
+        self.filters.len()
+    }
+
     /// Number of wanted filters that the remote broker has confirmed.
     pub(crate) fn subscribed(&self) -> usize {
         self.subscribed
@@ -206,7 +211,7 @@ impl Interest {
         for name in add {
             if let Err(why) = check(name) {
                 counters.subscriptions_refused += 1;
-                self.last_error = Some(format!("the subscription {name:?} was not sent: {why}"));
+                self.last_error = Some(format!("the subscription {:?} was not sent: {why}", start(name)));
                 continue;
             }
             self.set_wanted(name, true, number);
@@ -233,7 +238,7 @@ impl Interest {
         }
     }
 
-    /// What is known of a filter that was not known before. A list that has begun has no new filters.
+    /// Returns the knowledge of a filter that is new. A list that has begun does not have it.
     fn initial(&self) -> There {
         if self.list.has_to_begin() { There::Unlisted } else { There::Absent }
     }
@@ -375,9 +380,11 @@ impl Interest {
             return None;
         }
         let packet_max = packet_max.min(PACKET_MAX);
-        self.is_turn_of_ends = !self.is_turn_of_ends;
         let first = self.is_turn_of_ends;
-        self.batch(first, packet_max, counters).or_else(|| self.batch(!first, packet_max, counters))
+        let request = self.batch(first, packet_max, counters);
+        let request = request.or_else(|| self.batch(!first, packet_max, counters))?;
+        self.is_turn_of_ends = matches!(request, Request::Subscribe(_));
+        Some(request)
     }
 
     /// Returns a packet of one kind, if there is something for it.
@@ -451,6 +458,7 @@ impl Interest {
             let name = name.clone();
             if reason.is_error() {
                 counters.subscriptions_refused += 1;
+                let filter = start(&filter);
                 self.last_error = Some(format!("the subscription {filter} was refused: {reason}"));
                 self.learn(&name, There::Refused);
             } else {
@@ -471,6 +479,7 @@ impl Interest {
             let name = name.clone();
             if reason.is_error() {
                 counters.ends_refused += 1;
+                let filter = start(&filter);
                 self.last_error = Some(format!("the end of the subscription {filter} was refused: {reason}"));
             } else {
                 counters.subscriptions_ended += 1;
@@ -502,8 +511,11 @@ impl Interest {
         let total_max = self.settings.filters_max.saturating_mul(4).max(1000);
         let page = match self.list.page(payload, total_max) {
             Ok(Some(page)) => page,
-            // An answer that was given up, or to another relay.
-            Ok(None) => return,
+            // It answers a question of another relay, or one that was given up.
+            Ok(None) => {
+                counters.pages_ignored += 1;
+                return;
+            }
             Err(why) => {
                 counters.lists_invalid += 1;
                 self.last_error = Some(format!("the list of subscriptions is not valid: {why}"));
@@ -580,14 +592,23 @@ fn options(qos: QoS) -> SubscriptionOptions {
     }
 }
 
+/// Returns the beginning of a filter, for operators.
+fn start(filter: &str) -> &str {
+    let end = filter.char_indices().nth(FILTER_SHOWN).map_or(filter.len(), |(end, _)| end);
+    &filter[..end]
+}
+
+/// Maximum number of characters of a filter that are shown.
+const FILTER_SHOWN: usize = 256;
+
 /// Returns why a filter cannot be subscribed to. A line break would make two lines of a list.
 fn check(filter: &str) -> Result<(), &'static str> {
     match Subscription::parse(filter) {
         Err(_) => Err("it is no Topic Filter"),
+        Ok(parsed) if parsed.filter.as_str().starts_with('$') => {
+            Err("topics that begin with `$` stay in their cluster")
+        }
         Ok(_) if filter.contains(['\n', '\r']) => Err("it has a line break"),
         Ok(_) => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -212,6 +212,11 @@ impl Relay {
         self.interest.as_ref().map_or(0, Interest::settled_number)
     }
 
+    /// Number of filters whose state at the remote broker is stored, with those that are not wanted any more.
+    pub fn known_filters(&self) -> usize {
+        self.interest.as_ref().map_or(0, Interest::known)
+    }
+
     /// Returns whether the remote session may have subscriptions that are not wanted, because it was not listed.
     pub fn may_have_stale(&self) -> bool {
         self.interest.as_ref().is_some_and(Interest::may_have_stale)

@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use bridge::{Direction, Existing, Input, Notifications, Output, Relay, Settings, Side, State, Time, Topic};
+use bridge::{
+    Direction, Existing, Input, InterestSettings, Notifications, Output, Relay, Settings, Side, State, Time,
+    Topic,
+};
 use mqtt::{
     Ack, ConnAck, Disconnect, Packet, PacketId, Properties, PropertiesBuf, Property, Publish, QoS,
     ReasonCode, SubAck, Version,
@@ -39,8 +42,50 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Appends a packet that a broker might send.
-fn packet(random: &mut Random, version: Version, out: &mut Vec<u8>) {
+/// Answer to a question for the list of subscriptions, which may be wrong.
+fn page(random: &mut Random) -> Vec<u8> {
+    let total = *random.pick(&[0, 1, 3, 20, 3_900, 5_000, usize::MAX]);
+    let offset = if random.percent(50) { 0 } else { random.below(8) };
+    let mut page = format!("{offset} {total}");
+    for _ in 0..random.below(6) {
+        let filter = *random.pick(&["in/a", "in/b", "wanted/1", "$link/own/filters", "a/#/b", "", "\0"]);
+        page = format!("{page}\n{filter}{}", if random.percent(30) { random.below(900) } else { 1 });
+    }
+    page.into_bytes()
+}
+
+/// Appends the answers of a remote broker to subscriptions and to questions for the list.
+fn remote_answers(random: &mut Random, received: &mut Vec<u8>, out: &mut Vec<u8>) {
+    while let Some(length) = mqtt::frame(received, u32::MAX).expect("the relay sends valid packets") {
+        if received.len() < length {
+            break;
+        }
+        let bytes: Vec<u8> = received.drain(..length).collect();
+        let mut reason = || *random.pick(&[0, 0, 0, 0, 0, 0x87, 0x91]);
+        let answer = |packet_id, reasons| SubAck { packet_id, properties: Properties::EMPTY, reasons };
+        match mqtt::decode(Version::V5, &bytes).expect("the relay sends valid packets") {
+            Packet::Subscribe(it) => {
+                let reasons: Vec<u8> = it.filters.iter().map(|_| reason()).collect();
+                Packet::SubAck(answer(it.packet_id, &reasons)).encode(Version::V5, out);
+            }
+            Packet::Unsubscribe(it) => {
+                let reasons: Vec<u8> = it.filters.iter().map(|_| reason()).collect();
+                Packet::UnsubAck(answer(it.packet_id, &reasons)).encode(Version::V5, out);
+            }
+            Packet::Publish(publish) if publish.topic == "$link/own/list" => {
+                let payload = page(random);
+                let (topic, properties) = ("$link/own/filters", Properties::EMPTY);
+                let (dup, qos, retain, packet_id) = (false, QoS::AtMostOnce, false, None);
+                let answer = Publish { dup, qos, retain, topic, packet_id, properties, payload: &payload };
+                Packet::Publish(answer).encode(Version::V5, out);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Appends a packet that a broker might send. If the connection is to last, it is none that ends it surely.
+fn packet(random: &mut Random, version: Version, lasts: bool, out: &mut Vec<u8>) {
     let packet_id = PacketId::new(1 + random.below(40) as u16).expect("not 0");
     let request = PacketId::new(65_535 - random.below(4) as u16).expect("not 0");
     let reason = *random.pick(&[
@@ -60,10 +105,11 @@ fn packet(random: &mut Random, version: Version, out: &mut Vec<u8>) {
         Property::ContentType("text"),
     ]
     .into_iter()
-    .filter(|_| random.percent(10))
+    .filter(|property| random.percent(10) && !(lasts && matches!(property, Property::TopicAlias(_))))
     .collect();
     let ack = Ack { packet_id, reason, properties: Properties::EMPTY };
-    let topic = *random.pick(&["in/a", "in/b/c", "other", "both"]);
+    let topic = *random.pick(&["in/a", "in/b/c", "other", "both", "$link/own/filters"]);
+    let payload = if topic.starts_with('$') { page(random) } else { payload };
     let (dup, retain) = (qos > QoS::AtMostOnce && random.percent(20), random.percent(20));
     let id = (qos > QoS::AtMostOnce).then_some(packet_id);
     let publish = Publish {
@@ -77,12 +123,13 @@ fn packet(random: &mut Random, version: Version, out: &mut Vec<u8>) {
     };
     let reasons: Vec<u8> = (0..1 + random.below(3)).map(|_| *random.pick(&[0, 1, 2, 0x80, 0x91])).collect();
     let answer = SubAck { packet_id: request, properties: Properties::EMPTY, reasons: &reasons };
-    let packet = match random.below(12) {
+    let packet = match random.below(if lasts { 9 } else { 12 }) {
         0..5 => Packet::Publish(publish),
         5 => Packet::PubAck(ack),
         6 => Packet::PubRec(ack),
         7 => Packet::PubRel(ack),
         8 => Packet::PubComp(ack),
+        9 if random.percent(30) => Packet::UnsubAck(answer),
         9 => Packet::SubAck(answer),
         10 => Packet::PingResp,
         _ => Packet::Disconnect(Disconnect { reason: ReasonCode::ServerBusy, properties: Properties::EMPTY }),
@@ -142,7 +189,7 @@ fn local_answers(random: &mut Random, received: &mut Vec<u8>, out: &mut Vec<u8>,
 
 #[test]
 fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
-    let mut connections = 0;
+    let (mut connections, mut invalid, mut stale) = (0, 0, 0);
     for_a_while(|random| {
         let mut settings = Settings::new("b", "remote");
         settings.version = if random.percent(50) { Version::V5 } else { Version::V3_1_1 };
@@ -151,6 +198,11 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
             Topic::new("out/#", Direction::Out, QoS::ExactlyOnce),
             Topic::new("both", Direction::Both, QoS::AtLeastOnce),
         ];
+        if settings.version == Version::V5 && random.percent(60) {
+            settings.topics.truncate(1);
+            let interest = InterestSettings::new("own", "far", None);
+            settings.interest = Some(InterestSettings { filters_max: 100, ..interest });
+        }
         settings.notifications = Notifications { remote: Some("state".into()), local: None };
         settings.packet_size_max = 1_000;
         settings.outgoing_max = 500;
@@ -160,16 +212,25 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
         let mut now = Time(1);
         relay.handle(now, Input::Start).expect("no new settings");
         let (mut from_relay, mut to_relay, mut next_id) = (Vec::new(), Vec::new(), 0);
-        let mut hostile = Vec::new();
-        for _ in 0..120 {
+        let (mut hostile, mut to_hostile) = (Vec::new(), Vec::new());
+        // A connection lasts when the broker sends no answers that nobody asked for.
+        let lasts = relay.settings().interest.is_some() && random.percent(70);
+        for number in 0..120 {
+            if random.percent(20) {
+                let mut some =
+                    || (0..random.below(5)).map(|_| format!("wanted/{}", random.below(30)).into()).collect();
+                let (add, remove) = (some(), some());
+                relay.handle(now, Input::Want { number, add, remove }).expect("no new settings");
+            }
+            assert!(relay.wanted() <= 30 && relay.known_filters() <= 1_100);
             while let Some(output) = relay.poll_output() {
                 let Output::Open { connection, .. } = output else { continue };
                 relay.handle(now, Input::Opened(connection)).expect("no new settings");
                 match connection.side {
                     Side::Local => (from_relay, to_relay) = (Vec::new(), Vec::new()),
                     Side::Remote => {
-                        hostile.clear();
-                        let session_present = random.percent(70);
+                        (hostile, to_hostile) = (Vec::new(), Vec::new());
+                        let session_present = random.percent(if lasts { 95 } else { 70 });
                         let properties =
                             PropertiesBuf::from_iter([Property::ReceiveMaximum(1 + random.below(9) as u16)]);
                         let properties = properties.as_properties();
@@ -194,10 +255,10 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
                 let mut bytes = std::mem::take(&mut hostile);
                 let is_first = !bytes.is_empty();
                 for _ in 0..random.below(8) {
-                    packet(random, version, &mut bytes);
+                    packet(random, version, lasts, &mut bytes);
                 }
                 // The CONNACK stays good most of the time, so that more than its decoder is tried.
-                if random.percent(30) && (!is_first || random.percent(10)) {
+                if random.percent(if lasts { 8 } else { 30 }) && (!is_first || random.percent(10)) {
                     mutate(random, &mut bytes);
                 }
                 let middle = random.below(bytes.len() + 1);
@@ -207,6 +268,10 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
                 // The remote broker reads sometimes.
                 if random.percent(70) {
                     let count = random.below(relay.outgoing(Side::Remote).len() + 1);
+                    to_hostile.extend_from_slice(&relay.outgoing(Side::Remote)[..count]);
+                    if lasts {
+                        remote_answers(random, &mut to_hostile, &mut hostile);
+                    }
                     relay.handle(now, Input::Sent(id, count)).expect("no new settings");
                 }
             }
@@ -221,6 +286,9 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
                 relay.handle(now, Input::Timeout).expect("no new settings");
             }
         }
+        invalid += relay.counters().lists_invalid;
+        stale += relay.counters().stale_filters;
     });
+    assert!(invalid > 0 && stale > 0, "no list was answered");
     assert!(connections > 0, "the relay was never connected");
 }

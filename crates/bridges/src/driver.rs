@@ -55,7 +55,7 @@ pub struct Driver {
     pub settings: RunnerSettings,
     /// The last decision.
     pub ticket: Ticket,
-    /// What the relay is to run with; `None` if it is to stop.
+    /// Facts with which the relay starts; `None` if it is to stop.
     pub run: Option<Run>,
     /// Decision for which the relay was started last. A relay that stops by itself stays so.
     pub started_for: Ticket,

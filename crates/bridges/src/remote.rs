@@ -153,3 +153,25 @@ fn flush(tls: &mut ClientConnection, stream: &mut mio::net::TcpStream) -> io::Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_has_the_options_of_connections_over_distance() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let remote = Remote::open(&address, None).expect("a connection");
+        let socket = SockRef::from(&remote.stream);
+        assert!(socket.tcp_nodelay().expect("readable") && socket.nonblocking().expect("readable"));
+        assert_eq!(socket.tcp_user_timeout().expect("readable"), Some(USER_TIMEOUT));
+        let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+        if allowed.is_ok_and(|allowed| allowed.split_whitespace().any(|name| name == CONGESTION)) {
+            let congestion = socket.tcp_congestion().expect("readable");
+            assert!(congestion.starts_with(CONGESTION.as_bytes()), "{congestion:?}");
+        }
+    }
+}

@@ -15,7 +15,7 @@ use rustls::ClientConfig;
 use crate::driver::{Command, Decision, Driver, WAKER};
 use crate::settings::BridgeProblem;
 
-/// What a relay shows to the remote broker. It is asked again at each connection.
+/// Password and TLS of a relay at the remote broker. They are asked for at each connection.
 pub trait Credentials: Send {
     /// Returns the password of the remote session.
     ///
@@ -46,7 +46,7 @@ pub struct RunnerSettings {
     pub on_settled: Box<dyn Fn(u64) + Send>,
 }
 
-/// What a relay is started with.
+/// Facts with which a relay starts.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// Filters of the subscriptions of the local session, from earlier settings.

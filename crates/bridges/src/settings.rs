@@ -39,7 +39,7 @@ section! {
         pub client_id: String = "", at start;
         /// User name at the other broker.
         pub username: Option<String> = "", at start;
-        /// File with the password at the other broker.
+        /// File with the password at the other broker, in its first line. It is read at each connection.
         pub password_file: Option<PathBuf> = "", at start;
         /// `true`: the other broker keeps no session of the bridge. What is in flight when a connection is lost may
         /// then be lost or come twice.
@@ -277,7 +277,7 @@ impl BridgeSettings {
 }
 
 impl Credentials for BridgeSettings {
-    /// Only the first line of the file counts.
+    /// Returns the first line of the file.
     fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
         let Some(path) = &self.password_file else { return Ok(None) };
         let text = std::fs::read(path)

@@ -15,6 +15,7 @@ mod context;
 mod disk;
 mod hostile;
 mod linearizability;
+mod linked;
 #[cfg(feature = "trial")]
 mod mutation;
 mod net;

@@ -437,6 +437,25 @@ report! {
     agreed_check_owners_pending,
     /// Nodes that were declared dead while their processes ran, and went on in another incarnation.
     agreed_incarnations,
+    /// Relays of links that began, and that were killed.
+    linked_relays,
+    linked_relays_killed,
+    linked_connections_lost,
+    linked_partitions,
+    /// Messages that left their publishers, and that arrived at subscribers, also in other clusters.
+    linked_published,
+    linked_arrivals,
+    linked_arrivals_over_links,
+    /// Pairs of acknowledged message and subscriber, and those in another cluster.
+    linked_check_arrived,
+    linked_check_arrived_over_links,
+    /// Sessions of links whose filters were compared, and those that had to have no others.
+    linked_check_interest,
+    linked_check_interest_exact,
+    /// Messages of QoS 1 that arrived again.
+    linked_excused_again,
+    /// Acknowledged messages whose subscriber has unsubscribed.
+    linked_excused_unsubscribed,
 }
 
 /// Number of simulations from which on each counter has to be greater than 0.
@@ -462,10 +481,15 @@ impl Report {
             ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps", "disks_full"];
         let not_of_quorum = ["clock_jumps", "disks_full"];
         self.each().filter(move |(name, _)| match shape {
-            Shape::Node => !["cluster_", "quorum_", "agreed_"].iter().any(|prefix| name.starts_with(prefix)),
+            Shape::Node => {
+                !["cluster_", "quorum_", "agreed_", "linked_"].iter().any(|prefix| name.starts_with(prefix))
+            }
             Shape::Cluster | Shape::FullCluster => name.starts_with("cluster_") || of_both.contains(name),
             Shape::Quorum => {
                 name.starts_with("quorum_") || of_both.contains(name) && !not_of_quorum.contains(name)
+            }
+            Shape::Linked => {
+                name.starts_with("linked_") || of_both.contains(name) && !not_of_quorum.contains(name)
             }
             Shape::Shards => {
                 name.starts_with("agreed_") || of_both.contains(name) && !not_of_quorum.contains(name)

@@ -1,9 +1,11 @@
 //! Access rules that can change during a simulation: whether clients may publish their Wills.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use broker::access::{
-    Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, LINKED_CLUSTER, LinkQueue,
+    LinkTerms, Permission, Principal, RetryAuthorize,
 };
 
 /// Topic of all Wills.
@@ -27,8 +29,29 @@ impl Rules {
 }
 
 impl Access for Rules {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
-        Some(AuthResult::Allow)
+    fn authenticate(
+        &self,
+        credentials: Credentials<'_>,
+        _: &mut dyn FnMut() -> AuthReply,
+    ) -> Option<AuthResult> {
+        let Some(name) = credentials.client_id.strip_prefix(LINKED_CLUSTER) else {
+            return Some(AuthResult::Allow);
+        };
+        let (name, origin) = name.split_once('/').map_or((name, None), |(name, origin)| (name, Some(origin)));
+        let link = LinkTerms {
+            name: name.into(),
+            origin: origin.map(Into::into),
+            export: ["#".into()].into(),
+            queue: LinkQueue {
+                messages_max: 1_000_000,
+                bytes_max: 1 << 30,
+                age_max_ms: u64::MAX,
+                drop_newest: false,
+            },
+        };
+        let principal = Principal { superuser: true, link: Some(link), ..Principal::default() };
+        let admission = Admission { principal: Some(Arc::new(principal)), ..Admission::default() };
+        Some(AuthResult::Admit(Box::new(admission)))
     }
 
     fn guards_topics(&self) -> bool {

@@ -53,6 +53,8 @@ pub enum Event {
     Quorum(crate::quorum::Step),
     /// Event of shards with replicas only.
     AgreedShards(crate::agreed::Step),
+    /// Event of linked clusters only.
+    Linked(crate::linked::Step),
 }
 
 impl Event {

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::agreed::AgreedShards;
 use crate::cluster::SimCluster;
+use crate::linked::Linked;
 use crate::quorum::Quorum;
 use crate::report::Report;
 use crate::trace::Trace;
@@ -35,6 +36,8 @@ pub enum Shape {
     Quorum,
     /// Shards with replicas on three nodes.
     Shards,
+    /// Linked clusters of one node each.
+    Linked,
 }
 
 /// A failed simulation.
@@ -79,6 +82,7 @@ impl Simulation {
             }
             Shape::Quorum => self.run_one(Quorum::new(self.seed, trace)),
             Shape::Shards => self.run_one(AgreedShards::new(self.seed, trace)),
+            Shape::Linked => self.run_one(Linked::new(self.seed, trace)),
         }
     }
 
@@ -120,7 +124,7 @@ macro_rules! runs {
     };
 }
 
-runs!(World, SimCluster, Quorum, AgreedShards);
+runs!(World, SimCluster, Quorum, AgreedShards, Linked);
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

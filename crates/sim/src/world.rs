@@ -170,7 +170,7 @@ impl World {
                     node.has_read_all(&mut scene.cx, &mut scene.net);
                 }
             }
-            Event::SimCluster(_) | Event::Quorum(_) | Event::AgreedShards(_) => {}
+            Event::SimCluster(_) | Event::Quorum(_) | Event::AgreedShards(_) | Event::Linked(_) => {}
             Event::Arrive { link, direction: Direction::ToNode } => {
                 let Some(piece) = scene.net.take(link, Direction::ToNode) else { return };
                 let Some(node) = &mut scene.node else { return };

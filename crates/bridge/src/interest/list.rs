@@ -25,7 +25,7 @@ pub(crate) struct List {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It does not begin on this connection, or there is none.
+    /// The list does not begin on this connection, or there is none.
     Idle,
     /// The subscription of the answers is to be sent.
     Begins,

@@ -121,6 +121,18 @@ impl Bench {
         true
     }
 
+    /// Opens the connection that the relay asks for, without an answer to its CONNECT.
+    pub fn open_silently(&mut self, side: Side) {
+        while let Some(output) = self.relay.poll_output() {
+            if let Output::Open { connection, .. } = output {
+                assert_eq!(connection.side, side);
+                *self.connections.of_mut(side) = Some(connection);
+                return self.handle(Input::Opened(connection));
+            }
+        }
+        panic!("no connection is asked for");
+    }
+
     /// Answers all SUBSCRIBE and UNSUBSCRIBE packets that wait. Returns what was sent.
     pub fn answer_requests(&mut self, side: Side) -> Vec<String> {
         let bytes = self.relay.outgoing(side).to_vec();
@@ -263,7 +275,8 @@ fn text(packet: &Packet<'_>) -> String {
         Packet::Publish(publish) => {
             let id = publish.packet_id.map_or_else(String::new, |id| format!(" {id}"));
             let dup = if publish.dup { " dup" } else { "" };
-            let payload = if publish.retain { String::from_utf8_lossy(publish.payload) } else { "".into() };
+            let is_shown = publish.retain || publish.topic.starts_with('$');
+            let payload = if is_shown { String::from_utf8_lossy(publish.payload) } else { "".into() };
             let text = format!("PUBLISH{id} q{}{dup} {} {payload}", publish.qos as u8, publish.topic);
             text.trim_end().to_owned()
         }

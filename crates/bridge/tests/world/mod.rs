@@ -181,7 +181,9 @@ impl World {
         if self.random.percent(6) {
             self.wish(report);
         }
-        self.check_settled();
+        if self.random.percent(25) {
+            self.check_settled();
+        }
         match self.random.below(100) {
             0..12 => self.publish(side),
             12..60 => self.transfer(side, report, false),

@@ -1,7 +1,7 @@
 //! Command line of the example.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum | --shards] [--trace | --mutations]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum | --shards | --linked] [--trace | --mutations]
 
   --seeds N     number of simulations, 1000 by default
   --seed S      first seed, 0 by default
@@ -12,6 +12,7 @@ Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--thread
   --full        simulate clusters of five nodes, with 50 clients, for five minutes and with at least 20 faults each
   --quorum      simulate the replicas of one consensus group
   --shards      simulate shards with replicas on three nodes
+  --linked      simulate two or three linked clusters
   --trace       print all events of one seed
   --mutations   instead, build each mutation into the product, and run up to N seeds with it; with --cluster or --quorum,
                 only the mutations that have to be noticed there";
@@ -65,6 +66,7 @@ impl Arguments {
                 "--full" => parsed.shape = Shape::FullCluster,
                 "--quorum" => parsed.shape = Shape::Quorum,
                 "--shards" => parsed.shape = Shape::Shards,
+                "--linked" => parsed.shape = Shape::Linked,
                 "--trace" => parsed.trace = true,
                 "--mutations" => parsed.mutations = true,
                 other => return Err(format!("unknown argument {other}")),

@@ -278,7 +278,8 @@ impl SimCluster {
             | Event::Room
             | Event::ReadAll { .. }
             | Event::Quorum(_)
-            | Event::AgreedShards(_) => {}
+            | Event::AgreedShards(_)
+            | Event::Linked(_) => {}
         }
     }
 

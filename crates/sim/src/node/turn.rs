@@ -20,9 +20,17 @@ const FROZEN_PAUSE: Micros = 20 * MILLI;
 impl Node {
     /// Opens a client's connection. Returns its worker.
     pub fn open(&mut self, cx: &mut Context, link: Link) -> usize {
+        self.open_by(cx, link, 0)
+    }
+
+    /// Opens a connection that came by this listener.
+    pub fn open_by(&mut self, cx: &mut Context, link: Link, listener: u16) -> usize {
         let worker = cx.random.below(self.workers.len());
         let now = self.time(cx);
         let slot = self.workers[worker].open(now, None).slot;
+        if listener > 0 {
+            self.workers[worker].set_listener(slot, listener);
+        }
         let connection = NodeConnection {
             worker,
             slot,
