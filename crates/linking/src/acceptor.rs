@@ -18,7 +18,7 @@ use crate::view::Refusal;
 /// Minimum time between two lines of the log about the same link, or about unknown names.
 const LOG: Duration = Duration::from_secs(60);
 
-/// Admits other clusters by their tokens. It knows the links that [`Self::update`] was told last, because it runs on
+/// Admits other clusters by their tokens. It knows the links of the last [`Self::update`], because it runs on
 /// reactors and must not read files.
 #[derive(Debug, Default)]
 pub struct Acceptor {

@@ -111,7 +111,7 @@ impl Engine {
         &self.registry
     }
 
-    /// What this node knows about the links that exist.
+    /// State of the links that exist, as far as this node knows it.
     pub fn views(&self) -> Vec<LinkView> {
         let mut views = sync::lock(&self.shared.views).clone();
         for view in &mut views {
@@ -120,8 +120,8 @@ impl Engine {
         views
     }
 
-    /// Returns the clusters of which this cluster may have sessions of a link, or which may have some here: the other
-    /// cluster, and all whose messages some link takes. To be asked before the link is removed.
+    /// Returns the names of all clusters whose messages some link takes. Sessions of a link may exist for each of them.
+    /// To be asked before the link is removed.
     pub fn origins(&self) -> BTreeSet<String> {
         let all = self.registry.definitions();
         all.values().flat_map(|entry| entry.settings.taken_origins()).map(str::to_owned).collect()

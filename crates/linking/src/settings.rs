@@ -40,8 +40,8 @@ section! {
         /// Further clusters whose messages this cluster takes through the other one, separated by commas. The messages
         /// of each cluster must come by one link only.
         pub origins: Names = "", at start;
-        /// Topic Filters that the other cluster may take from this one, one a line, as they are here. Empty: it may take
-        /// nothing. `#` does not include topics that begin with `$`.
+        /// Topic Filters that the other cluster may take from this one, one a line, as they are here. Empty: it may
+        /// take nothing. `#` does not include topics that begin with `$`.
         pub export: Filters = "#", at start;
         /// File with the secret of the link, the same at both clusters: `head -c 32 /dev/urandom | base64` makes one.
         /// Each node needs the file.

@@ -127,7 +127,9 @@ impl Pull {
     pub fn describe(&self) -> String {
         let Some(relay) = &self.relay else { return format!("{:?}: no relay", self.route) };
         let (wanted, subscribed) = (relay.wanted(), relay.subscribed());
-        if std::env::var("DBG").is_ok() { return format!("{relay:#?}"); }
+        if std::env::var("DBG").is_ok() {
+            return format!("{relay:#?}");
+        }
         format!(
             "{:?}: {}, {subscribed} of {wanted} filters, {} of {} changes, last error {:?}",
             self.route,
