@@ -264,7 +264,7 @@ mod tests {
             let terms = principal.link.as_ref().expect("terms");
             assert_eq!((&*terms.name, terms.origin.as_deref(), terms.export.len()), ("south", origin, 2));
             assert_eq!(terms.queue.messages_max, 7);
-            assert!(!principal.superuser);
+            assert!(principal.superuser, "the exports are its access rules");
         }
         assert_eq!(acceptor.refusal("south"), None);
     }
