@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
+from checks_away import cluster
 from checks_bridges import leave, received
 from node import Node, until
 
@@ -71,6 +72,10 @@ class Clusters:
         tables = ("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in link.items()) for link in links)
         path.write_text("\n".join(tables))
         self.nodes[at].start("--config", str(path))
+
+    def restart(self, at):
+        self.nodes[at].restart()
+        self.nodes[at].ctl("health", "--wait", "20s")
 
     def kill(self, at):
         self.nodes[at].process.kill()
@@ -144,12 +149,13 @@ def link_takes_retained(_):
         seen = taking(a, "b")["messages"]
         pair.kill(0)
         b.publish("state/1", "new", "-q", "1", "-r")
-        a.restart()
+        pair.restart(0)
         until(lambda: is_settled(a, "b", 2), "the link is connected again")
         until(lambda: taking(a, "b")["messages"] == 1, "only the message of the meantime comes")
-        assert seen in (1, 2), seen
-        later = a.subscriber("later", "state/1")
-        assert text_of(received(later, 1)) == ["state/1 new"]
+        assert seen in (1, 2), (seen, taking(a, "b"))
+        # It is retained here, and comes once more because the filter is new at the other cluster.
+        later = text_of(received(a.subscriber("later", "state/1"), 2))
+        assert set(later) == {"state/1 new"}, later
 
 
 def link_survives_kills(_):
@@ -166,9 +172,9 @@ def link_survives_kills(_):
                 pair.kill(0)
             if number in (30, 60):
                 pair.kill(1)
-                b.restart()
+                pair.restart(1)
             if number in (40, 70):
-                a.restart()
+                pair.restart(0)
         until(lambda: is_settled(a, "b", 1), "the link is connected at the end", 20)
         until(lambda: giving(b, "a", "b").get("queued_messages") == 0 and giving(b, "a", "b")["in_flight"] == 0, "nothing waits", 20)
         lines = text_of(received(a.subscriber("here", "t/#", durable=True, qos=2), 80))
@@ -274,4 +280,45 @@ def link_changes_at_run_time(_):
         assert api(a, "GET", "links/external")[1]["items"] == []
 
 
-CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time]
+def link_moves(_):
+    """in a cluster a link runs on one node; when that node is killed, another one goes on, and nothing is lost or comes twice in either direction"""
+    alone, directory = Node(), pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
+    secret = directory / "link.secret"
+    secret.write_text(SECRET)
+    entry = {"name": "b", "own_name": "a", "secret_file": str(secret), "address": f"127.0.0.1:{alone.mqtt}", "topics": "up/#", "backoff_max": "1s"}
+    settings = [f"cluster_link.0.{key}={value}" for key, value in entry.items()] + ["cluster.silence_max=5s", "cluster.lease=2s"]
+    try:
+        with cluster(*settings) as nodes:
+            replicant = nodes["r1"]
+            addresses = ",".join(f"127.0.0.1:{node.mqtt}" for node in nodes.values())
+            path = alone.directory / "meridian.toml"
+            other = {"name": "a", "own_name": "b", "secret_file": str(secret), "address": addresses, "topics": "down/#", "backoff_max": "1s"}
+            path.write_text("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in other.items()))
+            alone.start("--config", str(path))
+            leave(replicant.subscriber("here", "up/#", durable=True, qos=2))
+            leave(alone.subscriber("there", "down/#", durable=True, qos=2))
+            until(lambda: is_settled(replicant, "b", 1) and is_settled(alone, "a", 1), "both links have their filters, as another node says", 60)
+            runs_on = until(lambda: taking(replicant, "b").get("node"), "a node runs the link")
+            for number in range(60):
+                alone.publish("up/n", str(number), "-q", "2")
+                # Its acknowledgement waits until another node leads the shard.
+                subprocess.run(["mosquitto_pub", "-p", str(replicant.mqtt), "-V", "5", "-t", "down/n", "-m", str(number), "-q", "2"],
+                               check=True, capture_output=True, timeout=60)
+                if number == 30:
+                    nodes[runs_on].process.kill()
+                    nodes[runs_on].process.wait()
+            until(lambda: taking(replicant, "b").get("node") not in (None, runs_on), "another node runs the link", 30)
+            until(lambda: is_settled(replicant, "b", 1) and is_settled(alone, "a", 1), "both links are connected", 30)
+            for node, link, origin in [(replicant, "b", "a"), (alone, "a", "b")]:
+                empty = lambda node=node, link=link, origin=origin: giving(node, link, origin).get("queued_messages") == 0  # noqa: E731
+                until(empty, "nothing waits", 30)
+            for node, client, topic in [(replicant, "here", "up"), (alone, "there", "down")]:
+                lines = text_of(received(node.subscriber(client, f"{topic}/#", durable=True, qos=2), 60))
+                assert lines == [f"{topic}/n {number}" for number in range(60)], lines
+    finally:
+        alone.close()
+        secret.unlink(missing_ok=True)
+        os.rmdir(directory)
+
+
+CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]

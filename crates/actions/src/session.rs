@@ -24,7 +24,7 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(50));
         }
         let session = client_id(name);
-        end_session(self.door(), &session, REMOVAL_MAX)
+        end_session(self.door(), &session, None, REMOVAL_MAX)
             .map_err(|why| format!("the session {session} was not removed: {why}"))
     }
 }

@@ -10,17 +10,22 @@ use mqtt::{ReasonCode, Version};
 /// Maximum size of a packet from the broker.
 const PACKET_MAX: u32 = 1 << 20;
 
-/// Ends a session that belongs to the process, with the messages that wait in it. Returns false when there is none. It
-/// blocks.
+/// Ends a session that belongs to the process, with the messages that wait in it. Returns false when there is none.
+/// `username` is that of the session: no other user may take it over. It blocks.
 ///
 /// # Errors
 /// The session stays.
-pub fn end_session(door: &Door, client_id: &str, within: Duration) -> Result<bool, String> {
+pub fn end_session(
+    door: &Door,
+    client_id: &str,
+    username: Option<&str>,
+    within: Duration,
+) -> Result<bool, String> {
     let brief = ConnectOptions {
         version: Version::V5,
         private: false,
         client_id: client_id.to_owned(),
-        username: None,
+        username: username.map(str::to_owned),
         password: None,
         clean_start: true,
         session_expiry: 0,

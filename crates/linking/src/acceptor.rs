@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use definitions::Named;
 use mqtt::ReasonCode;
 
-use crate::names::parse_remote;
+use crate::names::{USERNAME, parse_remote};
 use crate::settings::{LinkSettings, Own, Secret};
 use crate::token::{Parties, verify};
 use crate::view::Refusal;
@@ -18,7 +18,7 @@ use crate::view::Refusal;
 /// Minimum time between two lines of the log about the same link, or about unknown names.
 const LOG: Duration = Duration::from_secs(60);
 
-/// Admits other clusters by their tokens. It knows the links that [`Self::update`] was told last, because it runs on
+/// Admits other clusters by their tokens. It knows the links of the last [`Self::update`], because it runs on
 /// reactors and must not read files.
 #[derive(Debug, Default)]
 pub struct Acceptor {
@@ -120,6 +120,7 @@ impl Acceptor {
         // The exports of the link are its access rules.
         let principal = Principal { superuser: true, link: Some(link_terms), ..Principal::default() };
         Ok(Admission {
+            username: Some(USERNAME.into()),
             principal: Some(Arc::new(principal)),
             validity: Some(link.validity.clone()),
             ..Admission::default()
@@ -263,7 +264,7 @@ mod tests {
             let terms = principal.link.as_ref().expect("terms");
             assert_eq!((&*terms.name, terms.origin.as_deref(), terms.export.len()), ("south", origin, 2));
             assert_eq!(terms.queue.messages_max, 7);
-            assert!(!principal.superuser);
+            assert!(principal.superuser, "the exports are its access rules");
         }
         assert_eq!(acceptor.refusal("south"), None);
     }

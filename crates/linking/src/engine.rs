@@ -15,7 +15,7 @@ use edge::Door;
 use crate::acceptor::Acceptor;
 use crate::giving::Given;
 use crate::interest::Walk;
-use crate::names::{local_session, remote_session};
+use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
 use crate::registry::{Registry, usable};
 use crate::service::Service;
@@ -111,7 +111,7 @@ impl Engine {
         &self.registry
     }
 
-    /// What this node knows about the links that exist.
+    /// State of the links that exist, as far as this node knows it.
     pub fn views(&self) -> Vec<LinkView> {
         let mut views = sync::lock(&self.shared.views).clone();
         for view in &mut views {
@@ -120,8 +120,8 @@ impl Engine {
         views
     }
 
-    /// Returns the clusters of which this cluster may have sessions of a link, or which may have some here: the other
-    /// cluster, and all whose messages some link takes. To be asked before the link is removed.
+    /// Returns the names of all clusters whose messages some link takes. Sessions of a link may exist for each of them.
+    /// To be asked before the link is removed.
     pub fn origins(&self) -> BTreeSet<String> {
         let all = self.registry.definitions();
         all.values().flat_map(|entry| entry.settings.taken_origins()).map(str::to_owned).collect()
@@ -143,8 +143,10 @@ impl Engine {
         let transits = origins.iter().filter(|origin| *origin != link).map(|origin| Some(origin.as_str()));
         let mut had_one = false;
         for transit in std::iter::once(None).chain(transits) {
-            for session in [local_session(link, transit), remote_session(link, transit)] {
-                had_one |= end_session(&self.door, &session, REMOVAL_MAX)
+            let here = (local_session(link, transit), None);
+            let there = (remote_session(link, transit), Some(USERNAME));
+            for (session, username) in [here, there] {
+                had_one |= end_session(&self.door, &session, username, REMOVAL_MAX)
                     .map_err(|why| format!("the session {session} was not removed: {why}"))?;
             }
         }

@@ -1,4 +1,4 @@
-//! What waits here for other clusters.
+//! Messages that wait here for other clusters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

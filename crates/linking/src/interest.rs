@@ -8,7 +8,7 @@ use crate::cut::Taken;
 /// Maximum number of filters of clients for each filter at the other cluster, on average.
 const LOCAL_FACTOR: usize = 4;
 
-/// The filters at the other cluster that clients here want, and those that the link was told.
+/// The filters at the other cluster that clients here want, and those that the link knows of.
 ///
 /// A filter that another wanted one covers is wanted, too: its removal and that of the other one then need no look at
 /// all others.
@@ -22,7 +22,7 @@ pub struct Interest {
     tables: Tables,
     /// The maximum was exceeded. The tables are empty then: a walk finds out whether it still is.
     takes_all: bool,
-    /// Filters that the link was told.
+    /// Filters that the link knows of.
     announced: HashSet<Arc<str>>,
     /// Filters that may have begun or ceased to be wanted since then.
     touched: HashSet<Arc<str>>,
@@ -30,7 +30,7 @@ pub struct Interest {
     all_touched: bool,
 }
 
-/// What changed in the interest of a link. Subscriptions begin before others end, so no message is missed between them.
+/// Changes of the interest of a link. Subscriptions begin before others end, so no message is missed between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
     pub add: Vec<Box<str>>,

@@ -2,6 +2,9 @@
 
 use broker::internal::{LINK, LINKED};
 
+/// User name of the clients that are linked clusters. Sessions belong to it, whatever such a client says.
+pub const USERNAME: &str = "$link";
+
 /// Client Identifier at the other cluster: that of messages of the other cluster, or of `transit`, which come through
 /// it.
 pub fn remote_session(own: &str, transit: Option<&str>) -> String {

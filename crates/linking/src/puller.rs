@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bridge::{Backoff, Direction, InterestSettings, Topic};
+use bridge::{AddressSessions, Backoff, Direction, InterestSettings, Topic};
 use bridges::{BridgeProblem, Credentials, Run, Runner, RunnerSettings, RunnerView};
 use definitions::{Definition, Problem};
 use edge::Door;
@@ -12,7 +12,7 @@ use mqtt::Version;
 use rustls::ClientConfig;
 
 use crate::interest::{Delta, Interest};
-use crate::names::{local_session, remote_session};
+use crate::names::{USERNAME, local_session, remote_session};
 use crate::settings::LinkSettings;
 use crate::token::{Parties, make};
 use crate::view::Taking;
@@ -21,8 +21,6 @@ use crate::view::Taking;
 pub const STOP_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of filters whose subscription ends only after others have begun.
 const HELD_MAX: usize = 10_000;
-/// User name of links.
-const USERNAME: &str = "$link";
 
 /// A link and the cluster of origin whose messages it takes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -216,6 +214,8 @@ fn relay(settings: &LinkSettings, own: &str, key: &Key) -> bridge::Settings {
     let name = transit.map_or_else(|| key.link.clone(), |transit| format!("{}.{transit}", key.link));
     bridge::Settings {
         local_client_id: Some(key.session()),
+        // All addresses reach one cluster. With a session for each, a message in flight would come twice.
+        address_sessions: AddressSessions::Shared,
         addresses: settings.addresses().map(|address| address.as_str().to_owned()).collect(),
         client_id: remote_session(own, transit),
         username: Some(USERNAME.to_owned()),
@@ -279,6 +279,7 @@ mod tests {
             assert_eq!(relay.check().err(), None);
             assert_eq!((relay.client_id.as_str(), relay.local_client_id().as_str()), (client_id, session));
             assert_eq!((relay.addresses.len(), relay.topics.len()), (2, 2));
+            assert_eq!(relay.address_sessions, AddressSessions::Shared);
         }
     }
 }

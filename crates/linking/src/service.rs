@@ -17,7 +17,7 @@ use mqtt::{Outgoing, Packet, QoS, SubscriptionOptions, Version};
 
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
-/// Maximum size of an answer, without its last line.
+/// Maximum size of an answer.
 const PAGE_MAX: usize = 32 << 10;
 /// Maximum number of filters in an answer.
 const PAGE_FILTERS: usize = 1000;
@@ -75,6 +75,7 @@ impl Service {
             poll,
             clock: Instant::now(),
             rates: HashMap::new(),
+            page_max: PAGE_MAX,
         };
         critical::spawn("link-lists", move || thread.run()).map_err(|error| error.to_string())?;
         Ok(Self(shared))
@@ -134,6 +135,8 @@ struct Thread {
     poll: Poll,
     clock: Instant,
     rates: HashMap<String, Rate>,
+    /// Maximum size of an answer that the broker accepts.
+    page_max: usize,
 }
 
 /// Requests that a session may still make, and the time of this number.
@@ -216,6 +219,9 @@ impl Thread {
             match client.poll(now).map_err(|reason| reason.to_string())? {
                 None => return Ok(()),
                 Some((Event::Connected, _)) => {
+                    let packet_max = client.limits().map_or(u32::MAX, |limits| limits.packet_size_max);
+                    // The rest is for the topic and the header.
+                    self.page_max = PAGE_MAX.min(packet_max as usize / 2);
                     let options =
                         SubscriptionOptions { qos: QoS::AtMostOnce, ..SubscriptionOptions::default() };
                     let filters = [format!("{LINK}+{LINK_LIST}"), format!("{LINK}+/+{LINK_LIST}")];
@@ -248,7 +254,7 @@ impl Thread {
             return;
         }
         let Some(open) = Open::begin(&self.shared) else { return };
-        let (admin, session) = (self.shared.admin.clone(), session.to_owned());
+        let (admin, session, page_max) = (self.shared.admin.clone(), session.to_owned(), self.page_max);
         let of = session.clone();
         let counted = move |detail: Option<Box<ClientDetail>>| {
             let Some(detail) = detail else { return };
@@ -256,7 +262,7 @@ impl Thread {
             let listed = move |page: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
                 let Some((subscriptions, _)) = page else { return };
                 let filters = subscriptions.iter().map(|subscription| &*subscription.filter);
-                open.answer(&session, page_of(&session, offset, total, filters));
+                open.answer(&session, page_of(&session, (offset, total), filters, page_max));
             };
             admin.client_subscriptions(&of, offset, PAGE_FILTERS, Box::new(listed));
         };
@@ -285,24 +291,26 @@ impl Thread {
     }
 }
 
-/// Text of an answer: the position and the number of all filters, and a line for each filter.
+/// Text of an answer: the position and the number of all filters, and a line for each filter. It is no longer than
+/// `page_max`, unless its first filter is.
 fn page_of<'a>(
     session: &str,
-    offset: usize,
-    total: usize,
+    (offset, total): (usize, usize),
     filters: impl Iterator<Item = &'a str>,
+    page_max: usize,
 ) -> Vec<u8> {
     let mut page = format!("{offset} {total}\n");
+    let head = page.len();
     for filter in filters {
         // A link subscribes to no filter with a line break. Another line keeps the positions.
-        match filter.contains(['\n', '\r']) {
-            true => page.extend([session, LINK_FILTERS]),
-            false => page.push_str(filter),
-        }
-        page.push('\n');
-        if page.len() >= PAGE_MAX {
+        let answers = [session, LINK_FILTERS];
+        let line: &[&str] = if filter.contains(['\n', '\r']) { &answers } else { &[filter] };
+        let size = line.iter().map(|part| part.len()).sum::<usize>() + 1;
+        if page.len() + size > page_max && page.len() > head {
             break;
         }
+        page.extend(line.iter().copied());
+        page.push('\n');
     }
     page.into_bytes()
 }
@@ -330,13 +338,15 @@ mod tests {
     #[test]
     fn a_page_has_positions_and_lines_up_to_its_size() {
         let page = |filters: &[&str]| {
-            String::from_utf8(page_of("$link/a", 5, 9, filters.iter().copied())).expect("text")
+            String::from_utf8(page_of("$link/a", (5, 9), filters.iter().copied(), PAGE_MAX)).expect("text")
         };
         assert_eq!(page(&[]), "5 9\n");
         assert_eq!(page(&["a/#", "b\nc", "+"]), "5 9\na/#\n$link/a/filters\n+\n");
         let long = "x".repeat(20_000);
         let cut = page(&[&long, &long, "y"]);
-        assert_eq!(cut.lines().count(), 3, "the filter that exceeds the size is the last one");
+        assert_eq!(cut.lines().count(), 2, "the filter that exceeds the size is for the next page");
+        let longest = "x".repeat(60_000);
+        assert_eq!(page(&[&longest, "y"]).lines().count(), 2, "a page has a filter at least");
     }
 
     #[test]

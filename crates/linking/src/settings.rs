@@ -40,8 +40,8 @@ section! {
         /// Further clusters whose messages this cluster takes through the other one, separated by commas. The messages
         /// of each cluster must come by one link only.
         pub origins: Names = "", at start;
-        /// Topic Filters that the other cluster may take from this one, one a line, as they are here. Empty: it may take
-        /// nothing. `#` does not include topics that begin with `$`.
+        /// Topic Filters that the other cluster may take from this one, one a line, as they are here. Empty: it may
+        /// take nothing. `#` does not include topics that begin with `$`.
         pub export: Filters = "#", at start;
         /// File with the secret of the link, the same at both clusters: `head -c 32 /dev/urandom | base64` makes one.
         /// Each node needs the file.
@@ -67,7 +67,7 @@ section! {
         /// Longest pause between two attempts to connect.
         pub backoff_max: Duration = "30s" in "100ms..=1d", at start;
         /// Maximum size of a packet that this cluster takes.
-        pub packet_size_max: ByteSize = "1MiB" in "1KiB..=256MiB", at start;
+        pub packet_size_max: ByteSize = "1MiB" in "128KiB..=256MiB", at start;
         /// Maximum number of Topic Filters that this cluster subscribes to at the other one. Beyond it, it takes all of
         /// `topics`. The other one refuses more than its `session.subscriptions_max`.
         pub filters_max: u32 = "50000" in "1..=10000000", at start;

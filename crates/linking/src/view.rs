@@ -5,14 +5,14 @@ use std::time::SystemTime;
 
 use bridges::RunnerView;
 
-/// What this node knows about a link.
+/// State of a link, as far as this node knows it.
 #[derive(Clone, Debug, Default)]
 pub struct LinkView {
     /// Name of the link.
     pub name: String,
-    /// What this cluster takes, if this node runs it.
+    /// Messages that this cluster takes, if this node runs the link.
     pub taking: Vec<Taking>,
-    /// What the other cluster takes, if this node leads the shard of its session.
+    /// Messages that the other cluster takes, if this node leads the shard of its session.
     pub giving: Vec<Giving>,
     pub refusal: Option<Refusal>,
 }
@@ -26,7 +26,7 @@ pub struct Taking {
     pub relay: RunnerView,
     /// Number of filters that clients here want from the other cluster.
     pub filters_wanted: u64,
-    /// There are more filters than the maximum, so the link takes all of its topics.
+    /// True when there are more filters than the maximum, so the link takes all of its topics.
     pub takes_all: bool,
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::action_views::{authorship, entry_refused};
 use crate::cluster::Cluster;
 
-/// How to find out which links exist.
+/// Advice on finding out which links exist.
 const LIST: &str = "`GET /api/v1/links/external` lists the cluster links";
 
 /// The links of a node with its name.
