@@ -116,7 +116,47 @@ pub struct Principal {
     pub grants: Option<Box<dyn Grants>>,
     /// Rates that replace `limits.messages_per_second` and `limits.bytes_per_second`.
     pub rates: Option<Rates>,
+    /// The client is a linked cluster.
+    pub link: Option<LinkTerms>,
 }
+
+/// What a linked cluster gets. Its Client Identifier begins with [`LINKED_CLUSTER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkTerms {
+    /// Name of the other cluster.
+    pub name: Box<str>,
+    /// Cluster whose messages it takes, which come here over another link; `None` for those of this cluster.
+    pub origin: Option<Box<str>>,
+    /// Topic Filters that it may subscribe to, or to a part of one. None has topics that begin with `$`.
+    pub export: Box<[Box<str>]>,
+    /// Limits of what waits for it.
+    pub queue: LinkQueue,
+}
+
+/// Limits of the messages that wait for a linked cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkQueue {
+    pub messages_max: u32,
+    pub bytes_max: u64,
+    /// `u64::MAX` until a message expires.
+    pub age_max_ms: u64,
+    /// Drop the new message when the queue is full, instead of the oldest one.
+    pub drop_newest: bool,
+}
+
+/// Admission of linked clusters. Its functions are called on reactors and never block.
+pub trait LinkAccess: fmt::Debug + Send + Sync + 'static {
+    /// Answers a CONNECT whose Client Identifier begins with [`LINKED_CLUSTER`]. An [`Admission`] has [`Principal::link`].
+    fn admit(&self, credentials: Credentials<'_>) -> AuthResult;
+
+    /// Number that grows when a linked cluster may have lost the right to be connected, see [`Access::revocations`].
+    fn revocations(&self) -> u64 {
+        0
+    }
+}
+
+/// Beginning of the Client Identifiers that [`LinkAccess`] admits.
+pub const LINKED_CLUSTER: &str = "$link/";
 
 /// Compares identity: two principals with equal contents are different.
 impl PartialEq for Principal {

@@ -240,7 +240,9 @@ impl Consumer {
                     self.published(finished);
                 }
                 Event::Subscribed(answers) => self.subscribed(answers),
-                Event::Unsubscribed(filters) => self.subscribed.retain(|known| !filters.contains(known)),
+                Event::Unsubscribed(ended) => {
+                    self.subscribed.retain(|known| ended.iter().all(|(filter, _)| filter != known));
+                }
                 Event::Packet(_) | Event::TooLarge(..) => {}
             }
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
+use definitions::Definition;
 use edge::Door;
 use sinks::{ActionSettings, ConnectorSettings};
 
@@ -14,7 +15,7 @@ use crate::consumer::client_id;
 use crate::counters::Counters;
 use crate::driver::{self, Published, Running};
 use crate::plan::Plan;
-use crate::registry::{Definition, Registry};
+use crate::registry::Registry;
 
 /// Time between two looks at what each action has to do.
 const LOOK: Duration = Duration::from_millis(250);
@@ -424,7 +425,6 @@ mod tests {
     use sinks::Guard;
 
     use super::*;
-    use crate::registry::Source;
 
     const GUARD: Guard = Guard { allow_loopback: true, allow_private: true };
 
@@ -437,14 +437,7 @@ mod tests {
         };
         change(&mut settings);
         let plan = Plan::new(&settings, None, GUARD).map(Arc::new).map_err(|problem| problem.to_string());
-        let definition = Definition {
-            settings,
-            source: Source::File,
-            author: String::new(),
-            changed_ms: None,
-            fault: None,
-            hides_stored: false,
-        };
+        let definition = definitions::defined(settings, None);
         Action::new(plan, Defined { action: Arc::new(definition), connector: None })
     }
 

@@ -22,9 +22,6 @@ mod writer;
 pub use counters::Counters;
 pub use engine::{ActionStatus, Engine};
 pub use plan::Plan;
-pub use registry::{
-    ACTIONS_MAX, Authorship, CONNECTORS_MAX, Definition, Definitions, Noun, Registry, RegistryError, Source,
-    check, is_name, settings_of_json, settings_to_json,
-};
+pub use registry::{ACTIONS_MAX, CONNECTORS_MAX, Definitions, Registry, RegistryError, check, is_name};
 pub use settings::ActionsSettings;
 pub use trial::{LIVE_MAX, Stage, TrialMessage, Tried, test_connector, trial_action};

@@ -4,44 +4,32 @@
 //! [`Definitions`]. An entry of the file takes precedence over one of the store with the same name.
 
 mod check;
-mod definitions;
+mod entries;
 mod error;
-mod json;
-mod record;
 mod view;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use configstore::{Change, ConfigStore, Expected, ProposeError, Table};
+use configstore::ConfigStore;
+use definitions::{
+    Authorship, Changes, EntryError, Kind as _, Problem, may_put, may_remove, put, settings_of_json,
+    settings_to_json,
+};
 use serde_json::{Map, Value as Json};
-use settings::Section;
 use sinks::{ActionSettings, ConnectorSettings, Guard, SinkProblem};
 
 pub use check::{check, is_name};
-pub use definitions::{Definition, Definitions, Noun, Source};
+pub use entries::Definitions;
 pub use error::RegistryError;
-pub use json::{settings_of_json, settings_to_json};
 
-use check::Problem;
-use definitions::Entry;
-use record::Record;
+use entries::{Actions, Connectors, Listed};
 use view::Shared;
-
-/// Author and time of a change.
-#[derive(Clone, Debug)]
-pub struct Authorship {
-    pub author: String,
-    /// Time in milliseconds since 1970.
-    pub now_ms: u64,
-}
 
 /// The connectors and actions of a node or its cluster.
 pub struct Registry {
     shared: Arc<Shared>,
-    config_store: Arc<dyn ConfigStore>,
+    changes: Changes,
     targets: Targets,
-    /// Held while entries are changed on this node.
-    changing: Mutex<()>,
 }
 
 /// Check whether an action has a target, which reads the files that the settings name.
@@ -85,9 +73,9 @@ impl Registry {
         targets: Targets,
     ) -> Result<Self, String> {
         let shared = Shared::new(connectors_of_file, actions_of_file);
-        config_store.subscribe(ConnectorSettings::TABLE, Shared::view::<ConnectorSettings>(&shared))?;
-        config_store.subscribe(ActionSettings::TABLE, Shared::view::<ActionSettings>(&shared))?;
-        Ok(Self { shared, config_store, targets, changing: Mutex::default() })
+        config_store.subscribe(Connectors::TABLE, Shared::view::<Connectors>(&shared))?;
+        config_store.subscribe(Actions::TABLE, Shared::view::<Actions>(&shared))?;
+        Ok(Self { shared, changes: Changes::new(config_store, COUNTER), targets })
     }
 
     /// Returns all connectors and actions.
@@ -146,7 +134,7 @@ impl Registry {
             None => Map::new(),
             Some(name) => {
                 let definitions = self.definitions();
-                let unknown = || RegistryError::Unknown { noun: Noun::Connector, name: name.to_owned() };
+                let unknown = || EntryError::Unknown { noun: Connectors::NOUN, name: name.to_owned() };
                 settings_to_json(&definitions.connectors.get(name).ok_or_else(unknown)?.settings)
             }
         };
@@ -166,7 +154,7 @@ impl Registry {
         by: &Authorship,
     ) -> Result<bool, RegistryError> {
         let connector = self.parse_connector(name, settings)?;
-        self.put(&connector, by, |definitions| {
+        self.put::<Connectors>(&connector, by, |definitions| {
             for action in definitions.used_by(name) {
                 let replaced = (self.targets.check)(&connector, &action.settings, self.targets.guard);
                 replaced.map_err(|problem| RegistryError::Breaks {
@@ -184,7 +172,7 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`].
     pub fn remove_connector(&self, name: &str) -> Result<(), RegistryError> {
-        self.remove::<ConnectorSettings>(name, |definitions| {
+        self.remove::<Connectors>(name, |definitions| {
             definitions.used_by(name).map(|action| action.settings.name.clone()).collect()
         })
     }
@@ -200,7 +188,7 @@ impl Registry {
         by: &Authorship,
     ) -> Result<bool, RegistryError> {
         let action: ActionSettings = parse(name, settings)?;
-        self.put(&action, by, |definitions| self.check_action(definitions, &action))
+        self.put::<Actions>(&action, by, |definitions| self.check_action(definitions, &action))
     }
 
     /// Removes an action that is the fallback of no other. Messages that wait for it stay in its session.
@@ -208,7 +196,7 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`].
     pub fn remove_action(&self, name: &str) -> Result<(), RegistryError> {
-        self.remove::<ActionSettings>(name, |definitions| {
+        self.remove::<Actions>(name, |definitions| {
             let others = definitions.actions.values().filter(|action| action.settings.fallback == name);
             others.map(|action| action.settings.name.clone()).collect()
         })
@@ -224,76 +212,42 @@ impl Registry {
         Ok(())
     }
 
-    fn put<S: Entry>(
+    fn put<K: Listed>(
         &self,
-        settings: &S,
+        settings: &K::Settings,
         by: &Authorship,
         check: impl Fn(&Definitions) -> Result<(), RegistryError>,
     ) -> Result<bool, RegistryError> {
-        let name = settings.name();
-        self.change(|definitions| {
-            let entries = S::of(definitions);
-            let existing = entries.get(name);
-            if existing.is_some_and(|entry| entry.source == Source::File) {
-                return Err(RegistryError::OfFile { noun: S::NOUN, name: name.to_owned() });
-            }
-            if existing.is_none() && entries.len() >= S::MAX {
-                return Err(RegistryError::TooMany { noun: S::NOUN, maximum: S::MAX });
-            }
-            check(definitions)?;
-            Ok((Record::put(settings, by)?, existing.is_none()))
+        self.changes.change(|| {
+            let definitions = self.definitions();
+            let is_new = may_put::<K>(K::of(&definitions), K::name(settings))?;
+            check(&definitions)?;
+            Ok((put::<K>(settings, by)?, is_new))
         })
     }
 
-    fn remove<S: Entry>(
+    fn remove<K: Listed>(
         &self,
         name: &str,
         used_by: impl Fn(&Definitions) -> Vec<String>,
     ) -> Result<(), RegistryError> {
-        self.change(|definitions| {
-            let noun = S::NOUN;
-            match S::of(definitions).get(name) {
-                None => return Err(RegistryError::Unknown { noun, name: name.to_owned() }),
-                Some(entry) if entry.source == Source::File => {
-                    return Err(RegistryError::OfFile { noun, name: name.to_owned() });
-                }
-                Some(_) => {}
-            }
-            let by = used_by(definitions);
+        self.changes.change(|| {
+            let definitions = self.definitions();
+            let change = may_remove::<K>(K::of(&definitions), name)?;
+            let by = used_by(&definitions);
             if !by.is_empty() {
-                return Err(RegistryError::Used { noun, name: name.to_owned(), by });
+                return Err(RegistryError::Used { noun: K::NOUN, name: name.to_owned(), by });
             }
-            Ok((Change::remove(S::TABLE, name), ()))
+            Ok((change, ()))
         })
-    }
-
-    /// Proposes a change that depends on the present entries. Repeats that when another writer changed entries
-    /// meanwhile.
-    fn change<T>(
-        &self,
-        decide: impl Fn(&Definitions) -> Result<(Change, T), RegistryError>,
-    ) -> Result<T, RegistryError> {
-        let _changing = sync::lock(&self.changing);
-        let mut attempts = 0;
-        loop {
-            // The counter is part of each change, so a decision about outdated entries is refused.
-            let counter = self.config_store.read(COUNTERS, COUNTER);
-            let number: u64 = counter.as_ref().and_then(|counter| counter.value.parse().ok()).unwrap_or(0);
-            let (change, done) = decide(&self.definitions())?;
-            let expected = counter.map_or(Expected::Absent, |counter| Expected::At(counter.revision));
-            let counted = Change::number(COUNTERS, COUNTER, number.saturating_add(1)).expecting(expected);
-            match self.config_store.propose(vec![counted, change]) {
-                Ok(_) => return Ok(done),
-                // The copy of a node that lags may show outdated entries again.
-                Err(ProposeError::Conflict { .. }) if attempts < ATTEMPTS_MAX => attempts += 1,
-                Err(error) => return Err(RegistryError::ConfigStore(error)),
-            }
-        }
     }
 }
 
 /// Reads settings from JSON, and checks the name.
-fn parse<S: Section + Entry>(name: &str, settings: &Map<String, Json>) -> Result<S, RegistryError> {
+fn parse<S: settings::Section + Default>(
+    name: &str,
+    settings: &Map<String, Json>,
+) -> Result<S, RegistryError> {
     check::name(name)?;
     Ok(settings_of_json(name, settings)?)
 }
@@ -302,10 +256,7 @@ fn parse<S: Section + Entry>(name: &str, settings: &Map<String, Json>) -> Result
 pub const CONNECTORS_MAX: usize = 1_000;
 /// Maximum number of actions, with those of the configuration file.
 pub const ACTIONS_MAX: usize = 1_000;
-/// Maximum number of times that a change is decided again.
-const ATTEMPTS_MAX: u32 = 16;
-/// Table of counters that only grow.
-const COUNTERS: Table = Table::named("counters");
+/// Counter of changes of connectors and actions.
 const COUNTER: &str = "actions";
 
 #[cfg(test)]

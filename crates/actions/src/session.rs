@@ -1,12 +1,10 @@
 //! Removal of the session of an action.
 
-use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use bridge::{Client, ConnectOptions, Event, Time};
-use mqtt::ReasonCode;
+use bridges::end_session;
 
-use crate::consumer::{brief_connect, client_id};
+use crate::consumer::client_id;
 use crate::engine::Engine;
 
 /// Maximum time for the removal.
@@ -25,42 +23,9 @@ impl Engine {
             // tidy: allow(thread-sleep): a thread of the API that waits for this anyway.
             std::thread::sleep(Duration::from_millis(50));
         }
-        let failed = |why: String| format!("the session {} was not removed: {why}", client_id(name));
-        let brief = brief_connect(client_id(name));
-        // A connection that begins a new session does not learn whether there was one.
-        let look = ConnectOptions { clean_start: false, session_expiry: u32::MAX, ..brief.clone() };
-        let is_present = self.connect_once(&look, began).map_err(failed)?;
-        // The new session ends with its connection [MQTT-3.1.2-4].
-        self.connect_once(&brief, began).map_err(failed)?;
-        Ok(is_present)
-    }
-
-    /// Connects and disconnects. Returns whether the broker had a session.
-    fn connect_once(&self, options: &ConnectOptions, began: Instant) -> Result<bool, String> {
-        let failed = |error: std::io::Error| error.to_string();
-        let now = || Time(began.elapsed().as_micros() as u64);
-        let mut client = Client::new(now(), options).map_err(|reason| reason.to_string())?;
-        let mut stream = self.door().open().map_err(failed)?;
-        stream.set_read_timeout(Some(REMOVAL_MAX)).map_err(failed)?;
-        let connect = client.unsent().bytes().to_vec();
-        stream.write_all(&connect).map_err(failed)?;
-        client.unsent_mut().consume(connect.len());
-        let mut buffer = [0; 4096];
-        loop {
-            let count = stream.read(&mut buffer).map_err(failed)?;
-            if count == 0 {
-                return Err("the broker closed the connection".to_owned());
-            }
-            client.receive(now(), &buffer[..count]);
-            let event = client.poll(now()).map_err(|reason| reason.to_string())?;
-            if let Some((Event::Connected, _)) = event {
-                break;
-            }
-        }
-        let is_present = client.limits().is_some_and(|limits| limits.session_present);
-        client.disconnect(ReasonCode::Success);
-        stream.write_all(client.unsent().bytes()).map_err(failed)?;
-        Ok(is_present)
+        let session = client_id(name);
+        end_session(self.door(), &session, REMOVAL_MAX)
+            .map_err(|why| format!("the session {session} was not removed: {why}"))
     }
 }
 

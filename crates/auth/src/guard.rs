@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use access::{
-    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission,
-    Principal, RetryAuthorize, Step,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, LinkAccess, Mechanism,
+    Permission, Principal, RetryAuthorize, Step,
 };
 use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
@@ -49,6 +49,8 @@ pub struct Guard {
     authority: Authority,
     services: OnceLock<HttpServices>,
     tokens: OnceLock<Arc<JwtLink>>,
+    /// Admits linked clusters.
+    clusters: OnceLock<Arc<dyn LinkAccess>>,
     generation: AtomicU64,
     /// Refuses every client: its users, rules or bans are not known yet.
     is_closed: AtomicBool,
@@ -141,6 +143,7 @@ impl Guard {
             authority: Authority::default(),
             services: OnceLock::new(),
             tokens: OnceLock::new(),
+            clusters: OnceLock::new(),
             generation: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         };
@@ -156,6 +159,13 @@ impl Guard {
     /// Ends [`Guard::close`].
     pub fn open_up(&self) {
         self.is_closed.store(false, Ordering::Release);
+    }
+
+    /// Sets who admits linked clusters. Without it they are refused. Only the first call has an effect.
+    pub fn set_links(&self, clusters: Arc<dyn LinkAccess>) {
+        if self.clusters.set(clusters).is_err() {
+            debug_assert!(false, "a node has one list of linked clusters");
+        }
     }
 
     /// Replaces the bans.
@@ -255,6 +265,10 @@ impl Access for Guard {
         if let Some(reason) = self.refused_immediately(&credentials) {
             return Some(AuthResult::Deny(reason));
         }
+        if credentials.client_id.starts_with(access::LINKED_CLUSTER) {
+            let refused = AuthResult::Deny(ReasonCode::NotAuthorized);
+            return Some(self.clusters.get().map_or(refused, |clusters| clusters.admit(credentials)));
+        }
         let policy = self.shared.policy.load();
         let mut progress = ChainProgress::default();
         match progress.advance(&self.shared, &policy, credentials, 0) {
@@ -274,6 +288,9 @@ impl Access for Guard {
     fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         if let Some(reason) = self.refused_immediately(&credentials) {
             return Some(Box::new(Refusal(reason)));
+        }
+        if credentials.client_id.starts_with(access::LINKED_CLUSTER) {
+            return Some(Box::new(Refusal(ReasonCode::BadAuthenticationMethod)));
         }
         let policy = self.shared.policy();
         let of_link = policy
@@ -347,7 +364,8 @@ impl Access for Guard {
 
     fn revocations(&self) -> u64 {
         let of_links = self.extra_links.0.iter().map(|link| link.revocations());
-        of_links.fold(self.shared.bans.revocations(), u64::wrapping_add)
+        let of_clusters = self.clusters.get().map_or(0, |clusters| clusters.revocations());
+        of_links.fold(self.shared.bans.revocations().wrapping_add(of_clusters), u64::wrapping_add)
     }
 }
 

@@ -8,8 +8,8 @@ mod requests;
 use std::time::Duration;
 
 use mqtt::{
-    Connect, DecodeError, Disconnect, Packet, PacketId, PacketType, Properties, PropertiesBuf, Property, QoS,
-    ReasonCode, SubscriptionOptions, Version, Will, decode,
+    Connect, DecodeError, Disconnect, Outgoing, Packet, PacketId, PacketType, Properties, PropertiesBuf,
+    Property, QoS, ReasonCode, SubscriptionOptions, Version, Will, decode,
 };
 
 use crate::settings::Password;
@@ -103,8 +103,8 @@ pub enum Event<'a> {
     TooLarge(QoS, Option<PacketId>),
     /// The server has answered subscriptions, each with its Reason Code.
     Subscribed(Vec<(String, ReasonCode)>),
-    /// The server has answered the end of subscriptions.
-    Unsubscribed(Vec<String>),
+    /// The server has answered the end of subscriptions, each with its Reason Code.
+    Unsubscribed(Vec<(String, ReasonCode)>),
 }
 
 /// An event without the packet, which is still in the buffer.
@@ -113,7 +113,7 @@ enum Step {
     Packet,
     TooLarge(QoS, Option<PacketId>),
     Subscribed(Vec<(String, ReasonCode)>),
-    Unsubscribed(Vec<String>),
+    Unsubscribed(Vec<(String, ReasonCode)>),
 }
 
 impl Client {
@@ -195,6 +195,11 @@ impl Client {
     /// Number of subscriptions that the server has not answered, and of subscriptions whose end it has not answered.
     pub fn requests_open(&self) -> usize {
         self.requests.open()
+    }
+
+    /// Number of SUBSCRIBE and UNSUBSCRIBE packets that the server has not answered.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests.packets()
     }
 
     /// Accepts bytes from the server. They are examined by [`Self::poll`].
@@ -326,6 +331,36 @@ impl Client {
     pub fn unsubscribe(&mut self, now: Time, filters: &[String]) {
         self.keep_alive.last_sent = now;
         self.requests.unsubscribe(self.version, filters, self.unsent.buffer());
+    }
+
+    /// Sends one SUBSCRIBE packet for these filters.
+    pub(crate) fn subscribe_at_once(&mut self, now: Time, filters: Vec<(String, SubscriptionOptions)>) {
+        self.keep_alive.last_sent = now;
+        self.requests.subscribe_at_once(self.version, filters, self.unsent.buffer());
+    }
+
+    /// Sends one UNSUBSCRIBE packet for these filters.
+    pub(crate) fn unsubscribe_at_once(&mut self, now: Time, filters: Vec<String>) {
+        self.keep_alive.last_sent = now;
+        self.requests.unsubscribe_at_once(self.version, filters, self.unsent.buffer());
+    }
+
+    /// Publishes a message of QoS 0, which needs no Packet Identifier.
+    pub(crate) fn publish_at_most_once(&mut self, now: Time, topic: &str, payload: &[u8]) {
+        let message = Outgoing {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            packet_id: None,
+            topic,
+            topic_alias: None,
+            message_expiry: None,
+            subscription_ids: &[],
+            properties: &[],
+            payload,
+        };
+        message.encode(self.version, self.unsent.buffer());
+        self.note_sent(now);
     }
 
     /// Sends a DISCONNECT and closes the client. Success means that the server does not publish the Will.

@@ -37,6 +37,20 @@ pub struct Counters {
     pub restarts: u64,
     /// Times that the bridge released Packet Identifiers at both brokers, and connected again.
     pub resets: u64,
+    /// Subscriptions that the remote broker has confirmed, of a relay whose subscriptions change.
+    pub subscriptions_made: u64,
+    /// Subscriptions whose end the remote broker has confirmed, of a relay whose subscriptions change.
+    pub subscriptions_ended: u64,
+    /// Subscriptions whose end the remote broker has refused.
+    pub ends_refused: u64,
+    /// Subscriptions that the remote session still had and that were not wanted.
+    pub stale_filters: u64,
+    /// Pages of the list of subscriptions that were asked for.
+    pub lists_asked: u64,
+    /// Lists that the remote broker did not answer, or did not allow. Subscriptions that are not wanted may remain.
+    pub lists_unanswered: u64,
+    /// Lists with an answer that is not valid. Subscriptions that are not wanted may remain.
+    pub lists_invalid: u64,
 }
 
 /// Messages of one direction and QoS, as they were sent to the other broker.
@@ -64,11 +78,15 @@ pub enum Dropped {
     ClosesConnection,
     /// A QoS 0 message arrived while the bridge registered its subscriptions or released Packet Identifiers.
     NotReady,
+    /// The message comes from this cluster.
+    OwnOrigin,
+    /// The message comes from a cluster whose messages this session does not take.
+    OtherOrigin,
 }
 
 impl Dropped {
     /// All causes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::TooLarge,
         Self::BufferFull,
         Self::HopLimit,
@@ -76,6 +94,8 @@ impl Dropped {
         Self::NotMapped,
         Self::ClosesConnection,
         Self::NotReady,
+        Self::OwnOrigin,
+        Self::OtherOrigin,
     ];
 
     /// Returns the Reason Code that the sender gets.
@@ -87,7 +107,9 @@ impl Dropped {
             | Self::HopLimit
             | Self::OwnLoop
             | Self::ClosesConnection
-            | Self::NotReady => ReasonCode::ImplementationSpecificError,
+            | Self::NotReady
+            | Self::OwnOrigin
+            | Self::OtherOrigin => ReasonCode::ImplementationSpecificError,
         }
     }
 }

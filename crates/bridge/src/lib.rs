@@ -17,6 +17,7 @@
 mod client;
 mod counters;
 mod flow;
+mod interest;
 mod lane;
 mod message;
 mod mutation;
@@ -29,7 +30,8 @@ mod topic_map;
 
 pub use client::{Client, CloseReason, ConnectOptions, Event, Limits, Unsent, WillMessage};
 pub use counters::{Counters, Dropped, Traffic};
-pub use message::VIA;
+pub use interest::{InterestError, InterestSettings};
+pub use message::{ORIGIN, VIA};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};

@@ -3,12 +3,16 @@
 use mqtt::{Properties, PropertiesBuf, Property, Publish, QoS, TopicName, Version};
 
 use crate::counters::Dropped;
+use crate::mutation::{Mutation, mutated};
 use crate::settings::{Pass, Settings};
 use crate::side::{Side, Sides};
 use crate::topic_map::TopicMap;
 
 /// User Property with a broker that a message has passed, once for each.
 pub const VIA: &str = "meridian-via";
+
+/// User Property with the name of the cluster that a message comes from.
+pub const ORIGIN: &str = "meridian-origin";
 
 /// Properties of one broker that matter for a message to or from it.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +35,43 @@ pub(crate) struct Translator {
     own_id: String,
     /// Id of the remote broker, if it has announced one, and otherwise one that stands for this bridge.
     remote_id: String,
+    origins: Option<Origins>,
     properties: PropertiesBuf,
+}
+
+/// Clusters that messages of the remote broker come from.
+#[derive(Debug)]
+struct Origins {
+    own: String,
+    /// Name of the remote cluster.
+    remote: String,
+    /// The only cluster whose messages are taken, if that is not the remote one.
+    transit: Option<String>,
+}
+
+impl Origins {
+    /// Returns the origin that a message is to get; `None` if it has one.
+    ///
+    /// # Errors
+    /// The message comes from this cluster, or from one whose messages are not taken.
+    fn check(&self, properties: Properties<'_>) -> Result<Option<&str>, Dropped> {
+        let expected = self.transit.as_ref().unwrap_or(&self.remote);
+        let mut has_origin = false;
+        for (_, origin) in properties.user_properties().filter(|(name, _)| *name == ORIGIN) {
+            if origin == self.own {
+                return Err(Dropped::OwnOrigin);
+            }
+            if origin != expected {
+                return Err(Dropped::OtherOrigin);
+            }
+            has_origin = true;
+        }
+        match (has_origin, &self.transit) {
+            (true, _) => Ok(None),
+            (false, None) => Ok(Some(&self.remote)),
+            (false, Some(_)) => Err(Dropped::OtherOrigin),
+        }
+    }
 }
 
 /// A message for the other broker, without payload.
@@ -52,6 +92,11 @@ impl Translator {
             hops_max: settings.hops_max,
             own_id: own_id.to_owned(),
             remote_id,
+            origins: settings.interest.as_ref().map(|interest| Origins {
+                own: interest.own.clone(),
+                remote: interest.origin.clone(),
+                transit: interest.transit.clone(),
+            }),
             properties: PropertiesBuf::default(),
         }
     }
@@ -85,6 +130,12 @@ impl Translator {
         let has_hops = Side::ALL.iter().all(|side| terms.of(*side).version.has_properties());
         let mapped = TopicName::parse(publish.topic).ok().and_then(|topic| self.map.map(from, topic));
         let mapped = mapped.ok_or(Dropped::NotMapped)?;
+        let origins =
+            self.origins.as_ref().filter(|_| from == Side::Remote && !mutated(Mutation::IgnoreOrigin));
+        let origin = match origins {
+            Some(origins) => origins.check(publish.properties)?.map(str::to_owned),
+            None => None,
+        };
         let mut message_expiry = None;
         self.properties.clear();
         if target.version.has_properties() {
@@ -103,6 +154,9 @@ impl Translator {
                     Side::Remote => &self.remote_id,
                 };
                 self.properties.push(Property::UserProperty(VIA, hop));
+            }
+            if let Some(origin) = &origin {
+                self.properties.push(Property::UserProperty(ORIGIN, origin));
             }
         }
         Ok(Translated {
@@ -131,7 +185,7 @@ impl Translator {
             Property::PayloadFormatIndicator(_) => pass.payload_format,
             Property::ContentType(_) => pass.content_type,
             Property::CorrelationData(_) => pass.correlation_data,
-            Property::UserProperty(name, _) => pass.user_properties || name == VIA,
+            Property::UserProperty(name, _) => pass.user_properties || name == VIA || name == ORIGIN,
             Property::ResponseTopic(topic) if pass.response_topic => {
                 let name = TopicName::parse(topic).ok();
                 let mapped = name.and_then(|name| self.map.map_response(from, name));

@@ -19,4 +19,18 @@ mutation::mutations! {
     IgnoreAddress,
     /// Messages beyond the Receive Maximum of the local broker are not held.
     HoldNothing,
+    /// Messages of every origin are taken from the remote broker.
+    IgnoreOrigin,
+    /// A new relay takes the subscriptions of the remote session for those that are wanted.
+    SkipList,
+    /// Subscriptions that the remote session has and that are not wanted remain.
+    KeepStale,
+    /// A subscription without an answer at the end of a connection counts as made.
+    TrustUnanswered,
+    /// A filter that changes while its request has no answer gets no second request.
+    ForgetChange,
+    /// Subscriptions that are not wanted end before the remote broker has listed all.
+    EndDuringList,
+    /// The subscriptions of a remote session that was lost are not made again.
+    IgnoreLostSession,
 }

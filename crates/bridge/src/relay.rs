@@ -12,6 +12,7 @@ use random::Random;
 use crate::client::{CloseReason, Event};
 use crate::counters::{Counters, Dropped};
 use crate::flow::Flow;
+use crate::interest::{Interest, Request};
 use crate::message::Translator;
 use crate::settings::{Settings, SettingsError, Start};
 use crate::side::{Side, Sides};
@@ -69,6 +70,8 @@ pub struct Relay {
     last_error: Option<String>,
     /// Subscription that this broker has refused while they were registered.
     refused: Option<String>,
+    /// Subscriptions at the remote broker, if they change.
+    interest: Option<Interest>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +161,7 @@ impl Relay {
             last_traffic: Time::default(),
             last_error: None,
             refused: None,
+            interest: settings.interest.clone().map(Interest::new),
             settings,
         };
         for side in Side::ALL {
@@ -173,8 +177,44 @@ impl Relay {
         self
     }
 
+    /// Continues with the filters that an earlier relay wanted at the remote broker. What its session has there is not
+    /// known any more.
+    #[must_use]
+    pub fn with_interest_of(mut self, earlier: &Self) -> Self {
+        if let (Some(interest), Some(earlier)) = (&mut self.interest, &earlier.interest) {
+            interest.continue_from(earlier);
+        }
+        self
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Number of filters that are wanted at the remote broker.
+    pub fn wanted(&self) -> usize {
+        self.interest.as_ref().map_or(0, Interest::wanted)
+    }
+
+    /// Number of filters that are wanted at the remote broker and that it has confirmed.
+    pub fn subscribed(&self) -> usize {
+        self.interest.as_ref().map_or(0, Interest::subscribed)
+    }
+
+    /// Returns whether the remote broker has confirmed or refused all changes of the wanted filters.
+    pub fn is_settled(&self) -> bool {
+        self.interest.as_ref().is_none_or(Interest::is_settled)
+    }
+
+    /// Returns the highest number of an [`Input::Want`] whose filters the remote broker has confirmed or refused, with
+    /// those of all earlier ones.
+    pub fn settled_number(&self) -> u64 {
+        self.interest.as_ref().map_or(0, Interest::settled_number)
+    }
+
+    /// Returns whether the remote session may have subscriptions that are not wanted, because it was not listed.
+    pub fn may_have_stale(&self) -> bool {
+        self.interest.as_ref().is_some_and(Interest::may_have_stale)
     }
 
     pub fn counters(&self) -> &Counters {
@@ -244,6 +284,17 @@ impl Relay {
             }
             Input::Stop { within } => self.stop(now, within),
             Input::Configure(settings) => self.configure(now, *settings)?,
+            Input::Password(password) => self.settings.password = password,
+            Input::Want { number, add, remove } => {
+                if let Some(interest) = &mut self.interest {
+                    interest.want(&mut self.flow.counters, number, &add, &remove);
+                }
+            }
+            Input::WantOnly { number, filters } => {
+                if let Some(interest) = &mut self.interest {
+                    interest.want_only(&mut self.flow.counters, number, &filters);
+                }
+            }
         }
         self.process(now);
         if before != self.phase {
@@ -309,7 +360,8 @@ impl Relay {
             (Phase::Running { .. }, Start::Lazy { idle, .. }) => Some(self.last_traffic.after(idle)),
             _ => None,
         };
-        of_wires.chain(of_phase).min()
+        let of_list = self.interest.as_ref().and_then(Interest::timeout);
+        of_wires.chain(of_phase).chain(of_list).min()
     }
 
     /// Checks the relay's own state.
@@ -318,6 +370,7 @@ impl Relay {
     /// Panics when the state contradicts itself.
     pub fn check_invariants(&self) {
         self.flow.check_invariants();
+        self.interest.iter().for_each(Interest::check_invariants);
         let has = |side| self.wires.of(side).is_some();
         let expected = match self.phase {
             Phase::New | Phase::Idle | Phase::Waiting { .. } | Phase::Stopped { .. } => (false, false),
@@ -338,6 +391,7 @@ impl Relay {
                     progress = true;
                 }
             }
+            self.send_interest(now);
             progress |= self.advance(now);
             if !progress {
                 break;
@@ -374,6 +428,32 @@ impl Relay {
         !self.flow.is_sweeping(side)
     }
 
+    /// Sends changes of the wanted filters to the remote broker, as far as it keeps up.
+    fn send_interest(&mut self, now: Time) {
+        let Some(interest) = &mut self.interest else { return };
+        if let (Phase::Running { .. }, Some(wire)) = (&self.phase, &mut self.wires.remote)
+            && let Some(client) = &mut wire.client
+            && let Some(packet_max) = client.limits().map(|limits| limits.packet_size_max as usize)
+        {
+            while client.unsent().len() < self.settings.outgoing_max.max(1)
+                && let Some(request) =
+                    interest.next_request(now, &mut self.flow.counters, client.requests(), packet_max)
+            {
+                match request {
+                    Request::Subscribe(filters) => client.subscribe_at_once(now, filters),
+                    Request::Unsubscribe(filters) => client.unsubscribe_at_once(now, filters),
+                    Request::List(payload) => {
+                        let topic = &interest.settings().list_topic;
+                        client.publish_at_most_once(now, topic, payload.as_bytes());
+                    }
+                }
+            }
+        }
+        if let Some(error) = interest.take_error() {
+            self.last_error = Some(error);
+        }
+    }
+
     /// Handles one packet of a side. Returns false when there is none.
     fn process_packet(&mut self, now: Time, side: Side) -> bool {
         let is_attached = matches!(self.phase, Phase::Running { .. } | Phase::Draining { .. });
@@ -388,6 +468,14 @@ impl Relay {
             Err(reason) => Effect::Closed(reason),
             Ok(Some((Event::Connected, _))) => Effect::Connected,
             Ok(Some((Event::Packet(packet), own))) => {
+                if let (Side::Remote, Some(interest), Packet::Publish(publish)) =
+                    (side, &mut self.interest, &packet)
+                    && publish.qos == QoS::AtMostOnce
+                    && publish.topic == interest.settings().filters_topic
+                {
+                    interest.listed(&mut flow.counters, publish.payload);
+                    return true;
+                }
                 let other = other.as_mut().and_then(|wire| wire.client.as_mut()).filter(|_| is_attached);
                 match other {
                     Some(other) => {
@@ -418,6 +506,10 @@ impl Relay {
                 Effect::None
             }
             Ok(Some((Event::Subscribed(answers), _))) => {
+                if let (Side::Remote, Some(interest)) = (side, &mut self.interest) {
+                    interest.made(&mut flow.counters, answers);
+                    return true;
+                }
                 for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
                     flow.counters.subscriptions_refused += 1;
                     let refusal = format!("the subscription {filter} was refused: {reason}");
@@ -428,8 +520,12 @@ impl Relay {
                 }
                 Effect::None
             }
-            Ok(Some((Event::Unsubscribed(filters), _))) => {
-                self.stale.of_mut(side).retain(|filter| !filters.contains(filter));
+            Ok(Some((Event::Unsubscribed(answers), _))) => {
+                if let (Side::Remote, Some(interest)) = (side, &mut self.interest) {
+                    interest.ended(&mut flow.counters, answers);
+                    return true;
+                }
+                self.stale.of_mut(side).retain(|stale| answers.iter().all(|(filter, _)| filter != stale));
                 Effect::None
             }
         };

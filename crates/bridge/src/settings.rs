@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use mqtt::{QoS, TopicName, Version};
 
+use crate::interest::{InterestError, InterestSettings};
 use crate::topic_map::{MapError, TopicMap};
 
 /// Settings of one bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Name of the bridge. The Client Identifier of its local session is `$bridge/` and this name.
+    /// Name of the bridge.
     pub name: String,
+    /// Client Identifier of the local session; `None` for `$bridge/` and the name.
+    pub local_client_id: Option<String>,
     /// Addresses of the remote broker, in order of preference.
     pub addresses: Vec<String>,
     pub address_sessions: AddressSessions,
@@ -58,6 +61,8 @@ pub struct Settings {
     pub outgoing_max: usize,
     /// User Properties of each CONNECT to this broker.
     pub local_properties: Vec<(String, String)>,
+    /// Subscriptions at the remote broker that change while the relay runs; `None` for those of `topics`.
+    pub interest: Option<InterestSettings>,
 }
 
 /// Password of the remote session.
@@ -242,6 +247,7 @@ impl Settings {
     pub fn new(name: &str, address: &str) -> Self {
         Self {
             name: name.into(),
+            local_client_id: None,
             addresses: vec![address.into()],
             address_sessions: AddressSessions::default(),
             address_order: AddressOrder::default(),
@@ -266,12 +272,13 @@ impl Settings {
             packet_size_max: 1 << 20,
             outgoing_max: 1 << 20,
             local_properties: Vec::new(),
+            interest: None,
         }
     }
 
     /// Returns the Client Identifier of the local session.
     pub fn local_client_id(&self) -> String {
-        format!("$bridge/{}", self.name)
+        self.local_client_id.clone().unwrap_or_else(|| format!("$bridge/{}", self.name))
     }
 
     /// Returns whether the CONNECT has the bridge bit, at least at first. MQTT 5.0 has subscription options instead.
@@ -318,6 +325,9 @@ impl Settings {
             }
         }
         let map = TopicMap::new(&self.topics)?;
+        if let Some(interest) = &self.interest {
+            interest.check(self, &map)?;
+        }
         let excludes_own = self.version.has_properties() || self.has_bridge_bit();
         if let (false, false, Some((out, into))) = (excludes_own, self.allow_echo, map.echoes().next()) {
             return Err(SettingsError::Echo { out, into });
@@ -356,6 +366,8 @@ pub enum SettingsError {
     },
     /// New settings of a running bridge have another name.
     NameChanged,
+    /// The settings do not allow subscriptions that change.
+    Interest(InterestError),
 }
 
 impl From<MapError> for SettingsError {
@@ -398,6 +410,7 @@ impl fmt::Display for SettingsError {
             Self::NameChanged => {
                 f.write_str("the name of a bridge cannot change; remove the bridge and add another")
             }
+            Self::Interest(error) => error.fmt(f),
         }
     }
 }

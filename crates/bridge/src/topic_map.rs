@@ -117,6 +117,18 @@ impl TopicMap {
         rules.map(|rule| Wanted { filter: rule.filter(side).to_owned(), qos: rule.topic.qos }).collect()
     }
 
+    /// Returns the first entry that carries messages out of this broker.
+    pub(crate) fn outgoing(&self) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.topic.direction.is_out())
+    }
+
+    /// Returns the first entry with a filter that begins with `$`, and the filter.
+    pub(crate) fn reserved(&self) -> Option<(usize, &str)> {
+        let filters = self.rules.iter().enumerate();
+        let mut filters = filters.flat_map(|(entry, rule)| [(entry, &*rule.local), (entry, &*rule.remote)]);
+        filters.find(|(_, filter)| filter.starts_with('$'))
+    }
+
     /// Returns the pairs of entries, outgoing and incoming, where a message that leaves through the first comes back
     /// through the second, unless the remote broker excludes the bridge's own messages.
     pub fn echoes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {

@@ -1,17 +1,15 @@
 //! All bridges of a node, and the thread that starts and stops them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bridge::{Counters, Existing, Relay, State, Time};
+use bridge::Counters;
 use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use edge::Door;
-use mio::{Poll, Waker};
-use random::Random;
 
-use crate::driver::{Command, Driver, WAKER, Wanted};
+use crate::runner::{Credentials, Run, Runner, RunnerSettings};
 use crate::settings::{BridgeProblem, BridgeSettings};
 
 /// Time between two looks at what each bridge has to do.
@@ -44,19 +42,6 @@ pub struct BridgeView {
     pub last_error: Option<String>,
 }
 
-/// Facts that the thread of a bridge tells others.
-#[derive(Default)]
-pub struct Published {
-    pub state: Mutex<BridgeView>,
-    /// True while this node leads the shard of the session.
-    pub is_here: AtomicBool,
-    /// True until the bridge has stopped.
-    pub is_running: AtomicBool,
-    pub is_idle: AtomicBool,
-    /// Number of messages that wait in the session.
-    pub queued: AtomicU64,
-}
-
 /// The bridges of a node. Dropping it stops them.
 pub struct Bridges {
     handles: Vec<Arc<Handle>>,
@@ -68,37 +53,29 @@ struct Handle {
     name: String,
     client_id: String,
     is_enabled: bool,
-    commands: Mutex<Sender<Command>>,
-    waker: Waker,
-    published: Arc<Published>,
-    /// Number of the last decision whether it runs.
-    decisions: AtomicU64,
+    runner: Runner,
+    /// True while this node leads the shard of the session.
+    is_here: AtomicBool,
+    /// Number of messages that wait in the session.
+    queued: AtomicU64,
 }
 
 impl Handle {
-    fn next_decision(&self) -> u64 {
-        self.decisions.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn stop(&self) {
-        self.command(Command::Wanted(self.next_decision(), Wanted::Stop(STOP_MAX)));
-    }
-
     fn view(&self) -> BridgeView {
-        let published = sync::lock(&self.published.state).clone();
+        let view = self.runner.view();
         BridgeView {
             name: self.name.clone(),
             is_enabled: self.is_enabled,
             session: self.client_id.clone(),
-            queued: self.published.queued.load(Ordering::Relaxed),
-            ..published
+            state: view.state,
+            is_failing: view.is_failing,
+            connected_s: view.connected_s,
+            counters: view.counters,
+            queued: self.queued.load(Ordering::Relaxed),
+            in_flight_out: view.in_flight_out,
+            in_flight_in: view.in_flight_in,
+            last_error: view.last_error,
         }
-    }
-
-    fn command(&self, command: Command) {
-        // The thread of a bridge ends only with the node, or after an error that it has logged.
-        let _ = sync::lock(&self.commands).send(command);
-        let _ = self.waker.wake();
     }
 }
 
@@ -130,17 +107,16 @@ impl Bridges {
 
     /// Bridges whose sessions are in shards that this node leads, in the order of the configuration.
     pub fn views(&self) -> Vec<BridgeView> {
-        let here = self.handles.iter().filter(|handle| handle.published.is_here.load(Ordering::Relaxed));
+        let here = self.handles.iter().filter(|handle| handle.is_here.load(Ordering::Relaxed));
         here.map(|handle| handle.view()).collect()
     }
 
     /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
     pub fn stop(&self) {
         drop(sync::lock(&self.stop).take());
-        self.handles.iter().for_each(|handle| handle.stop());
+        self.handles.iter().for_each(|handle| handle.runner.stop(STOP_MAX));
         let deadline = Instant::now() + STOP_MAX;
-        let is_running = |handle: &Arc<Handle>| handle.published.is_running.load(Ordering::Relaxed);
-        while self.handles.iter().any(is_running) && Instant::now() < deadline {
+        while self.handles.iter().any(|handle| handle.runner.is_running()) && Instant::now() < deadline {
             // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -149,46 +125,26 @@ impl Bridges {
 
 fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem> {
     settings.check()?;
-    let failed = |why: &dyn std::fmt::Display| BridgeProblem { setting: "name", why: why.to_string() };
+    // What is wrong with files is known at the start.
     settings.tls()?;
-    let relay = settings.relay(settings.password()?);
+    settings.password()?;
+    let relay = settings.relay();
     let client_id = relay.local_client_id();
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|error| failed(&error))?;
-    let mut random = Random::new(u64::from_le_bytes(seed));
-    let relay = Relay::new(relay, "", Existing::default(), random.draw());
-    let relay = relay.map_err(|error| failed(&error))?;
-    let poll = Poll::new().map_err(|error| failed(&error))?;
-    let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
-    // tidy: allow(unbounded-channel): two commands a second at most, and the thread takes all of them at once.
-    let (commands, received) = channel();
-    let published = Arc::new(Published::default());
-    let driver = Driver {
+    let runner = RunnerSettings {
+        noun: "bridge",
+        thread: format!("bridge-{}", settings.name),
         relay,
-        random,
-        settings: settings.clone(),
-        wanted: (0, Wanted::Stop(Duration::ZERO)),
-        started_for: 0,
-        missing_since: None,
-        poll,
-        door: door.clone(),
-        commands: received,
-        published: published.clone(),
-        clock: Instant::now(),
-        local: None,
-        remote: None,
-        readable: [false; 2],
-        logged: State::New,
-        shown: State::New,
-        buffer: Vec::new(),
-        next_view: Time::default(),
+        credentials: Box::new(settings.clone()),
+        on_settled: Box::new(|_| ()),
     };
-    critical::spawn(format!("bridge-{}", settings.name), move || driver.run())
-        .map_err(|error| failed(&error))?;
-    let commands = Mutex::new(commands);
-    let (name, is_enabled) = (settings.name.clone(), settings.enabled);
-    let decisions = AtomicU64::new(0);
-    Ok(Handle { name, client_id, is_enabled, commands, waker, published, decisions })
+    Ok(Handle {
+        name: settings.name.clone(),
+        client_id,
+        is_enabled: settings.enabled,
+        runner: Runner::spawn(runner, door)?,
+        is_here: AtomicBool::new(false),
+        queued: AtomicU64::new(0),
+    })
 }
 
 /// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
@@ -203,18 +159,18 @@ fn look_after(
         loop {
             for (handle, runs) in handles.iter().zip(&mut runs) {
                 let is_here = admin.hosts_internal(&handle.client_id);
-                handle.published.is_here.store(is_here, Ordering::Relaxed);
+                handle.is_here.store(is_here, Ordering::Relaxed);
                 let wanted = handle.is_enabled && is_here;
                 if wanted != *runs {
                     *runs = wanted;
                     match wanted {
                         true => run_with_filters(handle, admin.unique_name(&name), &admin),
-                        false => handle.stop(),
+                        false => handle.runner.stop(STOP_MAX),
                     }
                 }
                 match is_here {
                     true => ask_queued(handle, &admin),
-                    false => handle.published.queued.store(0, Ordering::Relaxed),
+                    false => handle.queued.store(0, Ordering::Relaxed),
                 }
             }
             match stopped.recv_timeout(LOOK) {
@@ -230,11 +186,11 @@ fn look_after(
 
 /// Lets a bridge run, with the filters that its session has from earlier settings.
 fn run_with_filters(handle: &Arc<Handle>, own_id: String, admin: &Admin) {
-    let (of, number) = (handle.clone(), handle.next_decision());
+    let (of, ticket) = (handle.clone(), handle.runner.ticket());
     let answered = move |found: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
         let subscriptions = found.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
         let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into()).collect();
-        of.command(Command::Wanted(number, Wanted::Run { filters, own_id }));
+        of.runner.run(ticket, Run { filters, own_id, wanted: None });
     };
     admin.client_subscriptions(&handle.client_id, 0, FILTERS_MAX, Box::new(answered));
 }
@@ -244,10 +200,10 @@ fn ask_queued(handle: &Arc<Handle>, admin: &Admin) {
     let of = handle.clone();
     let answered = move |detail: Option<Box<ClientDetail>>| {
         let Some(session) = detail.and_then(|detail| detail.session) else { return };
-        of.published.queued.store(session.queued_messages as u64, Ordering::Relaxed);
-        if of.published.is_idle.load(Ordering::Relaxed) {
+        of.queued.store(session.queued_messages as u64, Ordering::Relaxed);
+        if of.runner.is_idle() {
             // What was in flight comes again.
-            of.command(Command::Queued((session.queued_messages + session.inflight) as u64));
+            of.runner.queued((session.queued_messages + session.inflight) as u64);
         }
     };
     admin.client(&handle.client_id, Box::new(answered));

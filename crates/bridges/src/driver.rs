@@ -1,4 +1,4 @@
-//! The thread of one bridge: it moves bytes between the relay and two sockets.
+//! The thread of one relay: it moves bytes between the relay and two sockets.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -6,21 +6,20 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use bridge::{ConnectionId, Existing, Input, Output, Relay, Side, Sides, State, Time};
+use bridge::{ConnectionId, Existing, Input, Output, Password, Relay, Side, Sides, Start, State, Time};
 use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
 
-use crate::bridges::{BridgeView, Published};
 use crate::remote::Remote;
-use crate::settings::{BridgeSettings, StartChoice};
+use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
 
 const LOCAL: Token = Token(0);
 const REMOTE: Token = Token(1);
 pub const WAKER: Token = Token(2);
-/// Maximum time until the view of the bridge is renewed.
+/// Maximum time until the view of the relay is renewed.
 const VIEW: Duration = Duration::from_millis(500);
-/// Time without a connection after which a bridge counts as failing.
+/// Time without a connection after which a relay counts as failing.
 const FAILING: Duration = Duration::from_secs(30);
 /// Maximum number of steps before requests and timeouts have their turn.
 const STEPS_AT_ONCE: usize = 16;
@@ -32,35 +31,35 @@ const READS_AT_ONCE: usize = 8;
 /// Request to the thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Run, or do not. Each has a higher number than all that were decided earlier.
-    Wanted(u64, Wanted),
-    /// Number of messages that wait in the session.
+    /// Run, or do not.
+    Decided(Ticket, Decision),
+    /// Number of messages that wait in the local session.
     Queued(u64),
+    /// Change the filters that are wanted at the remote broker.
+    Want { number: u64, add: Vec<Box<str>>, remove: Vec<Box<str>> },
 }
 
-/// Decision whether a bridge runs.
-#[derive(Clone, Debug)]
-pub enum Wanted {
-    Run {
-        /// Filters of the subscriptions of the session, from earlier settings.
-        filters: Vec<String>,
-        /// Name of this node, or of its cluster, in the hops of messages.
-        own_id: String,
-    },
+/// Decision whether a relay runs.
+#[derive(Debug)]
+pub enum Decision {
+    /// Run. The number is that of the filters that are wanted at the remote broker.
+    Run(u64, Run),
     /// Complete what is in flight, for at most this time, and close the connections.
     Stop(Duration),
 }
 
-/// A bridge with its sockets.
+/// A relay with its sockets.
 pub struct Driver {
     pub relay: Relay,
     pub random: Random,
-    pub settings: BridgeSettings,
-    /// The last request, with its number.
-    pub wanted: (u64, Wanted),
-    /// Number of the request for which the relay was started last. A relay that stops by itself stays so.
-    pub started_for: u64,
-    /// Time since which the bridge is wanted and has no connection.
+    pub settings: RunnerSettings,
+    /// The last decision.
+    pub ticket: Ticket,
+    /// What the relay is to run with; `None` if it is to stop.
+    pub run: Option<Run>,
+    /// Decision for which the relay was started last. A relay that stops by itself stays so.
+    pub started_for: Ticket,
+    /// Time since which the relay is to run and has no connection.
     pub missing_since: Option<Time>,
     pub poll: Poll,
     pub door: Door,
@@ -82,11 +81,15 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Runs until the node drops the sender of the commands.
+    /// Runs until the owner drops the sender of the commands.
     pub fn run(mut self) {
         let mut events = Events::with_capacity(16);
         loop {
             if !self.take_commands() {
+                self.handle(Input::Stop { within: Duration::ZERO });
+                self.handle(Input::Timeout);
+                self.obey();
+                self.published.is_running.store(false, Ordering::Relaxed);
                 return;
             }
             self.go_on();
@@ -99,7 +102,9 @@ impl Driver {
             if let Err(error) = self.poll.poll(&mut events, Some(due))
                 && error.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!(%error, "bridge: the sockets cannot be polled; the bridge ends");
+                let (noun, name) = (self.settings.noun, &self.settings.relay.name);
+                tracing::error!(%error, name, "{noun}: the sockets cannot be polled; its thread ends");
+                self.published.is_running.store(false, Ordering::Relaxed);
                 return;
             }
             for event in &events {
@@ -122,58 +127,65 @@ impl Driver {
 
     fn handle(&mut self, input: Input<'_>) {
         if let Err(error) = self.relay.handle(self.now(), input) {
-            tracing::error!(%error, bridge = self.relay.settings().name, "bridge: settings are refused");
+            let (noun, name) = (self.settings.noun, &self.settings.relay.name);
+            tracing::error!(%error, name, "{noun}: settings are refused");
         }
     }
 
-    /// Returns false when the node ends.
+    /// Returns false when the owner is gone.
     fn take_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Wanted(number, wanted)) if number > self.wanted.0 => self.want(number, wanted),
-                // A later one has overtaken it.
-                Ok(Command::Wanted(..)) => {}
+                Ok(Command::Decided(ticket, decision)) => self.decided(ticket, decision),
                 Ok(Command::Queued(count)) => self.handle(Input::Queued(count)),
+                Ok(Command::Want { number, add, remove }) => self.handle(Input::Want { number, add, remove }),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
         }
     }
 
-    fn want(&mut self, number: u64, wanted: Wanted) {
-        if let Wanted::Stop(within) = &wanted {
-            self.handle(Input::Stop { within: *within });
-            self.missing_since = None;
+    fn decided(&mut self, ticket: Ticket, decision: Decision) {
+        // A later decision may have overtaken this one.
+        let is_last = ticket > self.ticket;
+        self.ticket = self.ticket.max(ticket);
+        match decision {
+            Decision::Run(number, mut run) if is_last => {
+                // The next relay continues with the filters of this one.
+                if let Some(filters) = run.wanted.take() {
+                    self.handle(Input::WantOnly { number, filters });
+                }
+                self.run = Some(run);
+            }
+            Decision::Run(..) => {}
+            Decision::Stop(within) if is_last => {
+                self.handle(Input::Stop { within });
+                (self.run, self.missing_since) = (None, None);
+            }
+            Decision::Stop(_) => {}
         }
-        self.wanted = (number, wanted);
     }
 
-    /// Starts the bridge if that is wanted, and it does not run or end.
+    /// Starts the relay if that was decided, and it does not run or end.
     fn go_on(&mut self) {
-        let (number, Wanted::Run { filters, own_id }) = &self.wanted else { return };
+        let Some(Run { filters, own_id, .. }) = &self.run else { return };
         let is_at_rest = matches!(self.relay.state(), State::New | State::Stopped { .. });
-        if self.started_for == *number || !is_at_rest {
+        if self.started_for == self.ticket || !is_at_rest {
             return;
         }
         let (filters, own_id) = (filters.clone(), own_id.clone());
-        self.started_for = *number;
+        self.started_for = self.ticket;
         self.missing_since = Some(self.now());
         // The connections of the last run close.
         self.obey();
         let filters = Sides { local: filters, remote: Vec::new() };
         let existing = Existing { filters, ..Existing::default() };
         let counters = self.relay.counters().clone();
-        let settings = match self.settings.password() {
-            Ok(password) => self.settings.relay(password),
-            Err(problem) => {
-                tracing::error!(%problem, bridge = self.settings.name, "bridge: it does not start");
-                return;
-            }
-        };
-        match Relay::new(settings, &own_id, existing, self.random.draw()) {
-            Ok(relay) => self.relay = relay.with_counters(counters),
+        match Relay::new(self.settings.relay.clone(), &own_id, existing, self.random.draw()) {
+            Ok(relay) => self.relay = relay.with_counters(counters).with_interest_of(&self.relay),
             Err(error) => {
-                tracing::error!(%error, bridge = self.settings.name, "bridge: settings are refused");
+                let (noun, name) = (self.settings.noun, &self.settings.relay.name);
+                tracing::error!(%error, name, "{noun}: settings are refused");
                 return;
             }
         }
@@ -213,17 +225,24 @@ impl Driver {
     }
 
     fn open_remote(&mut self, connection: ConnectionId, address: &str) {
-        // The files are read again, because certificates are renewed.
-        let tls = self.settings.tls().map_err(|problem| problem.to_string());
-        let name = self.settings.tls_server_name.as_deref();
-        let opened = tls.and_then(|tls| Remote::open(address, tls.as_ref().map(|config| (config, name))));
-        let opened = opened.and_then(|mut remote| {
+        // Files are read again, because certificates are renewed and passwords change.
+        let credentials = &self.settings.credentials;
+        let tls = credentials.tls().map_err(|problem| problem.to_string());
+        let name = credentials.tls_server_name();
+        let password = credentials.password().map_err(|problem| problem.to_string());
+        let opened = tls.and_then(|tls| {
+            let password = password?;
+            let remote = Remote::open(address, tls.as_ref().map(|config| (config, name)))?;
+            Ok((remote, password))
+        });
+        let opened = opened.and_then(|(mut remote, password)| {
             remote.register(self.poll.registry(), REMOTE).map_err(|error| error.to_string())?;
-            Ok(remote)
+            Ok((remote, password))
         });
         match opened {
-            Ok(remote) => {
+            Ok((remote, password)) => {
                 self.remote = Some((connection, remote));
+                self.handle(Input::Password(password.map(Password::new)));
                 self.handle(Input::Opened(connection));
             }
             Err(why) => self.handle(Input::Failed(connection, why)),
@@ -338,21 +357,25 @@ impl Driver {
     }
 
     fn log_state(&mut self) {
-        let name = &*self.relay.settings().name;
+        let (noun, name) = (self.settings.noun, &*self.settings.relay.name);
         let state = self.relay.state();
         if std::mem::replace(&mut self.logged, state.clone()) == state {
             return;
         }
         match state {
-            State::Connected { address, .. } => tracing::info!(bridge = name, address, "bridge: connected"),
-            State::Waiting { reason, .. } => tracing::warn!(bridge = name, reason, "bridge: not connected"),
-            State::Stopped { reason } => tracing::info!(bridge = name, reason, "bridge: stopped"),
-            state => tracing::debug!(bridge = name, %state, "bridge"),
+            State::Connected { address, .. } => tracing::info!(name, address, "{noun}: connected"),
+            State::Waiting { reason, .. } => tracing::warn!(name, reason, "{noun}: not connected"),
+            State::Stopped { reason } => tracing::info!(name, reason, "{noun}: stopped"),
+            state => tracing::debug!(name, %state, "{noun}"),
         }
     }
 
     /// Shows operators the state, at once when it has changed.
     fn publish(&mut self) {
+        let settled = self.relay.settled_number();
+        if self.published.settled.swap(settled, Ordering::Relaxed) < settled {
+            (self.settings.on_settled)(settled);
+        }
         let (now, state) = (self.now(), self.relay.state());
         if now < self.next_view && state == self.shown {
             return;
@@ -364,26 +387,32 @@ impl Driver {
         self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
         match state {
             State::Connected { .. } | State::Idle => self.missing_since = None,
-            // Such a bridge ends with its connection.
-            State::Stopped { .. } if self.settings.start == StartChoice::Once => self.missing_since = None,
-            _ if matches!(self.wanted.1, Wanted::Run { .. }) => {
+            // Such a relay ends with its connection.
+            State::Stopped { .. } if self.settings.relay.start == Start::Once => self.missing_since = None,
+            _ if self.run.is_some() => {
                 self.missing_since.get_or_insert(now);
             }
             _ => {}
         }
         let is_failing = self.missing_since.is_some_and(|since| now.since(since) >= FAILING);
-        *sync::lock(&self.published.state) = BridgeView {
-            state: state.to_string(),
+        let text = state.to_string();
+        let (address, connected_s) = match state {
+            State::Connected { address, since } => (Some(address), Some(now.since(since).as_secs())),
+            State::Connecting { address } => (Some(address), None),
+            _ => (None, None),
+        };
+        *sync::lock(&self.published.view) = RunnerView {
+            state: text,
+            address,
             is_failing,
-            connected_s: match state {
-                State::Connected { since, .. } => Some(self.now().since(since).as_secs()),
-                _ => None,
-            },
+            connected_s,
             counters: self.relay.counters().clone(),
             in_flight_out: self.relay.in_flight(Side::Local) as u64,
             in_flight_in: self.relay.in_flight(Side::Remote) as u64,
             last_error: self.relay.last_error().map(str::to_owned),
-            ..BridgeView::default()
+            filters_wanted: self.relay.wanted() as u64,
+            filters_subscribed: self.relay.subscribed() as u64,
+            may_have_stale: self.relay.may_have_stale(),
         };
     }
 }

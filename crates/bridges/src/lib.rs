@@ -1,15 +1,19 @@
 //! The bridges of a node: their settings, threads and sockets. The crate `bridge` makes all decisions of a bridge.
 //!
 //! Read [`Bridges`] first. In a cluster all nodes have the same settings, and a bridge runs on the node that leads the
-//! shard of its session.
+//! shard of its session. A [`Runner`] is the thread of one relay, for bridges and for others that relay two sessions.
 
 #![forbid(unsafe_code)]
 
 mod bridges;
 mod driver;
+mod end_session;
 mod remote;
+mod runner;
 mod settings;
 mod topics;
 
 pub use bridges::{BridgeView, Bridges};
+pub use end_session::end_session;
+pub use runner::{Credentials, Run, Runner, RunnerSettings, RunnerView, Ticket};
 pub use settings::{BridgeProblem, BridgeSettings, check};

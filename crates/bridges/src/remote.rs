@@ -8,11 +8,16 @@ use std::time::Duration;
 use mio::{Interest, Registry, Token};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
+use socket2::SockRef;
 
 /// Maximum time to open a connection to one address.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 4;
+/// Congestion control that keeps its speed when packets are lost at random, as those of links between nodes.
+const CONGESTION: &str = "bbr";
+/// Maximum time without an acknowledgement of sent bytes.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes that wait in TLS.
 const TLS_BUFFER: usize = 64 << 10;
 
@@ -34,10 +39,8 @@ impl Remote {
         let addresses = address.to_socket_addrs().map_err(|error| error.to_string())?;
         let mut last = "the name has no address".to_owned();
         for one in addresses.take(ADDRESSES_MAX) {
-            let stream = TcpStream::connect_timeout(&one, OPEN_MAX)
-                .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
-                .and_then(|stream| stream.set_nonblocking(true).map(|()| stream));
-            match stream {
+            let stream = TcpStream::connect_timeout(&one, OPEN_MAX);
+            match stream.and_then(|stream| prepare(&stream).map(|()| stream)) {
                 Ok(stream) => {
                     let stream = mio::net::TcpStream::from_std(stream);
                     let Some((config, name)) = tls else { return Ok(Self { stream, tls: None, host }) };
@@ -125,6 +128,18 @@ impl Remote {
     pub fn explain(&self, error: &io::Error) -> String {
         tls::explain_io(error, &self.host).unwrap_or_else(|| error.to_string())
     }
+}
+
+/// Sets the options of a connection over distance.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    if let Err(error) = socket.set_tcp_congestion(CONGESTION.as_bytes()) {
+        // The kernel does not have it, or does not allow it.
+        tracing::debug!(%error, CONGESTION, "remote broker: the kernel's own congestion control is used");
+    }
+    socket.set_nonblocking(true)
 }
 
 /// Writes what TLS has, as far as the socket takes it.

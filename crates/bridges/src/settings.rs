@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Password, Start};
+use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
 use broker::settings::QueueFull;
 use mqtt::Version;
@@ -13,6 +13,7 @@ use rustls::ClientConfig;
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
 use tls::{ClientTls, Trust};
 
+use crate::runner::Credentials;
 use crate::topics::Topics;
 
 section! {
@@ -200,10 +201,16 @@ impl BridgeSettings {
         if !self.tls && (self.tls_ca.is_some() || self.tls_certificate.is_some()) {
             return Err(problem("tls", "there are settings of TLS and it is off; set tls = true"));
         }
+        if self.version == BridgeVersion::V311 && self.password_file.is_some() && self.username.is_none() {
+            return Err(problem(
+                "username",
+                "MQTT 3.1.1 has no password without a user name; set a user name",
+            ));
+        }
         if self.backoff_min > self.backoff_max {
             return Err(problem("backoff_min", "it is longer than backoff_max"));
         }
-        self.relay(None).check().map_err(|error| problem("name", error)).map(drop)
+        self.relay().check().map_err(|error| problem("name", error)).map(drop)
     }
 
     /// Returns an address of the other broker at which this node listens.
@@ -212,34 +219,8 @@ impl BridgeSettings {
         addresses.find(|address| listens.iter().any(|own| is_own(own, address)))
     }
 
-    /// Reads the password. Only the first line counts.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
-        let Some(path) = &self.password_file else { return Ok(None) };
-        let text = std::fs::read(path)
-            .map_err(|error| problem("password_file", format!("{}: {error}", path.display())))?;
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
-    }
-
-    /// Reads the files of TLS; `None` without TLS.
-    ///
-    /// # Errors
-    /// A file cannot be used.
-    pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {
-        if !self.tls {
-            return Ok(None);
-        }
-        let trust = self.tls_ca.clone().map_or(Trust::System, Trust::File);
-        let own = self.tls_certificate.clone().zip(self.tls_key.clone());
-        let tls = ClientTls { trust, own, ..ClientTls::default() };
-        tls.config().map(Some).map_err(|error| problem("tls_ca", error))
-    }
-
-    /// Settings of the relay.
-    pub fn relay(&self, password: Option<Vec<u8>>) -> bridge::Settings {
+    /// Settings of the relay, without the password.
+    pub fn relay(&self) -> bridge::Settings {
         let addresses = self.address.iter().flat_map(|addresses| &addresses.0);
         let mut properties = vec![
             (QUEUE_MESSAGES_MAX.to_owned(), self.queue_messages_max.to_string()),
@@ -265,7 +246,6 @@ impl BridgeSettings {
             },
             client_id: if self.client_id.is_empty() { self.name.clone() } else { self.client_id.clone() },
             username: self.username.clone(),
-            password: password.map(Password::new),
             clean: self.clean,
             keep_alive: self.keep_alive.as_secs() as u16,
             in_flight: match (self.in_flight, self.version) {
@@ -293,5 +273,30 @@ impl BridgeSettings {
             local_properties: properties,
             ..bridge::Settings::new(&self.name, "")
         }
+    }
+}
+
+impl Credentials for BridgeSettings {
+    /// Only the first line of the file counts.
+    fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
+        let Some(path) = &self.password_file else { return Ok(None) };
+        let text = std::fs::read(path)
+            .map_err(|error| problem("password_file", format!("{}: {error}", path.display())))?;
+        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+    }
+
+    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {
+        if !self.tls {
+            return Ok(None);
+        }
+        let trust = self.tls_ca.clone().map_or(Trust::System, Trust::File);
+        let own = self.tls_certificate.clone().zip(self.tls_key.clone());
+        let tls = ClientTls { trust, own, ..ClientTls::default() };
+        tls.config().map(Some).map_err(|error| problem("tls_ca", error))
+    }
+
+    fn tls_server_name(&self) -> Option<&str> {
+        self.tls_server_name.as_deref()
     }
 }

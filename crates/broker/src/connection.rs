@@ -101,6 +101,8 @@ pub(crate) enum Role {
     Action,
     /// The same, and messages of QoS 0 are stored for the durable session, which gets them with QoS 1.
     ActionStoringQos0,
+    /// A linked cluster, which access control has admitted with [`LinkTerms`](crate::access::LinkTerms).
+    Link,
 }
 
 impl Role {
@@ -665,6 +667,7 @@ impl Connection {
         self.phase == Phase::Open
             && !self.marks.mounted
             && !self.marks.role.gets_origins()
+            && self.marks.role != Role::Link
             && self.alias_max == 0
             && self.packet_size_max == u32::MAX
     }

@@ -5,7 +5,7 @@ use mqtt::Properties;
 use shard::{QueueFull, QueueLimits};
 
 /// Beginnings of Client Identifiers that only such connections may have.
-const RESERVED: [&str; 2] = [ACTION, "$bridge/"];
+const RESERVED: [&str; 4] = [ACTION, "$bridge/", LINKED, LINK_SERVICE];
 
 /// User Property of CONNECT: maximum number of messages that wait for the session.
 pub const QUEUE_MESSAGES_MAX: &str = "queue-messages-max";
@@ -19,6 +19,21 @@ pub const QUEUE_FULL: &str = "queue-full";
 /// User Property of CONNECT: with `true`, messages of QoS 0 for subscriptions of QoS 1 and 2 are stored for the session
 /// and delivered as messages of QoS 1. The session must outlive the connection.
 pub const STORE_QOS0: &str = "store-qos0";
+
+/// Beginning of the Client Identifiers of linked clusters. They come by the network, and access control has to admit
+/// them as such.
+pub const LINK: &str = shard::LINK;
+
+/// End of the topic on which a linked cluster asks for the subscriptions of its session, after its Client Identifier.
+pub const LINK_LIST: &str = "/list";
+/// End of the topic of the answers.
+pub const LINK_FILTERS: &str = "/filters";
+
+/// Beginning of the Client Identifiers that publish what comes over a link.
+pub const LINKED: &str = "$linked/";
+
+/// Beginning of the Client Identifiers of the connections that serve linked clusters, one for each node.
+pub const LINK_SERVICE: &str = "$linkd/";
 
 /// Beginning of the Client Identifiers of actions.
 pub const ACTION: &str = "$action/";

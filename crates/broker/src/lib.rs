@@ -20,6 +20,7 @@ mod durability;
 mod full_queues;
 mod groups;
 mod ids;
+mod interest;
 pub mod internal;
 mod match_cache;
 mod message;
@@ -54,6 +55,7 @@ pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, TokenKind, Worke
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use groups::{GroupAnswer, GroupAppend, GroupRequest};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
+pub use interest::{Changed, InterestWatch, Wake};
 pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};

@@ -21,6 +21,7 @@ use crate::durability::Durability;
 use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
+use crate::interest::{InterestWatch, Wake};
 use crate::origin::{OriginFacts, Origins};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::publishers::Publishers;
@@ -191,6 +192,8 @@ pub struct NodeLoad {
     pub owner_samples: OwnerSamples,
     /// True once all cores of the cluster understand Claims with limits for the queue of their session.
     pub reads_queue_limits: AtomicBool,
+    /// True while all nodes of the cluster know the routes of linked clusters.
+    pub reads_links: AtomicBool,
     /// True while all nodes of the cluster understand origins of messages.
     pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
@@ -387,6 +390,22 @@ impl Node {
     /// Says whether all replicas understand Claims with limits for the queue of their session.
     pub fn read_queue_limits(&self, read: bool) {
         self.load.reads_queue_limits.store(read, Relaxed);
+    }
+
+    /// Begins to watch which Topic Filters are wanted, see [`Admin::watch_interest`](crate::admin::Admin::watch_interest).
+    pub fn watch_interest(self: &Arc<Self>, wake: Wake) -> InterestWatch {
+        InterestWatch::begin(self, wake)
+    }
+
+    /// Says whether all nodes of the cluster know the routes of linked clusters.
+    pub fn read_links(&self, read: bool) {
+        self.load.reads_links.store(read, Relaxed);
+    }
+
+    /// Returns whether linked clusters may have sessions.
+    pub(crate) fn serves_links(&self) -> bool {
+        let load = &self.load;
+        self.own.is_none() || load.reads_links.load(Relaxed) && load.reads_queue_limits.load(Relaxed)
     }
 
     /// Says whether all nodes of the cluster understand origins of messages.

@@ -8,15 +8,11 @@
 //! origin, and those that have one lose it on the way to other nodes ([`Origins`]).
 
 use mqtt::{PropertiesBuf, Property};
+pub(crate) use shard::split_origin as split;
 
 use crate::access::Identity;
 use crate::ids::Time;
 use crate::message::MessageView;
-
-/// First byte of properties that have an origin in front. No property has this identifier.
-const MARK: u8 = 0xfd;
-/// The mark, and the length of the origin.
-const HEADER: usize = 5;
 
 /// First User Property of each message to a connection of the process. Its value is empty when the origin is not known.
 /// A client can send a property of this name, too; it comes after the first one.
@@ -90,10 +86,7 @@ impl Origin {
 
     /// Appends the origin to `out`, as it stands in front of properties.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        let value = self.to_value();
-        out.push(MARK);
-        out.extend((value.len() as u32).to_le_bytes());
-        out.extend_from_slice(value.as_bytes());
+        shard::put_origin(self.to_value().as_bytes(), out);
     }
 }
 
@@ -113,18 +106,6 @@ impl Origins {
             Self::Removed => split(properties).1,
         }
     }
-}
-
-/// Splits properties into the value of the origin, if there is one, and the properties of the publisher.
-pub(crate) fn split(properties: &[u8]) -> (Option<&[u8]>, &[u8]) {
-    if properties.first() != Some(&MARK) {
-        return (None, properties);
-    }
-    let length = properties.get(1..HEADER).and_then(|length| length.try_into().ok());
-    let length = length.map_or(0, |length| u32::from_le_bytes(length) as usize);
-    let rest = properties.get(HEADER..).unwrap_or_default();
-    let (value, rest) = rest.split_at_checked(length).unwrap_or((&[], &[]));
-    (Some(value), rest)
 }
 
 /// Appends the properties for a connection of the process: the origin comes first.
@@ -186,6 +167,7 @@ impl OriginFacts {
 #[cfg(test)]
 mod tests {
     use mqtt::Properties;
+    use shard::ORIGIN_MARK as MARK;
 
     use super::*;
 

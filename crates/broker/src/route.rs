@@ -33,7 +33,10 @@ pub enum RouteKind {
     /// The connection of a durable session on worker `index`: it receives only messages that are delivered at QoS 0,
     /// which no store keeps.
     ConnectionQos0,
-    /// Shard `index` has durable sessions that want the filter at QoS 1 or 2.
+    /// The same, of a session of a linked cluster.
+    ConnectionLink,
+    /// Shard `index` has durable sessions that want the filter at QoS 1 or 2. `slot` is 1 for those of linked clusters,
+    /// see [`interest`](crate::interest).
     Shard,
     /// Shard `index` has shared groups of the filter.
     ShardGroups,
@@ -116,6 +119,12 @@ impl Options {
     #[must_use]
     pub fn with_qos(self, qos: QoS) -> Self {
         Self(self.0 & !3 | qos as u8)
+    }
+
+    /// Copy of the options for a session of a linked cluster.
+    #[must_use]
+    pub(crate) fn of_link(self) -> Self {
+        Self(self.0 | shard::OF_LINK)
     }
 
     /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published

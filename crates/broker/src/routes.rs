@@ -11,6 +11,7 @@ use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
 use crate::groups::GroupDirectory;
 use crate::ids::ShardId;
+use crate::interest::InterestChanges;
 use crate::peers::{Members, NodeIndex, Peers, Wants};
 use crate::retained;
 use crate::route::{Route, RouteKind};
@@ -46,6 +47,7 @@ pub struct Routes {
     are_shards_agreed: bool,
     /// Filters whose messages get their origin.
     origins: Mutex<BTreeSet<Box<str>>>,
+    interest: InterestChanges,
 }
 
 /// Maximum number of filters of a shard that are tried again at once.
@@ -82,7 +84,13 @@ impl Routes {
             groups: (0..SHARDS).map(|shard| GroupDirectory::new(ShardId(shard), hash_key)).collect(),
             are_shards_agreed,
             origins: Mutex::default(),
+            interest: InterestChanges::default(),
         }
+    }
+
+    /// Changes for links to other clusters.
+    pub(crate) fn interest(&self) -> &InterestChanges {
+        &self.interest
     }
 
     /// Replaces the filters whose messages get their origin.
@@ -149,6 +157,7 @@ impl Routes {
     /// If the index is full. It is noted: see [`Self::unrouted`].
     pub(crate) fn insert_of_replica(&self, filter: TopicFilter<'_>, route: Route) -> Result<(), IndexFull> {
         let inserted = self.index.insert(filter, route);
+        self.interest.note(filter);
         self.note_routed_of_shard(ShardId(route.index), filter.as_str(), inserted.is_ok());
         inserted.map(|_| ())
     }
@@ -159,6 +168,7 @@ impl Routes {
         key: <Route as routing::Destination>::Key,
     ) {
         self.index.remove(filter, key);
+        self.interest.note(filter);
         self.note_routed_of_shard(ShardId(key.1), filter.as_str(), true);
     }
 
@@ -180,11 +190,13 @@ impl Routes {
         if wants.is_nothing() {
             if self.index.remove(filter, route.key()) != Removed::NotFound {
                 self.of_peers.fetch_sub(1, Relaxed);
+                self.interest.note(filter);
             }
             self.note_routed(node, filter.as_str(), true);
             return Ok(());
         }
         let inserted = self.index.insert(filter, route);
+        self.interest.note(filter);
         self.note_routed(node, filter.as_str(), inserted.is_ok());
         if inserted? != Inserted::Replaced {
             self.of_peers.fetch_add(1, Relaxed);
@@ -272,6 +284,7 @@ impl Routes {
     }
 
     fn note(&self, filter: TopicFilter<'_>, kind: RouteKind, is_added: bool) {
+        self.interest.note(filter);
         let Some(peers) = self.peers.get() else { return };
         let (wants, text) = (wants_of(kind), filter.as_str());
         // Messages that a node publishes about itself stay on that node. Bridges publish about themselves as clients.
@@ -348,6 +361,7 @@ fn wants_of(kind: RouteKind) -> Wants {
     match kind {
         RouteKind::Connection => Wants::ALL,
         RouteKind::ConnectionQos0 => Wants::QOS0,
+        RouteKind::ConnectionLink => Wants::LINK,
         RouteKind::Shard => Wants::STORED,
         RouteKind::Origin
         | RouteKind::ShardGroups

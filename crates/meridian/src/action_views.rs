@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use actions::{
-    Definition, Definitions, Engine, Noun, RegistryError, Source, Stage, TrialMessage, Tried,
-    settings_to_json,
-};
+use actions::{Definitions, Engine, RegistryError, Stage, TrialMessage, Tried};
 use api::{
     Action, ActionStatus, ActionTest, ActionTested, Connector, ConnectorTest, ConnectorTested, EntryRefused,
     EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
 };
 use auth::Authorship;
+use definitions::{Definition, EntryError, Source, settings_to_json};
 use serde_json::{Map, Value};
 use sinks::{ActionSettings, ConnectorSettings};
 
@@ -99,7 +97,10 @@ impl api::Actions for ActionViews {
         match (self.engine.registry().remove_action(name), waiting) {
             (removed, WaitingMessages::Keep) => removed.map_err(refused),
             // An earlier attempt may have removed the action and not its session.
-            (removed @ (Ok(()) | Err(RegistryError::Unknown { .. })), WaitingMessages::Delete) => {
+            (
+                removed @ (Ok(()) | Err(RegistryError::Entry(EntryError::Unknown { .. }))),
+                WaitingMessages::Delete,
+            ) => {
                 // A session with a name that no action can have does not exist, and must not begin.
                 if !actions::is_name(name) {
                     return removed.map_err(refused);
@@ -225,8 +226,8 @@ fn tested(tried: Tried) -> ActionTested {
     }
 }
 
-fn authorship(by: &Authorship) -> actions::Authorship {
-    actions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
+pub fn authorship(by: &Authorship) -> definitions::Authorship {
+    definitions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
 }
 
 fn source(source: Source) -> EntrySource {
@@ -284,17 +285,24 @@ fn setting(setting: &str, why: String) -> EntryRefused {
 fn refused(error: RegistryError) -> EntryRefused {
     let detail = error.to_string();
     match error {
-        RegistryError::Unknown { noun: Noun::Action, .. } => {
-            EntryRefused::NotFound(detail + "; `GET /api/v1/actions` lists the actions")
+        RegistryError::Entry(error) => {
+            let list = match &error {
+                EntryError::Unknown { noun, .. } => format!("`GET /api/v1/{noun}s` lists the {noun}s"),
+                _ => String::new(),
+            };
+            entry_refused(error, &list)
         }
-        RegistryError::Unknown { noun: Noun::Connector, .. } => {
-            EntryRefused::NotFound(detail + "; `GET /api/v1/connectors` lists the connectors")
-        }
-        RegistryError::Setting { setting, why } => EntryRefused::Setting { setting, why },
-        RegistryError::OfFile { .. }
-        | RegistryError::Used { .. }
-        | RegistryError::Breaks { .. }
-        | RegistryError::TooMany { .. } => EntryRefused::Conflict(detail),
-        RegistryError::ConfigStore(error) => EntryRefused::ConfigStore(error),
+        RegistryError::Used { .. } | RegistryError::Breaks { .. } => EntryRefused::Conflict(detail),
+    }
+}
+
+/// Reason for the API why an entry is not changed. `list` says how to list the entries.
+pub fn entry_refused(error: EntryError, list: &str) -> EntryRefused {
+    let detail = error.to_string();
+    match error {
+        EntryError::Unknown { .. } => EntryRefused::NotFound(format!("{detail}; {list}")),
+        EntryError::Setting { setting, why } => EntryRefused::Setting { setting, why },
+        EntryError::OfFile { .. } | EntryError::TooMany { .. } => EntryRefused::Conflict(detail),
+        EntryError::ConfigStore(error) => EntryRefused::ConfigStore(error),
     }
 }

@@ -11,8 +11,10 @@ use bridges::BridgeSettings;
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
 use edge::settings::EdgeSettings;
+use linking::{LinkSettings, Own};
 use settings::{
-    Fault, Flag, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value, choices, section,
+    Fault, Flag, HostPort, Invalid, Layers, List, Loaded, Problem, Raw, Runtime, Section, Tree, Value,
+    choices, section,
 };
 use sinks::{ActionSettings, ConnectorSettings};
 use tracing_subscriber::EnvFilter;
@@ -40,6 +42,7 @@ pub struct Config {
     pub broker: BrokerSettings,
     pub cluster: ClusterSettings,
     pub bridges: Vec<BridgeSettings>,
+    pub links: Vec<LinkSettings>,
     /// Addresses that connectors may reach.
     pub connector_access: ActionsSettings,
     pub connectors: Vec<ConnectorSettings>,
@@ -149,7 +152,18 @@ impl Value for LogLevel {
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Config {
-    /// Problems of listeners, bridges, connectors and actions that no section sees alone.
+    /// Facts about this node that its links to other clusters depend on.
+    pub fn own(&self) -> Own {
+        let node = self.node.name.clone().unwrap_or_else(system::host_name);
+        Own { node, is_clustered: is_clustered(self) }
+    }
+
+    /// Addresses of the listeners.
+    pub fn listens(&self) -> Vec<HostPort> {
+        self.edge.listeners.iter().filter_map(|listener| listener.address.parse().ok()).collect()
+    }
+
+    /// Problems of listeners, bridges, links, connectors and actions that no section sees alone.
     pub fn problems(&self) -> Vec<String> {
         let listeners = &self.edge.listeners;
         let reserved = listeners.iter().enumerate().filter(|(_, listener)| listener.name.starts_with('$'));
@@ -159,12 +173,15 @@ impl Config {
                 "listener.{at}.name: \"{name}\" begins with `$`, as names inside the node do; use another one"
             )
         });
-        let listens = listeners.iter().filter_map(|listener| listener.address.parse().ok());
-        let of_bridges = bridges::check(&self.bridges, &listens.collect::<Vec<_>>());
+        let listens = self.listens();
+        let of_bridges = bridges::check(&self.bridges, &listens);
+        let of_links = linking::check(&self.links, &self.own(), &listens);
         let of_actions = actions::check(&self.connectors, &self.actions, self.connector_access.guard());
-        let mut problems: Vec<String> = reserved.chain(of_bridges).chain(of_actions).collect();
+        let mut problems: Vec<String> =
+            reserved.chain(of_bridges).chain(of_links).chain(of_actions).collect();
         let lists = [
             ("bridge", "a bridge", self.bridges.is_empty()),
+            ("cluster_link", "a cluster link", self.links.is_empty()),
             ("action", "an action", self.actions.is_empty()),
         ];
         let runs_everywhere = is_clustered(self) && !shares_shards(self);
@@ -194,6 +211,7 @@ impl Tree for Config {
             broker,
             cluster,
             bridges: _,
+            links: _,
             connector_access,
             connectors: _,
             actions: _,
@@ -245,6 +263,7 @@ impl Tree for Config {
             &mut self.edge.listeners,
             &mut self.broker.durability,
             &mut self.bridges,
+            &mut self.links,
             &mut self.connectors,
             &mut self.actions,
         ]

@@ -25,8 +25,10 @@ mod exposure;
 mod files;
 mod history;
 mod holder;
+
 mod import;
 mod key;
+mod link_views;
 mod log;
 mod node;
 mod notify;

@@ -10,6 +10,7 @@ use bridges::Bridges;
 use broker::admin::Admin;
 use broker::peers::Peers;
 use broker::spans::SpanQueues;
+use linking::Acceptor;
 
 use crate::cli::VERSION;
 use crate::cluster::{Cluster, is_clustered};
@@ -90,6 +91,21 @@ impl Node {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
         let started = Bridges::start(&config.bridges, name, &self.0.door(), &self.admin());
         started.map_err(|(name, problem)| format!("bridge \"{name}\": {problem}"))
+    }
+
+    /// Starts the links to other clusters.
+    ///
+    /// # Errors
+    /// There is no thread for them.
+    pub fn start_links(
+        &self,
+        config: &Config,
+        name: &str,
+        registry: Arc<linking::Registry>,
+        acceptor: Arc<Acceptor>,
+    ) -> Result<linking::Engine, String> {
+        let name = if is_clustered(config) { &config.cluster.id } else { name };
+        linking::Engine::start(registry, acceptor, name, &self.0.door(), &self.admin())
     }
 
     /// Starts the actions.

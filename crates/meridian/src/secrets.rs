@@ -24,7 +24,8 @@ pub fn open_to_others(config: &Config) -> Vec<String> {
 
 /// Secret files, with the settings that name them.
 fn of(config: &Config) -> Vec<(String, &Path)> {
-    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, connectors, .. } = config;
+    let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, links, connectors, .. } =
+        config;
     let named = [
         ("cluster.secret_file", &cluster.secret_file),
         ("cluster.tls_key", &cluster.tls_key),
@@ -44,6 +45,11 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
         files.map(|(name, path)| (format!("bridge.{place}.{name}"), path.as_deref()))
     });
     let of_bridges = of_bridges.filter_map(|(name, path)| Some((name, path?)));
+    let of_links = links.iter().enumerate().flat_map(|(place, link)| {
+        let files = [("tls_key", &link.tls_key), ("secret_file", &link.secret_file)];
+        files.map(|(name, path)| (format!("cluster_link.{place}.{name}"), path.as_deref()))
+    });
+    let of_links = of_links.filter_map(|(name, path)| Some((name, path?)));
     let of_connectors = connectors.iter().enumerate().flat_map(|(place, connector)| {
         let files = [
             ("password_file", &connector.password_file),
@@ -54,7 +60,7 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
         files.map(|(name, path)| (format!("connector.{place}.{name}"), path.as_deref()))
     });
     let of_connectors = of_connectors.filter_map(|(name, path)| Some((name, path?)));
-    named.chain(of_listeners).chain(of_bridges).chain(of_connectors).collect()
+    named.chain(of_listeners).chain(of_bridges).chain(of_links).chain(of_connectors).collect()
 }
 
 fn is_open(path: &Path) -> bool {

@@ -10,6 +10,7 @@ use broker::peers::Peers;
 use broker::settings::Durability;
 use broker::spans::SpanQueues;
 use configstore::{ConfigStore, LocalStore, Position, ReplicatedStore};
+use linking::{Acceptor, Own};
 use settings::{Layers, Loaded};
 
 use crate::action_views::ActionViews;
@@ -21,6 +22,7 @@ use crate::drain::Drainer;
 use crate::exposure;
 use crate::files::Files;
 use crate::holder;
+use crate::link_views::LinkViews;
 use crate::log::Log;
 use crate::node::Node;
 use crate::notify::ServiceManager;
@@ -235,11 +237,20 @@ fn serve(
         // Actions need the origin of the first message, too.
         guard.close();
     }
+    let links = linking::Registry::open(
+        config_store.clone(),
+        config.links.clone(),
+        Own { node: name.to_owned(), ..config.own() },
+        config.listens(),
+    );
+    let (links, acceptor) = (Arc::new(links?), Arc::new(Acceptor::default()));
+    guard.set_links(acceptor.clone());
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);
     let node = Node::start(&config, guard.clone(), broker_store, peers, spans, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
+    let links = Arc::new(node.start_links(&config, name, links, acceptor)?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     node.admin().name_node(name);
@@ -268,7 +279,11 @@ fn serve(
                 cluster: cluster.clone().map(|cluster| cluster as Arc<dyn api::Cluster>),
                 bridges: Arc::new(BridgeViews { bridges: bridges.clone(), node: name.to_owned() }),
                 actions: Arc::new(ActionViews { engine: actions.clone(), node: name.to_owned() }),
-                links: Arc::new(()),
+                links: Arc::new(LinkViews {
+                    engine: links.clone(),
+                    node: name.to_owned(),
+                    cluster: cluster.clone(),
+                }),
                 drains: drainer.clone(),
             };
             Some(bound.serve(parts).map_err(|error| format!("HTTP cannot be served: {error}"))?)
@@ -349,6 +364,7 @@ fn serve(
     }
     let _span = tracing::info_span!("stop").entered();
     drainer.end();
+    links.stop();
     bridges.stop();
     actions.stop();
     let (mut is_stuck, mut left) = (false, Ok(()));

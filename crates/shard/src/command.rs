@@ -120,6 +120,11 @@ pub enum Command<'a> {
     Retain {
         message: MessageView<'a>,
     },
+    /// The same, for a message that comes from a linked cluster: it was published there at its time of arrival. The
+    /// later one of two messages wins, so both clusters end with the same one. A message that was removed is forgotten.
+    RetainIfLater {
+        message: MessageView<'a>,
+    },
     WillDone {
         id: u64,
     },

@@ -25,8 +25,10 @@ mod ids;
 mod inbound;
 mod kept;
 mod limits;
+mod links;
 mod message;
 mod mutation;
+mod origin;
 mod parts;
 mod queue;
 mod request_number;
@@ -56,15 +58,17 @@ pub use ids::{
 };
 pub use kept::StoredBatch;
 pub use limits::{Limits, QueueFull, QueueLimits};
+pub use links::{LINK, LinkFilter, ORIGIN_CLUSTER, origin_cluster, wanted_origin};
 pub use message::{Expired, MessageView, NEVER};
 pub use mutation::{Mutation, mutated};
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};
+pub use origin::{ORIGIN_MARK, put_origin, split as split_origin};
 pub use queue::PINNED_MAX;
 pub use request_number::{LANES_MAX, RequestNumber};
 pub use requests::CLAIMS_MAX;
 pub use retained::RetainedPage;
-pub use route::BEHIND_MOUNTPOINT;
+pub use route::{BEHIND_MOUNTPOINT, OF_LINK};
 pub use shard::{
     CLOCK_STEP_MAX_MS, Cursor, ELAPSED_MAX_MS, EntryView, EphemeralView, Found, Orphan, SessionView, Shard,
     TICK_MAX, packet_id,

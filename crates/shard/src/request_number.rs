@@ -42,6 +42,7 @@ impl RequestNumber {
                     command,
                     Command::Publish { .. }
                         | Command::Retain { .. }
+                        | Command::RetainIfLater { .. }
                         | Command::Enqueue(_)
                         | Command::Forget(_)
                         | Command::ForgetBelow(_)

@@ -18,7 +18,10 @@ const _: () = assert!(size_of::<Route>() == 12);
 /// is not the client's.
 pub const BEHIND_MOUNTPOINT: u8 = 0x40;
 
-/// Subscription Options in the one byte of the SUBSCRIBE packet, and [`BEHIND_MOUNTPOINT`].
+/// Bit of Subscription Options that SUBSCRIBE leaves at 0. It marks the subscriptions of a session of a linked cluster.
+pub const OF_LINK: u8 = 0x80;
+
+/// Subscription Options in the one byte of the SUBSCRIBE packet, with [`BEHIND_MOUNTPOINT`] and [`OF_LINK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options(pub u8);
 
@@ -37,6 +40,10 @@ impl Options {
 
     pub fn is_behind_mountpoint(self) -> bool {
         self.0 & BEHIND_MOUNTPOINT != 0
+    }
+
+    pub fn is_of_link(self) -> bool {
+        self.0 & OF_LINK != 0
     }
 
     /// Merges the options of two subscriptions of a client for one delivery: the higher QoS [MQTT-3.3.4-2]; RETAIN

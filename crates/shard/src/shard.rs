@@ -34,6 +34,7 @@ use crate::eras::Eras;
 use crate::error::ApplyError;
 use crate::groups::Groups;
 use crate::identities::Identities;
+use crate::ids::fnv64;
 use crate::ids::{INDEX_MAX, MessageKey, REST, SessionUid};
 use crate::limits::Limits;
 use crate::message::MessageView;
@@ -313,6 +314,8 @@ impl Shard {
             Command::Overdue { session } => self.overdue(*session, effects),
             Command::Walk { session, filter, step } => self.walk(*session, filter, *step, effects),
             Command::Retain { message } => self.retain(message),
+            Command::RetainIfLater { message } if self.retains_later(message) => Answer::Done,
+            Command::RetainIfLater { message } => self.retain(message),
             Command::WillDone { id } => {
                 self.wills.remove(id);
                 Answer::Done
@@ -337,6 +340,14 @@ impl Shard {
             self.retained.set(message)
         };
         Answer::Retained { replaced }
+    }
+
+    /// Returns whether the retained message of the topic is a later one than this. Linked clusters compare the same two
+    /// messages: of two of one time, both take the same.
+    fn retains_later(&self, message: &MessageView<'_>) -> bool {
+        let known = self.retained.get(message.topic).and_then(|bytes| MessageView::decode(bytes).ok());
+        let rank = |message: &MessageView<'_>| (message.received, fnv64(message.payload));
+        known.is_some_and(|known| rank(&known) > rank(message))
     }
 
     /// Returns whether a session has a connection. It has none any more if the era of its owner has ended.

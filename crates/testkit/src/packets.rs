@@ -49,6 +49,9 @@ pub struct Connecting {
     pub user_properties: Vec<(&'static str, &'static str)>,
 }
 
+/// User Property of a message that came over a link.
+const ORIGIN: &str = "meridian-origin";
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub topic: String,
@@ -61,6 +64,8 @@ pub struct Message {
     pub content_type: Option<String>,
     pub subscription_ids: Vec<u32>,
     pub alias: Option<u16>,
+    /// Value of the User Property `meridian-origin`: the linked cluster where it was published.
+    pub origin: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,6 +254,11 @@ impl Message {
 
     pub fn expiry(mut self, seconds: u32) -> Self {
         self.expiry = Some(seconds);
+        self
+    }
+
+    pub fn from_cluster(mut self, origin: &str) -> Self {
+        self.origin = Some(origin.into());
         self
     }
 
@@ -451,6 +461,10 @@ impl Message {
             }),
             subscription_ids: ids.collect(),
             alias: properties.topic_alias(),
+            origin: properties
+                .user_properties()
+                .find(|(name, _)| *name == ORIGIN)
+                .map(|(_, origin)| origin.to_owned()),
         }
     }
 
@@ -460,6 +474,7 @@ impl Message {
             self.expiry.map(Property::MessageExpiryInterval),
             self.content_type.as_deref().map(Property::ContentType),
             self.alias.map(Property::TopicAlias),
+            self.origin.as_deref().map(|origin| Property::UserProperty(ORIGIN, origin)),
         ]);
         let publish = Publish {
             dup: self.dup,

@@ -1,35 +1,15 @@
 //! Checks of connectors and actions before they are used.
 
-use std::fmt;
+use std::sync::Arc;
 
+use definitions::{Kind, Named, Problem, defined};
 use settings::Section as _;
 use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard};
 
 use super::Targets;
-use super::definitions::{Definition, Definitions, Entry, Source};
+use super::entries::{Actions, Connectors, Definitions};
 use super::{ACTIONS_MAX, CONNECTORS_MAX};
 use crate::parts::Parts;
-
-/// Setting that is wrong: why, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub setting: String,
-    pub why: String,
-}
-
-impl Problem {
-    pub fn new(setting: &str, why: impl fmt::Display) -> Self {
-        Self { setting: setting.to_owned(), why: why.to_string() }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.setting, self.why)
-    }
-}
-
-impl std::error::Error for Problem {}
 
 /// Checks the connectors and actions of a configuration file, with the files that they name. Returns what is wrong.
 pub fn check(connectors: &[ConnectorSettings], actions: &[ActionSettings], guard: Guard) -> Vec<String> {
@@ -42,13 +22,14 @@ pub(crate) fn check_with(
     targets: Targets,
 ) -> Vec<String> {
     let mut problems = Vec::new();
-    let definitions = Definitions { connectors: defined(connectors), actions: defined(actions) };
+    let definitions =
+        Definitions { connectors: named::<Connectors>(connectors), actions: named::<Actions>(actions) };
     for (at, connector) in connectors.iter().enumerate() {
-        let wrong = unique(connectors, at).and_then(|()| connector_alone(connector, targets));
+        let wrong = unique::<Connectors>(connectors, at).and_then(|()| connector_alone(connector, targets));
         problems.extend(wrong.err().map(|problem| format!("connector.{at}.{problem}")));
     }
     for (at, action) in actions.iter().enumerate() {
-        let wrong = unique(actions, at)
+        let wrong = unique::<Actions>(actions, at)
             .and_then(|()| action_alone(action))
             .and_then(|()| references(action, &definitions))
             .and_then(|()| target(action, &definitions, targets));
@@ -64,26 +45,18 @@ pub(crate) fn check_with(
     problems
 }
 
-fn defined<S: Entry>(entries: &[S]) -> std::collections::BTreeMap<String, std::sync::Arc<Definition<S>>> {
-    let defined = entries.iter().map(|settings| {
-        let definition = Definition {
-            settings: settings.clone(),
-            source: Source::File,
-            author: String::new(),
-            changed_ms: None,
-            fault: None,
-            hides_stored: false,
-        };
-        (settings.name().to_owned(), std::sync::Arc::new(definition))
-    });
-    defined.collect()
+fn named<K: Kind>(entries: &[K::Settings]) -> Named<K::Settings> {
+    let entries = entries.iter();
+    entries
+        .map(|settings| (K::name(settings).to_owned(), Arc::new(defined(settings.clone(), None))))
+        .collect()
 }
 
-fn unique<S: Entry>(entries: &[S], at: usize) -> Result<(), Problem> {
-    let own = entries[at].name();
-    match entries[..at].iter().any(|other| other.name() == own) {
+fn unique<K: Kind>(entries: &[K::Settings], at: usize) -> Result<(), Problem> {
+    let own = K::name(&entries[at]);
+    match entries[..at].iter().any(|other| K::name(other) == own) {
         true => {
-            Err(Problem::new("name", format!("another {} has the name \"{own}\"; use another one", S::NOUN)))
+            Err(Problem::new("name", format!("another {} has the name \"{own}\"; use another one", K::NOUN)))
         }
         false => Ok(()),
     }
@@ -106,21 +79,10 @@ pub fn is_name(text: &str) -> bool {
 
 /// Checks the name of a connector or an action.
 pub fn name(name: &str) -> Result<(), Problem> {
-    let is_word = |byte: &u8| byte.is_ascii_alphanumeric();
-    let is_inner = |byte: &u8| is_word(byte) || b"_.-".contains(byte);
-    let bytes = name.as_bytes();
     if name == RESERVED {
         return Err(Problem::new("name", "the API uses the name \"test\" itself; choose another one"));
     }
-    if bytes.first().is_some_and(is_word) && bytes.iter().all(is_inner) && bytes.len() <= NAME_MAX {
-        return Ok(());
-    }
-    let why = format!(
-        "\"{}\" is not a name; write 1 to {NAME_MAX} letters, digits and the characters `_`, `.` and `-`, beginning with \
-         a letter or a digit",
-        name.escape_debug()
-    );
-    Err(Problem::new("name", why))
+    definitions::check_name(name)
 }
 
 /// Checks a connector that no action uses, with the files that it names.
@@ -196,7 +158,5 @@ pub fn references(action: &ActionSettings, definitions: &Definitions) -> Result<
 
 /// Name that is a path of the API.
 const RESERVED: &str = "test";
-/// Maximum number of characters of a name.
-const NAME_MAX: usize = 64;
 /// Maximum number of actions that are fallbacks of each other.
 const FALLBACKS_MAX: usize = 16;

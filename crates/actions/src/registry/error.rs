@@ -2,50 +2,35 @@
 
 use std::fmt;
 
-use configstore::ProposeError;
-
-use super::check::Problem;
-use super::definitions::Noun;
+use definitions::{EntryError, Problem};
 
 /// Reason why a connector or an action is not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryError {
-    Unknown {
-        noun: Noun,
-        name: String,
-    },
-    /// A setting is wrong. The name of the entry is the setting `name`.
-    Setting {
-        setting: String,
-        why: String,
-    },
+    Entry(EntryError),
     /// An action could not run with the changed connector.
     Breaks {
         action: String,
         setting: String,
         why: String,
     },
-    /// The entry belongs to the configuration file.
-    OfFile {
-        noun: Noun,
-        name: String,
-    },
     /// Actions use the entry.
     Used {
-        noun: Noun,
+        noun: &'static str,
         name: String,
         by: Vec<String>,
     },
-    TooMany {
-        noun: Noun,
-        maximum: usize,
-    },
-    ConfigStore(ProposeError),
+}
+
+impl From<EntryError> for RegistryError {
+    fn from(error: EntryError) -> Self {
+        Self::Entry(error)
+    }
 }
 
 impl From<Problem> for RegistryError {
     fn from(problem: Problem) -> Self {
-        Self::Setting { setting: problem.setting, why: problem.why }
+        Self::Entry(problem.into())
     }
 }
 
@@ -55,16 +40,11 @@ const NAMES_MAX: usize = 5;
 impl fmt::Display for RegistryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown { noun, name } => write!(f, "there is no {noun} `{name}`"),
-            Self::Setting { setting, why } => write!(f, "{setting}: {why}"),
+            Self::Entry(error) => error.fmt(f),
             Self::Breaks { action, setting, why } => write!(
                 f,
                 "the action `{action}` uses this connector, and could not run any more: {setting}: {why}; change the \
                  action first, or use another connector for it"
-            ),
-            Self::OfFile { noun, name } => write!(
-                f,
-                "the {noun} `{name}` is in the configuration file of the node; change it there and restart the node"
             ),
             Self::Used { noun, name, by } => {
                 let shown = by.iter().take(NAMES_MAX).map(|name| format!("`{name}`")).collect::<Vec<_>>();
@@ -75,10 +55,6 @@ impl fmt::Display for RegistryError {
                     shown.join(", ")
                 )
             }
-            Self::TooMany { noun, maximum } => {
-                write!(f, "there are {maximum} {noun}s already, which is the maximum; remove some")
-            }
-            Self::ConfigStore(error) => error.fmt(f),
         }
     }
 }

@@ -1,4 +1,5 @@
-use configstore::LocalStore;
+use configstore::{Change, LocalStore};
+use definitions::Source;
 use serde_json::json;
 
 use super::*;
@@ -63,7 +64,7 @@ fn entries_are_added_replaced_and_removed() {
     assert_eq!(registry.remove_action("a"), Ok(()));
     assert_eq!(registry.remove_connector("http"), Ok(()));
     let gone = registry.remove_action("a").unwrap_err();
-    assert_eq!(gone, RegistryError::Unknown { noun: Noun::Action, name: "a".into() });
+    assert_eq!(gone, RegistryError::Entry(EntryError::Unknown { noun: "action", name: "a".into() }));
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn entries_of_the_file_take_precedence_and_do_not_change() {
     for changed in
         [registry.put_action("a", &republish(json!({})), &by()).map(drop), registry.remove_action("a")]
     {
-        assert_eq!(changed, Err(RegistryError::OfFile { noun: Noun::Action, name: "a".into() }));
+        assert_eq!(changed, Err(EntryError::OfFile { noun: "action", name: "a".into() }.into()));
     }
 }
 
@@ -215,12 +216,12 @@ fn records_that_cannot_be_used_are_shown_with_their_fault() {
     };
     let newer =
         json!({"settings": {"rule": "SELECT * FROM \"x\"", "topic": "t", "later": 1}, "changed_ms": 9});
-    put(ActionSettings::TABLE, "newer", newer);
-    put(ActionSettings::TABLE, "text", json!("nonsense"));
-    put(ActionSettings::TABLE, "a b", json!({"settings": {}, "changed_ms": 1}));
-    put(ConnectorSettings::TABLE, "c", json!({"settings": {"kind": "pigeon"}, "changed_ms": 1}));
+    put(Actions::TABLE, "newer", newer);
+    put(Actions::TABLE, "text", json!("nonsense"));
+    put(Actions::TABLE, "a b", json!({"settings": {}, "changed_ms": 1}));
+    put(Connectors::TABLE, "c", json!({"settings": {"kind": "pigeon"}, "changed_ms": 1}));
     let using = json!({"rule": "SELECT * FROM \"x\"", "connector": "c"});
-    put(ActionSettings::TABLE, "using", json!({"settings": using, "changed_ms": 1}));
+    put(Actions::TABLE, "using", json!({"settings": using, "changed_ms": 1}));
     let look = |registry: &Registry| {
         let definitions = registry.definitions();
         let fault = |name: &str| definitions.actions[name].fault.clone().unwrap_or_default();

@@ -235,6 +235,7 @@ fn with_mountpoint(
         attributes: principal.attributes.clone(),
         grants: grants.map(|_| Box::new(SharedGrants(principal.clone())) as Box<dyn Grants>),
         rates: principal.rates,
+        link: None,
     })))
 }
 

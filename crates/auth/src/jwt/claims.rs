@@ -121,6 +121,7 @@ impl ClaimRules {
             attributes: self.attributes(claims)?,
             grants: self.grants(claims)?,
             rates: None,
+            link: None,
         };
         let is_default = !principal.superuser
             && principal.mountpoint.is_none()

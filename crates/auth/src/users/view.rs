@@ -344,6 +344,7 @@ fn principal(record: &UserRecord) -> Result<Option<Principal>, String> {
         attributes: attributes.collect(),
         grants,
         rates: record.rates.map(Into::into),
+        link: None,
     }))
 }
 

@@ -115,6 +115,7 @@ impl AdmittedClient {
             mountpoint: document.tenant.map(mountpoint).transpose()?,
             attributes: attributes(document.attributes.unwrap_or_default())?,
             grants: grants.map(|grants| Box::new(grants) as Box<dyn Grants>),
+            link: None,
             rates: document.rates.map(|rates| Rates {
                 messages_per_second: rates.messages_per_second,
                 messages_burst: rates.messages_burst,

@@ -28,10 +28,15 @@ enum Request {
 /// Maximum number of filters in one packet. Some public brokers accept no more.
 const FILTERS_MAX: usize = 8;
 
-/// Maximum number of requests that are repeated with another Packet Identifier, on one connection.
+/// Maximum number of requests in a row that are repeated with another Packet Identifier.
 const RETRIES_MAX: u8 = 16;
 
 impl Requests {
+    /// Number of packets without an answer.
+    pub(crate) fn packets(&self) -> usize {
+        self.open.len()
+    }
+
     /// Number of filters without an answer.
     pub(crate) fn open(&self) -> usize {
         let filters = self.open.iter().map(|(_, request)| match request {
@@ -48,32 +53,47 @@ impl Requests {
         out: &mut Vec<u8>,
     ) {
         for filters in filters.chunks(FILTERS_MAX) {
-            let packet_id = self.next_id();
-            let mut buf = SubscribeFiltersBuf::default();
-            for (filter, options) in filters {
-                buf.push(filter, *options);
-            }
-            let (properties, list) = (Properties::EMPTY, buf.as_filters());
-            let is_written =
-                Packet::Subscribe(Subscribe { packet_id, properties, filters: list }).encode(version, out);
-            debug_assert!(is_written, "parsed filters fit into a packet");
-            self.open.push((packet_id, Request::Subscribe(filters.to_vec())));
+            self.subscribe_at_once(version, filters.to_vec(), out);
         }
+    }
+
+    /// Subscribes to all filters with one packet.
+    pub(crate) fn subscribe_at_once(
+        &mut self,
+        version: Version,
+        filters: Vec<(String, SubscriptionOptions)>,
+        out: &mut Vec<u8>,
+    ) {
+        let packet_id = self.next_id();
+        let mut buf = SubscribeFiltersBuf::default();
+        for (filter, options) in &filters {
+            buf.push(filter, *options);
+        }
+        let (properties, list) = (Properties::EMPTY, buf.as_filters());
+        let is_written =
+            Packet::Subscribe(Subscribe { packet_id, properties, filters: list }).encode(version, out);
+        debug_assert!(is_written, "parsed filters fit into a packet");
+        self.open.push((packet_id, Request::Subscribe(filters)));
     }
 
     pub(crate) fn unsubscribe(&mut self, version: Version, filters: &[String], out: &mut Vec<u8>) {
         for filters in filters.chunks(FILTERS_MAX) {
-            let packet_id = self.next_id();
-            let mut buf = UnsubscribeFiltersBuf::default();
-            for filter in filters {
-                buf.push(filter);
-            }
-            let (properties, list) = (Properties::EMPTY, buf.as_filters());
-            let is_written = Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters: list })
-                .encode(version, out);
-            debug_assert!(is_written, "parsed filters fit into a packet");
-            self.open.push((packet_id, Request::Unsubscribe(filters.to_vec())));
+            self.unsubscribe_at_once(version, filters.to_vec(), out);
         }
+    }
+
+    /// Ends all these subscriptions with one packet.
+    pub(crate) fn unsubscribe_at_once(&mut self, version: Version, filters: Vec<String>, out: &mut Vec<u8>) {
+        let packet_id = self.next_id();
+        let mut buf = UnsubscribeFiltersBuf::default();
+        for filter in &filters {
+            buf.push(filter);
+        }
+        let (properties, list) = (Properties::EMPTY, buf.as_filters());
+        let is_written =
+            Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters: list }).encode(version, out);
+        debug_assert!(is_written, "parsed filters fit into a packet");
+        self.open.push((packet_id, Request::Unsubscribe(filters)));
     }
 
     /// Handles a SUBACK. Returns `None` when the request is repeated with another Packet Identifier.
@@ -91,18 +111,25 @@ impl Requests {
         let in_use = ReasonCode::PacketIdentifierInUse.as_u8();
         if ack.reasons.contains(&in_use) && self.retries < RETRIES_MAX {
             self.retries += 1;
-            self.subscribe(version, &filters, out);
+            self.subscribe_at_once(version, filters, out);
             return Ok(None);
         }
-        let reason = |&byte: &u8| ReasonCode::try_from(byte).unwrap_or(ReasonCode::UnspecifiedError);
+        self.retries = 0;
         let answers = filters.into_iter().zip(ack.reasons).map(|((filter, _), byte)| (filter, reason(byte)));
         Ok(Some(answers.collect()))
     }
 
-    /// Handles an UNSUBACK.
-    pub(crate) fn unsubscribed(&mut self, ack: &SubAck<'_>) -> Result<Vec<String>, CloseReason> {
+    /// Handles an UNSUBACK. Before 5.0 it has no Reason Codes.
+    pub(crate) fn unsubscribed(
+        &mut self,
+        ack: &SubAck<'_>,
+    ) -> Result<Vec<(String, ReasonCode)>, CloseReason> {
         match self.take(ack.packet_id) {
-            Some(Request::Unsubscribe(filters)) => Ok(filters),
+            Some(Request::Unsubscribe(filters)) => {
+                let reason = |at: usize| ack.reasons.get(at).map_or(ReasonCode::Success, reason);
+                let answers = filters.into_iter().enumerate();
+                Ok(answers.map(|(at, filter)| (filter, reason(at))).collect())
+            }
             _ => Err(CloseReason::AnswerMismatch(PacketType::UnsubAck)),
         }
     }
@@ -116,9 +143,13 @@ impl Requests {
         loop {
             let id = PacketId::new(u16::MAX - self.used);
             self.used = (self.used + 1) % u16::MAX;
-            if let Some(id) = id {
+            if let Some(id) = id.filter(|id| self.open.iter().all(|(open, _)| open != id)) {
                 return id;
             }
         }
     }
+}
+
+fn reason(byte: &u8) -> ReasonCode {
+    ReasonCode::try_from(*byte).unwrap_or(ReasonCode::UnspecifiedError)
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::settings::Settings;
+use crate::settings::{Password, Settings};
 use crate::side::Side;
 use crate::time::Time;
 
@@ -37,6 +37,16 @@ pub enum Input<'a> {
     Stop { within: Duration },
     /// Replaces the settings. The connections are closed and opened again.
     Configure(Box<Settings>),
+    /// Password of the following connections to the remote broker, before [`Input::Opened`].
+    Password(Option<Password>),
+    /// Changes the filters that are wanted at the remote broker. The caller chooses a higher `number` each time, see
+    /// [`Relay::settled_number`](super::Relay::settled_number). A filter in both lists is wanted.
+    ///
+    /// The first one has all filters that are wanted then: subscriptions of the remote session that are not among them
+    /// end. Only a relay with [`InterestSettings`](crate::InterestSettings) accepts this.
+    Want { number: u64, add: Vec<Box<str>>, remove: Vec<Box<str>> },
+    /// Replaces the filters that are wanted at the remote broker, in the manner of [`Input::Want`].
+    WantOnly { number: u64, filters: Vec<Box<str>> },
 }
 
 /// A request of a relay.

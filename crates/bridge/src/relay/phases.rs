@@ -8,6 +8,7 @@ use super::interface::{ConnectionId, Output};
 use super::wire::{Presence, Wire};
 use super::{Phase, Relay, WillForm};
 use crate::client::{Client, CloseReason, ConnectOptions, WillMessage};
+use crate::interest::Interest;
 use crate::message::Translator;
 use crate::mutation::{Mutation, mutated};
 use crate::settings::{AddressOrder, AddressSessions, Settings, SettingsError, Start};
@@ -46,6 +47,7 @@ impl Relay {
         self.is_private = settings.has_bridge_bit();
         self.will = WillForm::PREFERRED;
         self.settings = settings;
+        self.configure_interest();
         if is_other && self.last_address.is_some() {
             self.replace_remote_session();
         }
@@ -65,8 +67,23 @@ impl Relay {
         Ok(())
     }
 
+    /// Continues with the wanted filters under new settings. What the remote session has is found out again.
+    fn configure_interest(&mut self) {
+        if self.interest.as_ref().map(Interest::settings) == self.settings.interest.as_ref() {
+            return;
+        }
+        let mut interest = self.settings.interest.clone().map(Interest::new);
+        if let (Some(interest), Some(before)) = (&mut interest, &self.interest) {
+            interest.continue_from(before);
+        }
+        self.interest = interest;
+    }
+
     /// Notes filters of earlier settings, and forgets those that the settings have.
     pub(super) fn add_stale<'a>(&mut self, side: Side, filters: impl Iterator<Item = &'a String>) {
+        if side == Side::Remote && self.settings.interest.is_some() {
+            return;
+        }
         let wanted = self.flow.translator.map().wanted(side);
         let stale = self.stale.of_mut(side);
         for filter in filters {
@@ -207,6 +224,9 @@ impl Relay {
                 }
             }
             Side::Remote => {
+                if !limits.session_present {
+                    self.interest.iter_mut().for_each(Interest::session_is_new);
+                }
                 let is_lost = is_lost && !self.settings.clean;
                 self.flow.counters.remote_sessions_lost += u64::from(is_lost);
                 self.flow.counters.reconnects += u64::from(self.was_connected);
@@ -232,6 +252,7 @@ impl Relay {
     }
 
     fn replace_remote_session(&mut self) {
+        self.interest.iter_mut().for_each(Interest::forget_session);
         self.known.remote = false;
         self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         self.flow.lane_mut(Side::Local).unreleased.receiver_replaced();
@@ -259,7 +280,10 @@ impl Relay {
         let local = self.wires.local.as_ref().and_then(Wire::limits);
         let is_new = local.is_some_and(|limits| !limits.session_present);
         self.subscribe(now, Side::Local, |qos| is_new || qos == QoS::AtMostOnce);
-        self.subscribe(now, Side::Remote, |_| true);
+        match &mut self.interest {
+            Some(interest) => interest.attach(),
+            None => self.subscribe(now, Side::Remote, |_| true),
+        }
         for side in Side::ALL {
             self.flow.start_sweep(side);
             let topic = self.state_topic(side);
@@ -339,6 +363,9 @@ impl Relay {
     pub(super) fn closed(&mut self, now: Time, id: ConnectionId, cause: &str) {
         let Some(wire) = self.wire(id) else { return };
         let is_connecting = wire.client.is_some() && wire.limits().is_none();
+        if id.side == Side::Remote {
+            self.note_unanswered();
+        }
         self.take_wire(id);
         if id.side == Side::Remote {
             self.note_close();
@@ -348,6 +375,15 @@ impl Relay {
             self.is_private = !self.is_private;
         }
         self.lost(now, id.side, format!("the connection ended: {cause}"));
+    }
+
+    /// Notes that the connection to the remote broker ends. Without a CONNACK it is not known whether the CONNECT has
+    /// created a new session, which is present at the next connection and has no subscriptions.
+    fn note_unanswered(&mut self) {
+        let is_unanswered = |wire: &Wire| wire.client.is_some() && wire.limits().is_none();
+        if self.wires.remote.as_ref().is_some_and(is_unanswered) {
+            self.interest.iter_mut().for_each(Interest::forget_session);
+        }
     }
 
     /// Notes that the remote broker has closed the connection, perhaps because of a message.
@@ -390,6 +426,10 @@ impl Relay {
             self.note_close();
         }
         self.lost(now, side, reason.to_string());
+        if let CloseReason::Disconnected { reason: ReasonCode::SessionTakenOver, .. } = reason {
+            // Another client with these sessions may have changed the subscriptions.
+            self.interest.iter_mut().for_each(Interest::forget_session);
+        }
     }
 
     /// Returns whether the bridge bit may be left out.
@@ -452,6 +492,9 @@ impl Relay {
     /// Closes both connections. The brokers keep their sessions.
     fn close_both(&mut self, now: Time) {
         let was_attached = matches!(self.phase, Phase::Running { .. } | Phase::Draining { .. });
+        if !was_attached {
+            self.note_unanswered();
+        }
         for side in Side::ALL {
             let topic = self.state_topic(side).filter(|_| was_attached);
             if let Some(mut wire) = self.wires.of_mut(side).take() {
@@ -460,6 +503,7 @@ impl Relay {
             }
         }
         self.flow.reset();
+        self.interest.iter_mut().for_each(Interest::detach);
     }
 
     pub(super) fn timed_out(&mut self, now: Time) {
@@ -471,6 +515,10 @@ impl Relay {
             } else if let Some(Err(reason)) = wire.client.as_mut().map(|client| client.handle_timeout(now)) {
                 self.ended(now, side, &reason);
             }
+        }
+        let is_reading = self.wants_read(Side::Remote);
+        if let Some(interest) = &mut self.interest {
+            interest.timed_out(now, &mut self.flow.counters, is_reading);
         }
         match (&self.phase, self.settings.start) {
             (Phase::Waiting { until, .. }, _) if *until <= now => self.proceed(now),

@@ -34,6 +34,16 @@ pub struct Message {
 }
 
 impl Message {
+    /// Cluster that the message says it comes from.
+    pub fn origin(&self) -> Option<&'static str> {
+        match self.topic.rsplit('/').next() {
+            Some("mine") => Some("own"),
+            Some("theirs") => Some("third"),
+            Some("far") => Some("far"),
+            _ => None,
+        }
+    }
+
     fn payload(&self) -> Vec<u8> {
         let mut payload = format!("{}:{}:", self.number, self.qos as u8).into_bytes();
         payload.resize(payload.len() + self.padding, b'x');
@@ -101,7 +111,14 @@ pub struct Broker {
     pub state: Option<String>,
     will: Option<(String, String)>,
     pub sessions_created: u32,
+    /// Percentage of questions for the list of subscriptions that get no answer.
+    pub unlisted: usize,
+    /// Origin that each message of the bridge must have.
+    pub origin: Option<&'static str>,
 }
+
+const LIST: &str = "$link/own/list";
+const ANSWERS: &str = "$link/own/filters";
 
 fn packet_id(id: u16) -> PacketId {
     PacketId::new(id).expect("not 0")
@@ -123,6 +140,8 @@ impl Broker {
             state: None,
             will: None,
             sessions_created: 0,
+            unlisted: 0,
+            origin: None,
         }
     }
 
@@ -157,6 +176,12 @@ impl Broker {
                 self.session = None;
             }
         }
+    }
+
+    /// Filters of the subscriptions of the session, without that of the list.
+    pub fn filters(&self) -> BTreeSet<String> {
+        let filters = self.session.iter().flat_map(|session| session.filters.keys());
+        filters.filter(|filter| *filter != ANSWERS).cloned().collect()
     }
 
     pub fn is_open(&self) -> bool {
@@ -233,6 +258,33 @@ impl Broker {
         let version = connection.version;
         connection.is_unknown = false;
         match packet {
+            Packet::Publish(publish) if publish.topic == LIST => {
+                let session = self.session.as_mut().expect("a session");
+                if !session.filters.contains_key(ANSWERS) {
+                    panic!("a list was asked for, and no answer can arrive");
+                }
+                if random.below(100) < self.unlisted {
+                    report.add("list not answered");
+                    return;
+                }
+                report.add("list answered");
+                let from: usize =
+                    std::str::from_utf8(publish.payload).expect("text").parse().expect("a number");
+                let mut page = format!("{from} {}", session.filters.len());
+                for filter in session.filters.keys().skip(from).take(1 + random.below(4)) {
+                    page = format!("{page}\n{filter}");
+                }
+                let answer = Publish {
+                    dup: false,
+                    qos: QoS::AtMostOnce,
+                    retain: false,
+                    topic: ANSWERS,
+                    packet_id: None,
+                    properties: Properties::EMPTY,
+                    payload: page.as_bytes(),
+                };
+                assert!(Packet::Publish(answer).encode(version, &mut self.unsent));
+            }
             Packet::Publish(publish) => self.published(report, publish),
             Packet::PubAck(ack) => self.acknowledged(ack, QoS::AtLeastOnce),
             Packet::PubRec(ack) if ack.reason.is_error() => self.acknowledged(ack, QoS::ExactlyOnce),
@@ -268,6 +320,9 @@ impl Broker {
                     if in_use {
                         report.add("identifier of a subscription in use");
                         reasons.push(ReasonCode::PacketIdentifierInUse.as_u8());
+                    } else if filter.contains("forbidden") {
+                        report.add("subscription refused");
+                        reasons.push(ReasonCode::NotAuthorized.as_u8());
                     } else {
                         session.filters.insert(filter.to_owned(), options.qos);
                         reasons.push(options.qos as u8);
@@ -278,7 +333,10 @@ impl Broker {
             }
             Packet::Unsubscribe(unsubscribe) => {
                 let session = self.session.as_mut().expect("a session");
-                let known = |filter: &str| if session.filters.remove(filter).is_some() { 0 } else { 0x11 };
+                let known = |filter: &str| {
+                    assert!(!filter.starts_with("always"), "it was wanted all the time");
+                    if session.filters.remove(filter).is_some() { 0 } else { 0x11 }
+                };
                 let reasons: Vec<u8> = unsubscribe.filters.iter().map(known).collect();
                 let (packet_id, properties) = (unsubscribe.packet_id, Properties::EMPTY);
                 let ack = SubAck { packet_id, properties, reasons: &reasons };
@@ -347,6 +405,10 @@ impl Broker {
             assert!(publish.retain && publish.qos == QoS::AtMostOnce);
             self.state = Some(String::from_utf8_lossy(publish.payload).into_owned());
             return;
+        }
+        if let Some(expected) = self.origin {
+            let origins = publish.properties.user_properties().filter(|(name, _)| *name == bridge::ORIGIN);
+            assert!(origins.map(|(_, origin)| origin).eq([expected]), "origin of {publish:?}");
         }
         let is_new = match (publish.qos, publish.packet_id.map(PacketId::get)) {
             (QoS::AtMostOnce, _) => true,
@@ -484,13 +546,15 @@ impl Broker {
 
 fn send(message: Message, id: Option<u16>, dup: bool, version: Version, out: &mut Vec<u8>) {
     let payload = message.payload();
+    let properties =
+        PropertiesBuf::from_iter(message.origin().map(|name| Property::UserProperty(bridge::ORIGIN, name)));
     let publish = Publish {
         dup,
         qos: message.qos,
         retain: false,
         topic: &message.topic,
         packet_id: id.map(packet_id),
-        properties: Properties::EMPTY,
+        properties: properties.as_properties(),
         payload: &payload,
     };
     assert!(Packet::Publish(publish).encode(version, out));

@@ -1,6 +1,7 @@
 //! A simulated world: a relay between two model brokers, over connections that fail.
 
 mod broker;
+mod interest;
 mod oracle;
 mod plan;
 mod report;
@@ -11,6 +12,7 @@ use bridge::{ConnectionId, Dropped, Existing, Input, Output, Relay, Settings, Si
 use random::Random;
 
 use broker::{Broker, Message};
+use interest::Wishes;
 use oracle::Oracle;
 use plan::{Faults, Plan, QOS};
 pub use report::Report;
@@ -45,6 +47,8 @@ struct World {
     recovering: Option<(Side, Option<ConnectionId>)>,
     next_number: u32,
     incarnations: u64,
+    /// Filters that the owner of the relay wants, if they change.
+    wishes: Option<Wishes>,
 }
 
 /// Maximum number of bytes on the way in each direction of a connection, with faults and without.
@@ -67,6 +71,7 @@ pub fn run(seed: u64, report: &mut Report) {
         world.cut(Side::Remote, report);
         world.calm(report);
     }
+    world.check_subscriptions(report);
     world.oracle.check(&world.brokers, report);
     world.finish(report);
 }
@@ -76,11 +81,21 @@ impl World {
         let mut random = Random::new(seed);
         let Plan { settings, local, remote, is_separate, faults } = Plan::draw(&mut random, report);
         let relay = Relay::new(settings.clone(), "own", Existing::default(), seed).expect("valid settings");
+        let wishes = settings.interest.is_some().then(Wishes::default);
+        let mut local = Broker::new("local", local);
+        local.origin = wishes.is_some().then_some("far");
+        let unlisted = *random.pick(&[0, 5, 50]);
+        let with_list = |name, caps| {
+            let mut broker = Broker::new(name, caps);
+            broker.unlisted = unlisted;
+            broker
+        };
         Self {
+            wishes,
             oracle: Oracle::new(&settings),
-            standby: is_separate.then(|| Broker::new("remote-2", remote.clone())),
+            standby: is_separate.then(|| with_list("remote-2", remote.clone())),
             address: "remote-1".into(),
-            brokers: Sides { local: Broker::new("local", local), remote: Broker::new("remote-1", remote) },
+            brokers: Sides { local, remote: with_list("remote-1", remote) },
             random,
             now: Time(1),
             relay,
@@ -163,6 +178,10 @@ impl World {
         if self.random.below(1000) < self.faults.rate {
             self.fault(side, report);
         }
+        if self.random.percent(6) {
+            self.wish(report);
+        }
+        self.check_settled();
         match self.random.below(100) {
             0..12 => self.publish(side),
             12..60 => self.transfer(side, report, false),
@@ -216,6 +235,10 @@ impl World {
         self.next_number += 1;
         let qos = *self.random.pick(&QOS);
         let name = *self.random.pick(&["a", "b", "refused"]);
+        let name = match (&self.wishes, side) {
+            (Some(_), Side::Remote) => *self.random.pick(&["a", "b", "refused", "mine", "theirs", "far"]),
+            _ => name,
+        };
         let topic = match (side, self.random.percent(25)) {
             (Side::Local, true) => format!("both/{name}/x"),
             (Side::Remote, true) => format!("x/{name}/both"),
@@ -297,6 +320,7 @@ impl World {
     fn start_again(&mut self, report: &mut Report) {
         if let State::Stopped { reason } = self.relay.state() {
             report.add(if reason == "by request" { "stopped" } else { "stopped with messages in flight" });
+            self.continue_wishes(report);
             self.start();
         }
     }
@@ -327,6 +351,7 @@ impl World {
         let existing = Existing { address, ..Existing::default() };
         self.relay =
             Relay::new(self.settings.clone(), "own", existing, self.incarnations).expect("valid settings");
+        self.repeat_wishes(report);
         self.start();
     }
 
@@ -351,6 +376,8 @@ impl World {
     /// Runs without faults until nothing moves.
     fn calm(&mut self, report: &mut Report) {
         self.stalled = Sides::default();
+        self.brokers.remote.unlisted = 0;
+        self.complete_wishes();
         for round in 0.. {
             assert!(
                 round < 20_000,
@@ -381,7 +408,7 @@ impl World {
                         .as_ref()
                         .is_none_or(|pipe| pipe.to_broker.is_empty() && pipe.to_relay.is_empty())
             });
-            if is_connected && is_quiet {
+            if is_connected && is_quiet && (self.wishes.is_none() || self.relay.is_settled()) {
                 break;
             }
         }
@@ -409,6 +436,11 @@ impl World {
         report.add_many("too large for the broker", counters.dropped(Side::Local, Dropped::TooLarge));
         report.add_many("too large for the bridge", counters.dropped(Side::Remote, Dropped::TooLarge));
         assert_eq!(counters.unexpected_acks, 0);
+        report.add_many("stale filters", counters.stale_filters);
+        report.add_many("lists unanswered, as the relay saw it", counters.lists_unanswered);
+        report.add_many("messages of this cluster", counters.dropped(Side::Remote, Dropped::OwnOrigin));
+        report.add_many("messages of a third cluster", counters.dropped(Side::Remote, Dropped::OtherOrigin));
+        assert_eq!(counters.lists_invalid, 0);
     }
 
     fn check_bounds(&self) {

@@ -53,7 +53,7 @@ impl Oracle {
             origin,
             topic: mapped.topic,
             qos: (message.qos.min(mapped.qos), qos),
-            arrives: !is_large && !is_refused,
+            arrives: !is_large && !is_refused && !matches!(message.origin(), Some("own" | "third")),
         };
         self.published.of_mut(from).push(expected);
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use bridge::{AddressOrder, AddressSessions, Backoff, Direction, Notifications, Settings, Topic};
+use bridge::{
+    AddressOrder, AddressSessions, Backoff, Direction, InterestSettings, Notifications, Settings, Topic,
+};
 use mqtt::{QoS, Version};
 use random::Random;
 
@@ -72,6 +74,14 @@ impl Plan {
         if !knows_bridges {
             settings.topics.pop();
         }
+        if is_v5 && random.percent(50) {
+            report.add("runs with subscriptions that change");
+            let qos = any_qos(random);
+            settings.topics = vec![Topic::prefixed("#", Direction::In, qos, "plant/", "")];
+            let interest = InterestSettings::new("own", "far", None);
+            let requests_max = 1 + random.below(8);
+            settings.interest = Some(InterestSettings { qos, requests_max, ..interest });
+        }
         let local = Caps {
             receive_maximum: 2 + random.below(12) as u16,
             maximum_qos: QoS::ExactlyOnce,
@@ -95,7 +105,7 @@ impl Plan {
         let mut faults = Faults {
             cuts: random.percent(80),
             kills: random.percent(50),
-            remote_sessions: random.percent(18),
+            remote_sessions: random.percent(if settings.interest.is_some() { 35 } else { 18 }),
             local_sessions: random.percent(7),
             stalls: random.percent(60),
             operator: random.percent(50),

@@ -133,6 +133,8 @@ pub struct SessionDetail {
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
+    /// Number of messages that were dropped or have expired since this node leads the shard.
+    pub dropped: u64,
     pub oldest_queued: Option<Duration>,
     /// Number of messages whose publishers wait for a queue slot.
     pub waiting_publishers: usize,
@@ -349,6 +351,8 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
         let (kind, worker, shard) = match route.kind {
             RouteKind::Connection => ("client", Some(route.index), None),
             RouteKind::ConnectionQos0 => ("session_qos0", Some(route.index), None),
+            RouteKind::ConnectionLink => ("link_qos0", Some(route.index), None),
+            RouteKind::Shard if route.slot > 0 => ("shard_of_links", None, Some(route.index)),
             RouteKind::Shard => ("shard", None, Some(route.index)),
             RouteKind::ShardGroups => ("shard_groups", None, Some(route.index)),
             RouteKind::Node => ("node", None, Some(route.index)),

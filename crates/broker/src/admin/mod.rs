@@ -43,6 +43,7 @@ pub use watch::{Traffic, Watched};
 pub(crate) use watch::{Watch, Watches};
 
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId, client_hash};
+use crate::interest::{InterestWatch, Wake};
 use crate::message::{Message, MessageView};
 use crate::node::{Node, OwnerKey};
 use crate::origin::OriginFacts;
@@ -265,6 +266,12 @@ impl Admin {
         let load = &self.node.load;
         let leads = load.led[crate::store::shard_of_client(client_id).index()].load(Relaxed);
         leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
+    }
+
+    /// Begins to watch which Topic Filters are wanted. `wake` is called on any thread, and must not wait. A node has one
+    /// watch: a later one replaces it.
+    pub fn watch_interest(&self, wake: Wake) -> InterestWatch {
+        self.node.watch_interest(wake)
     }
 
     /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name

@@ -14,11 +14,15 @@ impl Wants {
     /// Messages of QoS 1 and 2: for a durable session.
     pub const STORED: Self = Self(4);
 
-    pub const EACH: [Self; 3] = [Self::ALL, Self::QOS0, Self::STORED];
+    /// Messages that are delivered at QoS 0: for the connection of a session of a linked cluster. Nodes of earlier
+    /// versions ignore it.
+    pub const LINK: Self = Self(8);
+
+    pub const EACH: [Self; 4] = [Self::ALL, Self::QOS0, Self::STORED, Self::LINK];
 
     /// Decodes the output of [`Self::bits`]; bits without a meaning are ignored.
     pub fn from_bits(bits: u8) -> Self {
-        Self(bits & (Self::ALL.0 | Self::QOS0.0 | Self::STORED.0))
+        Self(bits & (Self::ALL.0 | Self::QOS0.0 | Self::STORED.0 | Self::LINK.0))
     }
 
     pub fn bits(self) -> u8 {
@@ -47,7 +51,7 @@ impl Wants {
     /// subscription of that QoS.
     pub fn takes(self, qos: QoS) -> bool {
         match qos {
-            QoS::AtMostOnce => self.0 & (Self::ALL.0 | Self::QOS0.0) != 0,
+            QoS::AtMostOnce => self.0 & (Self::ALL.0 | Self::QOS0.0 | Self::LINK.0) != 0,
             QoS::AtLeastOnce | QoS::ExactlyOnce => self.0 != 0,
         }
     }

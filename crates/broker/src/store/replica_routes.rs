@@ -59,7 +59,7 @@ impl ReplicaRoutes {
         match &mut self.held {
             Some(held) => {
                 state.filters().into_iter().for_each(|filter| {
-                    self.routes.add(filter);
+                    self.routes.add(&filter);
                 });
                 held.extend(before.iter().cloned());
             }
@@ -160,7 +160,7 @@ impl ReplicaRoutes {
     /// Filters that a replica that ends leaves in the index.
     pub fn into_filters(self, state: &shard::Shard) -> BTreeSet<Box<str>> {
         let mut filters = self.held.unwrap_or_default();
-        filters.extend(state.filters().into_iter().map(Box::from));
+        filters.extend(state.filters().into_iter().map(|text| text.into_owned().into()));
         filters
     }
 

@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mqtt::{QoS, TopicFilter};
+use routing::Destination as _;
+use shard::LinkFilter;
 
 use crate::ids::ShardId;
+use crate::interest;
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
 use crate::store::GroupName;
@@ -42,8 +45,9 @@ impl ShardRoutes {
             }
             return is_known;
         }
-        let Ok(filter) = TopicFilter::parse(text) else { return true };
-        let route = self.route();
+        let link = LinkFilter::parse(text);
+        let Ok(filter) = TopicFilter::parse(link.map_or(text, |link| link.filter)) else { return true };
+        let route = self.route(link);
         match self.is_agreed {
             true => self.routes.insert_of_replica(filter, route).is_ok(),
             false => self.routes.insert(filter, route).is_ok(),
@@ -55,8 +59,9 @@ impl ShardRoutes {
             self.routes.groups(group.shard()).remove_shard(&self.routes, &group, self.shard);
             return self.routes.note_routed_of_shard(self.shard, text, true);
         }
-        let Ok(filter) = TopicFilter::parse(text) else { return };
-        let key = (RouteKind::Shard, self.shard.0, 0, 0);
+        let link = LinkFilter::parse(text);
+        let Ok(filter) = TopicFilter::parse(link.map_or(text, |link| link.filter)) else { return };
+        let key = self.route(link).key();
         match self.is_agreed {
             true => self.routes.remove_of_replica(filter, key),
             false => self.routes.remove(filter, key),
@@ -76,15 +81,16 @@ impl ShardRoutes {
     /// Changes the routes to those of another state.
     pub fn replace(&self, before: &BTreeSet<Box<str>>, state: &shard::Shard) {
         let now = state.filters();
-        now.iter().filter(|filter| !before.contains(**filter)).for_each(|filter| {
+        now.iter().filter(|filter| !before.contains(&***filter)).for_each(|filter| {
             self.add(filter);
         });
         before.iter().filter(|filter| !now.contains(&***filter)).for_each(|filter| self.remove(filter));
     }
 
-    fn route(&self) -> Route {
+    fn route(&self, link: Option<LinkFilter<'_>>) -> Route {
         let (kind, options) = (RouteKind::Shard, Options::default().with_qos(QoS::ExactlyOnce));
-        Route { slot: 0, generation: 0, subscription_id: 0, index: self.shard.0, options, kind }
+        let (slot, generation) = link.map_or((0, 0), |link| interest::slot_of_links(link.origin));
+        Route { slot, generation, subscription_id: 0, index: self.shard.0, options, kind }
     }
 }
 

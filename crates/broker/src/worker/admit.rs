@@ -10,7 +10,7 @@ use super::events::Event;
 use super::wills::moved;
 use crate::access::{Admission, AuthResult, Principal, Validity};
 use crate::batch::Claimed;
-use crate::connection::{Connection, Phase, UNCHECKED};
+use crate::connection::{Connection, Phase, Role, UNCHECKED};
 use crate::ids::{ConnectionId, ShardId, client_key, fold};
 use crate::internal;
 use crate::quota::Resource;
@@ -82,6 +82,7 @@ impl Worker {
             connection.extra().expires = Some(now.after(lifetime));
         }
         connection.take(principal, validity);
+        self.admit_link(slot)?;
         // The admission may have changed the names, and the client may have been banned while the answer was on its
         // way.
         match self.revoked(slot) {
@@ -94,7 +95,11 @@ impl Worker {
     pub(super) fn claim_client_id(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
-        if internal::is_reserved(&connection.client_id) && !connection.marks.role.is_process() {
+        let is_link = connection.client_id.starts_with(internal::LINK);
+        let is_process = connection.marks.role.is_process();
+        let is_reserved = internal::is_reserved(&connection.client_id) && !is_process;
+        // The process ends the session of a link that was removed.
+        if is_reserved || is_link && connection.marks.role != Role::Link && !is_process {
             return self.refuse_connect(slot, version, ReasonCode::ClientIdentifierNotValid);
         }
         // Read the generation first: rules that change during the check must not count as checked.

@@ -183,6 +183,7 @@ impl Worker {
             Resource::QueuedBytes,
             connection.flow.as_ref().map_or(0, |flow| flow.held_bytes) as u64,
         );
+        let kind = connection.route_kind();
         let subscriptions = std::mem::take(&mut connection.subscriptions);
         let flow = connection.flow.take();
         let claimed = std::mem::take(&mut connection.marks.claimed);
@@ -195,7 +196,7 @@ impl Worker {
             }
         }
         self.counters.subscriptions_removed += if session.is_none() { subscriptions.len() as u64 } else { 0 };
-        subscriptions.for_each_filter(|text| self.remove_subscription(id, session.is_some(), text));
+        subscriptions.for_each_filter(|text| self.remove_subscription(id, kind, text));
         let known_to = flow.as_ref().map_or(ShardSet::EMPTY, |flow| flow.inbound.lingering);
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
@@ -249,11 +250,10 @@ impl Worker {
     }
 
     /// Removes a subscription of a connection from the index.
-    pub(super) fn remove_subscription(&mut self, id: ConnectionId, durable: bool, text: &str) {
+    pub(super) fn remove_subscription(&mut self, id: ConnectionId, kind: RouteKind, text: &str) {
         let Ok(subscription) = Subscription::of_parsed(text) else { return };
         match subscription.share {
             None => {
-                let kind = if durable { RouteKind::ConnectionQos0 } else { RouteKind::Connection };
                 self.node.routes.remove(subscription.filter, (kind, id.worker.0, id.slot, id.generation));
             }
             Some(share) => {

@@ -14,7 +14,7 @@ use super::wills::{will_delay, will_message};
 use super::{Stage, Worker, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
-use crate::connection::{Connecting, Enhanced, Phase, Role};
+use crate::connection::{Connecting, Connection, Enhanced, Phase, Role};
 use crate::groups::Join;
 use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
 use crate::internal;
@@ -44,7 +44,9 @@ impl Worker {
             if assigned { self.new_client_id().into() } else { connect.client_id.into() };
         let mqtt = &self.settings.mqtt;
         let asked_expiry = connect.session_expiry();
-        let granted_expiry = if is_internal { asked_expiry } else { self.node.granted_expiry(asked_expiry) };
+        // Access control admits such a client as a link, or it is refused.
+        let is_unlimited = is_internal || client_id.starts_with(internal::LINK);
+        let granted_expiry = if is_unlimited { asked_expiry } else { self.node.granted_expiry(asked_expiry) };
         let keep_alive = match (connect.keep_alive, mqtt.keep_alive_max) {
             (asked, 0) => asked,
             (0, maximum) => maximum,
@@ -68,7 +70,7 @@ impl Worker {
         connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };
         connection.client_key = client_key(&client_id);
         connection.client_id = client_id;
-        let window_max = if is_internal { u16::MAX } else { mqtt.inflight_max };
+        let window_max = if is_unlimited { u16::MAX } else { mqtt.inflight_max };
         connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(window_max);
         connection.alias_max = connect.topic_alias_maximum().min(mqtt.topic_alias_outbound_max);
         connection.session_expiry = granted_expiry;
@@ -293,7 +295,8 @@ impl Worker {
             let (connection, shapes) = (id, None);
             self.join_group(Join { group, connection, session, options, subscription_id, reply, shapes });
         } else if let Ok(Subscription { filter, .. }) = Subscription::parse(&text) {
-            let kind = RouteKind::ConnectionQos0;
+            let connection = self.connections.get(id.slot, id.generation);
+            let kind = connection.map_or(RouteKind::ConnectionQos0, Connection::route_kind);
             let route = Route {
                 slot: id.slot,
                 generation: id.generation,

@@ -10,6 +10,7 @@ use mqtt::{Ack, Packet, PacketId, PacketType, PlainPublish, QoS, ReasonCode, Ver
 use session::{AckOutcome, OutboundAliases, PubRecOutcome, TopicAlias};
 
 use super::Worker;
+use super::linked;
 use super::queues::Waits;
 use super::trace::TracedPublish;
 use crate::batch::{MemberDelivery, SessionDelivery, Target, Token, WorkerCommand};
@@ -255,6 +256,9 @@ impl Worker {
         if connection.unmounted(shared.view.topic).is_none() {
             return;
         }
+        if !connection.takes_origin(&shared.view) {
+            return;
+        }
         let Ok(expiry) = shared.view.remaining_expiry(self.clock.now()) else {
             self.counters.dropped_expired += 1;
             return self.monitor.dropped(self.clock.now(), connection, &shared.view, "expired");
@@ -394,6 +398,13 @@ impl Worker {
             origin::put_for_process(view.properties, &mut with_origin);
             packet.properties = &with_origin;
         }
+        let has_time = connection.marks.role == Role::Link && params.retain;
+        let mut with_time = Vec::new();
+        if has_time {
+            let published_ms = self.node.origin_wall_ms().saturating_add(view.received.0);
+            linked::put_time(view.properties, published_ms, &mut with_time);
+            packet.properties = &with_time;
+        }
         let size_max = connection.packet_size_max;
         let bounded = size_max != u32::MAX || view.encoded_len() > FITS_ALWAYS;
         let is_oversized =
@@ -424,7 +435,7 @@ impl Worker {
         if view.payload.len() >= SHARED_MIN && (once.several || shared.is_shared()) {
             packet.encode_head(version, connection.out.buffer(&mut self.pool));
             connection.out.append_shared(shared.message(), view.payload.len());
-        } else if connection.marks.role.gets_origins() {
+        } else if connection.marks.role.gets_origins() || has_time {
             packet.encode(version, connection.out.buffer(&mut self.pool));
         } else {
             once.append(&packet, version, connection.out.buffer(&mut self.pool));

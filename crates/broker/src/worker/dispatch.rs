@@ -204,7 +204,7 @@ impl Worker {
         }
         while let Some(first) = rest.first() {
             match first.kind {
-                RouteKind::Connection | RouteKind::ConnectionQos0 => {
+                RouteKind::Connection | RouteKind::ConnectionQos0 | RouteKind::ConnectionLink => {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
@@ -570,7 +570,7 @@ fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
     }
     // A durable session gets QoS 1 and 2 messages from its shard.
     let by_store = |targets: &[Target]| {
-        routes[0].kind == RouteKind::ConnectionQos0
+        matches!(routes[0].kind, RouteKind::ConnectionQos0 | RouteKind::ConnectionLink)
             && targets
                 .get(first_target)
                 .is_some_and(|first| view.qos.min(first.options.qos()) > QoS::AtMostOnce)

@@ -19,6 +19,7 @@ mod events;
 mod exchange;
 mod foreign;
 mod lanes;
+mod linked;
 mod load;
 mod monitor;
 mod operators;

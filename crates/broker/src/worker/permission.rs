@@ -6,10 +6,10 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
 use super::Worker;
 use super::admit::ASKS_MAX;
-use super::publish::{is_events, is_of_actions, is_reserved};
+use super::publish::{is_events, is_of_actions, is_of_links, is_reserved};
 use crate::access::{Access, Action, Permission, RetryAuthorize};
 use crate::batch::{AuthorizeSubject, WorkerCommand};
-use crate::connection::{Connection, Phase};
+use crate::connection::{Connection, Phase, Role};
 use crate::ids::ConnectionId;
 use crate::node::Node;
 
@@ -126,6 +126,7 @@ impl Connection {
         let is_process = self.marks.role.is_process();
         (is_process || !is_events(filter) || node.access.guards_topics())
             && (is_process || !is_of_actions(filter))
+            && (is_process || self.marks.role == Role::Link || !is_of_links(filter))
     }
 
     /// Returns whether the client may publish to `topic`, which is without the mountpoint.
@@ -137,7 +138,10 @@ impl Connection {
         topic: &str,
     ) -> bool {
         // This applies behind a mountpoint too, because a wildcard of the tenant would match the topic there.
-        if is_reserved(topic, self.own_client_id()) || (self.marks.mounted && topic.starts_with('$')) {
+        if is_reserved(topic, self.own_client_id())
+            || (self.marks.mounted && topic.starts_with('$'))
+            || !self.may_publish_by_link(topic)
+        {
             return false;
         }
         if rules.allow(self, topic) {

@@ -9,6 +9,7 @@ use shard::{Mutation, mutated};
 use super::Worker;
 use super::dispatch::{Dispatched, Dispatcher, Origin, Publishing};
 use super::events::Event;
+use super::linked;
 use super::permission::Rules;
 use super::receive::Step;
 use super::spans::OpenSpan;
@@ -297,6 +298,17 @@ impl Worker {
             durability: self.settings.durability_of(name, listener),
             span: 0,
         };
+        let mut without_time = Vec::new();
+        if publish.retain
+            && connection.marks.role.is_process()
+            && connection.client_id.starts_with(internal::LINKED)
+        {
+            // The time on this cluster's clock when the other one got it: the later message is retained.
+            let published = linked::take_time(view.properties, &mut without_time);
+            let published = published.map(|ms| ms.saturating_sub(self.node.origin_wall_ms()));
+            view.received = Time(published.unwrap_or(view.received.0).min(view.received.0));
+            view.properties = &without_time;
+        }
         self.monitor.published(self.clock.now(), connection, &view, publish, size);
         let mut span = OpenSpan::default();
         if self.monitor.records_spans(&view) {
@@ -722,7 +734,7 @@ pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> boo
 
 /// Returns whether only the broker itself publishes to a topic.
 pub(crate) fn is_own_topic(topic: &str) -> bool {
-    is_below(topic, "$SYS") || is_events(topic) || is_of_actions(topic)
+    is_below(topic, "$SYS") || is_events(topic) || is_of_actions(topic) || is_of_links(topic)
 }
 
 /// Returns whether a topic is one of events, or a Topic Filter matches only such topics.
@@ -736,17 +748,26 @@ pub(super) fn is_of_actions(topic: &str) -> bool {
     is_below(topic, "$action")
 }
 
+/// Returns whether a topic is one of the service for linked clusters, or a Topic Filter matches only such topics.
+pub(super) fn is_of_links(topic: &str) -> bool {
+    is_below(topic, "$link")
+}
+
 fn is_below(topic: &str, first_level: &str) -> bool {
     topic.strip_prefix(first_level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, to those below
-/// `$action` except for actions, and to those below `$SYS` except one: a client, usually a bridge, publishes its
+/// `$action` except for actions, to those below `$link` except for linked clusters and their service, and to those below `$SYS` except one: a client, usually a bridge, publishes its
 /// connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
     let is_of_action = || is_of_actions(topic) && client_id.starts_with(internal::ACTION);
-    is_own_topic(topic) && bridge() != Some(client_id) && !is_of_action()
+    let is_of_link = || {
+        let asks = || topic.strip_suffix(internal::LINK_LIST) == Some(client_id);
+        is_of_links(topic) && (client_id.starts_with(internal::LINK_SERVICE) || asks())
+    };
+    is_own_topic(topic) && bridge() != Some(client_id) && !is_of_action() && !is_of_link()
 }
 
 /// Returns whether a message was not kept because something is lacking, and not because it is forbidden.

@@ -70,7 +70,7 @@ impl Worker {
             answer.unwrap_or(true)
         };
         let ended = connection.subscriptions.filters_not(stays);
-        let (id, session) = (connection.id, connection.session);
+        let (id, session, kind) = (connection.id, connection.session, connection.route_kind());
         let Some(connection) = self.connections.occupant(slot) else { return };
         connection.marks.recheck = !is_known.get();
         for text in ended {
@@ -83,7 +83,7 @@ impl Worker {
             connection.subscriptions.remove(&text);
             self.counters.subscribe_denied += 1;
             self.counters.subscriptions_removed += u64::from(session.is_none());
-            self.remove_subscription(id, session.is_some(), &text);
+            self.remove_subscription(id, kind, &text);
             if let Some(session) = session {
                 self.outbox.request(session.shard, Request::Withdraw { session, filter: text });
             }

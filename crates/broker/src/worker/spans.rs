@@ -400,9 +400,12 @@ fn receivers(routes: &[Route], qos: QoS) -> Receivers {
             continue;
         }
         match route.kind {
-            RouteKind::ConnectionQos0 if qos.min(route.options.qos()) > QoS::AtMostOnce => {}
+            RouteKind::ConnectionQos0 | RouteKind::ConnectionLink
+                if qos.min(route.options.qos()) > QoS::AtMostOnce => {}
             RouteKind::Shard if qos == QoS::AtMostOnce => {}
-            RouteKind::Connection | RouteKind::ConnectionQos0 => receivers.clients += 1,
+            RouteKind::Connection | RouteKind::ConnectionQos0 | RouteKind::ConnectionLink => {
+                receivers.clients += 1;
+            }
             RouteKind::Node => receivers.nodes += 1,
             RouteKind::Shard | RouteKind::ShardGroups => receivers.shards += 1,
             RouteKind::Origin | RouteKind::Session | RouteKind::Group => {}

@@ -129,6 +129,9 @@ impl Worker {
             }
             let qos = granted_qos(asked.qos, self.settings.mqtt.qos_max);
             let mut options = Options::from(asked).with_qos(qos);
+            if connection.marks.role == Role::Link {
+                options = options.of_link();
+            }
             if connection.is_all_of_tenant(subscription.filter) {
                 options = options.behind_mountpoint();
             }
@@ -259,7 +262,7 @@ impl Worker {
                 self.leave_group(id, group, Some(ticket));
                 pending.outstanding += 1;
             } else {
-                self.remove_subscription(id, false, text);
+                self.remove_subscription(id, RouteKind::Connection, text);
             }
         }
         if let Some(session) = session.filter(|_| !durable.is_empty()) {
@@ -379,12 +382,14 @@ impl Worker {
         }
         for (text, is_shared) in gone {
             self.note_unsubscribed(id.slot, &text);
+            let mut kind = RouteKind::ConnectionQos0;
             if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
                 connection.subscriptions.remove(&text);
+                kind = connection.route_kind();
             }
             match GroupName::parse(&text).filter(|_| is_shared) {
                 Some(group) => self.leave_group(id, group, Some(ticket)),
-                None => self.remove_subscription(id, true, &text),
+                None => self.remove_subscription(id, kind, &text),
             }
         }
         self.one_stored(id, ticket, AckKind::Unsub);
@@ -438,8 +443,9 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(session) = connection.session else { return };
         // A subscription that replaces an earlier one is already in the list.
+        let kind = connection.route_kind();
         if connection.subscriptions.remove(&filter) {
-            self.remove_subscription(id, true, &filter);
+            self.remove_subscription(id, kind, &filter);
         }
         self.outbox.request(session.shard, Request::Withdraw { session, filter });
     }
@@ -572,6 +578,9 @@ impl Connection {
         let Some(own) = self.unmounted(filter) else {
             return Err(Refusal::Filter(ReasonCode::NotAuthorized));
         };
+        if !self.may_take_by_link(subscription.filter, subscription.share.is_some()) {
+            return Err(Refusal::Denied(subscription.filter));
+        }
         if ticket.operator().is_none() && !self.may_read_own_topics(node, filter) {
             return Err(Refusal::Denied(subscription.filter));
         }

@@ -14,6 +14,7 @@ mod exactly_once;
 mod exchange;
 mod hostile;
 mod limits;
+mod links;
 mod log;
 mod net;
 mod operators;

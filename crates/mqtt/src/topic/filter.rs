@@ -101,6 +101,29 @@ impl<'a> TopicFilter<'a> {
             }
         }
     }
+
+    /// Returns whether each topic that `other` matches is matched by this filter, too.
+    pub fn covers(&self, other: TopicFilter<'_>) -> bool {
+        let starts_with_wildcard = self.0.starts_with(['+', '#']);
+        if other.0.starts_with('$') && starts_with_wildcard {
+            return false;
+        }
+        // Every topic has a first level.
+        if self.0 == "+/#" && other.0 == "#" {
+            return true;
+        }
+        let mut others = other.0.split('/');
+        for level in self.0.split('/') {
+            match (level, others.next()) {
+                ("#", _) => return true,
+                (_, Some("#")) => return false,
+                ("+", Some(_)) => {}
+                (level, Some(other)) if level == other => {}
+                _ => return false,
+            }
+        }
+        others.next().is_none()
+    }
 }
 
 /// Returns the number of bytes before the next `/` or the end.
@@ -124,6 +147,37 @@ impl fmt::Display for TopicFilter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// All texts of up to three levels of these, as filters and as names.
+    fn texts(levels: &[&str]) -> Vec<String> {
+        let mut all: Vec<String> = levels.iter().map(|level| level.to_string()).collect();
+        let mut from = 0;
+        for _ in 0..2 {
+            let until = all.len();
+            for at in from..until {
+                all.extend(levels.iter().map(|level| format!("{}/{level}", all[at])).collect::<Vec<_>>());
+            }
+            from = until;
+        }
+        all
+    }
+
+    #[test]
+    fn a_filter_covers_another_one_when_it_matches_each_of_its_topics() {
+        let topics = texts(&["a", "b", "$x", ""]);
+        let topics: Vec<_> = topics.iter().filter_map(|topic| TopicName::parse(topic).ok()).collect();
+        let filters = texts(&["a", "$x", "+", "#"]);
+        let filters: Vec<_> = filters.iter().filter_map(|text| TopicFilter::parse(text).ok()).collect();
+        let mut covering = 0;
+        for one in &filters {
+            for other in &filters {
+                let covers = topics.iter().all(|topic| !other.matches(*topic) || one.matches(*topic));
+                assert_eq!(one.covers(*other), covers, "{one:?} covers {other:?}");
+                covering += usize::from(covers);
+            }
+        }
+        assert!(covering > filters.len(), "others than the same");
+    }
 
     #[test]
     fn topic_filters_are_checked() {

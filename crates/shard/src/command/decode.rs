@@ -142,6 +142,7 @@ impl<'a> Body<'a> {
             }
             kind::OVERDUE => Command::Overdue { session: self.session()? },
             kind::RETAIN => Command::Retain { message: self.message()? },
+            kind::RETAIN_IF_LATER => Command::RetainIfLater { message: self.message()? },
             kind::WILL_DONE => Command::WillDone { id: reader.u64()? },
             kind::REWRITE => return self.rewrite(),
             kind::ORPHAN_DONE => Command::OrphanDone { id: reader.u64()? },

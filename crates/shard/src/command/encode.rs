@@ -38,6 +38,7 @@ pub(super) mod kind {
     pub const WALK: u8 = 23;
     pub const NODE_ENDED: u8 = 24;
     pub const FORGET_BELOW: u8 = 25;
+    pub const RETAIN_IF_LATER: u8 = 26;
 }
 
 /// Version of every command except the following.
@@ -93,6 +94,7 @@ fn kind_of(command: &Command<'_>) -> u8 {
         Command::Refuse { .. } => kind::REFUSE,
         Command::Overdue { .. } => kind::OVERDUE,
         Command::Retain { .. } => kind::RETAIN,
+        Command::RetainIfLater { .. } => kind::RETAIN_IF_LATER,
         Command::WillDone { .. } => kind::WILL_DONE,
         Command::Rewrite(_) => kind::REWRITE,
         Command::OrphanDone { .. } => kind::ORPHAN_DONE,
@@ -205,7 +207,9 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
             out.text(filter);
             out.text(after);
         }
-        Command::Retain { message } => return Some(put_message(message, out)),
+        Command::Retain { message } | Command::RetainIfLater { message } => {
+            return Some(put_message(message, out));
+        }
         Command::Rewrite(rewrite) => return Some(encode_rewrite(rewrite, out)),
     }
     None

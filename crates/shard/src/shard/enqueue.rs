@@ -28,6 +28,8 @@ pub(super) enum WhenFull {
     GoOver,
     /// The queue does not accept it: there is no publisher that could wait, as for a Will.
     Refuse,
+    /// The rule for full queues applies, as without a connection.
+    MakeRoom,
 }
 
 impl Shard {
@@ -75,7 +77,7 @@ impl Shard {
         let owned = session.has_owner;
         let uid = session.uid;
         let mut over = false;
-        if owned {
+        if owned && when_full != WhenFull::MakeRoom {
             over = session.queue_mut().is_full(&limits);
             if over && when_full == WhenFull::Refuse {
                 self.counts.dropped_queue_full += 1;

@@ -1,5 +1,6 @@
 //! Read access for the host and operators.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,13 +12,16 @@ use crate::entry::{Entry, Phase};
 use crate::eras::NodeIncarnation;
 use crate::ids::{Identity, MessageKey, SessionUid};
 use crate::limits::{Limits, QueueLimits};
+use crate::links::wanted_origin;
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::queue::{PACKET_IDS, Queue};
 use crate::request_number::RequestNumber;
 use crate::retained::RetainedPage;
+use crate::route::Options;
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::shard::subscribe::Wanting;
 use crate::shard_set::ShardSet;
 
 /// A session in its present state.
@@ -156,10 +160,20 @@ impl Shard {
     }
 
     /// Returns the texts of the routes to this shard: of all subscriptions, except shared ones with QoS 0.
-    pub fn filters(&self) -> BTreeSet<&str> {
-        let texts = self.sessions.from(0).flat_map(|session| session.subscriptions.iter());
-        let plain = |text: &&str| Subscription::parse(text).is_ok_and(|parsed| parsed.share.is_none());
-        texts.map(|(text, ..)| text).filter(plain).chain(self.groups()).collect()
+    /// Those of linked clusters are [`LinkFilter`](crate::LinkFilter)s.
+    pub fn filters(&self) -> BTreeSet<Cow<'_, str>> {
+        let mut filters: BTreeSet<_> = self.groups().map(Cow::Borrowed).collect();
+        for session in self.sessions.from(0) {
+            let origin = wanted_origin(&session.client_id);
+            for (text, options, _) in session.subscriptions.iter() {
+                let Ok(Subscription { share: None, filter }) = Subscription::parse(text) else { continue };
+                filters.insert(match Wanting::of(origin, Options(options)) {
+                    Wanting::Clients => Cow::Borrowed(text),
+                    link => Cow::Owned(link.text(filter).into()),
+                });
+            }
+        }
+        filters
     }
 
     /// Iterates over the sessions with a shared subscription of QoS 1 or 2, `$share/{ShareName}/{filter}`, beginning

@@ -9,12 +9,15 @@ use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
 use crate::ephemeral::EPHEMERAL_EPOCH;
 use crate::ids::{SessionUid, client_bucket};
+use crate::links::wanted_origin;
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::request_number::RequestNumber;
 use crate::requests::ClaimResult;
+use crate::route::Options;
 use crate::session::{ArmedWill, Session, after};
 use crate::shard::Shard;
+use crate::shard::subscribe::Wanting;
 use crate::subscriptions::Subscriptions;
 
 impl Shard {
@@ -270,8 +273,9 @@ impl Shard {
         self.counts.sessions -= 1;
         self.counts.owned -= u64::from(owned);
         self.counts.subscriptions -= session.subscriptions.len() as u64;
-        for (text, ..) in session.subscriptions.iter() {
-            self.drop_subscription(slot, text, effects);
+        let origin = wanted_origin(&session.client_id);
+        for (text, options, _) in session.subscriptions.iter() {
+            self.drop_subscription(slot, text, Wanting::of(origin, Options(options)), effects);
         }
         if let Some(queue) = session.queue {
             self.counts.queued_messages -= queue.waiting_range().end - queue.waiting_range().start;

@@ -6,6 +6,7 @@ use crate::bodies::{EntryDetails, Ids};
 use crate::effect::{Answer, Effect};
 use crate::entry::{Entry, message_size};
 use crate::ids::{Identity, MessageKey, SessionUid, fnv64};
+use crate::links::{origin_cluster, wanted_origin};
 use crate::message::MessageView;
 use crate::mutation::{Mutation, mutated};
 use crate::route::{Options, Route};
@@ -94,6 +95,9 @@ impl Shard {
                     continue;
                 }
             }
+            if route.options.is_of_link() && !self.is_for_link(slot, view) {
+                continue;
+            }
             if route.options.is_behind_mountpoint() && self.is_above_mountpoint(slot, view.topic) {
                 continue;
             }
@@ -114,8 +118,16 @@ impl Shard {
         }
         let entry = Entry::new(key, size, qos, view.retain && options.retain_as_published(), shared);
         let details = EntryDetails { expires: view.expires, ids: Ids::of(&self.ids), group: None };
+        // A linked cluster that is slow must not make the publishers of this one wait.
+        let when_full = if options.is_of_link() { WhenFull::MakeRoom } else { when_full };
         self.enqueue(slot, Arrival { ordinal, entry, details, when_full }, effects);
         true
+    }
+
+    /// Returns whether a session of a linked cluster gets messages of this origin.
+    fn is_for_link(&self, slot: u32, view: &MessageView<'_>) -> bool {
+        let client_id = self.sessions.at(slot).map_or("", |session| &session.client_id);
+        origin_cluster(view.properties) == wanted_origin(client_id)
     }
 
     /// Returns whether the session's `#` matches a topic only because the topic is the parent of its mountpoint.

@@ -167,6 +167,7 @@ fn commands_with_numbers() -> Vec<(&'static str, Command<'static>, RequestNumber
             Command::Claim(_) => RequestNumber::Claim { number },
             Command::Publish { .. }
             | Command::Retain { .. }
+            | Command::RetainIfLater { .. }
             | Command::Enqueue(_)
             | Command::Forget(_)
             | Command::ForgetOrigin { .. } => RequestNumber::Lane { owner, lane: 63, number },
@@ -200,6 +201,8 @@ fn the_bytes_of_commands_never_change() {
         "commands_with_limits.txt",
         &plain(vec![("claim-with-limits", Command::Claim(with_limits))]),
     );
+    let later = vec![("retain-if-later", Command::RetainIfLater { message: message() })];
+    check_commands("commands_of_links.txt", &plain(later));
     let below = Command::ForgetBelow(Identity { origin: 0x1122_3344_5566_7788, number: 10 });
     let number = RequestNumber::Lane { owner, lane: 63, number: 7 };
     let below = [("forget-below", below.clone(), None), ("forget-below-again", below, Some(number))];

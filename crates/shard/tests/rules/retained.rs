@@ -25,6 +25,40 @@ fn a_topic_keeps_its_last_message_until_an_empty_one_comes() {
     assert_eq!(host.answer(&retain("t", b"", never)), Answer::Retained { replaced: false });
 }
 
+/// Two clusters that retain a message of the same topic each, and get the other one later, end with the same message.
+#[test]
+fn the_later_message_of_linked_clusters_is_retained_wherever_it_comes_from() {
+    let never = shard::NEVER;
+    let message = |payload: &'static [u8], received| MessageView {
+        payload,
+        received,
+        expires: never,
+        retain: true,
+        ..view("t")
+    };
+    for times in [(5, 9), (9, 5), (7, 7)] {
+        let (here, there) = (message(b"here", times.0), message(b"there", times.1));
+        let ends = [(here, there), (there, here)].map(|(own, other)| {
+            let mut host = Host::default();
+            host.answer(&Command::Retain { message: own });
+            host.answer(&Command::RetainIfLater { message: other });
+            let stored = host.shard.retained("t").expect("is there");
+            MessageView::decode(stored).expect("valid").payload.to_vec()
+        });
+        assert_eq!(ends[0], ends[1], "{times:?}");
+        let expected = if times.0 > times.1 { Some(&b"here"[..]) } else { Some(&b"there"[..]) };
+        assert!(times.0 == times.1 || Some(&*ends[0]) == expected, "{times:?}");
+    }
+    // An earlier deletion removes nothing, a later one does, and anything follows nothing.
+    let mut host = Host::default();
+    host.answer(&Command::RetainIfLater { message: message(b"one", 5) });
+    assert_eq!(host.answer(&Command::RetainIfLater { message: message(b"", 4) }), Answer::Done);
+    let removed = host.answer(&Command::RetainIfLater { message: message(b"", 6) });
+    assert_eq!(removed, Answer::Retained { replaced: true });
+    host.answer(&Command::RetainIfLater { message: message(b"old", 1) });
+    assert!(host.shard.retained("t").is_some());
+}
+
 #[test]
 fn retained_messages_expire_in_portions() {
     let mut host = Host::default();

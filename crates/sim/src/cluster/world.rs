@@ -92,7 +92,8 @@ impl SimCluster {
             | cluster::SHARDS
             | cluster::EPHEMERAL_SESSIONS
             | cluster::QUEUE_LIMITS
-            | cluster::ORIGINS;
+            | cluster::ORIGINS
+            | cluster::LINKS;
         let always = |number: usize| match plan.places_shards {
             true if plan.own_states.contains(&number) => of_shards | cluster::OWN_STATE,
             true => of_shards | cluster::EMPTY_SHARDS,

@@ -14,6 +14,8 @@ use crate::settings::QueueFull;
 #[derive(Debug)]
 pub(super) struct Drops {
     by_session: HashMap<SessionUid, u64, FixedState>,
+    /// Messages dropped or expired since this node leads the shard, by session.
+    totals: HashMap<SessionUid, u64, FixedState>,
     minute: u64,
     /// Lines in this minute, and sessions that got none.
     lines: u32,
@@ -25,7 +27,23 @@ const LINES_MAX: u32 = 10;
 
 impl Drops {
     pub fn new(hasher: FixedState) -> Self {
-        Self { by_session: HashMap::with_hasher(hasher), minute: 0, lines: 0, unsaid: 0 }
+        let by_session = HashMap::with_hasher(hasher.clone());
+        Self { by_session, totals: HashMap::with_hasher(hasher), minute: 0, lines: 0, unsaid: 0 }
+    }
+
+    /// Counts messages of a session that were dropped or have expired.
+    pub fn add(&mut self, session: SessionUid, count: u64) {
+        *self.totals.entry(session).or_insert(0) += count;
+    }
+
+    /// Number of messages of a session that were dropped or have expired since this node leads the shard.
+    pub fn total(&self, session: SessionUid) -> u64 {
+        self.totals.get(&session).copied().unwrap_or(0)
+    }
+
+    /// Forgets a session that has ended.
+    pub fn forget(&mut self, session: SessionUid) {
+        self.totals.remove(&session);
     }
 
     /// Takes one line of this minute. Returns how many sessions had none before it, or `None` when no line is left.

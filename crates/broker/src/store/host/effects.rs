@@ -44,6 +44,7 @@ impl ShardHost {
             Effect::Room { session, before } => self.room_freed(now, session, before, out),
             Effect::Dropped { session, from, to, reason } => {
                 let dropped = to - from;
+                self.drops.add(session, dropped);
                 match reason {
                     DropReason::QueueFull => {
                         self.counters.dropped_queue_full += dropped;
@@ -68,10 +69,12 @@ impl ShardHost {
                 };
                 self.note_dropped_message(session, message, "queue_full", out);
                 self.counters.dropped_queue_full += 1;
+                self.drops.add(session, 1);
                 self.note_dropped(now, session, 1);
             }
             Effect::SessionEnded { session, client_id, reason } => {
                 self.charged.session_ended(session);
+                self.drops.forget(session);
                 if reason == EndReason::Expired {
                     self.counters.sessions_expired += 1;
                 }

@@ -93,6 +93,7 @@ impl ShardHost {
             inflight,
             queued_messages,
             queued_bytes,
+            dropped: self.drops.total(uid),
             oldest_queued: waiting(now, session, self.bodies_of(uid), self.replica.ages())
                 .map(|waiting| waiting.oldest),
             waiting_publishers: live

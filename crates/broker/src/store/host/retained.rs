@@ -3,6 +3,8 @@
 use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::batch::{Token, TokenKind};
@@ -97,9 +99,19 @@ impl ShardHost {
         stored.publisher_key = stamp;
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
-        let ticket = self.ask(now, &Command::Retain { message: stored }, Urgency::Now);
+        let is_linked = !shard::origin_cluster(stored.properties).is_empty() && self.knows_links();
+        let command = match is_linked {
+            true => Command::RetainIfLater { message: stored },
+            false => Command::Retain { message: stored },
+        };
+        let ticket = self.ask(now, &command, Urgency::Now);
         self.retained.asked = ticket.number;
         self.continue_with(ticket, Continuation::Retain { append, charge });
+    }
+
+    /// Returns whether all replicas understand what linked clusters bring.
+    fn knows_links(&self) -> bool {
+        !self.replica.is_agreed() || self.load.reads_links.load(Relaxed)
     }
 
     /// Records the time at which a message was retained. Returns a later one, if that is known for its topic.

@@ -119,7 +119,8 @@ impl ShardHost {
     pub(crate) fn recall(&mut self) {
         // A replica of several has kept the routes while it followed.
         if !self.replica.is_agreed() {
-            let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
+            let filters: Vec<Box<str>> =
+                self.replica.state().filters().into_iter().map(|text| text.into_owned().into()).collect();
             filters.into_iter().for_each(|filter| self.filter_added(filter));
         }
         let mut index = Some(0);

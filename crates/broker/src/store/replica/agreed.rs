@@ -240,7 +240,8 @@ impl Replica {
             }
             Step::Restored => match self.applying.restoring.take() {
                 Some(state) => {
-                    let filters = self.state.filters().into_iter().map(Into::into).collect();
+                    let filters =
+                        self.state.filters().into_iter().map(|text| text.into_owned().into()).collect();
                     self.events.push_back(ReplicaEvent::Restored { filters });
                     self.state = *state;
                     self.counters.restored += 1;

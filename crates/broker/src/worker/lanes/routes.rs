@@ -147,7 +147,7 @@ impl Sharing {
     fn answer(&mut self, shard: ShardId, host: &ShardHost) -> Vec<(u64, WorkerId, Vec<u8>)> {
         let Self { kept, copies } = self;
         let mut frames = Vec::new();
-        let filters = || host.state().filters().into_iter().map(Box::from).collect();
+        let filters = || host.state().filters().into_iter().map(|text| text.into_owned().into()).collect();
         let (position, routes) = (host.route_position(), host.routes());
         let source = Source { shard, position, routes, filters: &filters };
         kept.retain(|(of, node), wanted| {

@@ -3,7 +3,17 @@
 use serde_json::{Map, Value as Json};
 use settings::{Invalid, Raw, Section, nearest};
 
-use super::check::Problem;
+use crate::definition::Kind;
+use crate::problem::{Problem, check_name};
+
+/// Reads the settings of an entry from a JSON object, and checks the name.
+///
+/// # Errors
+/// The name, or the first key that is wrong.
+pub fn parse<K: Kind>(name: &str, object: &Map<String, Json>) -> Result<K::Settings, Problem> {
+    check_name(name)?;
+    settings_of_json(name, object)
+}
 
 /// Reads settings from a JSON object. A value that is null is the default. `name` is the name of the entry, which is
 /// not one of the keys.

@@ -1,0 +1,140 @@
+//! Subscriptions of a relay that change during a run.
+
+use std::collections::BTreeSet;
+
+use bridge::{Existing, Input, Relay, Side, State};
+
+use super::World;
+use super::report::Report;
+
+/// Filters that the owner of a relay wants.
+#[derive(Debug)]
+pub struct Wishes {
+    wanted: BTreeSet<String>,
+    number: u64,
+    /// The present relay does not know them yet.
+    is_owed: bool,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self { wanted: BTreeSet::from([ALWAYS.to_owned()]), number: 0, is_owed: true }
+    }
+}
+
+/// Filter that is wanted all the time.
+const ALWAYS: &str = "always/#";
+
+/// Filters that are wanted sometimes. The broker refuses some of them.
+const NAMES: [&str; 9] =
+    ["in/#", "in/+", "in/a", "in/mine", "x/+/both", "#", "forbidden/a", "forbidden/#", "$share/g/in/b"];
+
+impl Wishes {
+    /// Filters that the broker must have.
+    fn expected(&self) -> BTreeSet<String> {
+        self.wanted.iter().filter(|filter| !filter.contains("forbidden")).cloned().collect()
+    }
+
+    fn all(&mut self) -> Input<'static> {
+        self.number += 1;
+        self.is_owed = false;
+        let filters = self.wanted.iter().map(|filter| Box::from(filter.as_str())).collect();
+        Input::WantOnly { number: self.number, filters }
+    }
+}
+
+impl World {
+    /// Changes the wanted filters.
+    pub fn wish(&mut self, report: &mut Report) {
+        let Some(wishes) = &mut self.wishes else { return };
+        let some = |random: &mut random::Random| -> Vec<Box<str>> {
+            let name = |random: &mut random::Random| match random.percent(50) {
+                true => (*random.pick(&NAMES)).to_owned(),
+                false => format!("many/{}/{}", random.below(40), "x".repeat(random.below(40))),
+            };
+            let count = if random.percent(10) { 30 } else { random.below(4) };
+            (0..count).map(|_| name(random).into()).collect()
+        };
+        let (add, mut remove) = (some(&mut self.random), some(&mut self.random));
+        if self.random.percent(5) {
+            remove = wishes.wanted.iter().map(|filter| Box::from(filter.as_str())).collect();
+            remove.retain(|filter| **filter != *ALWAYS);
+        }
+        for filter in &remove {
+            wishes.wanted.remove(&**filter);
+        }
+        wishes.wanted.extend(add.iter().map(|filter| String::from(&**filter)));
+        let input = if wishes.is_owed || self.random.percent(20) {
+            report.add("all filters given");
+            wishes.all()
+        } else {
+            report.add("filters changed");
+            wishes.number += 1;
+            Input::Want { number: wishes.number, add, remove }
+        };
+        self.handle(input);
+    }
+
+    /// Gives a new relay the filters, at once or later.
+    pub fn repeat_wishes(&mut self, report: &mut Report) {
+        let Some(wishes) = &mut self.wishes else { return };
+        wishes.is_owed = true;
+        if self.random.percent(50) {
+            report.add("a new process knows the filters at once");
+            let input = wishes.all();
+            self.handle(input);
+        }
+    }
+
+    /// Replaces a relay that has stopped by another one of the same process, sometimes.
+    pub fn continue_wishes(&mut self, report: &mut Report) {
+        if self.wishes.is_some() && self.recovering.is_none() && self.random.percent(50) {
+            report.add("filters continue in a new relay");
+            self.incarnations += 1;
+            let address = self.relay.last_address().map(str::to_owned);
+            let existing = Existing { address, ..Existing::default() };
+            let relay = Relay::new(self.settings.clone(), "own", existing, self.incarnations);
+            self.relay = relay.expect("valid settings").with_interest_of(&self.relay);
+        }
+    }
+
+    /// Gives a relay the filters that it does not know yet.
+    pub fn complete_wishes(&mut self) {
+        if let Some(wishes) = self.wishes.as_mut().filter(|wishes| wishes.is_owed) {
+            let input = wishes.all();
+            self.handle(input);
+        }
+    }
+
+    /// Checks that the remote broker has all filters whenever the relay says so.
+    pub fn check_settled(&self) {
+        let Some(wishes) = self.wishes.as_ref().filter(|wishes| !wishes.is_owed) else { return };
+        let is_whole = |side| self.pipes.of(side).as_ref().is_some_and(|pipe| pipe.is_open && !pipe.is_cut);
+        if let State::Connected { .. } = self.relay.state()
+            && is_whole(Side::Remote)
+            && self.brokers.remote.is_open()
+            && self.relay.settled_number() == wishes.number
+            && self.relay.is_settled()
+        {
+            let (expected, there) = (wishes.expected(), self.brokers.remote.filters());
+            assert!(there.is_superset(&expected), "settled with {there:?} instead of {expected:?}");
+            assert_eq!(self.relay.subscribed(), expected.len());
+            assert_eq!(self.relay.wanted(), wishes.wanted.len());
+        }
+    }
+
+    /// Checks the subscriptions at the end of a run.
+    pub fn check_subscriptions(&mut self, report: &mut Report) {
+        if self.wishes.is_some() && self.relay.may_have_stale() {
+            report.add("stale filters at the end of a run");
+            self.cut(Side::Remote, report);
+            self.calm(report);
+        }
+        if let Some(wishes) = &self.wishes {
+            assert!(!self.relay.may_have_stale());
+            assert_eq!(self.brokers.remote.filters(), wishes.expected(), "subscriptions");
+            assert_eq!(self.relay.settled_number(), wishes.number);
+            self.check_settled();
+        }
+    }
+}

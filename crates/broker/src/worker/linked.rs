@@ -1,0 +1,148 @@
+//! Connections of linked clusters. Access control admits them with [`LinkTerms`].
+//!
+//! Such a client takes messages with a durable session, and publishes nothing but requests for the list of its own
+//! subscriptions. See [`shard::wanted_origin`] for the messages that it gets.
+
+use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, TopicFilter};
+use shard::{QueueFull, QueueLimits, origin_cluster, wanted_origin};
+
+use super::Worker;
+use crate::access::{LinkQueue, LinkTerms};
+use crate::connection::{Connection, Role};
+use crate::internal;
+use crate::message::MessageView;
+use crate::origin;
+use crate::route::RouteKind;
+
+/// Minimum Session Expiry Interval of a link, in seconds: a day. Its session has to outlive connections.
+const EXPIRY_MIN_S: u32 = 24 * 60 * 60;
+
+impl Connection {
+    /// Terms of a linked cluster.
+    fn link_terms(&self) -> Option<&LinkTerms> {
+        let principal = self.extra.as_ref()?.principal.as_ref()?;
+        principal.link.as_ref().filter(|_| self.marks.role == Role::Link)
+    }
+
+    /// Kind of the routes of the connection's subscriptions that are not shared.
+    pub(super) fn route_kind(&self) -> RouteKind {
+        match (self.session, self.marks.role) {
+            (None, _) => RouteKind::Connection,
+            (Some(_), Role::Link) => RouteKind::ConnectionLink,
+            (Some(_), _) => RouteKind::ConnectionQos0,
+        }
+    }
+
+    /// Returns whether the client may have a subscription, as far as it is a linked cluster: a filter that its link
+    /// exports, or the answers to its requests.
+    pub(super) fn may_take_by_link(&self, filter: TopicFilter<'_>, is_shared: bool) -> bool {
+        let Some(terms) = self.link_terms() else { return self.marks.role != Role::Link };
+        let text = filter.as_str();
+        let is_answer = text.strip_suffix(internal::LINK_FILTERS) == Some(&*self.client_id);
+        let is_exported = || {
+            let mut exports = terms.export.iter().filter_map(|export| TopicFilter::parse(export).ok());
+            !text.starts_with('$') && exports.any(|export| export.covers(filter))
+        };
+        !is_shared && (is_answer || is_exported())
+    }
+
+    /// Returns whether the client may publish to a topic, as far as it is a linked cluster.
+    pub(super) fn may_publish_by_link(&self, topic: &str) -> bool {
+        self.marks.role != Role::Link || topic.strip_suffix(internal::LINK_LIST) == Some(&*self.client_id)
+    }
+
+    /// Returns whether a linked cluster gets messages of this origin. Others get all messages.
+    pub(super) fn takes_origin(&self, view: &MessageView<'_>) -> bool {
+        self.marks.role != Role::Link || origin_cluster(view.properties) == wanted_origin(&self.client_id)
+    }
+}
+
+impl Worker {
+    /// Makes a connection that access control has admitted one of a linked cluster.
+    pub(super) fn admit_link(&mut self, slot: u32) -> Result<(), ReasonCode> {
+        let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
+        let Some(extra) = connection.extra.as_deref() else { return Ok(()) };
+        let Some(terms) = extra.principal.as_ref().and_then(|principal| principal.link.as_ref()) else {
+            return Ok(());
+        };
+        let has_will = extra.will.is_some();
+        if !connection.client_id.starts_with(internal::LINK) || has_will || connection.marks.mounted {
+            return Err(ReasonCode::NotAuthorized);
+        }
+        if !self.node.serves_links() {
+            tracing::warn!(
+                client = &*connection.client_id,
+                "cluster link refused: some nodes of this cluster have an earlier version; upgrade them"
+            );
+            return Err(ReasonCode::ServerUnavailable);
+        }
+        let limits = queue_limits(&terms.queue);
+        connection.marks.role = Role::Link;
+        connection.session_expiry = connection.session_expiry.max(EXPIRY_MIN_S);
+        if let Some(connecting) = &mut connection.connecting {
+            connecting.queue_limits = Some(limits);
+        }
+        Ok(())
+    }
+}
+
+/// User Property of a retained message to a linked cluster: the time of its publish, in ms since 1970.
+const PUBLISHED: &str = "meridian-time";
+
+/// Appends the properties of a retained message for a linked cluster, with the time of its publish.
+pub(super) fn put_time(properties: &[u8], published_ms: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(origin::split(properties).1);
+    let text = published_ms.to_string();
+    let time = PropertiesBuf::from_iter([Property::UserProperty(PUBLISHED, &text)]);
+    out.extend_from_slice(time.as_properties().as_bytes());
+}
+
+/// Returns the time of the publish in ms since 1970, and appends the other properties to `out`. `None` without a time.
+pub(super) fn take_time(properties: &[u8], out: &mut Vec<u8>) -> Option<u64> {
+    let all = Properties::of_checked(properties);
+    let mut published = None;
+    let mut others = PropertiesBuf::default();
+    for property in all.iter() {
+        match property {
+            Property::UserProperty(PUBLISHED, text) => published = text.parse().ok().or(published),
+            property => {
+                // The packet had it.
+                others.push(property);
+            }
+        }
+    }
+    out.extend_from_slice(others.as_properties().as_bytes());
+    published
+}
+
+fn queue_limits(queue: &LinkQueue) -> QueueLimits {
+    QueueLimits {
+        messages_max: queue.messages_max,
+        bytes_max: queue.bytes_max,
+        age_max_ms: queue.age_max_ms,
+        full: if queue.drop_newest { QueueFull::DropNewest } else { QueueFull::DropOldest },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_publish_is_taken_out_of_the_properties() {
+        let of_client = PropertiesBuf::from_iter([
+            Property::UserProperty("name", "value"),
+            Property::ContentType("text"),
+        ]);
+        let of_client = of_client.as_properties().as_bytes();
+        let (mut sent, mut taken) = (Vec::new(), Vec::new());
+        put_time(of_client, 1_700_000_000_123, &mut sent);
+        assert_eq!(take_time(&sent, &mut taken), Some(1_700_000_000_123));
+        assert_eq!(taken, of_client);
+        taken.clear();
+        assert_eq!(take_time(of_client, &mut taken), None);
+        assert_eq!(taken, of_client);
+        let bad = PropertiesBuf::from_iter([Property::UserProperty(PUBLISHED, "-1")]);
+        assert_eq!(take_time(bad.as_properties().as_bytes(), &mut Vec::new()), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Sessions of linked clusters: what they get, and what they do to others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use broker::access::{
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, INTERNAL_LISTENER, Identity, LinkQueue,
+    LinkTerms, Permission, Principal, RetryAuthorize,
+};
+use broker::{Changed, InterestWatch};
+use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
+use mqtt::ReasonCode;
+use mqtt::Version::V5;
+use testkit::packets::*;
+
+use crate::net::{Net, Peer, everywhere_guarded};
+
+/// Access control that admits the linked clusters `c` and `d`, and refuses nothing else.
+struct Clusters;
+
+impl Access for Clusters {
+    fn authenticate(
+        &self,
+        credentials: Credentials<'_>,
+        _: &mut dyn FnMut() -> AuthReply,
+    ) -> Option<AuthResult> {
+        let Some(name) = credentials.client_id.strip_prefix("$link/") else { return Some(AuthResult::Allow) };
+        let (name, origin) = name.split_once('/').map_or((name, None), |(name, origin)| (name, Some(origin)));
+        if !["c", "d"].contains(&name) {
+            return Some(AuthResult::Allow);
+        }
+        let link = LinkTerms {
+            name: name.into(),
+            origin: origin.map(Into::into),
+            export: ["t/#".into(), "full".into()].into(),
+            queue: LinkQueue {
+                messages_max: 3,
+                bytes_max: 1 << 20,
+                age_max_ms: u64::MAX,
+                drop_newest: false,
+            },
+        };
+        let principal = Principal { superuser: true, link: Some(link), ..Principal::default() };
+        let admission = Admission { principal: Some(Arc::new(principal)), ..Admission::default() };
+        Some(AuthResult::Admit(Box::new(admission)))
+    }
+
+    fn guards_topics(&self) -> bool {
+        false
+    }
+
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> RetryAuthorize,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: true, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+}
+
+fn everywhere(scenario: impl Fn(&mut Net)) {
+    everywhere_guarded(|_| {}, || Arc::new(Clusters), |net, _| scenario(net));
+}
+
+fn connect_link(net: &mut Net, index: usize, client_id: &str) -> Peer {
+    net.connect(index, durable(V5, client_id))
+}
+
+/// Filters that a watch finds, without duplicates.
+fn wanted(watch: &InterestWatch, origin: Option<&str>) -> Vec<String> {
+    let mut filters = std::collections::BTreeSet::new();
+    watch.for_each(origin, &mut |filter| {
+        filters.insert(filter.to_owned());
+    });
+    assert!(filters.iter().all(|filter| watch.is_wanted(origin, filter)));
+    filters.into_iter().collect()
+}
+
+#[test]
+fn a_linked_cluster_subscribes_to_what_its_link_exports_and_publishes_requests_only() {
+    everywhere(|net| {
+        let link = connect_link(net, 0, "$link/c");
+        let filters =
+            ["t/1", "t/#", "u", "#", "$link/c/filters", "$link/d/filters", "$share/g/t/1", "$SYS/t"];
+        let refused = ReasonCode::NotAuthorized;
+        for (id, filter) in filters.iter().enumerate() {
+            net.send(link, subscribe(id as u16 + 1).to(filter, AtMostOnce));
+            let [Sent::SubAck(_, reasons)] = &net.received(link)[..] else { panic!("one SUBACK") };
+            let is_granted = ["t/1", "t/#", "$link/c/filters"].contains(filter);
+            let expected = if is_granted { ReasonCode::Success } else { refused };
+            assert_eq!(reasons[..], [expected], "{filter}");
+        }
+        for (id, topic) in ["$link/c/list", "$link/d/list", "$link/c/filters", "t/1"].iter().enumerate() {
+            net.send(link, message(topic, "1").qos1(id as u16 + 1));
+            let [Sent::PubAck(_, reason)] = &net.received(link)[..] else { panic!("one PUBACK") };
+            let is_allowed = *topic == "$link/c/list";
+            assert_eq!(*reason == refused, !is_allowed, "{topic}: {reason:?}");
+        }
+    });
+}
+
+#[test]
+fn other_clients_are_no_linked_clusters_and_see_none_of_their_topics() {
+    everywhere(|net| {
+        for client_id in ["$link/x", "$linked/c", "$linkd/n1"] {
+            let peer = net.connecting(1, durable(V5, client_id));
+            assert_eq!(net.received(peer)[0], refused(ReasonCode::ClientIdentifierNotValid), "{client_id}");
+        }
+        let peer = net.connecting(1, durable(V5, "$link/c").will(message("w", "1")));
+        assert_eq!(net.received(peer)[0], refused(ReasonCode::NotAuthorized));
+        let client = net.connect(2, v5("client"));
+        for (id, filter) in ["$link/#", "$link/c/list"].iter().enumerate() {
+            net.send(client, subscribe(id as u16 + 1).to(filter, AtMostOnce));
+            let [Sent::SubAck(_, reasons)] = &net.received(client)[..] else { panic!("one SUBACK") };
+            assert_eq!(reasons[..], [ReasonCode::NotAuthorized], "{filter}");
+        }
+        net.send(client, message("$link/c/filters", "1").qos1(1));
+        assert_eq!(net.received(client), [Sent::PubAck(1, ReasonCode::NotAuthorized)]);
+        // The service of the process answers, and the link gets it.
+        let link = connect_link(net, 0, "$link/c");
+        net.subscribe(link, "$link/c/filters", AtMostOnce);
+        net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
+        let service = net.open(1, V5);
+        net.came_in_by(service, 1);
+        net.send(service, v5("$linkd/n1"));
+        net.received(service);
+        net.subscribe(service, "$link/+/list", AtMostOnce);
+        net.publish(link, "$link/c/list", "0");
+        assert_eq!(net.payloads(service), ["0"]);
+        net.publish(service, "$link/c/filters", "0 0");
+        assert_eq!(net.payloads(link), ["0 0"]);
+    });
+}
+
+/// Nothing returns to its origin, and what came over one link does not go on over others unless they ask for it.
+#[test]
+fn a_linked_cluster_gets_messages_of_the_origin_that_it_asks_for() {
+    everywhere(|net| {
+        let local = net.connect(0, durable(V5, "local"));
+        let (own, of_b) = (connect_link(net, 1, "$link/c"), connect_link(net, 2, "$link/c/b"));
+        for peer in [local, own, of_b] {
+            net.subscribe(peer, "t/#", ExactlyOnce);
+        }
+        let publisher = net.connect(1, v5("publisher"));
+        let mut payload = 0;
+        for (origin, qos) in [None, Some("b"), Some("c"), Some("e")].iter().flat_map(|it| [(it, 0), (it, 1)])
+        {
+            payload += 1;
+            let sent = message("t/x", payload);
+            let sent = if qos == 0 { sent } else { sent.qos1(payload) };
+            let sent = match origin {
+                Some(origin) => sent.from_cluster(origin),
+                None => sent,
+            };
+            net.send(publisher, sent);
+            net.received(publisher);
+            let text = payload.to_string();
+            let got = |is_wanted: bool| if is_wanted { vec![text.clone()] } else { vec![] };
+            assert_eq!(net.payloads(local), got(true));
+            assert_eq!(net.payloads(own), got(origin.is_none()), "{origin:?} {qos}");
+            assert_eq!(net.payloads(of_b), got(*origin == Some("b")), "{origin:?} {qos}");
+        }
+        // The same for what is retained.
+        net.send(publisher, message("t/own", "own").qos1(100).retain());
+        net.send(publisher, message("t/b", "of b").qos1(101).retain().from_cluster("b"));
+        net.received(publisher);
+        for peer in [own, of_b] {
+            net.payloads(peer);
+            net.send(peer, unsubscribe(50, &["t/#"]));
+            net.received(peer);
+            net.send(peer, subscribe(51).to("t/+", AtLeastOnce));
+            let [ack, Sent::Publish(message)] = &net.received(peer)[..] else { panic!("one message") };
+            assert_eq!(*ack, suback(51, &[AtLeastOnce]));
+            assert_eq!(message.payload, if peer == own { "own" } else { "of b" });
+        }
+    });
+}
+
+#[test]
+fn a_slow_linked_cluster_makes_no_publisher_wait() {
+    everywhere(|net| {
+        let link = net.connect(0, durable(V5, "$link/c").receive_max(1));
+        net.subscribe(link, "full", AtLeastOnce);
+        let publisher = net.connect(1, v5("publisher"));
+        for id in 1..=20 {
+            net.send(publisher, message("full", id).qos1(id));
+            assert_eq!(net.received(publisher), [puback(id)], "{id}");
+        }
+        let detail = net.ask(|admin, reply| admin.client("$link/c", reply)).flatten().expect("a session");
+        let session = detail.session.expect("is durable");
+        assert_eq!((session.inflight, session.queued_messages), (1, 3));
+    });
+}
+
+#[test]
+fn a_watch_tells_filters_of_clients_from_those_of_linked_clusters() {
+    everywhere(|net| {
+        let before = net.connect(0, v5("before"));
+        net.subscribe(before, "t/before", AtMostOnce);
+        let woken = Arc::new(AtomicUsize::new(0));
+        let count = woken.clone();
+        let wake = move || {
+            count.fetch_add(1, Relaxed);
+        };
+        let watch = net.admin().watch_interest(Arc::new(wake));
+        assert_eq!(watch.take(), Changed::default());
+        assert_eq!(wanted(&watch, None), ["t/before"]);
+        let (ephemeral, kept) = (net.connect(1, v5("ephemeral")), net.connect(2, durable(V5, "kept")));
+        let (own, of_b) = (connect_link(net, 0, "$link/c"), connect_link(net, 1, "$link/c/b"));
+        let other = connect_link(net, 2, "$link/d");
+        net.subscribe(ephemeral, "t/1", AtMostOnce);
+        net.subscribe(kept, "t/2", AtLeastOnce);
+        net.subscribe(kept, "$share/g/t/3", AtLeastOnce);
+        net.subscribe(own, "t/4", ExactlyOnce);
+        net.subscribe(own, "t/2", ExactlyOnce);
+        net.subscribe(other, "t/4", ExactlyOnce);
+        net.subscribe(of_b, "t/5", ExactlyOnce);
+        assert!(woken.load(Relaxed) > 0);
+        let changed = watch.take();
+        for filter in ["t/1", "t/2", "t/3", "t/4", "t/5"] {
+            assert!(changed.filters.iter().any(|it| **it == *filter), "{filter}");
+        }
+        assert_eq!(wanted(&watch, None), ["t/1", "t/2", "t/3", "t/before"]);
+        assert_eq!(wanted(&watch, Some("")), ["t/2", "t/4"]);
+        assert_eq!(wanted(&watch, Some("b")), ["t/5"]);
+        // What a client wants ends with the client, whatever linked clusters want.
+        for (peer, filter) in [(ephemeral, "t/1"), (kept, "t/2"), (other, "t/4"), (of_b, "t/5")] {
+            net.send(peer, unsubscribe(9, &[filter]));
+            net.received(peer);
+            assert!(watch.take().filters.iter().any(|it| **it == *filter), "{filter}");
+        }
+        assert_eq!(wanted(&watch, None), ["t/3", "t/before"]);
+        assert_eq!(wanted(&watch, Some("")), ["t/2", "t/4"]);
+        assert!(wanted(&watch, Some("b")).is_empty());
+        // A client that wants what a linked cluster wants.
+        net.subscribe(kept, "t/4", AtLeastOnce);
+        assert_eq!(wanted(&watch, None), ["t/3", "t/4", "t/before"]);
+        net.lose(own);
+        assert_eq!(wanted(&watch, Some("")), ["t/2", "t/4"], "the session stays");
+    });
+}

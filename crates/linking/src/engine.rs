@@ -1,0 +1,438 @@
+//! All links of a node, and the thread that starts and stops them and follows the interest of clients.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bridges::end_session;
+use broker::InterestWatch;
+use broker::admin::Admin;
+use definitions::Named;
+use edge::Door;
+
+use crate::acceptor::Acceptor;
+use crate::giving::Given;
+use crate::interest::Walk;
+use crate::names::{local_session, remote_session};
+use crate::puller::{Key, Puller, Running, STOP_MAX};
+use crate::registry::{Registry, usable};
+use crate::service::Service;
+use crate::settings::LinkSettings;
+use crate::view::LinkView;
+
+/// Time between two looks at what each link has to do.
+const LOOK: Duration = Duration::from_millis(250);
+/// Minimum time between two looks at the changes of filters. The first change after a pause does not wait.
+const COALESCE: Duration = Duration::from_millis(50);
+/// Time between two looks at all filters, for links that take all of their topics.
+const WALK: Duration = Duration::from_secs(60);
+/// Time between two looks at the files with secrets.
+const SECRETS: Duration = Duration::from_secs(5);
+/// Maximum time for the removal of a session.
+const REMOVAL_MAX: Duration = Duration::from_secs(10);
+/// Time after which other nodes have stopped a link that was removed.
+const OTHER_NODES: Duration = Duration::from_secs(1);
+/// Pause after a link that did not start.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The links of a node. Dropping it stops them.
+pub struct Engine {
+    registry: Arc<Registry>,
+    acceptor: Arc<Acceptor>,
+    shared: Arc<Shared>,
+    door: Door,
+}
+
+/// Facts that the thread shares with others.
+struct Shared {
+    views: Mutex<Vec<LinkView>>,
+    wake: SyncSender<()>,
+    /// True when filters may have changed.
+    has_changes: AtomicBool,
+    /// True when subscriptions of a link were confirmed.
+    has_settled: AtomicBool,
+    is_stopping: AtomicBool,
+    has_stopped: AtomicBool,
+    /// Number of the last look that has seen all definitions.
+    seen: AtomicU64,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // A full channel has a wake-up already.
+        let _ = self.wake.try_send(());
+    }
+}
+
+impl Engine {
+    /// Starts the thread that runs the links whose sessions belong to this node. `name` is that of the cluster or,
+    /// without one, of the node.
+    ///
+    /// # Errors
+    /// The system cannot start a thread.
+    pub fn start(
+        registry: Arc<Registry>,
+        acceptor: Arc<Acceptor>,
+        name: &str,
+        door: &Door,
+        admin: &Admin,
+    ) -> Result<Self, String> {
+        let (wake, woken) = sync_channel(1);
+        let shared = Arc::new(Shared {
+            views: Mutex::default(),
+            wake,
+            has_changes: AtomicBool::new(false),
+            has_settled: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
+        });
+        let thread = Thread {
+            registry: registry.clone(),
+            acceptor: acceptor.clone(),
+            shared: shared.clone(),
+            door: door.clone(),
+            admin: admin.clone(),
+            name: name.to_owned(),
+            pullers: BTreeMap::new(),
+            watch: None,
+            service: None,
+            given: Given::default(),
+            walked: Instant::now(),
+            read: None,
+        };
+        critical::spawn("cluster-links", move || thread.run(&woken)).map_err(|error| error.to_string())?;
+        Ok(Self { registry, acceptor, shared, door: door.clone() })
+    }
+
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// What this node knows about the links that exist.
+    pub fn views(&self) -> Vec<LinkView> {
+        let mut views = sync::lock(&self.shared.views).clone();
+        for view in &mut views {
+            view.refusal = self.acceptor.refusal(&view.name);
+        }
+        views
+    }
+
+    /// Returns the clusters of which this cluster may have sessions of a link, or which may have some here: the other
+    /// cluster, and all whose messages some link takes. To be asked before the link is removed.
+    pub fn origins(&self) -> BTreeSet<String> {
+        let all = self.registry.definitions();
+        all.values().flat_map(|entry| entry.settings.taken_origins()).map(str::to_owned).collect()
+    }
+
+    /// Ends the sessions of a link that was removed: those of what this cluster took by it, and those in which messages
+    /// wait for the other cluster. Returns false when there was none. It blocks for some seconds at most: until the
+    /// link has ended here, and other nodes know that it was removed.
+    ///
+    /// # Errors
+    /// A session stays. It ends by itself a day after its last connection, or goes on if the link is added again.
+    pub fn remove_sessions(&self, link: &str, origins: &BTreeSet<String>) -> Result<bool, String> {
+        let (began, changes) = (Instant::now(), self.registry.changes());
+        let has_seen = || self.shared.seen.load(Ordering::Acquire) >= changes;
+        while began.elapsed() < REMOVAL_MAX && (!has_seen() || began.elapsed() < OTHER_NODES) {
+            // tidy: allow(thread-sleep): a thread of the API that waits for this anyway.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let transits = origins.iter().filter(|origin| *origin != link).map(|origin| Some(origin.as_str()));
+        let mut had_one = false;
+        for transit in std::iter::once(None).chain(transits) {
+            for session in [local_session(link, transit), remote_session(link, transit)] {
+                had_one |= end_session(&self.door, &session, REMOVAL_MAX)
+                    .map_err(|why| format!("the session {session} was not removed: {why}"))?;
+            }
+        }
+        Ok(had_one)
+    }
+
+    /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
+    pub fn stop(&self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.wake();
+        let deadline = Instant::now() + STOP_MAX;
+        while !self.shared.has_stopped.load(Ordering::Acquire) && Instant::now() < deadline {
+            // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.wake();
+    }
+}
+
+struct Thread {
+    registry: Arc<Registry>,
+    acceptor: Arc<Acceptor>,
+    shared: Arc<Shared>,
+    door: Door,
+    admin: Admin,
+    /// Name of the cluster or of the node, for the hops of messages.
+    name: String,
+    pullers: BTreeMap<Key, Puller>,
+    /// Exists while a link runs here.
+    watch: Option<InterestWatch>,
+    /// Exists since the first link.
+    service: Option<Service>,
+    given: Given,
+    /// Time of the last look at all filters.
+    walked: Instant,
+    /// Number of the definitions that were taken over, and the time at which secrets were read.
+    read: Option<(u64, Instant)>,
+}
+
+impl Thread {
+    fn run(mut self, woken: &Receiver<()>) {
+        let (mut next_look, mut next_changes) = (Instant::now(), Instant::now());
+        loop {
+            if self.shared.is_stopping.load(Ordering::Acquire) {
+                return self.end();
+            }
+            let now = Instant::now();
+            if now >= next_look {
+                self.look();
+                next_look = Instant::now() + LOOK;
+            }
+            let has_changes = self.shared.has_changes.load(Ordering::Acquire);
+            if has_changes && now >= next_changes {
+                self.follow_changes();
+                next_changes = Instant::now() + COALESCE;
+            }
+            if self.shared.has_settled.swap(false, Ordering::AcqRel) {
+                self.pullers
+                    .values_mut()
+                    .filter_map(|puller| puller.running.as_mut())
+                    .for_each(Running::release);
+            }
+            let due = if has_changes { next_look.min(next_changes) } else { next_look };
+            match woken.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.end(),
+            }
+        }
+    }
+
+    /// Stops all links, and waits until they have completed what is in flight.
+    fn end(mut self) {
+        self.watch = None;
+        self.pullers.values_mut().for_each(Puller::stop);
+        let deadline = Instant::now() + STOP_MAX;
+        while self.pullers.values().any(|puller| !puller.ending.is_empty()) && Instant::now() < deadline {
+            // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
+            std::thread::sleep(Duration::from_millis(10));
+            self.pullers.values_mut().for_each(Puller::sweep);
+        }
+        self.shared.has_stopped.store(true, Ordering::Release);
+    }
+
+    /// Takes over changed definitions, and starts and stops links.
+    fn look(&mut self) {
+        let changes = self.registry.changes();
+        let all = self.registry.definitions();
+        let is_new = self.read.is_none_or(|(seen, _)| seen != changes);
+        if is_new || self.read.is_some_and(|(_, at)| at.elapsed() >= SECRETS) {
+            self.read = Some((changes, Instant::now()));
+            self.acceptor.update(&all, self.registry.own());
+        }
+        if is_new {
+            self.update(&all);
+        }
+        self.pullers.values_mut().for_each(Puller::sweep);
+        self.pullers.retain(|_, puller| !puller.is_removed || !puller.ending.is_empty());
+        let mut new = BTreeSet::new();
+        for (key, puller) in &mut self.pullers {
+            puller.is_here = self.admin.hosts_internal(&key.session());
+            let is_wanted = puller.is_here && puller.is_wanted();
+            match (is_wanted, puller.running.is_some()) {
+                (false, true) => puller.stop(),
+                (true, false)
+                    if puller.ending.is_empty() && puller.retry.is_none_or(|at| Instant::now() >= at) =>
+                {
+                    let own_id = self.admin.unique_name(&self.name);
+                    let shared = self.shared.clone();
+                    let on_settled = move |_| {
+                        shared.has_settled.store(true, Ordering::Release);
+                        shared.wake();
+                    };
+                    match Running::start(key, puller, own_id, &self.door, Box::new(on_settled)) {
+                        Ok(running) => {
+                            puller.running = Some(running);
+                            (puller.failure, puller.retry) = (None, None);
+                            new.insert(key.clone());
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, link = key.link, "cluster link: it does not start; trying again");
+                            (puller.failure, puller.retry) = (Some(error), Some(Instant::now() + RETRY));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.watch_while_needed();
+        self.walk(&new);
+        if self.walked.elapsed() >= WALK {
+            let beyond = self.pullers.iter().filter(|(_, puller)| {
+                puller.running.as_ref().is_some_and(|running| running.interest.takes_all())
+            });
+            let beyond = beyond.map(|(key, _)| key.clone()).collect();
+            self.walk(&beyond);
+            self.walked = Instant::now();
+        }
+        self.serve(&all);
+        let own = self.registry.own();
+        let own_name = |link: &LinkSettings| link.own(own).map(str::to_owned).unwrap_or_default();
+        self.given.look(&all, own_name, &self.admin);
+        self.publish_views(&all);
+        if !self.pullers.values().any(|puller| !puller.ending.is_empty()) {
+            self.shared.seen.store(changes, Ordering::Release);
+        }
+    }
+
+    fn update(&mut self, all: &Named<LinkSettings>) {
+        let mut wanted = BTreeMap::new();
+        for entry in all.values() {
+            for origin in entry.settings.taken_origins() {
+                let key = Key { link: entry.settings.name.clone(), origin: origin.to_owned() };
+                wanted.insert(key, entry.clone());
+            }
+        }
+        for (key, puller) in &mut self.pullers {
+            if wanted.get(key).is_none_or(|link| *link != puller.link) {
+                puller.stop();
+            }
+            puller.is_removed = !wanted.contains_key(key);
+        }
+        for (key, link) in wanted {
+            let own = link.settings.own(self.registry.own()).map(str::to_owned);
+            match self.pullers.get_mut(&key) {
+                Some(puller) => (puller.link, puller.own) = (link, own),
+                None => drop(self.pullers.insert(key, Puller::new(link, own))),
+            }
+        }
+    }
+
+    /// Watches the filters of clients while a link runs here.
+    fn watch_while_needed(&mut self) {
+        let is_needed = self.pullers.values().any(|puller| puller.running.is_some());
+        if !is_needed {
+            self.watch = None;
+        } else if self.watch.is_none() {
+            let shared = self.shared.clone();
+            let wake = move || {
+                shared.has_changes.store(true, Ordering::Release);
+                shared.wake();
+            };
+            self.watch = Some(self.admin.watch_interest(Arc::new(wake)));
+        }
+    }
+
+    /// Looks at all filters for these links.
+    fn walk(&mut self, keys: &BTreeSet<Key>) {
+        let Some(watch) = self.watch.as_ref().filter(|_| !keys.is_empty()) else { return };
+        let mut walks: Vec<(&Key, Walk)> = Vec::new();
+        for key in keys {
+            if let Some(running) = self.pullers.get(key).and_then(|puller| puller.running.as_ref()) {
+                walks.push((key, running.interest.walk()));
+            }
+        }
+        watch.for_each(None, &mut |filter| walks.iter_mut().for_each(|(_, walk)| walk.offer(filter)));
+        let origins: BTreeSet<&str> = walks.iter().map(|(key, _)| key.origin.as_str()).collect();
+        for origin in origins {
+            watch.for_each(Some(origin), &mut |filter| {
+                let of_origin = walks.iter_mut().filter(|(key, _)| key.origin == origin);
+                of_origin.for_each(|(_, walk)| walk.offer(filter));
+            });
+        }
+        for (key, walk) in walks {
+            if let Some(running) = self.pullers.get_mut(key).and_then(|puller| puller.running.as_mut()) {
+                let took_all = running.interest.takes_all();
+                running.interest.finish(walk);
+                log_takes_all(key, took_all, running);
+                running.flush();
+            }
+        }
+    }
+
+    /// Tells the links which filters have changed.
+    fn follow_changes(&mut self) {
+        self.shared.has_changes.store(false, Ordering::Release);
+        let Some(watch) = &self.watch else { return };
+        let changed = watch.take();
+        if changed.is_overrun {
+            let all = self.pullers.iter().filter(|(_, puller)| puller.running.is_some());
+            let all = all.map(|(key, _)| key.clone()).collect();
+            return self.walk(&all);
+        }
+        let filters: HashSet<Box<str>> = changed.filters.into_iter().collect();
+        for filter in &filters {
+            let of_clients = watch.is_wanted(None, filter);
+            for (key, puller) in &mut self.pullers {
+                let Some(running) = &mut puller.running else { continue };
+                let is_wanted = of_clients || watch.is_wanted(Some(&key.origin), filter);
+                let took_all = running.interest.takes_all();
+                running.interest.set(filter, is_wanted);
+                log_takes_all(key, took_all, running);
+            }
+        }
+        self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
+    }
+
+    /// Starts the service with the first link.
+    fn serve(&mut self, all: &Named<LinkSettings>) {
+        let is_needed = usable(all).any(|link| link.settings.enabled && !link.settings.export.is_empty());
+        if is_needed && self.service.is_none() {
+            match Service::start(&self.registry.own().node, &self.door, &self.admin) {
+                Ok(service) => self.service = Some(service),
+                Err(error) => {
+                    tracing::error!(%error, "cluster links: the service does not start; other clusters may keep filters");
+                }
+            }
+        }
+        if let Some(service) = &self.service {
+            service.need(is_needed);
+        }
+    }
+
+    fn publish_views(&self, all: &Named<LinkSettings>) {
+        let views = all.keys().map(|name| {
+            let of_link = self
+                .pullers
+                .iter()
+                .filter(|(key, puller)| key.link == *name && puller.is_here && !puller.is_removed);
+            LinkView {
+                name: name.clone(),
+                taking: of_link.map(|(key, puller)| puller.taking(key)).collect(),
+                giving: self.given.of(name),
+                refusal: None,
+            }
+        });
+        *sync::lock(&self.shared.views) = views.collect();
+    }
+}
+
+fn log_takes_all(key: &Key, before: bool, running: &Running) {
+    let (link, origin) = (&key.link, &key.origin);
+    match (before, running.interest.takes_all()) {
+        (false, true) => tracing::warn!(
+            link,
+            origin,
+            "cluster link: clients have more filters than filters_max; taking all topics of the link"
+        ),
+        (true, false) => tracing::info!(
+            link,
+            origin,
+            "cluster link: clients have fewer filters than filters_max; taking these only"
+        ),
+        _ => {}
+    }
+}

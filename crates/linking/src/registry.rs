@@ -1,0 +1,288 @@
+//! Registry of links: those of the configuration file, and those of the configuration store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use configstore::{Applied, ConfigStore, Table, View};
+use definitions::{
+    Authorship, Changes, Definition, EntryError, Kind, Named, Problem, hide, may_put, may_remove, of_file,
+    of_record, parse, put,
+};
+use serde_json::{Map, Value as Json};
+use settings::HostPort;
+
+use crate::check;
+use crate::settings::{LinkSettings, Own};
+
+/// Maximum number of links, with those of the configuration file.
+pub const LINKS_MAX: usize = 64;
+const COUNTER: &str = "cluster_links";
+
+/// The kind of links to other clusters.
+#[derive(Debug)]
+pub struct LinkKind;
+
+impl Kind for LinkKind {
+    type Settings = LinkSettings;
+
+    const NOUN: &'static str = "cluster link";
+    const AREA: &'static str = "cluster links";
+    const TABLE: Table = Table::named("links");
+    const MAX: usize = LINKS_MAX;
+
+    fn name(settings: &LinkSettings) -> &str {
+        &settings.name
+    }
+
+    fn check_alone(settings: &LinkSettings) -> Result<(), Problem> {
+        settings.check()
+    }
+}
+
+/// The links of a node or its cluster.
+pub struct Registry {
+    shared: Arc<Shared>,
+    changes: Changes,
+    /// Addresses at which this node listens.
+    listens: Vec<HostPort>,
+}
+
+struct Shared {
+    own: Own,
+    of_file: Named<LinkSettings>,
+    of_store: Mutex<Named<LinkSettings>>,
+    all: ArcSwap<Named<LinkSettings>>,
+    changes: AtomicU64,
+}
+
+impl Registry {
+    /// Opens the links of the configuration store, and joins them with those of the configuration file. A record that
+    /// cannot be used is logged, and has a [`Definition::fault`].
+    ///
+    /// # Errors
+    /// The configuration store cannot be read.
+    pub fn open(
+        config_store: Arc<dyn ConfigStore>,
+        links_of_file: Vec<LinkSettings>,
+        own: Own,
+        listens: Vec<HostPort>,
+    ) -> Result<Self, String> {
+        let shared = Arc::new(Shared {
+            own,
+            of_file: of_file::<LinkKind>(links_of_file),
+            of_store: Mutex::default(),
+            all: ArcSwap::default(),
+            changes: AtomicU64::new(0),
+        });
+        shared.publish(&Named::new());
+        config_store.subscribe(LinkKind::TABLE, shared.clone())?;
+        Ok(Self { shared, changes: Changes::new(config_store, COUNTER), listens })
+    }
+
+    /// Returns all links.
+    pub fn definitions(&self) -> Arc<Named<LinkSettings>> {
+        self.shared.all.load_full()
+    }
+
+    /// Number of the last change. It grows when [`Self::definitions`] change.
+    pub fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::Acquire)
+    }
+
+    pub fn own(&self) -> &Own {
+        &self.shared.own
+    }
+
+    /// Adds or replaces a link. Returns true when it is new. The files of the link must exist on this node; other nodes
+    /// say when they miss them. It waits for the configuration store: not for a reactor.
+    ///
+    /// # Errors
+    /// [`EntryError`]. Nothing has changed then.
+    pub fn put(&self, name: &str, settings: &Map<String, Json>, by: &Authorship) -> Result<bool, EntryError> {
+        let link = parse::<LinkKind>(name, settings)?;
+        check::alone(&link, self.own(), &self.listens)?;
+        self.changes.change(|| {
+            let all = self.definitions();
+            let is_new = may_put::<LinkKind>(&all, name)?;
+            check::with_others(&link, &all, self.own())?;
+            Ok((put::<LinkKind>(&link, by)?, is_new))
+        })
+    }
+
+    /// Removes a link. Messages that wait for the other cluster stay in its session.
+    ///
+    /// # Errors
+    /// [`EntryError`].
+    pub fn remove(&self, name: &str) -> Result<(), EntryError> {
+        self.changes.change(|| Ok((may_remove::<LinkKind>(&self.definitions(), name)?, ())))
+    }
+}
+
+impl Shared {
+    /// Joins both sources. Of links of the store that exclude each other, the first one by name is used.
+    fn publish(&self, of_store: &Named<LinkSettings>) {
+        let before = self.all.load_full();
+        let mut all = of_store.clone();
+        hide::<LinkKind>(&mut all, &self.of_file, &before);
+        let mut usable: Named<LinkSettings> = Named::new();
+        // Those of the file first: they do not change.
+        let names: Vec<String> = self
+            .of_file
+            .keys()
+            .chain(of_store.keys().filter(|name| !self.of_file.contains_key(*name)))
+            .cloned()
+            .collect();
+        for name in names {
+            let Some(entry) = all.get_mut(&name) else { continue };
+            if entry.fault.is_none() {
+                let checked = entry.settings.own(&self.own).map(drop);
+                let checked = checked.and_then(|()| check::with_others(&entry.settings, &usable, &self.own));
+                if let Err(problem) = checked {
+                    let fault = problem.to_string();
+                    if before.get(&name).is_none_or(|known| known.fault.as_ref() != Some(&fault)) {
+                        tracing::warn!("cluster links: the link \"{name}\" cannot run; {fault}");
+                    }
+                    Arc::make_mut(entry).fault = Some(fault);
+                    continue;
+                }
+                usable.insert(name, entry.clone());
+            }
+        }
+        self.all.store(Arc::new(all));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl View for Shared {
+    fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
+        let entries = records.filter_map(|record| {
+            record.value.map(|value| (record.key.to_owned(), of_record::<LinkKind>(record.key, value)))
+        });
+        let entries = entries.collect();
+        let mut of_store = sync::lock(&self.of_store);
+        *of_store = entries;
+        self.publish(&of_store);
+        Ok(())
+    }
+
+    fn apply(&self, changes: &[Applied<'_>]) {
+        let mut of_store = sync::lock(&self.of_store);
+        for change in changes {
+            match change.value {
+                Some(value) => {
+                    of_store.insert(change.key.to_owned(), of_record::<LinkKind>(change.key, value))
+                }
+                None => of_store.remove(change.key),
+            };
+        }
+        self.publish(&of_store);
+    }
+}
+
+/// Links without a fault, enabled or not.
+pub fn usable(all: &Named<LinkSettings>) -> impl Iterator<Item = &Arc<Definition<LinkSettings>>> {
+    all.values().filter(|entry| entry.fault.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use configstore::LocalStore;
+    use definitions::{Source, settings_to_json};
+    use serde_json::json;
+
+    use super::*;
+
+    fn by() -> Authorship {
+        Authorship { author: "ops".into(), now_ms: 7 }
+    }
+
+    fn secret() -> String {
+        static PATH: OnceLock<String> = OnceLock::new();
+        let write = || {
+            let path = std::env::temp_dir().join(format!("meridian-link-registry-{}", std::process::id()));
+            std::fs::write(&path, "0123456789abcdef0123456789abcdef\n").expect("a file");
+            path.display().to_string()
+        };
+        PATH.get_or_init(write).clone()
+    }
+
+    fn settings(more: Json) -> Map<String, Json> {
+        let mut settings = Map::new();
+        settings.insert("secret_file".into(), secret().into());
+        settings.extend(more.as_object().cloned().expect("an object"));
+        settings
+    }
+
+    fn open(store: &Arc<dyn ConfigStore>, of_file: Vec<LinkSettings>) -> Registry {
+        let own = Own { node: "north".into(), is_clustered: false };
+        Registry::open(store.clone(), of_file, own, Vec::new()).expect("a registry")
+    }
+
+    fn store() -> Arc<dyn ConfigStore> {
+        Arc::new(LocalStore::in_memory())
+    }
+
+    #[test]
+    fn links_are_added_replaced_and_removed() {
+        let registry = open(&store(), Vec::new());
+        let before = registry.changes();
+        let takes = settings(json!({"address": "h:1883", "topics": "a/#"}));
+        assert_eq!(registry.put("south", &takes, &by()), Ok(true));
+        assert_eq!(registry.put("south", &takes, &by()), Ok(false));
+        assert!(registry.changes() > before);
+        let all = registry.definitions();
+        let link = &all["south"];
+        assert_eq!((link.source, link.author.as_str(), link.fault.as_deref()), (Source::Store, "ops", None));
+        assert_eq!(
+            settings_to_json(&link.settings),
+            takes,
+            "only the name of the file with the secret shows"
+        );
+        assert_eq!(registry.remove("south"), Ok(()));
+        let unknown = registry.remove("south").expect_err("it is removed").to_string();
+        assert_eq!(unknown, "there is no cluster link `south`");
+    }
+
+    #[test]
+    fn wrong_links_are_refused() {
+        let registry = open(&store(), Vec::new());
+        registry
+            .put("south", &settings(json!({"address": "h:1", "topics": "#", "origins": "east"})), &by())
+            .expect("ok");
+        for (name, more, expected) in [
+            ("a/b", json!({}), "name: \"a/b\" is not a name"),
+            ("north", json!({}), "name: \"north\" is this cluster"),
+            ("west", json!({"topic": "#"}), "topic: there is no such setting; did you mean `topics`?"),
+            ("west", json!({"secret_file": null}), "secret_file: a link needs a secret"),
+            (
+                "east",
+                json!({"address": "h:2", "topics": "#"}),
+                "origins: the link \"south\" takes the messages of",
+            ),
+        ] {
+            let error = registry.put(name, &settings(more), &by()).expect_err(name).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_of_the_file_take_precedence_over_stored_ones_that_exclude_them() {
+        let store = store();
+        let takes = settings(json!({"address": "h:1", "topics": "#", "origins": "east"}));
+        open(&store, Vec::new()).put("south", &takes, &by()).expect("ok");
+        let east = settings(json!({"address": "h:2", "topics": "#"}));
+        let of_file = definitions::settings_of_json("east", &east).expect("valid");
+        let registry = open(&store, vec![of_file]);
+        let all = registry.definitions();
+        assert_eq!(usable(&all).map(|link| link.settings.name.as_str()).collect::<Vec<_>>(), ["east"]);
+        let fault = all["south"].fault.clone().unwrap_or_default();
+        assert!(fault.starts_with("origins: the link \"east\" takes"), "{fault}");
+        assert_eq!(
+            registry.remove("east"),
+            Err(EntryError::OfFile { noun: "cluster link", name: "east".into() })
+        );
+    }
+}

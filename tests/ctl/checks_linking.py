@@ -1,0 +1,277 @@
+"""Links between clusters, here of one node each."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+from checks_bridges import leave, received
+from node import Node, until
+
+SECRET = "0123456789abcdef0123456789abcdef\n"
+
+
+def api(node, method, path, body=None):
+    """Status and body of an answer of the API."""
+    request = urllib.request.Request(f"{node.url}/api/v1/{path}", method=method, data=None if body is None else json.dumps(body).encode(),
+                                     headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(errors="replace")
+
+
+def link_of(node, name):
+    status, body = api(node, "GET", f"links/external/{name}")
+    assert status == 200, (status, body)
+    return body
+
+
+def taking(node, name, origin=None):
+    """What a node takes of an origin by a link; empty when it does not run."""
+    return next((entry for entry in link_of(node, name)["taking"] if entry["origin"] == (origin or name)), {})
+
+
+def giving(node, name, origin):
+    return next((entry for entry in link_of(node, name)["giving"] if entry["origin"] == origin), {})
+
+
+def is_settled(node, name, filters, origin=None):
+    seen = taking(node, name, origin)
+    return seen.get("connected") and seen["filters_wanted"] == seen["filters_subscribed"] == filters
+
+
+class Clusters:
+    """Nodes that are clusters of their own, with the names `a`, `b` and so on, and a secret."""
+
+    def __init__(self, count):
+        self.nodes = [Node() for _ in range(count)]
+        self.names = [chr(ord("a") + at) for at in range(count)]
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
+        self.secret = self.directory / "link.secret"
+        self.secret.write_text(SECRET)
+        self.secret.chmod(0o600)
+
+    def link(self, at, to, **more):
+        """An entry of node `at` for node `to`. With topics it takes them."""
+        settings = {"name": self.names[to], "own_name": self.names[at], "secret_file": str(self.secret), "backoff_min": "100ms", "backoff_max": "500ms"}
+        if "topics" in more:
+            settings["address"] = f"127.0.0.1:{self.nodes[to].mqtt}"
+        return {**settings, **more}
+
+    def start(self, at, *links):
+        path = self.nodes[at].directory / "meridian.toml"
+        tables = ("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in link.items()) for link in links)
+        path.write_text("\n".join(tables))
+        self.nodes[at].start("--config", str(path))
+
+    def kill(self, at):
+        self.nodes[at].process.kill()
+        self.nodes[at].process.wait()
+
+    def close(self):
+        for node in self.nodes:
+            node.close()
+        self.secret.unlink(missing_ok=True)
+        os.rmdir(self.directory)
+
+
+@contextlib.contextmanager
+def clusters(count):
+    made = Clusters(count)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def text_of(lines):
+    """Lines of a subscriber with readable payloads."""
+    return [f"{line.split()[0]} {bytes.fromhex(line.split()[1]).decode()}" for line in lines]
+
+
+def link_takes_what_is_wanted(_):
+    """two linked clusters take from each other what their clients have subscribed to, with the prefix, and nothing else"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="#", prefix="b/"))
+        pair.start(1, pair.link(1, 0, topics="up/#\nx/#", prefix="a/"))
+        until(lambda: is_settled(a, "b", 0) and is_settled(b, "a", 0), "both links are connected")
+        b.publish("t/unwanted", "x", "-q", "1")
+        here = a.subscriber("here", "b/t/+", "b/t/#", qos=2)
+        until(lambda: is_settled(a, "b", 2), "the filters are subscribed at the other cluster")
+        for qos in "012":
+            b.publish("t/1", f"qos {qos}", "-q", qos)
+        b.publish("other", "x", "-q", "1")
+        lines = text_of(received(here, 3))
+        # A client whose subscriptions overlap may get a message for each of them.
+        assert list(dict.fromkeys(lines)) == ["b/t/1 qos 0", "b/t/1 qos 1", "b/t/1 qos 2"], lines
+        seen = taking(a, "b")
+        assert seen["messages"] == 3 and sum(seen["dropped"].values()) == 0, seen
+        until(lambda: is_settled(a, "b", 0), "the subscriptions end with the client")
+        b.publish("t/1", "nobody wants it", "-q", "1")
+        there = b.subscriber("there", "#", "a/up/1", qos=1)
+        until(lambda: is_settled(b, "a", 3), "a wildcard is cut to the topics of the link")
+        a.publish("up/1", "one", "-q", "1")
+        a.publish("down/1", "two", "-q", "1")
+        lines = text_of(received(there, 1))
+        assert set(lines) == {"a/up/1 one"}, lines
+        assert taking(a, "b")["messages"] == 3 and taking(b, "a")["messages"] == 1, (taking(a, "b"), taking(b, "a"))
+        gives = giving(a, "b", "a")
+        assert gives["connected"] and gives["queued_messages"] == 0, gives
+
+
+def link_takes_retained(_):
+    """a new filter gets the retained messages of the other cluster once, and they are retained here"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        b.start()
+        b.publish("state/1", "old", "-q", "1", "-r")
+        b.stop()
+        pair.start(1, pair.link(1, 0))
+        pair.start(0, pair.link(0, 1, topics="state/#"))
+        first = a.subscriber("first", "state/+", durable=True)
+        assert text_of(received(first, 1)) == ["state/1 old"]
+        second = a.subscriber("second", "state/#", durable=True)
+        assert "state/1 old" in text_of(received(second, 1))
+        seen = taking(a, "b")["messages"]
+        pair.kill(0)
+        b.publish("state/1", "new", "-q", "1", "-r")
+        a.restart()
+        until(lambda: is_settled(a, "b", 2), "the link is connected again")
+        until(lambda: taking(a, "b")["messages"] == 1, "only the message of the meantime comes")
+        assert seen in (1, 2), seen
+        later = a.subscriber("later", "state/1")
+        assert text_of(received(later, 1)) == ["state/1 new"]
+
+
+def link_survives_kills(_):
+    """linked clusters that are killed in turn lose nothing, and deliver QoS 2 once and in order"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="t/#"))
+        pair.start(1, pair.link(1, 0))
+        leave(a.subscriber("here", "t/#", durable=True, qos=2))
+        until(lambda: is_settled(a, "b", 1), "the filter is subscribed at the other cluster")
+        for number in range(80):
+            b.publish("t/n", str(number), "-q", "2")
+            if number in (10, 50):
+                pair.kill(0)
+            if number in (30, 60):
+                pair.kill(1)
+                b.restart()
+            if number in (40, 70):
+                a.restart()
+        until(lambda: is_settled(a, "b", 1), "the link is connected at the end", 20)
+        until(lambda: giving(b, "a", "b").get("queued_messages") == 0 and giving(b, "a", "b")["in_flight"] == 0, "nothing waits", 20)
+        lines = text_of(received(a.subscriber("here", "t/#", durable=True, qos=2), 80))
+        assert lines == [f"t/n {number}" for number in range(80)], lines
+        assert taking(a, "b")["remote_sessions_lost"] == 0
+
+
+def link_ring(_):
+    """in a full mesh of three clusters each client gets each message once"""
+    with clusters(3) as ring:
+        for at in range(3):
+            ring.start(at, *(ring.link(at, to, topics="ring/#") for to in range(3) if to != at))
+        subscribers = [node.subscriber(f"in-{at}", "ring/#") for at, node in enumerate(ring.nodes)]
+        for at, node in enumerate(ring.nodes):
+            for to in range(3):
+                until(lambda node=node, to=to, at=at: to == at or is_settled(node, ring.names[to], 1), "all filters are subscribed")
+        for name, node in zip(ring.names, ring.nodes):
+            node.publish("ring/t", f"from {name}", "-q", "2")
+        for process in subscribers:
+            lines = text_of(received(process, 3))
+            assert sorted(lines) == ["ring/t from a", "ring/t from b", "ring/t from c"], lines
+
+
+def link_transit(_):
+    """a cluster takes messages of a third one through its neighbour if its link says so, and interest goes the whole way"""
+    with clusters(3) as line:
+        a, b, c = line.nodes
+        line.start(0, line.link(0, 1, topics="#", origins="c"))
+        line.start(1, line.link(1, 0, topics="#"), line.link(1, 2, topics="#"))
+        line.start(2, line.link(2, 1, topics="#"))
+        until(lambda: is_settled(a, "b", 0) and is_settled(a, "b", 0, "c"), "both origins are connected")
+        there = a.subscriber("there", "t/#")
+        until(lambda: is_settled(a, "b", 1) and is_settled(a, "b", 1, "c"), "the filter is subscribed for both origins")
+        until(lambda: is_settled(b, "c", 1), "the interest of the first cluster reaches the third one")
+        beyond = c.subscriber("beyond", "t/#")
+        until(lambda: is_settled(c, "b", 1), "the filter of the third cluster is subscribed")
+        c.publish("t/1", "from c", "-q", "2")
+        b.publish("t/1", "from b", "-q", "1")
+        a.publish("t/1", "from a", "-q", "1")
+        lines = text_of(received(there, 3))
+        assert sorted(lines) == ["t/1 from a", "t/1 from b", "t/1 from c"], lines
+        # It does not take messages of the first cluster.
+        assert sorted(text_of(received(beyond, 2))) == ["t/1 from b", "t/1 from c"]
+        until(lambda: is_settled(b, "c", 0), "the interest ends the whole way")
+
+
+def link_is_refused(_):
+    """a wrong secret and an unknown name are refused, the link says why, and a wrong entry is refused with advice"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        other = pair.directory / "other.secret"
+        other.write_text("another secret of some length\n")
+        pair.start(1, pair.link(1, 0))
+        pair.start(0, pair.link(0, 1, topics="#", secret_file=str(other)))
+        refusal = until(lambda: link_of(b, "a")["refusal"], "the link says that another cluster was refused")
+        assert "the secret or a name differs" in refusal["why"], refusal
+        until(lambda: "not authorized" in (taking(a, "b").get("last_error") or "").lower(), "the other side says it, too")
+        for client in ("$link/a", "$link/unknown", "$linked/b", "$linkd/x"):
+            refused = subprocess.run(["mosquitto_pub", "-p", str(b.mqtt), "-V", "5", "-i", client, "-t", "x", "-m", "x"], capture_output=True, text=True,
+                                     timeout=10, check=False)
+            assert refused.returncode != 0, client
+        other.write_text(SECRET)
+        until(lambda: is_settled(a, "b", 0), "the secret is read at each connection", 20)
+        other.unlink()
+        for changed, advice in [({"secret_file": "/nonexistent"}, "head -c 32"), ({"topics": "#", "address": ""}, "HOST:PORT"), ({"prefix": "x"}, 'write "x/"')]:
+            entry = {**pair.link(0, 1), **changed}
+            path = a.directory / "wrong.toml"
+            path.write_text("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in entry.items()))
+            checked = a.run("config", "check", "--config", str(path), code=1)
+            assert advice in checked.out + checked.err, (changed, checked.out, checked.err)
+
+
+def link_changes_at_run_time(_):
+    """a link is added, changed, disabled and removed while the nodes run"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        a.start()
+        b.start()
+        here = a.subscriber("here", "t/#", "u/#")
+        for node, at, to, more in [(b, 1, 0, {}), (a, 0, 1, {"topics": "t/#"})]:
+            entry = pair.link(at, to, **more)
+            status, body = api(node, "PUT", f"links/external/{entry.pop('name')}", entry)
+            assert status in (200, 201), (status, body)
+        until(lambda: is_settled(a, "b", 1), "the link runs")
+        entry = pair.link(0, 1, topics="t/#\nu/#")
+        status, body = api(a, "PUT", f"links/external/{entry.pop('name')}", entry)
+        assert status in (200, 201), (status, body)
+        until(lambda: is_settled(a, "b", 2), "the link has its new topics")
+        b.publish("u/1", "one", "-q", "1")
+        assert text_of(received(here, 1)) == ["u/1 one"]
+        entry = pair.link(1, 0, enabled=False)
+        status, body = api(b, "PUT", f"links/external/{entry.pop('name')}", entry)
+        assert status in (200, 201), (status, body)
+        until(lambda: not taking(a, "b").get("connected"), "a link that is disabled disconnects the other cluster")
+        until(lambda: "not enabled" in (link_of(b, "a")["refusal"] or {}).get("why", ""), "it says why it is refused")
+        status, body = api(b, "DELETE", "links/external/a?messages=delete")
+        assert status in (200, 204), (status, body)
+        assert api(b, "GET", "links/external/a")[0] == 404
+        assert api(b, "GET", "clients/$link%2Fa")[0] == 404, "the session has ended"
+        status, body = api(a, "DELETE", "links/external/b")
+        assert status in (200, 204), (status, body)
+        time.sleep(0.5)
+        assert api(a, "GET", "links/external")[1]["items"] == []
+
+
+CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time]
