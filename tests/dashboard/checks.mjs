@@ -620,7 +620,7 @@ export const checks = [
     'real',
   ],
   [
-    'the forms have every setting of connectors and actions with its default, and the reference every function and event',
+    'the forms have every setting of connectors, links and actions with its default, and the reference every function and event',
     async () => {
       const { default: ts } = await import('../../dashboard/node_modules/typescript/lib/typescript.js');
       const module = async (path) => {
@@ -628,9 +628,10 @@ export const checks = [
         const { outputText } = ts.transpileModule(text, { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } });
         return import(`data:text/javascript,${encodeURIComponent(outputText)}`);
       };
-      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
+      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, LINK_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
       const forms = [
         ['crates/sinks/src/connector.rs', Object.values(CONNECTOR_FIELDS).flat().flatMap((group) => group.fields), ['name', 'kind']],
+        ['crates/linking/src/settings.rs', LINK_FIELDS.flatMap((group) => group.fields), ['name', 'enabled']],
         ['crates/sinks/src/action.rs', [...Object.values(TARGET_FIELDS).flat(), ...ADVANCED_FIELDS], ['name', 'enabled', 'description', 'rule', 'connector']],
       ];
       for (const [path, fields, elsewhere] of forms) {
