@@ -342,7 +342,7 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         ("  last error", taking.text("last_error")),
         ("  session", taking.cell("session")),
         ("  filters", filters),
-        ("  refused filters", nonzero(taking, "filters_refused")),
+        ("  refused subscriptions", nonzero(taking, "filters_refused")),
         ("  lists not received", nonzero(taking, "stale_filters")),
         ("  messages", taking.count_cell("messages")),
         ("  bytes", taking.bytes_cell("bytes")),
