@@ -1,4 +1,4 @@
-// Bridges, connectors and actions of the mock node. Counters grow while it runs. Rules are evaluated as far as the examples of the
+// Bridges, cluster links, connectors and actions of the mock node. Counters grow while it runs. Rules are evaluated as far as the examples of the
 // dashboard need: paths, literals, comparisons and a few functions.
 
 import { matches } from './data.mjs';
@@ -17,6 +17,39 @@ export const bridges = () => [
   bridge('night-report', { node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }),
   bridge('old-site', { enabled: false, connected: false, state: 'turned off', connected_s: null, queued_messages: 812 }),
 ];
+
+const linkStore = new Map();
+const link = (name, settings, run, source = 'store') => linkStore.set(name, { name, source, settings: { own_name: 'berlin', secret_file: `/etc/meridian/secrets/${name}`, ...settings }, author: source === 'file' ? '' : 'ops', changed_at: source === 'file' ? null : iso(started), run });
+link('munich', { address: 'mqtt.munich.example.com:8883', topics: 'plant/#\nalarms/+/high', origins: 'vienna', tls: true, prefix: 'south/' }, { origins: ['munich', 'vienna'], connected: true, gives: { connected: true, queued: 0, filters: 412 } });
+link('hamburg', { address: '10.8.0.4:8883', topics: 'ships/#', tls: true }, { origins: ['hamburg'], connected: false, error: '10.8.0.4:8883: connection refused', gives: { connected: false, queued: 184_020, filters: 96, dropped: 12 } });
+link('zurich', { export: 'reports/#' }, { origins: [], refused: 'the clock differs by 900 s from the one of this node; correct one of them' }, 'file');
+link('lab', { address: 'lab.example.com:1883', topics: '#', enabled: false }, { origins: [] });
+
+const taking = (name, run) => (origin, index) => ({
+  origin, node: index === 0 ? 'meridian-1' : 'meridian-2', state: run.connected ? 'connected to mqtt.munich.example.com:8883' : `waits 24s before the next attempt: ${run.error}`, connected: run.connected, failing: !run.connected, connected_s: run.connected ? seconds() : null,
+  address: run.connected ? 'mqtt.munich.example.com:8883' : '10.8.0.4:8883', session: index === 0 ? `$linked/${name}` : `$linked/${name}/${origin}`, filters_wanted: 1207, filters_subscribed: run.connected ? 1207 : 1180, filters_refused: run.connected ? 2 : 0, takes_all: false, stale_filters: 0,
+  messages: run.connected ? seconds() * (index === 0 ? 310 : 14) : 4_120_332, bytes: run.connected ? seconds() * 310 * 170 : 611_204_881, in_flight: run.connected ? 14 : 0, refused: 0, dropped: { too_large: index === 0 ? 3 : 0, no_room: 0, too_many_hops: 0, looped: 0, unwanted: 0, not_ready: 0 },
+  reconnects: 3, failed_attempts: run.connected ? 5 : 388, remote_sessions_lost: 0, last_error: run.error ?? null,
+});
+const linkOf = ({ name, source, settings, author, changed_at, run }) => {
+  const on = settings.enabled !== false;
+  const lines = (key, fallback) => String(settings[key] ?? fallback).split('\n').filter((line) => line !== '');
+  const giving = { origin: 'berlin', node: 'meridian-2', session: `$link/${name}`, connected: run?.gives?.connected ?? false, connection_node: run?.gives?.connected ? 'meridian-1' : null, address: run?.gives?.connected ? '10.7.3.1:51022' : null, filters: run?.gives?.filters ?? 0, queued_messages: run?.gives?.queued ?? 0, queued_bytes: (run?.gives?.queued ?? 0) * 180, oldest_s: run?.gives?.queued ? 5400 : null, in_flight: 0, dropped: run?.gives?.dropped ?? 0 };
+  return {
+    name, enabled: on, source, own_name: settings.own_name ?? '', address: settings.address ?? '', topics: lines('topics', ''), export: lines('export', '#'), settings, author, changed_at, fault: null,
+    taking: on ? (run?.origins ?? []).map(taking(name, run)) : [], giving: run?.gives ? [giving] : [], refusal: run?.refused ? { node: 'meridian-2', at: iso(Date.now() - 40e3), address: '10.9.0.2:40122', why: run.refused, count: 31 } : null,
+  };
+};
+
+function linkProblems(settings) {
+  const problems = [];
+  const wrong = (name, detail) => problems.push({ name, detail });
+  if (!settings.secret_file) wrong('secret_file', 'a link needs a secret; make one with `head -c 32 /dev/urandom | base64`');
+  if (settings.topics && !settings.address) wrong('address', 'the other cluster has no address, so nothing can be taken; write HOST:PORT, or remove topics');
+  for (const address of String(settings.address ?? '').split(',').filter((one) => one.trim())) if (!/^\s*[\w.-]+:\d+\s*$/.test(address)) wrong('address', `"${address.trim()}" has no port; write HOST:PORT`);
+  if (settings.prefix && !settings.prefix.endsWith('/')) wrong('prefix', `"${settings.prefix}" does not end with \`/\``);
+  return problems;
+}
 
 const connectorStore = new Map();
 const connector = (name, kind, settings, source = 'store') => connectorStore.set(name, { name, kind, source, settings: { kind, ...settings }, author: source === 'file' ? '' : 'ops', changed_at: source === 'file' ? null : iso(started) });
@@ -101,6 +134,21 @@ const invalid = (refuse, what, problems) => {
 export const routes = (page, refuse) => [
   ['GET', '/api/v1/drains', 'viewer', ({ query }) => page([], query)],
   ['GET', '/api/v1/bridges', 'viewer', ({ query }) => page(bridges(), query)],
+  ['GET', '/api/v1/links/external', 'viewer', ({ query }) => page(sorted(linkStore, linkOf), query)],
+  ['GET', '/api/v1/links/external/:', 'viewer', ({ part }) => linkOf(linkStore.get(part) ?? refuse(404, `There is no link "${part}".`))],
+  ['PUT', '/api/v1/links/external/:', 'admin', ({ part, body }) => {
+    const old = linkStore.get(part);
+    if (old?.source === 'file') refuse(409, `The link "${part}" is in the configuration file; change it there.`);
+    if (!NAME.test(part)) refuse(422, `"${part}" is not a name.`, [{ name: 'name', detail: 'write letters, digits, dots, hyphens and underscores' }]);
+    invalid(refuse, 'link', linkProblems(body));
+    linkStore.set(part, { name: part, source: 'store', settings: body, author: 'ops', changed_at: iso(), run: old?.run });
+    return [old ? 200 : 201, linkOf(linkStore.get(part))];
+  }],
+  ['DELETE', '/api/v1/links/external/:', 'admin', ({ part }) => {
+    const old = linkStore.get(part) ?? refuse(404, `There is no link "${part}".`);
+    if (old.source === 'file') refuse(409, `The link "${part}" is in the configuration file; delete it there.`);
+    linkStore.delete(part);
+  }],
   ['GET', '/api/v1/connectors', 'viewer', ({ query }) => page(sorted(connectorStore, connectorOf), query)],
   ['POST', '/api/v1/connectors/test', 'admin', async ({ body }) => {
     const stored = body.name ? (connectorStore.get(body.name) ?? refuse(404, `There is no connector "${body.name}".`)) : null;

@@ -21,6 +21,7 @@ export const PAGES = [
   ['trace', 'Trace'],
   ['log', 'Log'],
   ['bridges', 'Bridges'],
+  ['links', 'Cluster links'],
   ['connectors', 'Connectors'],
   ['actions', 'Actions'],
   ['users', 'Users'],
@@ -83,7 +84,7 @@ async function ready(page, base, [id, title]) {
   if (id === 'overview') await page.getByRole('table', { name: /^(Listeners|Nodes)$/ }).getByRole('row').nth(1).waitFor();
 }
 
-/** Opens a page of a mock node of its own, which has bridges, connectors and actions to other systems. */
+/** Opens a page of a mock node of its own, which has bridges, cluster links, connectors and actions to other systems. */
 async function onMock(visitor, hash, steps, ...more) {
   const mock = await Mock.start(...more);
   try {
@@ -619,7 +620,7 @@ export const checks = [
     'real',
   ],
   [
-    'the forms have every setting of connectors and actions with its default, and the reference every function and event',
+    'the forms have every setting of connectors, links and actions with its default, and the reference every function and event',
     async () => {
       const { default: ts } = await import('../../dashboard/node_modules/typescript/lib/typescript.js');
       const module = async (path) => {
@@ -627,9 +628,10 @@ export const checks = [
         const { outputText } = ts.transpileModule(text, { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } });
         return import(`data:text/javascript,${encodeURIComponent(outputText)}`);
       };
-      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
+      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, LINK_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
       const forms = [
         ['crates/sinks/src/connector.rs', Object.values(CONNECTOR_FIELDS).flat().flatMap((group) => group.fields), ['name', 'kind']],
+        ['crates/linking/src/settings.rs', LINK_FIELDS.flatMap((group) => group.fields), ['name', 'enabled']],
         ['crates/sinks/src/action.rs', [...Object.values(TARGET_FIELDS).flat(), ...ADVANCED_FIELDS], ['name', 'enabled', 'description', 'rule', 'connector']],
       ];
       for (const [path, fields, elsewhere] of forms) {
@@ -672,6 +674,76 @@ export const checks = [
         await page.getByText('[[bridge]]').waitFor();
         await page.getByText('meridian config import').waitFor();
         await page.getByText('No answer from n2').waitFor();
+      }),
+  ],
+  [
+    'links to other clusters are listed with their states, and shown with both directions',
+    async (visitor) =>
+      onMock(visitor, 'links', async (page, mock) => {
+        await heading(page, 'Cluster links');
+        await row(page, 'munich').getByText('connected', { exact: true }).waitFor();
+        await row(page, 'hamburg').getByText('failing').waitFor();
+        await row(page, 'hamburg').getByText('184k').waitFor();
+        await row(page, 'zurich').getByText('not seen yet').waitFor();
+        await row(page, 'lab').getByText('off', { exact: true }).waitFor();
+        await page.getByRole('link', { name: 'munich' }).click();
+        await heading(page, 'munich');
+        const vienna = page.getByRole('region', { name: 'Takes messages of vienna' });
+        await vienna.getByText('$linked/munich/vienna').waitFor();
+        const own = page.getByRole('region', { name: 'Takes messages of munich' });
+        await own.getByText('3 too large').waitFor();
+        await own.getByText('1,207').first().waitFor();
+        await page.getByRole('region', { name: 'Gives messages of berlin' }).getByText('412').waitFor();
+        await page.goto(`${mock.base}/#/links/zurich`);
+        await page.getByText('This link is in the configuration file').waitFor();
+        await page.getByRole('status').getByText('refused the other side: the clock differs by 900 s').waitFor();
+        for (const name of ['Turn off', 'Edit…', 'Delete…']) assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+        await page.goto(`${mock.base}/#/links/no-such-cluster`);
+        await page.getByText('There is no such link').waitFor();
+        await page.route(/\/api\/v1\/links\/external(\?|$)/, (route) => route.fulfill({ json: { items: [], next: null, missing: ['n2'] } }));
+        await page.goto(`${mock.base}/#/links`);
+        await page.getByText('There are no links to other clusters').waitFor();
+        await page.getByText('No answer from n2').waitFor();
+      }),
+  ],
+  [
+    'a link to another cluster is added, changed, turned off and deleted',
+    async (visitor) =>
+      onMock(visitor, 'links', async (page) => {
+        await heading(page, 'Cluster links');
+        await page.getByRole('button', { name: 'Add…' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByLabel('Name of the other cluster').fill('paris');
+        await dialog.getByLabel('Secret file').fill('/etc/meridian/secrets/paris');
+        await dialog.getByRole('group', { name: 'This cluster takes' }).getByLabel('Topic Filters').fill('plant/#');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('the other cluster has no address').waitFor();
+        assert.equal(await dialog.getByLabel('Addresses of the other cluster').evaluate((one) => one === document.activeElement), true, 'the wrong field has the focus');
+        await dialog.getByLabel('Addresses of the other cluster').fill('paris.example.com:8883');
+        await dialog.getByRole('group', { name: 'The other cluster may take' }).getByLabel('Topic Filters').fill('');
+        let sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        assert.deepEqual((await sent).postDataJSON(), { address: 'paris.example.com:8883', secret_file: '/etc/meridian/secrets/paris', topics: 'plant/#', export: '' }, 'only settings that differ from the default');
+        await toast(page, 'Link added');
+        await heading(page, 'paris');
+        await page.getByRole('button', { name: 'Turn off' }).click();
+        await toast(page, 'The link is off');
+        await page.getByRole('button', { name: 'Turn on' }).waitFor();
+        await page.getByRole('button', { name: 'Edit…' }).click();
+        await dialog.getByLabel('Maximum QoS').fill('1');
+        sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await dialog.getByRole('button', { name: 'Save' }).click();
+        const { qos, enabled } = (await sent).postDataJSON();
+        assert.deepEqual({ qos, enabled }, { qos: 1, enabled: false }, 'a change does not turn it on');
+        await toast(page, 'Link changed');
+        sent = page.waitForRequest((request) => request.method() === 'DELETE');
+        await page.getByRole('button', { name: 'Delete…' }).click();
+        await dialog.getByLabel('Also end the sessions').check();
+        await dialog.getByRole('button', { name: 'Delete' }).click();
+        assert.match((await sent).url(), /links\/external\/paris\?messages=delete$/);
+        await toast(page, 'Link and its messages deleted');
+        await heading(page, 'Cluster links');
+        await gone(row(page, 'paris'));
       }),
   ],
   [
@@ -813,7 +885,7 @@ export const checks = [
       }),
   ],
   [
-    'a viewer sees bridges, connectors and actions, and no button that changes them',
+    'a viewer sees bridges, cluster links, connectors and actions, and no button that changes them',
     async (visitor) =>
       onMock(
         visitor,
@@ -825,6 +897,10 @@ export const checks = [
           for (const name of ['Turn off', 'Delete…', 'Edit', 'Copy']) assert.equal(await page.getByText(name, { exact: true }).count(), 0, name);
           await page.goto(`${mock.base}/#/actions/readings/edit`);
           await page.getByText('Changing actions needs the role admin').waitFor();
+          await page.goto(`${mock.base}/#/links/munich`);
+          await heading(page, 'munich');
+          await page.getByText('$link/munich').waitFor();
+          for (const name of ['Turn off', 'Delete…', 'Edit…']) assert.equal(await page.getByText(name, { exact: true }).count(), 0, name);
           await page.goto(`${mock.base}/#/connectors`);
           await page.getByRole('button', { name: 'Show warehouse' }).click();
           assert.ok(await page.getByRole('dialog').getByLabel('Database').isDisabled());
@@ -835,14 +911,14 @@ export const checks = [
       ),
   ],
   [
-    'the pages of one bridge and one action and the editor fit 360 pixels and break no rule of accessibility',
+    'the pages of one bridge, link and action and the editor fit 360 pixels and break no rule of accessibility',
     async (visitor) =>
       onMock(visitor, 'overview', async (first, mock) => {
         const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
         await first.close();
         await atOnce(['light', 'dark'], async (colorScheme) => {
           const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce', viewport: { width: 360, height: 740 } });
-          for (const [hash, title] of [['bridges/plant-7', 'plant-7'], ['actions/to-collector', 'to-collector'], ['actions/readings/edit', 'Edit readings'], ['actions/-/new', 'Add an action'], ['connectors', 'Connectors']]) {
+          for (const [hash, title] of [['bridges/plant-7', 'plant-7'], ['links/munich', 'munich'], ['actions/to-collector', 'to-collector'], ['actions/readings/edit', 'Edit readings'], ['actions/-/new', 'Add an action'], ['connectors', 'Connectors']]) {
             await page.goto(`${mock.base}/#/${hash}`);
             await heading(page, title);
             await gone(page.getByText('Loading…').first());

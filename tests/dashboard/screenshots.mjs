@@ -62,7 +62,7 @@ async function building(node) {
   };
 }
 
-/** Bridges, connectors and actions, whose other systems are mocked. */
+/** Bridges, cluster links, connectors and actions, whose other systems are mocked. */
 export async function integration(visitor, shoot, look) {
   const mock = await Mock.start();
   try {
@@ -79,6 +79,7 @@ export async function integration(visitor, shoot, look) {
     await pause(9000);
     await shoot('bridges', lists[0]);
     await shoot('actions', lists[1]);
+    await shoot('cluster-link', await open('links/munich', look));
     await shoot('action', await open('actions/readings', dark));
     const editor = await open('actions/readings/edit', look);
     await editor.getByRole('tabpanel', { name: 'Test' }).getByRole('button', { name: 'Test', exact: true }).click();

@@ -293,7 +293,7 @@ METRICS = {
     ),  # fmt: skip
     "meridian_cluster_link_failing": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_filters_wanted": (GAUGE, {"link": ANY, "origin": ANY}),
-    "meridian_cluster_link_filters_refused": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_subscriptions_refused_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_takes_all": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_queued_messages": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_queued_bytes": (GAUGE, {"link": ANY, "origin": ANY}),

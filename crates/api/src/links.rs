@@ -136,7 +136,7 @@ pub struct LinkTaking {
     pub filters_wanted: u64,
     /// Topic Filters that the session at the other cluster has, as far as it has confirmed them.
     pub filters_subscribed: u64,
-    /// Topic Filters that the other cluster refused because its `export` does not include them.
+    /// Subscriptions that the other cluster refused, because its `export` does not include them.
     pub filters_refused: u64,
     /// True when the clients have more than `filters_max` filters, and the link takes all of its `topics` instead.
     pub takes_all: bool,

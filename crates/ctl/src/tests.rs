@@ -4,6 +4,7 @@ mod actions;
 mod clients;
 mod cluster;
 mod config;
+mod external_links;
 mod failures;
 mod hostile;
 mod lists;

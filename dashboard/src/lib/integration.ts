@@ -1,7 +1,7 @@
-// Settings of connectors and actions, as the forms show them, and the state of bridges and actions in words.
+// Settings of connectors, actions and cluster links, as the forms show them, and the state of bridges, actions and links in words.
 
 import { span } from './format';
-import type { Action, ActionKind, Bridge, ConnectorKind, Settings } from './types';
+import type { Action, ActionKind, Bridge, ClusterLink, ConnectorKind, LinkGiving, LinkTaking, Settings } from './types';
 
 /** One setting of a form. */
 export interface Field {
@@ -190,6 +190,51 @@ export const ADVANCED: Group[] = [
 
 export const ADVANCED_FIELDS = ADVANCED.flatMap((group) => group.fields);
 
+/** Settings of a link to another cluster. */
+export const LINK_FIELDS: Group[] = [
+  {
+    title: 'Clusters',
+    fields: [
+      text('own_name', 'Name of this cluster', 'Name by which the other cluster knows this one, the same in all links. A node without a cluster may leave it empty: it is the name of the node then.', { placeholder: 'berlin' }),
+      text('address', 'Addresses of the other cluster', '`HOST:PORT` of its listeners for MQTT clients, separated by commas. Empty: this cluster takes nothing, and the other one connects.', { mono: true, placeholder: 'mqtt.munich.example.com:8883' }),
+      { ...path('secret_file', 'Secret file', 'File with the secret of the link, the same at both clusters. Each node needs it. `head -c 32 /dev/urandom | base64` makes a secret.', '/etc/meridian/secrets/munich'), required: true },
+    ],
+  },
+  {
+    title: 'This cluster takes',
+    fields: [
+      area('topics', 'Topic Filters', 'One a line, as they are at the other cluster. Empty: nothing. Only messages that clients here have subscribed to are transferred.', { placeholder: 'plant/#' }),
+      text('prefix', 'Prefix', 'Text before the topics of the other cluster here. Empty, or with `/` at its end.', { mono: true, placeholder: 'munich/' }),
+      text('origins', 'Further origins', 'Names of clusters whose messages come through the other one, separated by commas. The messages of each cluster must come by one link only.'),
+      amount('qos', 'Maximum QoS', 'Messages with a higher QoS come with this one.', '2', 0, 2),
+    ],
+  },
+  { title: 'The other cluster may take', fields: [area('export', 'Topic Filters', 'One a line, as they are here. Empty: nothing. `#` does not include topics that begin with `$`.', { fallback: '#' })] },
+  { title: 'TLS', fields: [useTls, ...tlsFiles, text('tls_server_name', 'Name in the certificate', 'Host name that the certificate of the other cluster must have. Empty: that of its address.')], folded: true },
+  {
+    title: 'Queue for the other cluster',
+    fields: [
+      amount('queue_messages_max', 'Maximum number of messages', 'Messages that wait here for the other cluster, in each of its sessions.', '1000000', 1),
+      text('queue_bytes_max', 'Maximum size', 'Bytes of these messages.', { fallback: '1GiB' }),
+      text('queue_age_max', 'Maximum age', 'Time that a message waits; `0s` is until it expires.', { fallback: '0s' }),
+      choice('queue_full', 'When it is full', '', [['drop_oldest', 'Drop the oldest message'], ['drop_newest', 'Drop the arriving message']]),
+    ],
+    folded: true,
+  },
+  {
+    title: 'Limits and pauses',
+    fields: [
+      amount('filters_max', 'Maximum number of filters', 'Topic Filters that are subscribed to at the other cluster. Beyond it, this cluster takes all of its topics.', '100000', 1, 10_000_000),
+      amount('in_flight', 'Messages at a time', 'Maximum number of unacknowledged messages.', '10000', 1, 65_535),
+      text('packet_size_max', 'Maximum size of a packet', 'Larger messages are not taken.', { fallback: '1MiB' }),
+      text('keep_alive', 'Keep Alive', 'Longest silence on the connection.', { fallback: '30s' }),
+      text('backoff_min', 'First pause', 'Pause after the first failed connection. It doubles with each further one.', { fallback: '1s' }),
+      text('backoff_max', 'Longest pause', 'Between two attempts to connect.', { fallback: '30s' }),
+    ],
+    folded: true,
+  },
+];
+
 /** Values of a form for stored settings. */
 export function valuesOf(fields: readonly Field[], settings: Settings): Values {
   return Object.fromEntries(
@@ -242,6 +287,38 @@ export function bridgeState(one: Bridge): State {
   if (one.connected) return { text: 'connected', tone: 'good', rank: 2 };
   // A lazy bridge is connected only while messages wait.
   return { text: 'not connected', tone: 'plain', rank: 1 };
+}
+
+/** State of both directions of a link, as `meridian ctl links external` shows it. */
+export function linkState(one: ClusterLink): State {
+  if (!one.enabled) return { text: 'off', tone: 'plain', rank: 6 };
+  if (one.fault) return { text: 'fault', tone: 'bad', rank: 0 };
+  const away = one.giving.some((each) => !each.connected);
+  if (one.topics.length > 0 && one.address) {
+    if (one.taking.length === 0) return { text: 'not known', tone: 'warn', rank: 2 };
+    if (one.taking.some((each) => each.failing)) return { text: 'failing', tone: 'bad', rank: 0 };
+    if (one.taking.some((each) => !each.connected)) return { text: 'connecting', tone: 'warn', rank: 2 };
+    return away ? { text: 'other side away', tone: 'warn', rank: 1 } : { text: 'connected', tone: 'good', rank: 5 };
+  }
+  if (one.giving.length === 0) return { text: 'not seen yet', tone: 'plain', rank: 3 };
+  return away ? { text: 'other side away', tone: 'warn', rank: 1 } : { text: 'connected', tone: 'good', rank: 5 };
+}
+
+export const droppedBy = (one: LinkTaking): number => Object.values(one.dropped).reduce((all, count) => all + count, 0);
+
+/** Messages that were dropped in both directions. */
+export const linkDrops = (one: ClusterLink): number => one.taking.reduce((all, each) => all + droppedBy(each), 0) + one.giving.reduce((all, each) => all + each.dropped, 0);
+
+/** Sum of a figure over the clusters of origin; `null` without any. */
+export function total<T extends LinkTaking | LinkGiving>(all: readonly T[], figure: (one: T) => number): number | null {
+  return all.length === 0 ? null : all.reduce((sum, one) => sum + figure(one), 0);
+}
+
+/** Reason why a link does not work. */
+export function linkError(one: ClusterLink): string | null {
+  const failing = one.taking.find((each) => !each.connected && each.last_error);
+  if (one.fault || failing) return one.fault ?? failing?.last_error ?? null;
+  return one.refusal && one.giving.every((each) => !each.connected) ? `refused the other side: ${one.refusal.why}` : null;
 }
 
 export function actionState(one: Action): State {

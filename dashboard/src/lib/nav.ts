@@ -35,6 +35,7 @@ export const menu: { title: string; entries: Entry[] }[] = [
     title: 'Integration',
     entries: [
       { id: 'bridges', title: 'Bridges', icon: 'bridges', key: 'd', role: 'viewer' },
+      { id: 'links', title: 'Cluster links', icon: 'links', key: 'x', role: 'viewer' },
       { id: 'connectors', title: 'Connectors', icon: 'connectors', key: 'v', role: 'viewer' },
       { id: 'actions', title: 'Actions', icon: 'actions', key: 'w', role: 'viewer' },
     ],

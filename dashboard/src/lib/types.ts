@@ -543,6 +543,72 @@ export interface Bridge {
   remote_sessions_lost: number;
 }
 
+/** Link to another cluster, with what all nodes know about it. */
+export interface ClusterLink {
+  name: string;
+  enabled: boolean;
+  source: 'file' | 'store';
+  own_name: string;
+  address: string;
+  /** Topic Filters that this cluster takes, and those that the other one may take. */
+  topics: string[];
+  export: string[];
+  settings: Settings;
+  author: string;
+  changed_at: string | null;
+  /** Reason why it cannot be used. */
+  fault: string | null;
+  /** An entry for each cluster of origin. Counters are since the start of the node that runs it. */
+  taking: LinkTaking[];
+  /** An entry for each session of the other cluster. */
+  giving: LinkGiving[];
+  /** The last client that was refused although it used the name of the link. */
+  refusal: { node: string; at: string; address: string | null; why: string; count: number } | null;
+}
+
+export interface LinkTaking {
+  origin: string;
+  node: string;
+  /** State in words, with the address or the reason. */
+  state: string;
+  connected: boolean;
+  /** It has been without a wanted connection for more than 30 s. */
+  failing: boolean;
+  connected_s: number | null;
+  address: string | null;
+  session: string;
+  filters_wanted: number;
+  filters_subscribed: number;
+  filters_refused: number;
+  /** The clients have too many filters, and the link takes all of its topics. */
+  takes_all: boolean;
+  stale_filters: number;
+  messages: number;
+  bytes: number;
+  in_flight: number;
+  refused: number;
+  dropped: Record<string, number>;
+  reconnects: number;
+  failed_attempts: number;
+  remote_sessions_lost: number;
+  last_error: string | null;
+}
+
+export interface LinkGiving {
+  origin: string;
+  node: string;
+  session: string;
+  connected: boolean;
+  connection_node: string | null;
+  address: string | null;
+  filters: number;
+  queued_messages: number;
+  queued_bytes: number;
+  oldest_s: number | null;
+  in_flight: number;
+  dropped: number;
+}
+
 export type ConnectorKind = 'http' | 'postgresql' | 'kafka' | 'line_protocol' | 'file';
 export type ActionKind = 'republish' | ConnectorKind;
 

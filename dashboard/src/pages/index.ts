@@ -9,6 +9,7 @@ import Cluster from './Cluster.svelte';
 import Configuration from './Configuration.svelte';
 import Connectors from './Connectors.svelte';
 import Keys from './Keys.svelte';
+import Links from './Links.svelte';
 import Log from './Log.svelte';
 import Missing from './Missing.svelte';
 import Overview from './Overview.svelte';
@@ -31,6 +32,7 @@ const pages: Record<string, Component> = {
   trace: Trace,
   log: Log,
   bridges: Bridges,
+  links: Links,
   connectors: Connectors,
   actions: Actions,
   users: Users,

@@ -1,10 +1,11 @@
 //! `meridian ctl links`.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::Command;
 use super::cluster::{CLUSTER, clock_difference};
+use super::external_links::ExternalArgs;
 use crate::alarms;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -14,21 +15,33 @@ use crate::pages::show_whole;
 use crate::query::Query;
 use crate::table::{left, right};
 
-/// List this node's links to the other nodes of its cluster
+/// List this node's links to the other nodes of its cluster, and manage links to other clusters
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   meridian ctl links
   meridian ctl links --json | jq -r '.items[] | select(.state != \"up\") | .node'
+  meridian ctl links external                  links to other clusters: `links external --help` has more
 
 CLOCK is the offset of the other node's clock from this node's. SENT and RECEIVED are bytes on the wire.
 RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING has the frames that wait to
 be sent, by class, and the age of the oldest. STALLS counts how often frames waited because the other node had not read
 enough. DROPS counts the frames that were refused because the buffer was full, or were lost.")]
-pub struct LinksArgs {}
+pub struct LinksArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    External(ExternalArgs),
+}
 
 impl Command for LinksArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
+        if let Some(Verb::External(args)) = self.verb {
+            return args.run(console);
+        }
         let mut view = console.client.get(CLUSTER, &Query::new())?;
         let listed = json!({"items": take(&mut view, "links")});
         let columns = [

@@ -1,4 +1,4 @@
-//! Files with the settings of one action or connector: JSON as in the API, or TOML as in the configuration file.
+//! Files with the settings of one entry, such as an action: JSON as in the API, or TOML as in the configuration file.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -54,8 +54,6 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_failing", Kind::Gauge, help, |taking| u64::from(taking.failing));
     let help = "Topic Filters that this cluster wants from the other one.";
     each("meridian_cluster_link_filters_wanted", Kind::Gauge, help, |taking| taking.filters_wanted);
-    let help = "Topic Filters that the other cluster refused.";
-    each("meridian_cluster_link_filters_refused", Kind::Gauge, help, |taking| taking.filters_refused);
     let help = "Whether the link takes all of its topics because its clients have too many filters: 1 or 0.";
     each("meridian_cluster_link_takes_all", Kind::Gauge, help, |taking| u64::from(taking.takes_all));
     let help = "Messages that this cluster took by the link.";
@@ -64,6 +62,10 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_bytes_total", Kind::Counter, help, |taking| taking.bytes);
     let help = "Messages of the other cluster that this one refused.";
     each("meridian_cluster_link_refused_total", Kind::Counter, help, |taking| taking.refused);
+    let help = "Subscriptions that the other cluster refused.";
+    each("meridian_cluster_link_subscriptions_refused_total", Kind::Counter, help, |taking| {
+        taking.filters_refused
+    });
     let help = "Connections to the other cluster after the first one.";
     each("meridian_cluster_link_reconnects_total", Kind::Counter, help, |taking| taking.reconnects);
     let help = "Attempts to connect to the other cluster that failed.";

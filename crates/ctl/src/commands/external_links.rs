@@ -1,0 +1,399 @@
+//! `meridian ctl links external`: links to other clusters.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value};
+use ureq::http::Method;
+
+use super::connectors::settings;
+use super::{Command, settings_file, without_list_flags};
+use crate::confirm::confirm;
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::fields::{Fields as _, NOTHING, take};
+use crate::human;
+use crate::pages::{List, PageArgs};
+use crate::query::{Query, encode};
+use crate::table::{left, right};
+
+/// List, set and remove links to other clusters
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  meridian ctl links external
+  meridian ctl links external munich                         the same as `links external show munich`
+  meridian ctl links external set munich address=mqtt.munich.example.com:8883 own_name=berlin \\
+      topics='plant/#' topics='alarms/#' secret_file=/etc/meridian/munich.secret tls=true
+  meridian ctl links external set munich enabled=false       the other settings stay
+  meridian ctl links external set munich --file munich.toml  replaces all settings
+  meridian ctl links external remove munich                  messages that wait stay, for a link of this name
+  meridian ctl links external remove munich --delete-messages
+  meridian ctl client '$link/munich'                         the session in which messages wait for the other cluster
+
+Both clusters need an entry for each other, with the same secret: `head -c 32 /dev/urandom | base64` makes one. Each cluster
+takes what it wants: `topics` are the Topic Filters that this cluster takes, `export` those that the other one may take. Of
+these, only messages that clients have subscribed to are transferred. docs/linking.md has more.
+
+TAKES has the Topic Filters that are subscribed to at the other cluster, and IN the messages that came. GIVES has the filters
+that the other cluster has subscribed to here, and QUEUED the messages that wait for it. DROPPED counts both directions.
+A link of the configuration file is changed there."
+)]
+pub struct ExternalArgs {
+    /// Name of a link to show
+    name: Option<String>,
+    #[command(flatten)]
+    page: PageArgs,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List links to other clusters (the default)
+    List {
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one link
+    Show {
+        /// Name of the other cluster
+        name: String,
+    },
+    /// Add a link, or change settings of it
+    #[command(visible_alias = "put")]
+    Set {
+        /// Name of the other cluster
+        name: String,
+        /// Settings with the keys of [[cluster_link]]; the others stay. A key that comes twice has two lines, and an empty
+        /// value is the default
+        #[arg(value_name = "KEY=VALUE", value_parser = assignment, required_unless_present = "file")]
+        changes: Vec<(String, String)>,
+        /// File with all settings, in TOML or JSON; `-` is standard input. The other settings get their defaults
+        #[arg(long, value_name = "FILE", conflicts_with = "changes")]
+        file: Option<PathBuf>,
+    },
+    /// Remove a link, and disconnect the other cluster
+    Remove {
+        /// Name of the other cluster
+        name: String,
+        /// End its sessions, with the messages that wait for the other cluster
+        #[arg(long)]
+        delete_messages: bool,
+    },
+}
+
+const PATH: &str = "/api/v1/links/external";
+
+impl Command for ExternalArgs {
+    fn run(self, console: &mut Console) -> Result<(), Failure> {
+        without_list_flags(self.verb.is_none() && self.name.is_none() || self.page.plain())?;
+        match (self.verb, self.name) {
+            (None, None) => list(console, &self.page),
+            (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
+            (Some(Verb::List { page }), _) => list(console, &page),
+            (Some(Verb::Set { name, changes, file }), _) => {
+                let settings = match file {
+                    Some(file) => settings_file::read(&file, "cluster_link")?,
+                    None => changed(console, &name, &changes)?,
+                };
+                let body = settings.into();
+                let link = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&body))?;
+                console.done(&link, &summary(&link))
+            }
+            (Some(Verb::Remove { name, delete_messages }), _) => {
+                let (with, messages) = match delete_messages {
+                    true => (" with its sessions and the messages that wait in them", "delete"),
+                    false => ("", "keep"),
+                };
+                confirm(console, &format!("Remove the link to the cluster {name}{with}?"))?;
+                let query = Query::new().with("messages", messages);
+                let answer = console.client.send(Method::DELETE, &path(&name), &query, None)?;
+                console.done(&answer, &format!("the link to {name} is removed"))
+            }
+        }
+    }
+}
+
+fn path(name: &str) -> String {
+    format!("{PATH}/{}", encode(name))
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE, such as own_name=berlin or topics='plant/#'".to_owned()),
+    }
+}
+
+/// Returns the settings of a link with these changes. A link that does not exist has only these settings.
+fn changed(
+    console: &Console,
+    name: &str,
+    changes: &[(String, String)],
+) -> Result<Map<String, Value>, Failure> {
+    let mut settings = match console.client.get(&path(name), &Query::new()) {
+        Ok(mut link) => match take(&mut link, "settings") {
+            Value::Object(settings) => settings,
+            _ => Map::new(),
+        },
+        Err(Failure::Refused(problem)) if problem.status == 404 => Map::new(),
+        Err(failure) => return Err(failure),
+    };
+    let mut new = Map::<String, Value>::new();
+    for (key, value) in changes {
+        match new.get_mut(key) {
+            // Lines of the same setting.
+            Some(known) => *known = format!("{}\n{value}", known.as_str().unwrap_or_default()).into(),
+            None => drop(new.insert(key.clone(), value.clone().into())),
+        }
+    }
+    for (key, value) in new {
+        let text = value.as_str().unwrap_or_default();
+        drop(match text {
+            "" => settings.insert(key, Value::Null),
+            text => settings.insert(key.clone(), typed(&key, text)),
+        });
+    }
+    Ok(settings)
+}
+
+/// Value of a setting as JSON. Settings are booleans, integers and texts.
+fn typed(key: &str, text: &str) -> Value {
+    // Names may consist of digits.
+    let is_name = ["own_name", "origins", "prefix", "topics", "export"].contains(&key);
+    match (is_name, text, text.parse::<i64>()) {
+        (true, ..) => text.into(),
+        (false, "true", _) => true.into(),
+        (false, "false", _) => false.into(),
+        (false, _, Ok(number)) => number.into(),
+        (false, ..) => text.into(),
+    }
+}
+
+/// Sentence about a link that was changed.
+fn summary(link: &Value) -> String {
+    let directions = [("takes", "topics"), ("gives", "export")];
+    let mut parts = directions.into_iter().filter_map(|(verb, key)| {
+        let filters = link.list(key).iter().filter_map(Value::as_str).collect::<Vec<_>>();
+        (!filters.is_empty()).then(|| format!("{verb} {}", filters.join(", ")))
+    });
+    let all = [parts.next(), parts.next()].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    let state = if link.truth("enabled") { "" } else { " (disabled)" };
+    format!("link to {}{state}: {}", link.cell("name"), if all.is_empty() { "carries nothing" } else { &all })
+}
+
+fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
+    let columns = [
+        left("LINK"),
+        left("STATE"),
+        right("TAKES"),
+        right("IN"),
+        right("GIVES"),
+        right("QUEUED"),
+        right("DROPPED"),
+        left("SOURCE"),
+        left("LAST ERROR"),
+    ];
+    let row = |link: &Value| {
+        vec![
+            link.cell("name"),
+            state(link),
+            filters(link),
+            sum(link, "taking", "messages"),
+            sum(link, "giving", "filters"),
+            sum(link, "giving", "queued_messages"),
+            dropped(link),
+            link.cell("source"),
+            error(link),
+        ]
+    };
+    List {
+        path: PATH,
+        query: Query::new(),
+        noun: "links to other clusters",
+        columns: &columns,
+        row: &row,
+        keep: None,
+    }
+    .show(console, page)
+}
+
+/// State of both directions in a few words.
+fn state(link: &Value) -> String {
+    let (taking, giving) = (link.list("taking"), link.list("giving"));
+    if !link.truth("enabled") {
+        return "disabled".to_owned();
+    }
+    if !link.text("fault").is_empty() {
+        return "fault".to_owned();
+    }
+    let is_away = giving.iter().any(|it| !it.truth("connected"));
+    let takes = !link.list("topics").is_empty() && !link.text("address").is_empty();
+    match (takes, taking.is_empty()) {
+        (true, true) => "unknown".to_owned(),
+        (true, false) if taking.iter().any(|it| it.truth("failing")) => "failing".to_owned(),
+        (true, false) if taking.iter().any(|it| !it.truth("connected")) => "connecting".to_owned(),
+        (true, false) if is_away => "connected, other side away".to_owned(),
+        (true, false) => "connected".to_owned(),
+        (false, _) if giving.is_empty() => "other side not seen".to_owned(),
+        (false, _) if is_away => "other side away".to_owned(),
+        (false, _) => "other side connected".to_owned(),
+    }
+}
+
+/// Filters that are subscribed to at the other cluster, and those that are wanted, when these differ.
+fn filters(link: &Value) -> String {
+    let taking = link.list("taking");
+    if taking.is_empty() {
+        return NOTHING.to_owned();
+    }
+    let total = |key: &str| taking.iter().filter_map(|it| it.whole(key)).fold(0, u64::saturating_add);
+    let (subscribed, wanted) = (total("filters_subscribed"), total("filters_wanted"));
+    match (taking.iter().any(|it| it.truth("takes_all")), subscribed == wanted) {
+        (true, _) => "all".to_owned(),
+        (false, true) => human::count(wanted),
+        (false, false) => format!("{}/{}", human::count(subscribed), human::count(wanted)),
+    }
+}
+
+fn sum(link: &Value, direction: &str, key: &str) -> String {
+    let all = link.list(direction);
+    let total = all.iter().filter_map(|it| it.whole(key)).fold(0, u64::saturating_add);
+    if all.is_empty() { NOTHING.to_owned() } else { human::count(total) }
+}
+
+fn dropped(link: &Value) -> String {
+    let causes = link.list("taking").iter().filter_map(|it| it.field("dropped").as_object());
+    let taking = causes.flat_map(|causes| causes.values().filter_map(Value::as_u64));
+    let giving = link.list("giving").iter().filter_map(|it| it.whole("dropped"));
+    human::count(taking.chain(giving).fold(0, u64::saturating_add))
+}
+
+/// The fault, else the error of a direction that does not work, else the last connection that was refused while the
+/// other side is not connected.
+fn error(link: &Value) -> String {
+    let fault = link.text("fault");
+    let failing = || link.list("taking").iter().filter(|it| !it.truth("connected"));
+    let errors = failing().map(|it| it.text("last_error")).find(|error| !error.is_empty());
+    let is_refused = link.list("giving").iter().all(|it| !it.truth("connected"));
+    let refused = link.text("refusal.why");
+    match errors {
+        _ if !fault.is_empty() => fault,
+        Some(error) => error,
+        None if is_refused && !refused.is_empty() => format!("refused the other side: {refused}"),
+        None => String::new(),
+    }
+}
+
+fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
+    let link = console.client.get(&path(name), &Query::new())?;
+    if console.json {
+        return console.document(&link);
+    }
+    console.pairs(&[
+        ("link", link.cell("name")),
+        ("state", state(&link)),
+        ("source", link.cell("source")),
+        ("fault", link.text("fault")),
+        ("changed by", link.text("author")),
+        ("changed at", link.text("changed_at")),
+    ])?;
+    settings(console, &link)?;
+    for taking in link.list("taking") {
+        show_taking(console, taking)?;
+    }
+    for giving in link.list("giving") {
+        show_giving(console, giving)?;
+    }
+    let refusal = link.field("refusal");
+    if refusal.is_null() {
+        return Ok(());
+    }
+    let address = refusal.text("address");
+    let from = if address.is_empty() { String::new() } else { format!(" from {address}") };
+    let at = format!("{}{from} at {}", refusal.time_cell("at"), refusal.cell("node"));
+    console.pairs(&[
+        ("refused", refusal.count_cell("count")),
+        ("last refused", at),
+        ("because", refusal.text("why")),
+    ])
+}
+
+fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
+    let since = match taking.field("connected_s").is_null() {
+        true => String::new(),
+        false => format!(" for {}", taking.seconds_cell("connected_s")),
+    };
+    let all =
+        if taking.truth("takes_all") { "; it takes all topics, because there are too many" } else { "" };
+    let filters = format!(
+        "{} of {} wanted{all}",
+        taking.count_cell("filters_subscribed"),
+        taking.count_cell("filters_wanted")
+    );
+    console.line(&format!("taking messages of {}", taking.cell("origin")))?;
+    console.pairs(&[
+        ("  node", taking.cell("node")),
+        ("  state", format!("{}{since}", taking.cell("state"))),
+        ("  address", taking.text("address")),
+        ("  last error", taking.text("last_error")),
+        ("  session", taking.cell("session")),
+        ("  filters", filters),
+        ("  refused subscriptions", nonzero(taking, "filters_refused")),
+        ("  lists not received", nonzero(taking, "stale_filters")),
+        ("  messages", taking.count_cell("messages")),
+        ("  bytes", taking.bytes_cell("bytes")),
+        ("  in flight", taking.count_cell("in_flight")),
+        ("  refused", taking.count_cell("refused")),
+        ("  dropped", causes(taking.field("dropped"))),
+        ("  reconnects", taking.count_cell("reconnects")),
+        ("  failed attempts", taking.count_cell("failed_attempts")),
+        ("  sessions lost", taking.count_cell("remote_sessions_lost")),
+    ])
+}
+
+fn show_giving(console: &mut Console, giving: &Value) -> Result<(), Failure> {
+    let place = |key: &str| {
+        let text = giving.text(key);
+        if text.is_empty() { String::new() } else { format!(" at {text}") }
+    };
+    let connected = match giving.truth("connected") {
+        true => format!("connected{}", place("connection_node")),
+        false => "not connected".to_owned(),
+    };
+    console.line(&format!("giving messages of {}", giving.cell("origin")))?;
+    console.pairs(&[
+        ("  other cluster", connected),
+        ("  address", giving.text("address")),
+        ("  session", format!("{} on {}", giving.cell("session"), giving.cell("node"))),
+        ("  filters", giving.count_cell("filters")),
+        (
+            "  queued",
+            format!("{} ({})", giving.count_cell("queued_messages"), giving.bytes_cell("queued_bytes")),
+        ),
+        ("  oldest", giving.seconds_cell("oldest_s")),
+        ("  in flight", giving.count_cell("in_flight")),
+        ("  dropped", giving.count_cell("dropped")),
+    ])
+}
+
+/// A count; empty, and not shown, when it is 0.
+fn nonzero(value: &Value, key: &str) -> String {
+    match value.whole(key) {
+        None | Some(0) => String::new(),
+        Some(count) => human::count(count),
+    }
+}
+
+/// Causes with their counts: `3 too_large, 1 looped`.
+fn causes(dropped: &Value) -> String {
+    let each = dropped.as_object().into_iter().flatten().filter_map(|(cause, count)| {
+        let count = count.as_u64().filter(|count| *count > 0)?;
+        Some(format!("{} {cause}", human::count(count)))
+    });
+    let all = each.collect::<Vec<_>>().join(", ");
+    if all.is_empty() { "0".to_owned() } else { all }
+}
