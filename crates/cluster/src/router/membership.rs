@@ -20,8 +20,8 @@ use crate::config::{LeaderPolicy, NodeInfo};
 use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, ORIGINS, QUEUE_LIMITS};
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, CoreLog, LeaderPreference, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor,
-    Placement, ProposalId, ShardLeaders, State,
+    Answer, Command, CoreLog, DrainedNodes, LeaderPreference, LinkStatus, Member, Meta, MetaMessage,
+    NodeDescriptor, Placement, ProposalId, ShardLeaders, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -209,11 +209,11 @@ impl ClusterRouter {
     }
 
     /// Sets the nodes that are drained.
-    pub(super) fn set_draining(&mut self, now: Time, nodes: BTreeSet<NodeId>) {
-        if nodes.contains(&self.own) {
+    pub(super) fn set_drained(&mut self, now: Time, nodes: DrainedNodes) {
+        if nodes.contains_key(&self.own) {
             self.membership.meta.resign(now);
         }
-        self.membership.meta.set_draining(nodes);
+        self.membership.meta.set_drained(nodes);
     }
 
     /// Returns the placement of shards that the cores have agreed on, as far as this node knows it. Its version grows
@@ -238,7 +238,7 @@ impl ClusterRouter {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
         let leaders = self.shards.leaders_version() + self.owners.version();
-        let leaders = leaders + meta.cut_pairs_version() + meta.draining_version();
+        let leaders = leaders + meta.cut_pairs_version() + meta.drained_version();
         (placement, meta.roster().index, leaders)
     }
 
