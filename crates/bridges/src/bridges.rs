@@ -12,7 +12,7 @@ use mio::{Poll, Waker};
 use random::Random;
 
 use crate::driver::{Command, Driver, WAKER, Wanted};
-use crate::settings::{BridgeProblem, BridgeSettings};
+use crate::settings::{BridgeProblem, BridgeSettings, QueueFull};
 
 /// Time between two looks at what each bridge has to do.
 const LOOK: Duration = Duration::from_millis(500);
@@ -68,6 +68,8 @@ struct Handle {
     name: String,
     client_id: String,
     is_enabled: bool,
+    /// True if its queue refuses messages when it is full. All nodes of the cluster must understand that.
+    refuses: bool,
     commands: Mutex<Sender<Command>>,
     waker: Waker,
     published: Arc<Published>,
@@ -188,7 +190,8 @@ fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem
     let commands = Mutex::new(commands);
     let (name, is_enabled) = (settings.name.clone(), settings.enabled);
     let decisions = AtomicU64::new(0);
-    Ok(Handle { name, client_id, is_enabled, commands, waker, published, decisions })
+    let refuses = settings.queue_full == QueueFull::Refuse;
+    Ok(Handle { name, client_id, is_enabled, refuses, commands, waker, published, decisions })
 }
 
 /// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
@@ -199,12 +202,20 @@ fn look_after(
 ) -> Result<SyncSender<()>, BridgeProblem> {
     let (stop, stopped) = sync_channel::<()>(1);
     let run = move || {
-        let mut runs = vec![false; handles.len()];
+        let mut runs = vec![(false, false); handles.len()];
         loop {
-            for (handle, runs) in handles.iter().zip(&mut runs) {
+            for (handle, (runs, has_warned)) in handles.iter().zip(&mut runs) {
                 let is_here = admin.hosts_internal(&handle.client_id);
                 handle.published.is_here.store(is_here, Ordering::Relaxed);
-                let wanted = handle.is_enabled && is_here;
+                let waits = handle.refuses && !admin.reads_queue_refusals();
+                if waits && is_here && handle.is_enabled && !*has_warned {
+                    *has_warned = true;
+                    tracing::warn!(
+                        bridge = handle.name,
+                        "bridge: queue_full = \"refuse\" needs this version on all nodes of the cluster; waiting for them"
+                    );
+                }
+                let wanted = handle.is_enabled && is_here && !waits;
                 if wanted != *runs {
                     *runs = wanted;
                     match wanted {

@@ -191,6 +191,8 @@ pub struct NodeLoad {
     pub owner_samples: OwnerSamples,
     /// True once all cores of the cluster understand Claims with limits for the queue of their session.
     pub reads_queue_limits: AtomicBool,
+    /// True while all nodes of the cluster understand queues that refuse messages.
+    pub reads_queue_refusals: AtomicBool,
     /// True while all nodes of the cluster understand origins of messages.
     pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
@@ -387,6 +389,11 @@ impl Node {
     /// Says whether all replicas understand Claims with limits for the queue of their session.
     pub fn read_queue_limits(&self, read: bool) {
         self.load.reads_queue_limits.store(read, Relaxed);
+    }
+
+    /// Says whether all nodes of the cluster understand queues that refuse messages.
+    pub fn read_queue_refusals(&self, read: bool) {
+        self.load.reads_queue_refusals.store(read, Relaxed);
     }
 
     /// Says whether all nodes of the cluster understand origins of messages.

@@ -57,11 +57,15 @@ pub const QUEUE_LIMITS: u64 = 16384;
 /// cores have adopted this, because the logs of shards have origins then.
 pub const ORIGINS: u64 = 32768;
 
+/// The node understands queues that refuse messages: a core reads Claims with this rule in the logs of shards, and each
+/// node knows the result for the publisher. It offers this with [`SHARDS`].
+pub const QUEUE_REFUSALS: u64 = 131_072;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
-pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS;
+pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS | QUEUE_REFUSALS;
 
 /// Features of this version that a node has with any settings, except [`ORIGINS`].
 pub const FEATURES: u64 =

@@ -267,6 +267,12 @@ impl Admin {
         leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
     }
 
+    /// Returns whether the queue of a session of the process may refuse messages: all nodes of the cluster understand
+    /// that.
+    pub fn reads_queue_refusals(&self) -> bool {
+        self.node.own.is_none() || self.node.load.reads_queue_refusals.load(Relaxed)
+    }
+
     /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name
     /// of this node, and `run` a number that no other run of any node has; only those of the first call count.
     ///

@@ -22,6 +22,7 @@ mod origin;
 mod overload;
 mod peers;
 mod publishers;
+mod queue_refusals;
 mod quotas;
 mod readers;
 mod recheck;

@@ -17,7 +17,7 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, ORIGINS, QUEUE_LIMITS};
+use crate::features::{EPHEMERAL_SESSIONS, NAMESAKES, ORIGINS, QUEUE_LIMITS, QUEUE_REFUSALS};
 use crate::interest::Interest;
 use crate::meta::{
     Answer, Command, CoreLog, DrainedNodes, LeaderPreference, LinkStatus, Member, Meta, MetaMessage,
@@ -252,15 +252,25 @@ impl ClusterRouter {
         self.membership.meta.is_read_by_cores(QUEUE_LIMITS)
     }
 
-    /// Returns whether all nodes understand origins of messages, as far as this node knows: the cores, and nodes that
-    /// are linked or may get what waits for them.
+    /// Returns whether all nodes understand origins of messages, as far as this node knows.
     pub fn reads_origins(&self) -> bool {
+        self.is_understood_by_all(ORIGINS)
+    }
+
+    /// Returns whether all nodes understand queues that refuse messages, as far as this node knows.
+    pub fn reads_queue_refusals(&self) -> bool {
+        self.is_understood_by_all(QUEUE_REFUSALS)
+    }
+
+    /// Returns whether all nodes have a feature, as far as this node knows: the cores, and nodes that are linked or may
+    /// get what waits for them.
+    fn is_understood_by_all(&self, feature: u64) -> bool {
         let members = &self.membership.meta.roster().members;
         let is_alive = |id: &NodeId| members.get(id).is_some_and(|member| member.state != State::Dead);
         let was_linked = |id: &NodeId| self.mesh.peer(*id).is_some_and(|peer| peer.features != 0);
         let mut receivers =
             self.peers.iter().filter(|(id, peer)| peer.is_up || is_alive(id) && was_linked(id));
-        self.membership.meta.is_read_by_cores(ORIGINS) && receivers.all(|(id, _)| self.can(*id, ORIGINS))
+        self.membership.meta.is_read_by_cores(feature) && receivers.all(|(id, _)| self.can(*id, feature))
     }
 
     /// Tells the workers whether messages may have origins.

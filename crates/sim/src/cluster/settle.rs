@@ -132,7 +132,11 @@ impl SimCluster {
         let count = available_nodes.len();
         // Features of an absent node are unknown, so the cores cannot adopt them.
         let absent_node = self.oracle.absent_node;
-        let shards = cluster::SHARDS | cluster::EPHEMERAL_SESSIONS | cluster::QUEUE_LIMITS | cluster::ORIGINS;
+        let shards = cluster::SHARDS
+            | cluster::EPHEMERAL_SESSIONS
+            | cluster::QUEUE_LIMITS
+            | cluster::QUEUE_REFUSALS
+            | cluster::ORIGINS;
         let all = cluster::LOG | if self.plan.places_shards { shards } else { 0 };
         let is_open = |adopted: u64| absent_node.is_some() || adopted == all;
         let absent_node = absent_node.map(|node| self.id_of(node));
