@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -169,6 +169,8 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 pub struct NodeLoad {
     /// Bits of the events that have subscriptions.
     pub events: AtomicU16,
+    /// Number of times that the event about alarms got another subscription; it wraps.
+    pub alarm_subscriptions: AtomicU32,
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
     /// True once all cores of the cluster understand Claims that keep ephemeral sessions.

@@ -495,6 +495,11 @@ impl Admin {
         self.node.load.events.load(Relaxed) & Event::Alarm.bit() != 0
     }
 
+    /// Returns a number that changes when the event about alarms gets another subscription, as far as this node knows.
+    pub fn alarm_subscriptions(&self) -> u32 {
+        self.node.load.alarm_subscriptions.load(Relaxed)
+    }
+
     /// Publishes a change of an alarm as an event, if the event has subscriptions.
     pub fn alarm_changed(&self, alarm: AlarmChange) {
         self.send(WorkerId(0), AdminRequest::AlarmChanged(Box::new(alarm)));
