@@ -203,13 +203,12 @@ def drain_to_named_nodes(_):
         first, second = nodes["n1"], nodes["n2"]
 
         def drain(node, to, code=0):
-            return first.ctl("cluster", "drain", node, "--to", to, "--rate", "50", "--wait", "1s", "--detach", code=code)
+            return first.ctl("cluster", "drain", node, "--to", to, "--rate", "50", "--wait", "4s", "--detach", code=code)
 
         refused = drain("n2", "n3,nobody", 1).err
         assert "there is no node `nobody`; name some of n1, n3, r1" in refused, refused
         assert "`n2` is the node that is drained" in drain("n2", "n2", 1).err
         until(lambda: is_spread(first), "the shards are spread", 90)
-        before = led(first)
         clients = [Client([second, first], f"c-{i}") for i in range(4)]
         try:
             until(lambda: connections(second) == 4, "all clients are on the second node")
@@ -217,7 +216,8 @@ def drain_to_named_nodes(_):
             until(lambda: drains(first).get("n2", {}).get("state") == "drained", "the node is drained", 90)
             assert drains(first)["n2"]["to"] == ["n3"], drains(first)
             assert all(b"named.example:1883" in client.references[0] for client in clients), clients[0].references
-            until(lambda: led(first) == {"n1": before["n1"], "n3": before["n2"] + before["n3"]}, f"n3 leads the shards of n2: {before}", 60)
+            # Spread over the other two, they would lead the same number.
+            until(lambda: not led(first)["n2"] and led(first)["n3"] >= led(first)["n1"] + 2, "n3 leads the shards of n2", 60)
             assert "drained itself" in drain("n1", "n2", 1).err
             second.process.terminate()
             assert second.process.wait(40) == 0
