@@ -32,8 +32,8 @@ impl ActiveAlarms {
         }
     }
 
-    /// Replaces the active alarms and returns what has changed, with all that are active for a new subscription. `now` is
-    /// in milliseconds since 1970.
+    /// Replaces the active alarms and returns what has changed. For a new subscription, these are all that are active.
+    /// `now` is in milliseconds since 1970.
     fn changes(&mut self, present: Vec<Alarm>, now: u64, is_new: bool) -> Vec<AlarmChange> {
         let before = std::mem::take(&mut self.active);
         let mut changes = Vec::new();

@@ -212,7 +212,7 @@ fn look_after(
                     *has_warned = true;
                     tracing::warn!(
                         bridge = handle.name,
-                        "bridge: queue_full = \"refuse\" needs this version on all nodes of the cluster; waiting for them"
+                        "bridge: queue_full = \"refuse\" waits until all nodes of the cluster have this version"
                     );
                 }
                 let wanted = handle.is_enabled && is_here && !waits;
