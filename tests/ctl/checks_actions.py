@@ -319,6 +319,36 @@ def action_is_tested(_):
         node.close()
 
 
+def action_refuses(_):
+    """with queue_full = refuse, publishers are told that the queue is full, and what was accepted arrives"""
+    node, receiver = Node(), Receiver()
+    try:
+        node.start(*LOCAL)
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "strict", rule='SELECT payload FROM "a/#"', connector="web", content="${payload}", queue_full="refuse", queue_messages_max=2,
+            in_flight=1, retry_min="50ms", retry_max="200ms")
+        seen = node.subscriber("seen", "a/#")
+
+        def publish(payload, *more):
+            return node.run("pub", "-p", str(node.mqtt), "-t", "a/n", "-m", payload, *more, code=None)
+
+        for number in range(3):
+            assert publish(str(number), "-q", str(1 + number % 2)).returncode == 0, number
+        for qos in "12":
+            refused = publish("refused", "-q", qos)
+            assert refused.returncode != 0 and "Quota exceeded" in refused.err, (qos, refused.returncode, refused.err)
+        lines = [bytes.fromhex(seen.stdout.readline().split()[1]).decode() for _ in range(5)]
+        assert lines == ["0", "1", "2", "refused", "refused"], "other subscribers get them"
+        receiver.start()
+        until(lambda: distinct(receiver.bodies) == ["0", "1", "2"], "the accepted ones arrive", 20)
+        until(lambda: status_of(node, "strict")["queued_messages"] == 0, "there is room")
+        assert publish("3", "-q", "2").returncode == 0
+        until(lambda: distinct(receiver.bodies) == ["0", "1", "2", "3"], "the next one arrives", 20)
+    finally:
+        node.close()
+        receiver.stop()
+
+
 def action_is_removed(_):
     """an action that is removed keeps its messages for a later one, or loses them on request"""
     node, receiver = Node(), Receiver()
@@ -454,5 +484,5 @@ def tutorial_is_true(_):
         node.close()
 
 
-CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_is_removed,
+CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_refuses, action_is_removed,
           action_writes_events, action_fills_postgres, action_moves]

@@ -1,5 +1,6 @@
 """Drains: clients and shards are taken away from a node gently, by order and before a stop."""
 
+import collections
 import contextlib
 import json
 import os
@@ -187,6 +188,47 @@ def drain_moves_clients(_):
                 client.close()
 
 
+def led(node):
+    return collections.Counter(leaders(node))
+
+
+def is_spread(node):
+    counts = [led(node)[name] for name in ("n1", "n2", "n3")]
+    return None not in leaders(node) and max(counts) - min(counts) <= 1
+
+
+def drain_to_named_nodes(_):
+    """drain: named nodes get shards and clients, wrong names are refused, and the order outlives SIGTERM"""
+    with cluster("cluster.replicas=3", "node.server_reference=balancer.example:1883", "node.client_address=named.example:1883") as nodes:
+        first, second = nodes["n1"], nodes["n2"]
+
+        def drain(node, to, code=0):
+            return first.ctl("cluster", "drain", node, "--to", to, "--rate", "50", "--wait", "4s", "--detach", code=code)
+
+        refused = drain("n2", "n3,nobody", 1).err
+        assert "there is no node `nobody`; name some of n1, n3, r1" in refused, refused
+        assert "`n2` is the node that is drained" in drain("n2", "n2", 1).err
+        until(lambda: is_spread(first), "the shards are spread", 90)
+        clients = [Client([second, first], f"c-{i}") for i in range(4)]
+        try:
+            until(lambda: connections(second) == 4, "all clients are on the second node")
+            drain("n2", "n3")
+            until(lambda: drains(first).get("n2", {}).get("state") == "drained", "the node is drained", 90)
+            assert drains(first)["n2"]["to"] == ["n3"], drains(first)
+            assert all(b"named.example:1883" in client.references[0] for client in clients), clients[0].references
+            # Spread over the other two, they would lead the same number.
+            until(lambda: not led(first)["n2"] and led(first)["n3"] >= led(first)["n1"] + 2, "n3 leads the shards of n2", 60)
+            assert "drained itself" in drain("n1", "n2", 1).err
+            second.process.terminate()
+            assert second.process.wait(40) == 0
+            second.restart()
+            until(lambda: drains(first).get("n2", {}).get("state") == "drained", "the node goes on draining", 60)
+            assert drains(first)["n2"]["to"] == ["n3"], drains(first)
+        finally:
+            for client in clients:
+                client.close()
+
+
 def stop_drains_first(_):
     """drain: SIGTERM in a cluster takes clients and shards away before the node stops, a second signal ends it"""
     with cluster("cluster.replicas=3") as nodes:
@@ -239,4 +281,4 @@ def rebalance_spreads(_):
                 client.close()
 
 
-CHECKS = [drain_moves_clients, stop_drains_first, rebalance_spreads]
+CHECKS = [drain_moves_clients, drain_to_named_nodes, stop_drains_first, rebalance_spreads]

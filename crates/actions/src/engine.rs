@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use definitions::Definition;
 use edge::Door;
-use sinks::{ActionSettings, ConnectorSettings};
+use serde_json::{Map, Value};
+use sinks::{ActionSettings, ConnectorSettings, WhenFull};
 
 use crate::consumer::client_id;
 use crate::counters::Counters;
@@ -27,6 +28,9 @@ const FAILING: Duration = Duration::from_secs(30);
 const COUNT: Duration = Duration::from_secs(1);
 /// Maximum number of subscriptions of earlier settings that an action ends.
 const FILTERS_MAX: usize = 1000;
+
+/// Reason why an action with `queue_full = "refuse"` does not start.
+const WAITS_FOR_NODES: &str = "\"refuse\" needs this version of Meridian on all nodes of the cluster";
 
 /// State of an action on this node.
 #[derive(Clone, Debug, Default)]
@@ -91,6 +95,8 @@ struct Action {
     found: Arc<Mutex<Option<Vec<String>>>>,
     /// Time since which the action is wanted and cannot start.
     missing_since: Option<Instant>,
+    /// True while other nodes of the cluster do not understand its queue.
+    waits_for_nodes: bool,
     /// Time of the last question how many messages wait.
     counted: Option<Instant>,
     /// True when it is no longer defined, and its threads end.
@@ -150,6 +156,12 @@ impl Engine {
 
     pub fn registry(&self) -> &Arc<Registry> {
         &self.shared.registry
+    }
+
+    /// Returns why an action with these settings cannot be added now.
+    pub fn unfit(&self, settings: &Map<String, Value>) -> Option<&'static str> {
+        let refuses = settings.get("queue_full").and_then(Value::as_str) == Some("refuse");
+        (refuses && !self.shared.admin.reads_queue_refusals()).then_some(WAITS_FOR_NODES)
     }
 
     /// Actions whose sessions are in shards that this node leads.
@@ -285,7 +297,8 @@ impl Shared {
             let client = client_id(name);
             let is_here = self.admin.hosts_internal(&client);
             action.published.is_here.store(is_here, Ordering::Relaxed);
-            let wanted = action.is_enabled && is_here && action.plan.is_ok();
+            action.waits_for_nodes = action.refuses() && !self.admin.reads_queue_refusals();
+            let wanted = action.is_enabled && is_here && action.plan.is_ok() && !action.waits_for_nodes;
             if action.running.is_some() && !action.has_threads() {
                 tracing::warn!(action = name, "action: its threads have ended; starting them again");
                 action.stop();
@@ -293,7 +306,11 @@ impl Shared {
             let is_current =
                 action.running.as_ref().is_some_and(|(revision, _)| *revision == action.revision);
             if !wanted || !is_current {
+                let missing_since = action.missing_since;
                 action.stop();
+                if action.waits_for_nodes {
+                    action.missing_since = missing_since.or_else(|| Some(Instant::now()));
+                }
             }
             if wanted && !is_current {
                 self.start(name, action);
@@ -371,6 +388,7 @@ impl Action {
             asked: None,
             found: Arc::default(),
             missing_since: None,
+            waits_for_nodes: false,
             counted: None,
             is_removed: false,
         }
@@ -381,6 +399,10 @@ impl Action {
         self.defined = defined;
         self.plan = plan;
         self.revision += 1;
+    }
+
+    fn refuses(&self) -> bool {
+        self.plan.as_ref().is_ok_and(|plan| plan.settings.queue_full == WhenFull::Refuse)
     }
 
     fn has_threads(&self) -> bool {
@@ -400,6 +422,7 @@ impl Action {
         let missing = self.missing_since.or(view.missing_since.filter(|_| is_running));
         let since = view.failing_since.or(missing).filter(|_| self.is_enabled);
         let since = since.map(|since| since.elapsed());
+        let waits = self.waits_for_nodes.then(|| WAITS_FOR_NODES.to_owned());
         let state = match () {
             () if !self.is_enabled || self.plan.is_err() => "stopped",
             () if is_running && view.failing_since.is_some() => "retrying",
@@ -411,7 +434,7 @@ impl Action {
             state,
             is_failing: self.is_enabled && self.plan.is_err() || since.is_some_and(|since| since >= FAILING),
             since,
-            last_error: self.plan.as_ref().err().cloned().or(view.last_error),
+            last_error: self.plan.as_ref().err().cloned().or(waits).or(view.last_error),
             session: client_id(name),
             queued: self.published.queued.load(Ordering::Relaxed),
             in_flight: view.in_flight,

@@ -10,32 +10,41 @@ use crate::state::State;
 
 /// Alarms that were active at the last look, by node and code. Several alarms of one code count as one.
 #[derive(Debug, Default)]
-pub(crate) struct ActiveAlarms(BTreeMap<(String, &'static str), AlarmChange>);
+pub(crate) struct ActiveAlarms {
+    active: BTreeMap<(String, &'static str), AlarmChange>,
+    /// Value of [`Admin::alarm_subscriptions`](broker::admin::Admin::alarm_subscriptions) at the last look.
+    subscriptions: u32,
+}
 
 impl ActiveAlarms {
-    /// Publishes the changes since the last look, if the event has subscriptions. The first look publishes all that
-    /// are active.
+    /// Publishes the changes since the last look, if the event has subscriptions. The first look after a new
+    /// subscription publishes all that are active.
     pub fn look(&mut self, state: &State) {
         if !state.admin.are_alarms_selected() {
-            return self.0.clear();
+            return self.active.clear();
         }
+        let subscriptions = state.admin.alarm_subscriptions();
+        let is_new = subscriptions != std::mem::replace(&mut self.subscriptions, subscriptions);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let present = alarms::all(state, crate::routes::health::stuck(state));
-        for change in self.changes(present, u64::try_from(now).unwrap_or(u64::MAX)) {
+        for change in self.changes(present, u64::try_from(now).unwrap_or(u64::MAX), is_new) {
             state.admin.alarm_changed(change);
         }
     }
 
-    /// Replaces the active alarms and returns what has changed. `now` is in milliseconds since 1970.
-    fn changes(&mut self, present: Vec<Alarm>, now: u64) -> Vec<AlarmChange> {
-        let before = std::mem::take(&mut self.0);
+    /// Replaces the active alarms and returns what has changed. For a new subscription, these are all that are active.
+    /// `now` is in milliseconds since 1970.
+    fn changes(&mut self, present: Vec<Alarm>, now: u64, is_new: bool) -> Vec<AlarmChange> {
+        let before = std::mem::take(&mut self.active);
         let mut changes = Vec::new();
         for Alarm { node, severity, code, text } in present {
             let key = (node, code);
-            if self.0.contains_key(&key) {
+            if self.active.contains_key(&key) {
                 continue;
             }
-            let change = before.get(&key).cloned().unwrap_or_else(|| {
+            let known = before.get(&key).cloned();
+            changes.extend(known.clone().filter(|_| is_new));
+            let change = known.unwrap_or_else(|| {
                 let severity = match severity {
                     Severity::Error => "error",
                     Severity::Warning => "warning",
@@ -52,9 +61,9 @@ impl ActiveAlarms {
                 changes.push(change.clone());
                 change
             });
-            self.0.insert(key, change);
+            self.active.insert(key, change);
         }
-        let ended = before.into_iter().filter(|(key, _)| !self.0.contains_key(key));
+        let ended = before.into_iter().filter(|(key, _)| !self.active.contains_key(key));
         changes.extend(ended.map(|(_, change)| AlarmChange { deactivated_at: Some(now), ..change }));
         changes
     }
@@ -74,10 +83,11 @@ mod tests {
         };
         let both = || vec![alarm("clock", "3 s"), alarm("clock", "4 s"), alarm("open", "no key")];
         let begun = [("clock".to_owned(), 1, None), ("open".to_owned(), 1, None)];
-        assert_eq!(seen(active.changes(both(), 1)), begun);
-        assert_eq!(seen(active.changes(both(), 2)), []);
+        assert_eq!(seen(active.changes(both(), 1, true)), begun);
+        assert_eq!(seen(active.changes(both(), 2, false)), []);
+        assert_eq!(seen(active.changes(both(), 2, true)), begun, "another subscription");
         let ended = [("clock".to_owned(), 1, Some(3))];
-        assert_eq!(seen(active.changes(vec![alarm("open", "no key")], 3)), ended);
-        assert_eq!(seen(active.changes(both(), 4)), [("clock".to_owned(), 4, None)]);
+        assert_eq!(seen(active.changes(vec![alarm("open", "no key")], 3, false)), ended);
+        assert_eq!(seen(active.changes(both(), 4, false)), [("clock".to_owned(), 4, None)]);
     }
 }

@@ -86,6 +86,9 @@ impl From<DrainRefused> for Problem {
     }
 }
 
+/// Maximum number of nodes that an order may name.
+const TO_MAX: usize = 16;
+
 /// Pace of a drain.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
@@ -105,6 +108,12 @@ pub struct DrainOrder {
     #[serde(default)]
     #[cfg_attr(feature = "document", schema(maximum = 3_600))]
     pub wait_s: Option<u32>,
+    /// Names of the nodes that get the clients and shards, at most 16. Shards go to those that have a replica. MQTT 5.0
+    /// clients get the addresses of these nodes (`node.client_address`), and the drain pauses while one of them is
+    /// overloaded. By default the drain counts on all other nodes. A rebalance has no such nodes.
+    #[serde(default)]
+    #[cfg_attr(feature = "document", schema(max_items = 16))]
+    pub to: Vec<String>,
 }
 
 impl DrainOrder {
@@ -120,6 +129,9 @@ impl DrainOrder {
         if self.wait_s.is_some_and(|wait| wait > 3_600) {
             return Err(Problem::invalid("wait_s", "write a number of seconds, 0 to 3600"));
         }
+        if self.to.len() > TO_MAX {
+            return Err(Problem::invalid("to", format!("name at most {TO_MAX} nodes")));
+        }
         Ok(())
     }
 }
@@ -131,6 +143,8 @@ pub struct DrainView {
     pub node: String,
     /// `drain` (of an operator), `rebalance` (only some clients leave) or `stop` (the node stops).
     pub kind: &'static str,
+    /// Names of the nodes that get the clients and shards; empty: any other node.
+    pub to: Vec<String>,
     /// `waiting` (for load balancers), `disconnecting`, `paused` or `drained`.
     pub state: &'static str,
     /// Reason why the drain has paused, and what ends the pause; null while it goes on.
@@ -168,6 +182,8 @@ pub struct NodeLoad {
     pub overload: u8,
     /// True if the node accepts new clients.
     pub accepts_clients: bool,
+    /// Address of the node for clients; `None` if none is configured.
+    pub client_address: Option<String>,
 }
 
 /// Request that asks a node for its load.
@@ -230,7 +246,13 @@ mod tests {
         let answer = |status, body: &str| {
             load_of(Ok(ForwardedResponse { status, body: body.as_bytes().to_vec() }.encode()))
         };
-        let load = NodeLoad { connections: 5, connections_max: 9, overload: 1, accepts_clients: true };
+        let load = NodeLoad {
+            connections: 5,
+            connections_max: 9,
+            overload: 1,
+            accepts_clients: true,
+            client_address: None,
+        };
         let text = r#"{"connections":5,"connections_max":9,"overload":1,"accepts_clients":true,"later":[]}"#;
         assert_eq!(answer(200, text), Ok(load));
         assert_eq!(answer(200, r#"{"connections":5}"#).unwrap().connections, 5);

@@ -63,6 +63,8 @@ pub struct NodeFacts {
     pub commit: &'static str,
     pub data_dir: PathBuf,
     pub connections_max: usize,
+    /// Address for clients that a drain of another node sends here.
+    pub client_address: Option<String>,
     pub listeners: Vec<ListenerFacts>,
     /// Returns the expiries of the TLS files, each with its listener; called at each scrape.
     pub expiries: Box<dyn Fn() -> Vec<(String, Expiry)> + Send + Sync>,

@@ -10,7 +10,7 @@ use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
 use edge::Door;
 
 use crate::runner::{Credentials, Run, Runner, RunnerSettings};
-use crate::settings::{BridgeProblem, BridgeSettings};
+use crate::settings::{BridgeProblem, BridgeSettings, QueueFull};
 
 /// Time between two looks at what each bridge has to do.
 const LOOK: Duration = Duration::from_millis(500);
@@ -53,6 +53,8 @@ struct Handle {
     name: String,
     client_id: String,
     is_enabled: bool,
+    /// True if its queue refuses messages when it is full. All nodes of the cluster must understand that.
+    refuses: bool,
     runner: Runner,
     /// True while this node leads the shard of the session.
     is_here: AtomicBool,
@@ -141,6 +143,7 @@ fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem
         name: settings.name.clone(),
         client_id,
         is_enabled: settings.enabled,
+        refuses: settings.queue_full == QueueFull::Refuse,
         runner: Runner::spawn(runner, door)?,
         is_here: AtomicBool::new(false),
         queued: AtomicU64::new(0),
@@ -155,12 +158,20 @@ fn look_after(
 ) -> Result<SyncSender<()>, BridgeProblem> {
     let (stop, stopped) = sync_channel::<()>(1);
     let run = move || {
-        let mut runs = vec![false; handles.len()];
+        let mut runs = vec![(false, false); handles.len()];
         loop {
-            for (handle, runs) in handles.iter().zip(&mut runs) {
+            for (handle, (runs, has_warned)) in handles.iter().zip(&mut runs) {
                 let is_here = admin.hosts_internal(&handle.client_id);
                 handle.is_here.store(is_here, Ordering::Relaxed);
-                let wanted = handle.is_enabled && is_here;
+                let waits = handle.refuses && !admin.reads_queue_refusals();
+                if waits && is_here && handle.is_enabled && !*has_warned {
+                    *has_warned = true;
+                    tracing::warn!(
+                        bridge = handle.name,
+                        "bridge: queue_full = \"refuse\" waits until all nodes of the cluster have this version"
+                    );
+                }
+                let wanted = handle.is_enabled && is_here && !waits;
                 if wanted != *runs {
                     *runs = wanted;
                     match wanted {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
-use broker::settings::QueueFull;
 use mqtt::Version;
 use rustls::ClientConfig;
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
@@ -81,7 +80,7 @@ section! {
         pub queue_bytes_max: ByteSize = "1GiB" in "1KiB..", at start;
         /// Maximum time that a message waits; 0 is until it expires.
         pub queue_age_max: Duration = "0s", at start;
-        /// Message that is dropped when the queue is full.
+        /// What happens to messages when the queue is full.
         pub queue_full: QueueFull = "drop_oldest", at start;
         /// Connect with TLS.
         pub tls: bool = "false", at start;
@@ -93,6 +92,18 @@ section! {
         pub tls_key: Option<PathBuf> = "", at start;
         /// Host name that the certificate of the other broker must have. Unset: that of its address.
         pub tls_server_name: Option<String> = "", at start;
+    }
+}
+
+choices! {
+    /// What happens to messages when the queue of a bridge is full.
+    pub enum QueueFull {
+        /// The oldest message is dropped, so that the newest ones arrive.
+        DropOldest = "drop_oldest",
+        /// The arriving message is dropped, so that accepted messages stay.
+        DropNewest = "drop_newest",
+        /// The arriving message is refused: its publisher gets 0x97 (Quota exceeded).
+        Refuse = "refuse",
     }
 }
 
@@ -229,9 +240,12 @@ impl BridgeSettings {
         if !self.queue_age_max.is_zero() {
             properties.push((QUEUE_AGE_MAX_MS.to_owned(), self.queue_age_max.as_millis().to_string()));
         }
-        if self.queue_full == QueueFull::DropNewest {
-            properties.push((QUEUE_FULL.to_owned(), "drop-newest".to_owned()));
-        }
+        let full = match self.queue_full {
+            QueueFull::DropOldest => None,
+            QueueFull::DropNewest => Some("drop-newest"),
+            QueueFull::Refuse => Some("refuse"),
+        };
+        properties.extend(full.map(|full| (QUEUE_FULL.to_owned(), full.to_owned())));
         bridge::Settings {
             addresses: addresses.map(|address| address.as_str().to_owned()).collect(),
             // The settings say that all addresses reach one broker or cluster.

@@ -13,7 +13,7 @@ pub const QUEUE_MESSAGES_MAX: &str = "queue-messages-max";
 pub const QUEUE_BYTES_MAX: &str = "queue-bytes-max";
 /// User Property of CONNECT: maximum time in milliseconds that a message waits; the default is until it expires.
 pub const QUEUE_AGE_MAX_MS: &str = "queue-age-max-ms";
-/// User Property of CONNECT: `drop-oldest`, the default, or `drop-newest`.
+/// User Property of CONNECT: `drop-oldest`, the default, `drop-newest` or `refuse`.
 pub const QUEUE_FULL: &str = "queue-full";
 
 /// User Property of CONNECT: with `true`, messages of QoS 0 for subscriptions of QoS 1 and 2 are stored for the session
@@ -53,6 +53,7 @@ pub(crate) fn queue_limits(properties: &Properties<'_>) -> Option<QueueLimits> {
         age_max_ms: text(QUEUE_AGE_MAX_MS).and_then(|ms| ms.parse().ok()).unwrap_or(u64::MAX),
         full: match text(QUEUE_FULL) {
             Some("drop-newest") => QueueFull::DropNewest,
+            Some("refuse") => QueueFull::Refuse,
             _ => QueueFull::DropOldest,
         },
     })

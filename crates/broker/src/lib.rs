@@ -64,8 +64,8 @@ pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
 pub use store::{
     Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
-    PeerFrame, Purpose, ReplicaCounters, ReplicaProgress, ReplicaStart, Request, SHARDS, Step, Store,
-    StoreEvent, StoreLog, Vacate, Wanted, shard_of_client, stale_identities,
+    PeerFrame, Purpose, QUEUE_REFUSED, ReplicaCounters, ReplicaProgress, ReplicaStart, Request, SHARDS, Step,
+    Store, StoreEvent, StoreLog, Vacate, Wanted, shard_of_client, stale_identities,
 };
 #[doc(hidden)]
 pub use store::{check_wire_form, decode_wire_form};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -170,6 +170,8 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 pub struct NodeLoad {
     /// Bits of the events that have subscriptions.
     pub events: AtomicU16,
+    /// Number of times that the event about alarms got another subscription; it wraps.
+    pub alarm_subscriptions: AtomicU32,
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
     /// True once all cores of the cluster understand Claims that keep ephemeral sessions.
@@ -194,6 +196,8 @@ pub struct NodeLoad {
     pub reads_queue_limits: AtomicBool,
     /// True while all nodes of the cluster know the routes of linked clusters.
     pub reads_links: AtomicBool,
+    /// True while all nodes of the cluster understand queues that refuse messages.
+    pub reads_queue_refusals: AtomicBool,
     /// True while all nodes of the cluster understand origins of messages.
     pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
@@ -406,6 +410,11 @@ impl Node {
     pub(crate) fn serves_links(&self) -> bool {
         let load = &self.load;
         self.own.is_none() || load.reads_links.load(Relaxed) && load.reads_queue_limits.load(Relaxed)
+    }
+
+    /// Says whether all nodes of the cluster understand queues that refuse messages.
+    pub fn read_queue_refusals(&self, read: bool) {
+        self.load.reads_queue_refusals.store(read, Relaxed);
     }
 
     /// Says whether all nodes of the cluster understand origins of messages.

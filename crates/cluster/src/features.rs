@@ -60,12 +60,16 @@ pub const ORIGINS: u64 = 32768;
 /// The node knows routes of linked clusters in the routes of shards, and a core reads subscriptions of linked clusters in
 /// the logs of shards. It offers this with [`SHARDS`].
 pub const LINKS: u64 = 65536;
+/// The node understands queues that refuse messages: a core reads Claims with this rule in the logs of shards, and each
+/// node knows the result for the publisher. It offers this with [`SHARDS`].
+pub const QUEUE_REFUSALS: u64 = 131_072;
 
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
-pub const LOG_READABLE: u64 = LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS | LINKS;
+pub const LOG_READABLE: u64 =
+    LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS | LINKS | QUEUE_REFUSALS;
 
 /// Features of this version that a node has with any settings, except [`ORIGINS`].
 pub const FEATURES: u64 =

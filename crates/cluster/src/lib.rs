@@ -33,7 +33,7 @@ mod withdrawals;
 pub use config::{Config, ForwardAck, LeaderPolicy, NodeInfo, Replicas, Role, WithoutQuorum};
 pub use features::{
     CLOCKS, COPIES, EMPTY_SHARDS, EPHEMERAL_SESSIONS, FEATURES, INCARNATIONS, LINKS, LOG, ORIGINS, OWN_STATE,
-    PACKS, QUEUE_LIMITS, RECORDS, RELAYS, SHARDS,
+    PACKS, QUEUE_LIMITS, QUEUE_REFUSALS, RECORDS, RELAYS, SHARDS,
 };
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]

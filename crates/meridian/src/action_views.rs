@@ -90,6 +90,9 @@ impl api::Actions for ActionViews {
         settings: &Map<String, Value>,
         by: &Authorship,
     ) -> Result<bool, EntryRefused> {
+        if let Some(why) = self.engine.unfit(settings) {
+            return Err(setting("queue_full", why.to_owned()));
+        }
         self.engine.registry().put_action(name, settings, &authorship(by)).map_err(refused)
     }
 

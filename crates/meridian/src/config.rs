@@ -67,6 +67,9 @@ section! {
         /// Server Reference for MQTT 5.0 clients that a drain refuses or disconnects, such as the address of a load
         /// balancer. Without it, clients choose another address themselves.
         pub server_reference: Option<String> = "", at start;
+        /// Address of this node for clients, such as `n2.example.com:1883`. A drain of another node that names this one
+        /// (`--to`) tells it to MQTT 5.0 clients. Without it, such a drain uses `server_reference` of this node.
+        pub client_address: Option<String> = "", at start;
         /// Interval at which the node looks whether files have changed: certificates, keys, authorities and revocation
         /// lists of listeners, HTTP and cluster links, keys of JWT, and files of `http_auth` and `http_acl`. A change
         /// that two looks in a row saw is used without a reload. `0s` turns it off; less than 100 ms counts as 100 ms.

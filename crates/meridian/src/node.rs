@@ -77,6 +77,11 @@ impl Node {
             commit: env!("MERIDIAN_COMMIT"),
             data_dir: config.node.data_dir.clone(),
             connections_max: self.0.connections_max(),
+            client_address: config
+                .node
+                .client_address
+                .clone()
+                .or_else(|| config.node.server_reference.clone()),
             listeners: listeners.collect(),
             expiries: Box::new(move || files.expiries()),
             watched: Box::new(move || sync::lock(&watched).clone()),

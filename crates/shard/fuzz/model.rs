@@ -93,12 +93,7 @@ fn after(now: u64, seconds: u32) -> u64 {
 }
 
 impl Model {
-    /// Records an identity. Returns false when its message was accepted before.
-    pub fn accept(&mut self, (origin, number): (u64, u64)) -> bool {
-        let is_below = self.floors.get(&origin).is_some_and(|floor| number < *floor);
-        !is_below && self.identities.insert((origin, number))
-    }
-
+    /// Returns whether a message with the identity was accepted, or will never be.
     pub fn knows(&self, (origin, number): (u64, u64)) -> bool {
         self.floors.get(&origin).is_some_and(|floor| number < *floor)
             || self.identities.contains(&(origin, number))
@@ -258,10 +253,11 @@ impl Model {
         }
     }
 
-    pub fn publish(&mut self, message: &Message<'_>, wait: bool) -> u32 {
-        let mut matched = 0;
+    /// Returns the sessions that receive a message, each with the QoS, RETAIN and Subscription Identifiers.
+    fn receivers(&self, message: &Message<'_>) -> Vec<(String, QoS, bool, Vec<u32>)> {
+        let mut receivers = Vec::new();
         let topic = TopicName::parse(message.topic).expect("a topic");
-        for client in self.sessions.keys().cloned().collect::<Vec<_>>() {
+        for client in self.sessions.keys().cloned() {
             let mut best: Option<(u8, bool)> = None;
             let mut ids = Vec::new();
             for (text, (options, id)) in &self.sessions[&client].subscriptions {
@@ -278,10 +274,31 @@ impl Model {
             let Some((qos, keeps_retain)) = best else { continue };
             let qos = message.qos.min(QoS::from_bits(qos).expect("a QoS"));
             if qos > QoS::AtMostOnce {
-                matched += 1;
                 ids.sort_unstable();
-                self.enqueue(&client, message, qos, message.retain && keeps_retain, ids, false, wait);
+                receivers.push((client, qos, message.retain && keeps_retain, ids));
             }
+        }
+        receivers
+    }
+
+    /// Returns whether the queue of a session refuses a message of a publisher that waits.
+    pub fn refuses(&self, client: &str, size: u64) -> bool {
+        let limits = self.limits_of(client);
+        let session = &self.sessions[client];
+        let is_too_much = !session.owned && session.waiting_bytes() + size > limits.absent_bytes_max;
+        limits.queue_full == QueueFull::Refuse && (session.is_full(&limits) || is_too_much)
+    }
+
+    /// Returns whether a session refuses a message.
+    pub fn refuses_publish(&self, message: &Message<'_>) -> bool {
+        self.receivers(message).iter().any(|(client, ..)| self.refuses(client, message.size))
+    }
+
+    pub fn publish(&mut self, message: &Message<'_>, wait: bool) -> u32 {
+        let receivers = self.receivers(message);
+        let matched = receivers.len() as u32;
+        for (client, qos, retain, ids) in receivers {
+            self.enqueue(&client, message, qos, retain, ids, false, wait);
         }
         matched
     }
@@ -312,7 +329,7 @@ impl Model {
                 if !session.is_full(&limits) && bytes <= limits.absent_bytes_max {
                     break;
                 }
-                if limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(client) {
+                if limits.queue_full != QueueFull::DropOldest || !self.drop_oldest(client) {
                     return;
                 }
             }
@@ -346,7 +363,7 @@ impl Model {
                 QueueFull::DropOldest => {
                     self.drop_oldest(client);
                 }
-                QueueFull::DropNewest => {
+                QueueFull::DropNewest | QueueFull::Refuse => {
                     session.entries.retain(|entry| !entry.over);
                     let waiting = session.entries.iter().filter(|entry| entry.phase == Phase::Waiting);
                     let waiting = waiting.count() as u64;

@@ -496,11 +496,15 @@ impl<'a> Run<'a> {
             return assert_eq!(answer, Answer::Stale);
         }
         if let Some(Identity { origin, number }) = identity {
-            if !self.model.accept((origin, number)) {
+            if self.model.knows((origin, number)) {
                 return assert_eq!(answer, Answer::Repeated);
             }
             self.model.identities.remove(&(origin, number ^ 1));
         }
+        if wait && self.model.refuses_publish(&message) {
+            return assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+        }
+        self.model.identities.extend(identity.map(|Identity { origin, number }| (origin, number)));
         assert_eq!(answer, Answer::Published { matched: self.model.publish(&message, wait) });
     }
 
@@ -527,6 +531,9 @@ impl<'a> Run<'a> {
         }
         if !self.is_there(client, session) {
             return assert_eq!(answer, Answer::Gone);
+        }
+        if self.model.refuses(client, modelled.size) {
+            return assert_eq!(answer, Answer::Refused { session });
         }
         assert_eq!(answer, Answer::Done);
         self.model.identities.extend(identity);
@@ -578,7 +585,7 @@ impl<'a> Run<'a> {
             messages_max: self.bytes.of(&[1, 3, 20]),
             bytes_max: self.bytes.of(&[100, 1000, u64::MAX]),
             age_max_ms: self.bytes.of(&[u64::MAX, 1000]),
-            full: self.bytes.of(&[QueueFull::DropOldest, QueueFull::DropNewest]),
+            full: self.bytes.of(&[QueueFull::DropOldest, QueueFull::DropNewest, QueueFull::Refuse]),
         });
         let claim = Claim {
             client_id: client,

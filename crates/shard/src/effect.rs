@@ -78,6 +78,12 @@ pub enum Answer {
     Published {
         matched: u32,
     },
+    /// Publish, Enqueue: the queue of this session, which would get the message, is full and refuses messages
+    /// ([`QueueFull::Refuse`](crate::QueueFull::Refuse)). No session of the shard gets the message, and its identity is
+    /// not recorded.
+    Refused {
+        session: SessionUid,
+    },
     /// Publish, Enqueue: the identity is known, so the message was accepted before. Publish, Retain, Enqueue,
     /// Acknowledge, Receive with a [`RequestNumber`](crate::RequestNumber): the command was applied before, and the
     /// client waits for no packet because of it.

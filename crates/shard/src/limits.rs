@@ -43,6 +43,9 @@ pub struct QueueLimits {
 pub enum QueueFull {
     DropOldest = 0,
     DropNewest = 1,
+    /// A Publish or Enqueue of a publisher that waits is refused. Other messages are dropped as with `DropNewest`. Only
+    /// [`QueueLimits`] have this rule.
+    Refuse = 2,
 }
 
 impl Default for Limits {
@@ -81,6 +84,7 @@ impl QueueFull {
         match reader.u8()? {
             0 => Ok(QueueFull::DropOldest),
             1 => Ok(QueueFull::DropNewest),
+            2 => Ok(QueueFull::Refuse),
             _ => malformed("rule for full queues"),
         }
     }
@@ -112,6 +116,9 @@ impl Limits {
         let (queue_bytes_max, absent_bytes_max) = (reader.u64()?, reader.u64()?);
         let queue_age_max_ms = reader.u64()?;
         let queue_full = QueueFull::decode(reader)?;
+        if queue_full == QueueFull::Refuse {
+            return malformed("rule for the full queues of all sessions");
+        }
         Ok(Self {
             queue_messages_max,
             queue_bytes_max,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::ids::SessionUid;
 use crate::inbound::Inbound;
-use crate::limits::{Limits, QueueLimits};
+use crate::limits::{Limits, QueueFull, QueueLimits};
 use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::shard_set::ShardSet;
@@ -113,6 +113,11 @@ impl Session {
 
     pub fn queue_limits(&self) -> Option<&QueueLimits> {
         self.extra.as_ref()?.queue_limits.as_ref()
+    }
+
+    /// Returns whether its queue refuses messages when it is full.
+    pub fn refuses_messages(&self) -> bool {
+        self.queue_limits().is_some_and(|limits| limits.full == QueueFull::Refuse)
     }
 
     pub fn set_queue_limits(&mut self, limits: Option<QueueLimits>) {

@@ -62,6 +62,8 @@ pub struct Shard {
     now: u64,
     limits: Limits,
     sessions: Sessions<Session>,
+    /// Slots of sessions whose queue refuses messages when it is full.
+    refusing: BTreeSet<u32>,
     ephemerals: Sessions<Ephemeral>,
     /// Number of sessions of both kinds ever created.
     sessions_created: u64,
@@ -133,6 +135,7 @@ impl Shard {
             now: 0,
             limits: Limits::default(),
             sessions: Sessions::new(hasher.clone()),
+            refusing: BTreeSet::new(),
             ephemerals: Sessions::new(hasher.clone()),
             sessions_created: 0,
             bodies: Bodies::new(hasher),

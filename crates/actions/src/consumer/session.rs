@@ -21,9 +21,12 @@ impl Consumer {
         if !settings.queue_age_max.is_zero() {
             properties.push((QUEUE_AGE_MAX_MS.to_owned(), settings.queue_age_max.as_millis().to_string()));
         }
-        if settings.queue_full == WhenFull::DropNewest {
-            properties.push((QUEUE_FULL.to_owned(), "drop-newest".to_owned()));
-        }
+        let full = match settings.queue_full {
+            WhenFull::DropOldest => None,
+            WhenFull::DropNewest => Some("drop-newest"),
+            WhenFull::Refuse => Some("refuse"),
+        };
+        properties.extend(full.map(|full| (QUEUE_FULL.to_owned(), full.to_owned())));
         if settings.store_qos0 {
             properties.push((STORE_QOS0.to_owned(), "true".to_owned()));
         }

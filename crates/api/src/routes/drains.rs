@@ -57,8 +57,9 @@ async fn drains(state: State, Query(query): Query<DrainsQuery>) -> Result<Json<P
 ///
 /// The node refuses new clients, and `/health/ready` answers 503. Other cores take over the shards that it leads. After
 /// `wait_s` it disconnects its clients at the given pace: idle ones first, members of shared groups last. MQTT 5.0
-/// clients get 0x9C (Use another server). The drain pauses while another node is overloaded, or the others have no
-/// room. It goes on after a restart of the node, and ends only when it is cancelled.
+/// clients get 0x9C (Use another server). `to` names the nodes that get the clients and shards. The drain pauses while
+/// another node is overloaded, or the others have no room. It goes on after a restart of the node, and ends only when it
+/// is cancelled.
 #[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/drains/{name}", tag = "node", operation_id = "drain_node",
     security(("token" = ["operator"])), params(("name" = String, Path)), request_body = DrainOrder,
@@ -70,9 +71,12 @@ async fn drain(
     Path(name): Path<String>,
     Body(order): Body<DrainOrder>,
 ) -> Result<StatusCode, Problem> {
-    caller.note(|| name.clone());
+    caller.note(|| match order.to.is_empty() {
+        true => name.clone(),
+        false => format!("{name} to {}", order.to.join(", ")),
+    });
     order.check()?;
-    may_drain(&state, &name)?;
+    may_drain(&state, &name, &order.to)?;
     let by = caller.authorship();
     propose(&state, &caller, move |state| state.drains.order(&name, &order, &by)).await??;
     Ok(StatusCode::NO_CONTENT)
@@ -150,6 +154,9 @@ async fn rebalance(
 ) -> Result<Json<Rebalanced>, Problem> {
     let Rebalance { keep, tolerance_percent, dry_run, pace } = body;
     pace.check()?;
+    if !pace.to.is_empty() {
+        return Err(Problem::invalid("pace.to", "only a drain names the nodes that get its clients"));
+    }
     let view = cluster_view(&state)?;
     if let Some(keep) = &keep {
         check_keep(&state, view.as_ref(), keep)?;
@@ -283,24 +290,56 @@ fn member(state: &State, view: Option<&ClusterView>, name: &str) -> Result<(), P
     }
 }
 
-/// Refuses to drain a node when no other one can serve its clients.
-fn may_drain(state: &State, name: &str) -> Result<(), Problem> {
+/// Refuses to drain a node when no other one, or none of the named ones, can serve its clients.
+fn may_drain(state: &State, name: &str, to: &[String]) -> Result<(), Problem> {
     let view = cluster_view(state)?;
     member(state, view.as_ref(), name)?;
-    let Some(view) = view else { return Ok(()) };
-    let others =
-        view.membership.members.iter().filter(|member| member.node != name && member.state == "alive");
-    if others.count() == 0 {
+    let Some(view) = view else {
+        let refusal = || Problem::invalid("to", "the node belongs to no cluster: there is no other node");
+        return if to.is_empty() { Ok(()) } else { Err(refusal()) };
+    };
+    let members = &view.membership.members;
+    if !members.iter().any(|member| member.node != name && member.state == "alive") {
         return Err(Problem::conflict(format!(
             "no other node of the cluster is alive: the clients of `{name}` could go nowhere"
         )));
     }
-    Ok(())
+    let states: Vec<_> = members.iter().map(|member| (&*member.node, member.state)).collect();
+    to.iter().try_for_each(|target| may_take_over(&states, name, target))
+}
+
+/// Refuses a node that cannot get the clients of a node that is drained. `members` are names and states.
+fn may_take_over(members: &[(&str, &str)], drained: &str, target: &str) -> Result<(), Problem> {
+    let others = members.iter().filter(|(name, state)| *name != drained && *state == "alive");
+    let others: Vec<&str> = others.map(|(name, _)| *name).collect();
+    let advice = format!("name some of {}", others.join(", "));
+    let why = match members.iter().find(|(name, _)| *name == target) {
+        _ if target == drained => format!("`{target}` is the node that is drained"),
+        None => format!("there is no node `{target}`"),
+        Some((_, state)) if *state != "alive" => format!("node `{target}` is {state}"),
+        Some(_) => return Ok(()),
+    };
+    Err(Problem::invalid("to", format!("{why}; {advice}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_other_nodes_that_are_alive_get_the_clients() {
+        let members = [("n1", "alive"), ("n2", "alive"), ("n3", "dead"), ("n4", "alive")];
+        let refused =
+            |target| may_take_over(&members, "n2", target).map_err(|problem| problem.detail().to_owned());
+        assert_eq!(refused("n1"), Ok(()));
+        for (target, why) in [
+            ("n2", "to: `n2` is the node that is drained; name some of n1, n4"),
+            ("n3", "to: node `n3` is dead; name some of n1, n4"),
+            ("nobody", "to: there is no node `nobody`; name some of n1, n4"),
+        ] {
+            assert_eq!(refused(target), Err(why.to_owned()));
+        }
+    }
 
     #[test]
     fn nodes_above_the_mean_and_the_tolerance_keep_the_mean() {

@@ -288,6 +288,8 @@ struct Load {
     overload: u8,
     /// True while the node accepts new clients.
     accepts_clients: bool,
+    /// Address for clients that a drain of another node sends here; null if none is configured.
+    client_address: Option<String>,
 }
 
 /// Returns the load of this node.
@@ -298,6 +300,7 @@ pub(super) fn load(state: &State) -> NodeLoad {
         connections_max: state.node.connections_max as u64,
         overload: figures.workers.iter().map(|worker| worker.overload).max().unwrap_or(0),
         accepts_clients: state.phase() == Phase::Ready && !state.drains.refuses(),
+        client_address: state.node.client_address.clone(),
     }
 }
 
@@ -305,8 +308,8 @@ pub(super) fn load(state: &State) -> NodeLoad {
 #[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/node/load", tag = "node", operation_id = "node_load", security(("token" = ["viewer"])),
     responses((status = 200, body = Load))))]
 async fn node_load(state: State) -> Json<Load> {
-    let NodeLoad { connections, connections_max, overload, accepts_clients } = load(&state);
-    Json(Load { connections, connections_max, overload, accepts_clients })
+    let NodeLoad { connections, connections_max, overload, accepts_clients, client_address } = load(&state);
+    Json(Load { connections, connections_max, overload, accepts_clients, client_address })
 }
 
 #[derive(Debug, Deserialize)]

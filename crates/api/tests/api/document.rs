@@ -238,7 +238,12 @@ fn answers_match_the_document() {
     ask("GET", "/api/docs", "/api/docs", None);
     ask("DELETE", "/api/v1/cluster/nodes/{name}", "/api/v1/cluster/nodes/b", None);
     let drains = "/api/v1/drains/{name}";
-    ask("PUT", drains, "/api/v1/drains/c", Some(json!({ "rate": 20, "within_s": 60, "wait_s": 0 })));
+    ask(
+        "PUT",
+        drains,
+        "/api/v1/drains/c",
+        Some(json!({ "rate": 20, "within_s": 60, "wait_s": 0, "to": ["b"] })),
+    );
     ask("DELETE", drains, "/api/v1/drains/c", None);
     ask("DELETE", drains, "/api/v1/drains/nobody", None);
     let keep = json!({ "keep": { "c": 5 }, "pace": { "rate": 0.5 } });

@@ -587,6 +587,8 @@ fn a_rebalance_is_computed_from_the_clients_of_all_nodes() {
     assert!(why.contains("either this or `keep`"), "{why}");
     rebalance(json!({ "tolerance_percent": 1001 })).problem(422, "invalid");
     rebalance(json!({ "keep": {} })).problem(422, "invalid");
+    let why = rebalance(json!({ "pace": { "to": ["b"] } })).problem(422, "invalid");
+    assert!(why.contains("only a drain"), "{why}");
     rebalance(json!({ "keep": { "nobody": 5 } })).problem(404, "not-found");
 }
 
@@ -596,8 +598,9 @@ fn the_load_of_a_node_is_a_small_answer() {
     let load = world.a().get("/api/v1/node/load").is(200);
     let node = world.a().get("/api/v1/node").is(200);
     let names: Vec<_> = load.as_object().unwrap().keys().cloned().collect();
-    assert_eq!(names, ["connections", "connections_max", "overload", "accepts_clients"]);
-    for name in names {
-        assert_eq!(load[&name], node[&name], "{name}");
+    assert_eq!(names, ["connections", "connections_max", "overload", "accepts_clients", "client_address"]);
+    for name in &names[..4] {
+        assert_eq!(load[name], node[name], "{name}");
     }
+    assert_eq!(load["client_address"], "n1.example:1883");
 }

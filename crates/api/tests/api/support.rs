@@ -65,6 +65,7 @@ impl Drains for OneDrain {
         Some(DrainView {
             node: self.0.clone(),
             kind: "drain",
+            to: vec!["c".to_owned()],
             state: "disconnecting",
             paused_because: None,
             stalled_s: 1,
@@ -235,6 +236,7 @@ impl Server {
             commit: "abcdef",
             data_dir: directory.clone(),
             connections_max: node.connections_max(),
+            client_address: Some("n1.example:1883".to_owned()),
             listeners: listeners.collect(),
             expiries: Box::new(expiries),
             watched: Box::new(WatchedFiles::default),

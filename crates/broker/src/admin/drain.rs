@@ -58,6 +58,12 @@ impl Admin {
         self.node.drain.set_reference(reference);
     }
 
+    /// Sets the addresses that refusals and drains name from now on instead of the Server Reference of this node; none
+    /// ends that. Clients get all of them, each client another one first.
+    pub fn set_successors(&self, addresses: &[String]) {
+        self.node.drain.set_successors(addresses);
+    }
+
     /// Disconnects some clients of one worker.
     pub fn drain_some(&self, worker: WorkerId, step: DrainStep, reply: Reply<Drained>) {
         self.send(worker, AdminRequest::Drain { step, reply });

@@ -274,6 +274,12 @@ impl Admin {
         self.node.watch_interest(wake)
     }
 
+    /// Returns whether the queue of a session of the process may refuse messages: all nodes of the cluster understand
+    /// that.
+    pub fn reads_queue_refusals(&self) -> bool {
+        self.node.own.is_none() || self.node.load.reads_queue_refusals.load(Relaxed)
+    }
+
     /// Gives messages that match these filters their [`Origin`](crate::origin::Origin), from now on. `node` is the name
     /// of this node, and `run` a number that no other run of any node has; only those of the first call count.
     ///
@@ -494,6 +500,11 @@ impl Admin {
     /// Returns whether the event about alarms has subscriptions.
     pub fn are_alarms_selected(&self) -> bool {
         self.node.load.events.load(Relaxed) & Event::Alarm.bit() != 0
+    }
+
+    /// Returns a number that changes when the event about alarms gets another subscription, as far as this node knows.
+    pub fn alarm_subscriptions(&self) -> u32 {
+        self.node.load.alarm_subscriptions.load(Relaxed)
     }
 
     /// Publishes a change of an alarm as an event, if the event has subscriptions.

@@ -10,7 +10,7 @@ use crate::batch::{Token, WorkerCommand};
 use crate::ids::Time;
 use crate::message::Message;
 use crate::route::RouteKind;
-use crate::store::{Identity, Request, ShardOutput};
+use crate::store::{Identity, QUEUE_REFUSED, Request, ShardOutput, worse};
 
 /// A message for the groups of a host, and perhaps for durable sessions of the shard with the same number.
 #[derive(Debug)]
@@ -226,15 +226,15 @@ impl GroupHost {
     /// Handles one of the answers that a message waits for.
     pub(super) fn accepted(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
         let Some(waiting) = self.appends.waiting.get_mut(key as usize) else { return };
-        if reason.is_error() {
-            waiting.reason = reason;
-        }
+        waiting.reason = worse(waiting.reason, reason);
         waiting.remaining -= 1;
         if waiting.remaining > 0 {
             return;
         }
         let Waiting { waiter, groups, reason: worst, .. } = self.appends.waiting.remove(key as usize);
-        let worst = if worst.is_error() && groups > 1 { ReasonCode::UnspecifiedError } else { worst };
+        // Another group may have the message.
+        let is_unknown = worst.is_error() && worst != QUEUE_REFUSED && groups > 1;
+        let worst = if is_unknown { ReasonCode::UnspecifiedError } else { worst };
         match waiter {
             Waiter::Token(token) => self.answer_with(now, token, worst, out),
             Waiter::Groups(identity) => {

@@ -7,7 +7,9 @@ use crate::batch::{MemberDelivery, SubscriptionIds, Token, WorkerCommand};
 use crate::ids::{ConnectionId, GroupId, ShardId, Time};
 use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
-use crate::store::{Enqueue, EnqueueForGroup, EnqueueToGroup, GroupName, Identity, Request, ShardOutput};
+use crate::store::{
+    Enqueue, EnqueueForGroup, EnqueueToGroup, GroupName, Identity, QUEUE_REFUSED, Request, ShardOutput,
+};
 
 /// Receiver that a message is offered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +248,7 @@ impl GroupHost {
             // The node has become unreachable since it was chosen. The next choice sees that, and takes the node only
             // when there is no other member.
             ReasonCode::ServerBusy => {}
-            ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
+            QUEUE_REFUSED | ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
                 declined = Some(reason);
                 refused.push(to);
             }

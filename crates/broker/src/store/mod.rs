@@ -51,6 +51,23 @@ use crate::quota::Payers;
 use crate::route::Options;
 use crate::will::WillOwner;
 
+/// Result of a message that the full queue of a durable session refuses. The publisher gets Quota exceeded, although
+/// other sessions may have the message: with Quota exceeded itself, its connection would be closed then. This Reason
+/// Code is for DISCONNECT only, so no other result of a message has it.
+pub const QUEUE_REFUSED: ReasonCode = ReasonCode::MessageRateTooHigh;
+
+/// Returns the Reason Code that a publisher gets.
+pub(crate) fn reason_for_publisher(reason: ReasonCode) -> ReasonCode {
+    if reason == QUEUE_REFUSED { ReasonCode::QuotaExceeded } else { reason }
+}
+
+/// Returns the worse of two results of a message. A refusal is better than a failure, after which nobody knows who has
+/// the message.
+pub(crate) fn worse(known: ReasonCode, other: ReasonCode) -> ReasonCode {
+    let is_worse = other.is_error() && !(other == QUEUE_REFUSED && known.is_error());
+    if is_worse { other } else { known }
+}
+
 /// A request of a worker to a shard. Requests of one worker to one shard are applied in the order in which they were
 /// sent.
 #[derive(Debug)]

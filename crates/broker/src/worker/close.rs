@@ -61,7 +61,8 @@ impl Worker {
         if connection.has_connack() && !is_stale {
             tracing::debug!(client = &*connection.client_id, %reason, why, "connection closed by the server");
             let mut properties = PropertiesBuf::default();
-            if let Some(reference) = self.node.drain.reference_for(reason) {
+            let reference = self.node.drain.reference_for(reason);
+            if let Some(reference) = reference.as_deref() {
                 properties.push(Property::ServerReference(reference));
             }
             if connection.marks.problem_information {

@@ -407,7 +407,8 @@ impl Worker {
         self.counters.connects_refused += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let why = why.filter(|_| connection.marks.problem_information);
-        let reference = self.node.drain.reference_for(reason).map(Property::ServerReference);
+        let reference = self.node.drain.reference_for(reason);
+        let reference = reference.as_deref().map(Property::ServerReference);
         let properties =
             PropertiesBuf::from_iter(reference.into_iter().chain(why.map(Property::ReasonString)));
         let refusal = |properties| Packet::ConnAck(ConnAck { session_present: false, reason, properties }); // [MQTT-3.2.2-6]

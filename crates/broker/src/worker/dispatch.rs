@@ -19,7 +19,7 @@ use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
-use crate::store::{Identity, Request};
+use crate::store::{Identity, Request, reason_for_publisher};
 use crate::will::WillOwner;
 
 /// Maximum size of a message that is copied for each worker. Larger messages are shared.
@@ -506,7 +506,9 @@ impl Worker {
             Token::Publish { connection, .. } => {
                 self.outbox.complete(connection.worker, token, reason);
             }
-            Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
+            Token::Operator { worker, key } if worker == self.id => {
+                self.completed_for_operator(key, reason_for_publisher(reason));
+            }
             Token::Operator { worker, .. } => self.outbox.complete(worker, token, reason),
             Token::Append { shard, key } => self.outbox.request(shard, Request::Accepted { key, reason }),
             Token::Offered { shard, key } => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ const GROUPS_MAX: usize = 65_536;
 pub(crate) struct DrainState {
     refuses: AtomicBool,
     reference: OnceLock<Option<Arc<str>>>,
+    /// Server References instead of that one, if there are any. Each begins with another node.
+    successors: Mutex<Vec<Arc<str>>>,
+    /// Number of clients that got one of these; it wraps.
+    referred: AtomicUsize,
     /// Time at which a member of each shared group was last disconnected. Workers use it during a drain only.
     departures: Mutex<HashMap<Box<str>, Time>>,
     /// Number of open connections that the process has made to itself.
@@ -49,12 +53,23 @@ impl DrainState {
         self.reference.get_or_init(|| reference);
     }
 
+    pub fn set_successors(&self, addresses: &[String]) {
+        let from = |first: usize| {
+            let (end, begin) = addresses.split_at(first);
+            [begin, end].concat().join(" ").into()
+        };
+        *sync::lock(&self.successors) = (0..addresses.len()).map(from).collect();
+    }
+
     /// Returns the Server Reference that belongs to a Reason Code, if there is one.
-    pub fn reference_for(&self, reason: ReasonCode) -> Option<&str> {
-        match reason {
-            ReasonCode::UseAnotherServer | ReasonCode::ServerMoved => self.reference.get()?.as_deref(),
-            _ => None,
+    pub fn reference_for(&self, reason: ReasonCode) -> Option<Arc<str>> {
+        if !matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved) {
+            return None;
         }
+        let successors = sync::lock(&self.successors);
+        // A client takes the first server of the list, so clients spread over all of them.
+        let turn = self.referred.fetch_add(1, Relaxed) % successors.len().max(1);
+        successors.get(turn).or_else(|| self.reference.get()?.as_ref()).cloned()
     }
 }
 
@@ -165,4 +180,27 @@ fn is_idle(connection: &Connection, now: Time) -> bool {
         flow.deliveries.inflight() > 0 || !flow.queue.is_empty() || !flow.acknowledging.is_empty()
     });
     !is_busy && now.since(connection.last_packet) >= IDLE_AFTER
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients take the first server of the list (MQTT 5.0, 4.11).
+    #[test]
+    fn clients_get_the_addresses_of_the_named_nodes_in_turn() {
+        let drain = DrainState::default();
+        let next = |reason| drain.reference_for(reason);
+        assert_eq!(next(ReasonCode::UseAnotherServer), None);
+        drain.set_reference(Some("balancer:1883".into()));
+        assert_eq!(next(ReasonCode::UseAnotherServer).as_deref(), Some("balancer:1883"));
+        drain.set_successors(&["a:1".to_owned(), "b:2".to_owned(), "c:3".to_owned()]);
+        let mut named: Vec<_> = (0..6).filter_map(|_| next(ReasonCode::ServerMoved)).collect();
+        named.sort();
+        let each = ["a:1 b:2 c:3", "b:2 c:3 a:1", "c:3 a:1 b:2"];
+        assert_eq!(named.iter().map(|it| &**it).collect::<Vec<_>>(), each.map(|it| [it, it]).concat());
+        assert_eq!(next(ReasonCode::QuotaExceeded), None);
+        drain.set_successors(&[]);
+        assert_eq!(next(ReasonCode::UseAnotherServer).as_deref(), Some("balancer:1883"));
+    }
 }

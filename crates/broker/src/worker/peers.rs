@@ -22,7 +22,7 @@ use crate::peers::{
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::Route;
-use crate::store::{GroupName, Request, SHARDS};
+use crate::store::{GroupName, QUEUE_REFUSED, Request, SHARDS, worse};
 
 /// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
@@ -159,9 +159,9 @@ impl PeerTraffic {
     /// Notes that one of the completions of another node's message has come.
     pub fn has_arrived(&mut self, key: u32, reason: ReasonCode) {
         let Some(arrival) = self.arrivals.get_mut(key as usize) else { return };
-        if reason.is_error() {
-            arrival.reason = if arrival.is_given { ReasonCode::UnspecifiedError } else { reason };
-        }
+        let is_unknown = reason.is_error() && reason != QUEUE_REFUSED && arrival.is_given;
+        let reason = if is_unknown { ReasonCode::UnspecifiedError } else { reason };
+        arrival.reason = worse(arrival.reason, reason);
         arrival.outstanding -= 1;
         if arrival.outstanding == 0 {
             let Arrival { ticket, reason, .. } = self.arrivals.remove(key as usize);

@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
-use crate::store::{Identity, Request};
+use crate::store::{Identity, QUEUE_REFUSED, Request, reason_for_publisher};
 
 /// Time in milliseconds after which a publisher is retried if the node lacks memory or cannot reach other nodes.
 pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
@@ -637,13 +637,14 @@ impl Worker {
                 let cannot_refuse = !connection.version.has_receive_maximum() && is_failure(done.reason);
                 // Some shards may have the message although its identifier cannot be recorded. Or a member of a group
                 // does not get it and other receivers have it.
+                let is_failure = is_failure(done.reason) && done.reason != QUEUE_REFUSED;
                 let is_taken = done.reason == ReasonCode::ImplementationSpecificError
                     && done.keep != Keep::Never
                     || done.reason == ReasonCode::UnspecifiedError
-                    || done.may_be_partial && is_failure(done.reason);
+                    || done.may_be_partial && is_failure;
                 if cannot_refuse || is_taken {
                     flow.inbound.leave_unfinished(&done);
-                    return self.close(slot, done.reason);
+                    return self.close(slot, reason_for_publisher(done.reason));
                 }
             }
             if let Some(session) = connection.session {
@@ -665,7 +666,7 @@ impl Worker {
                 self.forget_identity(identity, done.shards);
             }
             let packet = if done.qos == QoS::ExactlyOnce { PacketType::PubRec } else { PacketType::PubAck };
-            self.send_ack(slot, packet, done.packet_id, done.reason);
+            self.send_ack(slot, packet, done.packet_id, reason_for_publisher(done.reason));
             if done.is_released {
                 self.release(slot, done.packet_id);
             }

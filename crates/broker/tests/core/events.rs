@@ -62,11 +62,15 @@ impl Access for Guard {
 
 /// Connects a client of the process that selects events, and waits until all workers know that.
 fn observer(net: &mut Net, filter: &str) -> Peer {
+    observer_named(net, "$action/observer", filter)
+}
+
+fn observer_named(net: &mut Net, name: &str, filter: &str) -> Peer {
     net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
     net.node.set_name("n1");
     let peer = net.open(2, V5);
     net.came_in_by(peer, 1);
-    net.send(peer, v5("$action/observer"));
+    net.send(peer, v5(name));
     net.send(peer, subscribe(1).to(filter, AtMostOnce));
     assert_eq!(net.received(peer), [connack(false), suback(1, &[AtMostOnce])]);
     net.pass(1_100);
@@ -504,6 +508,22 @@ fn a_change_of_an_alarm_is_an_event() {
                 [json!("storage"), json!(false), json!("error"), json!(5), json!(7)],
             ]
         );
+    });
+}
+
+#[test]
+fn each_subscription_to_alarms_is_noticed() {
+    everywhere(|net| {
+        let first = observer_named(net, "$action/1", "$events/sys/alarm");
+        let one = net.admin().alarm_subscriptions();
+        observer_named(net, "$action/2", "$events/#");
+        let two = net.admin().alarm_subscriptions();
+        assert_ne!(two, one);
+        net.lose(first);
+        observer_named(net, "$action/3", "t");
+        assert_eq!(net.admin().alarm_subscriptions(), two, "nothing new");
+        observer_named(net, "$action/4", "$events/sys/alarm");
+        assert_ne!(net.admin().alarm_subscriptions(), two);
     });
 }
 

@@ -23,6 +23,7 @@ mod origin;
 mod overload;
 mod peers;
 mod publishers;
+mod queue_refusals;
 mod quotas;
 mod readers;
 mod recheck;

@@ -36,7 +36,7 @@ use storage::LogEvent;
 pub use command::{Answer, Command, RecordBatch};
 pub use descriptor::NodeDescriptor;
 pub use meta_state::MetaState;
-pub use placement::leaders::{LeaderPreference, ShardLeaders};
+pub use placement::leaders::{DrainedNodes, LeaderPreference, ShardLeaders};
 pub use placement::{CoreLog, Placement, ReplicaRole, ShardPlacement, ShardReplica, StoredReplica};
 pub use record_sync::RecordSyncConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
@@ -173,8 +173,8 @@ pub struct Meta {
     /// Reports of the owner that shards have changed, until the placement shows it: shards and epochs.
     changed_shards: BTreeMap<ShardId, u64>,
     /// Nodes that are drained, as operators have ordered, and the number of changes of them.
-    draining: BTreeSet<NodeId>,
-    draining_version: u64,
+    drained: DrainedNodes,
+    drained_version: u64,
     /// True once this incarnation has been a member.
     was_member: bool,
     founding: Founding,
@@ -234,8 +234,8 @@ impl Meta {
             roster,
             placement,
             changed_shards: BTreeMap::new(),
-            draining: BTreeSet::new(),
-            draining_version: 0,
+            drained: DrainedNodes::new(),
+            drained_version: 0,
             was_member: false,
             own,
             id,

@@ -8,7 +8,7 @@ use broker::{SHARDS as SHARD_COUNT, ShardId};
 use link::{NodeId, Time};
 
 use super::leader_state::ChangingShard;
-use super::placement::leaders::{Candidate, LeaderPreference, ShardLeaders, preferred_leaders};
+use super::placement::leaders::{Candidate, DrainedNodes, LeaderPreference, ShardLeaders, preferred_leaders};
 use super::placement::planner::{self, Core, Standing};
 use super::placement::{CoreLog, Placement, PlacementCommand};
 use super::proposals::Reply;
@@ -50,7 +50,7 @@ impl Meta {
     ) -> Option<ShardLeaders> {
         // A suspect core may answer soon. Nothing is transferred to it until then.
         let can_lead = |id: NodeId, member: &Member| {
-            member.state != State::Dead && !member.leaves && !self.draining.contains(&id)
+            member.state != State::Dead && !member.leaves && !self.drained.contains_key(&id)
         };
         let core = |(id, member): (NodeId, &Member)| {
             let member = Some(member).filter(|member| can_lead(id, member))?;
@@ -59,18 +59,18 @@ impl Meta {
             Some((CoreLog { node: id, replica: member.replica? }, candidate))
         };
         let cores: BTreeMap<CoreLog, Candidate> = self.roster.cores().filter_map(core).collect();
-        Some(preferred_leaders(self.placement.as_ref()?, &cores, preference, present))
+        Some(preferred_leaders(self.placement.as_ref()?, &cores, &self.drained, preference, present))
     }
 
     /// Sets the nodes that are drained. A core among them leads no shard that another voter can lead.
-    pub fn set_draining(&mut self, nodes: BTreeSet<NodeId>) {
-        self.draining_version += u64::from(nodes != self.draining);
-        self.draining = nodes;
+    pub fn set_drained(&mut self, nodes: DrainedNodes) {
+        self.drained_version += u64::from(nodes != self.drained);
+        self.drained = nodes;
     }
 
     /// Returns a number that grows when the nodes that are drained change.
-    pub fn draining_version(&self) -> u64 {
-        self.draining_version
+    pub fn drained_version(&self) -> u64 {
+        self.drained_version
     }
 
     /// Notes that the group of a shard, which this core leads, has exactly the voters of

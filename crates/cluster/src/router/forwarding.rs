@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use broker::peers::{Copies, Forward, Forwarded, Outbound, PeerTicket, PropagatedCopy, as_copy};
-use broker::{Token, WorkerId};
+use broker::{QUEUE_REFUSED, Token, WorkerId};
 use bytes::Bytes;
 use link::{Class, Credit, Lane, NodeId, Refused, Time};
 use mqtt::{QoS, ReasonCode};
@@ -440,12 +440,14 @@ fn reason_of(byte: u8) -> ReasonCode {
         ReasonCode::QuotaExceeded,
         ReasonCode::ServerUnavailable,
         ReasonCode::ImplementationSpecificError,
+        QUEUE_REFUSED,
     ];
     known.into_iter().find(|reason| reason.as_u8() == byte).unwrap_or(ReasonCode::UnspecifiedError)
 }
 
 /// Returns the Reason Code of a refusal. A refusal says that no node has the message. If other nodes may have it, the
-/// publisher gets neither a refusal nor an acknowledgement.
+/// publisher gets neither a refusal nor an acknowledgement, unless a full queue has refused the message.
 fn refusal(reason: ReasonCode, is_clean: bool) -> ReasonCode {
-    if reason.is_error() && !is_clean { ReasonCode::UnspecifiedError } else { reason }
+    let is_unknown = reason.is_error() && reason != QUEUE_REFUSED && !is_clean;
+    if is_unknown { ReasonCode::UnspecifiedError } else { reason }
 }

@@ -17,11 +17,11 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::{EPHEMERAL_SESSIONS, LINKS, NAMESAKES, ORIGINS, QUEUE_LIMITS};
+use crate::features::{EPHEMERAL_SESSIONS, LINKS, NAMESAKES, ORIGINS, QUEUE_LIMITS, QUEUE_REFUSALS};
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, CoreLog, LeaderPreference, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor,
-    Placement, ProposalId, ShardLeaders, State,
+    Answer, Command, CoreLog, DrainedNodes, LeaderPreference, LinkStatus, Member, Meta, MetaMessage,
+    NodeDescriptor, Placement, ProposalId, ShardLeaders, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -209,11 +209,11 @@ impl ClusterRouter {
     }
 
     /// Sets the nodes that are drained.
-    pub(super) fn set_draining(&mut self, now: Time, nodes: BTreeSet<NodeId>) {
-        if nodes.contains(&self.own) {
+    pub(super) fn set_drained(&mut self, now: Time, nodes: DrainedNodes) {
+        if nodes.contains_key(&self.own) {
             self.membership.meta.resign(now);
         }
-        self.membership.meta.set_draining(nodes);
+        self.membership.meta.set_drained(nodes);
     }
 
     /// Returns the placement of shards that the cores have agreed on, as far as this node knows it. Its version grows
@@ -238,7 +238,7 @@ impl ClusterRouter {
         let meta = &self.membership.meta;
         let placement = meta.placement().map_or(0, |placement| placement.version);
         let leaders = self.shards.leaders_version() + self.owners.version();
-        let leaders = leaders + meta.cut_pairs_version() + meta.draining_version();
+        let leaders = leaders + meta.cut_pairs_version() + meta.drained_version();
         (placement, meta.roster().index, leaders)
     }
 
@@ -252,18 +252,24 @@ impl ClusterRouter {
         self.membership.meta.is_read_by_cores(QUEUE_LIMITS)
     }
 
-    /// Returns whether all nodes understand origins of messages, as far as this node knows: the cores, and nodes that
-    /// are linked or may get what waits for them.
+    /// Returns whether all nodes understand origins of messages, as far as this node knows.
     pub fn reads_origins(&self) -> bool {
-        self.is_read_by_all(ORIGINS)
+        self.is_understood_by_all(ORIGINS)
     }
 
     /// Returns whether all nodes know the routes of linked clusters, as far as this node knows.
     pub fn reads_links(&self) -> bool {
-        self.is_read_by_all(LINKS)
+        self.is_understood_by_all(LINKS)
     }
 
-    fn is_read_by_all(&self, feature: u64) -> bool {
+    /// Returns whether all nodes understand queues that refuse messages, as far as this node knows.
+    pub fn reads_queue_refusals(&self) -> bool {
+        self.is_understood_by_all(QUEUE_REFUSALS)
+    }
+
+    /// Returns whether all nodes have a feature, as far as this node knows: the cores, and nodes that are linked or may
+    /// get what waits for them.
+    fn is_understood_by_all(&self, feature: u64) -> bool {
         let members = &self.membership.meta.roster().members;
         let is_alive = |id: &NodeId| members.get(id).is_some_and(|member| member.state != State::Dead);
         let was_linked = |id: &NodeId| self.mesh.peer(*id).is_some_and(|peer| peer.features != 0);

@@ -15,7 +15,6 @@ mod shards;
 mod unjoined_peers;
 mod view;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use broker::peers::{NodeIndex, Outbound};
@@ -36,7 +35,7 @@ use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS, SHARDS};
 use crate::inbound::InboundQueues;
-use crate::meta::{Command, Meta, ProposalId};
+use crate::meta::{Command, DrainedNodes, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peers::Peers;
@@ -73,7 +72,7 @@ pub enum RouterCommand {
     /// Report that a shard has the voters that its placement asks for, in this epoch of its replicas.
     ShardChanged(ShardId, u64),
     /// Nodes that are drained. Cores among them lead no shard, if another replica can, and no meta group.
-    Draining(BTreeSet<NodeId>),
+    Drained(DrainedNodes),
     /// Prepare the end of the node.
     Resign,
 }
@@ -228,7 +227,7 @@ impl ClusterRouter {
             RouterCommand::Balance => self.balance(now),
             RouterCommand::RecordsCopied(at) => self.records_copied(at),
             RouterCommand::ShardChanged(shard, epoch) => self.shard_changed(shard, epoch),
-            RouterCommand::Draining(nodes) => self.set_draining(now, nodes),
+            RouterCommand::Drained(nodes) => self.set_drained(now, nodes),
             RouterCommand::Resign => self.resign(now),
         }
     }

@@ -331,3 +331,19 @@ fn a_rebalance_shows_what_the_node_has_computed() {
     let outcome = ctl(&even, "cluster rebalance --tolerance 20");
     assert_eq!(outcome.out(), "no node has more than 20 % above the mean\n");
 }
+
+#[test]
+fn a_drain_names_the_nodes_that_get_its_clients() {
+    let mock = Mock::serve(|request| match &request.method[..] {
+        "PUT" => Reply::empty(),
+        _ => Reply::json(
+            &json!({ "items": [{ "node": "n2", "kind": "drain", "to": ["n3", "n4"], "state": "waiting" }] }),
+        ),
+    });
+    let outcome = ctl(&mock, "cluster drain n2 --to n3,n4 --wait 0s --detach");
+    assert_eq!(outcome.code(), 0, "{}", outcome.notes);
+    let body = mock.requests()[0].json();
+    assert_eq!(body, json!({ "within_s": 300, "wait_s": 0, "to": ["n3", "n4"] }));
+    let shown = ctl(&mock, "cluster drains").out;
+    assert!(shown.contains("n3, n4"), "{shown}");
+}

@@ -10,7 +10,7 @@ mod shards;
 mod shutdown;
 mod view;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
@@ -482,11 +482,13 @@ impl Cluster {
         self.shutdown.leaves()
     }
 
-    /// Sets the nodes that are drained. Cores among them transfer the shards that they lead.
-    pub fn set_draining(&self, names: &BTreeSet<String>, own: &str) {
-        self.shared.transfer_permit.set_leaving(names.contains(own));
-        let nodes = names.iter().map(|name| NodeId::of_name(name)).collect();
-        self.send(RouterCommand::Draining(nodes));
+    /// Sets the nodes that are drained, each with the nodes that get its shards; none: any node. Cores among them
+    /// transfer the shards that they lead.
+    pub fn set_drained(&self, names: &BTreeMap<String, BTreeSet<String>>, own: &str) {
+        self.shared.transfer_permit.set_leaving(names.contains_key(own));
+        let ids = |names: &BTreeSet<String>| names.iter().map(|name| NodeId::of_name(name)).collect();
+        let nodes = names.iter().map(|(name, to)| (NodeId::of_name(name), ids(to))).collect();
+        self.send(RouterCommand::Drained(nodes));
     }
 
     /// Returns the number of replicas of shards that this node has.

@@ -310,7 +310,11 @@ fn text(address: Option<&HostPort>) -> Box<str> {
 /// Features of a node that takes part in the shards of its cluster. `has_own_state` says that it has sessions of its
 /// own for them.
 pub fn features_of_shards(cluster: &ClusterSettings, has_own_state: bool) -> u64 {
-    let shards = cluster::SHARDS | cluster::EPHEMERAL_SESSIONS | cluster::QUEUE_LIMITS | cluster::LINKS;
+    let shards = cluster::SHARDS
+        | cluster::EPHEMERAL_SESSIONS
+        | cluster::QUEUE_LIMITS
+        | cluster::QUEUE_REFUSALS
+        | cluster::LINKS;
     match has_own_state {
         _ if cluster.replicas == 0 => 0,
         true => shards | cluster::OWN_STATE,

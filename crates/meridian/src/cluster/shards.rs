@@ -46,6 +46,7 @@ impl ShardPlacements {
     pub fn poll(&mut self, now: link::Time, router: &ClusterRouter, shared: &Shared) {
         self.node.keep_ephemeral_sessions(router.keeps_ephemeral_sessions());
         self.node.read_queue_limits(router.reads_queue_limits());
+        self.node.read_queue_refusals(router.reads_queue_refusals());
         let versions = router.placement_versions();
         // The status of the group is looked up on such a core only: this is called often.
         let refused_votes = router.has_other_state() && router.has_vote(now);

@@ -17,7 +17,7 @@ use broker::admin::{Admin, DrainStep, Drained};
 use configstore::{Change, ConfigStore};
 use mqtt::ReasonCode;
 
-use self::order::{Order, Orders, TABLE};
+use self::order::{Emptied, Order, Orders, TABLE};
 use self::plan::{Kind, Observed, Other, Phase, Plan};
 use crate::cluster::Cluster;
 
@@ -33,6 +33,8 @@ const ANSWER_COUNTS: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Maximum time for a worker's answer to a step.
 const STEP_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum length in bytes of another node's address for clients. Longer ones are not used.
+const ADDRESS_MAX: usize = 512;
 
 /// Drains of a node and the orders for them.
 pub struct Drainer {
@@ -117,8 +119,11 @@ impl Drainer {
             return;
         }
         self.leaves.store(leaves, Ordering::Relaxed);
-        let order = Order::of_stop(within);
-        if !leaves {
+        let drain = self.orders.recorded(&self.name).filter(Order::is_drain);
+        let is_drained = drain.is_some();
+        let order = Order::of_stop(within, drain.map(|order| order.to).unwrap_or_default());
+        // The order of a drain outlives the stop, and says the same to other nodes.
+        if !leaves && !is_drained {
             self.record_stop(order.clone());
         }
         *sync::lock(&self.status) = None;
@@ -161,8 +166,9 @@ impl Drainer {
         self.config_store.propose(changes).map(drop).map_err(DrainRefused::NotCommitted)
     }
 
-    /// Returns other nodes as they are now, as far as this one knows. `None` without a cluster.
-    fn others(&self, emptied: &BTreeSet<String>) -> Option<Vec<Other>> {
+    /// Returns the nodes that get the clients as they are now, as far as this one knows: those that the order names, or
+    /// all others. `None` without a cluster.
+    fn others(&self, emptied: &Emptied, order: &Order) -> Option<Vec<Other>> {
         let view = self.cluster.as_ref()?.view();
         let Some(view) = view else { return Some(Vec::new()) };
         let is_up = |name: &str| view.links.iter().any(|link| link.node == name && link.state == "up");
@@ -171,7 +177,7 @@ impl Drainer {
             let name = &member.node;
             let load =
                 loads.by_node.get(name).filter(|(at, _)| at.elapsed() < ANSWER_COUNTS).map(|(_, load)| load);
-            let is_open = member.state == "alive" && is_up(name) && !emptied.contains(name);
+            let is_open = member.state == "alive" && is_up(name) && !emptied.contains_key(name);
             let known_max = load.filter(|load| load.connections_max > 0);
             Other {
                 name: name.clone(),
@@ -180,16 +186,38 @@ impl Drainer {
                 room: known_max.map(|load| load.connections_max.saturating_sub(load.connections)),
             }
         };
-        Some(view.membership.members.iter().filter(|member| member.node != self.name).map(other).collect())
+        let others = view.membership.members.iter().filter(|member| member.node != self.name);
+        let others: Vec<Other> = others.map(other).collect();
+        let is_named = |other: &&Other| order.to.contains(&other.name);
+        let named_accepts = others.iter().filter(is_named).any(|other| other.accepts_clients);
+        // A node that stops cannot wait for the named ones.
+        if order.to.is_empty() || order.stops && !named_accepts {
+            return Some(others);
+        }
+        Some(others.into_iter().filter(|other| is_named(&other)).collect())
+    }
+
+    /// Returns the addresses for clients of nodes that accept them, of those that an order names.
+    fn addresses(&self, others: &[Other]) -> Vec<String> {
+        let loads = sync::lock(&self.loads);
+        let address = |other: &Other| {
+            let (_, load) = loads.by_node.get(&other.name)?;
+            load.client_address.clone().filter(|address| is_address(address))
+        };
+        others
+            .iter()
+            .filter(|other| other.accepts_clients && other.overload == 0)
+            .filter_map(address)
+            .collect()
     }
 
     /// Number of shards that this node leads, if another core can lead them.
-    fn shards_to_leave(&self, emptied: &BTreeSet<String>) -> u64 {
+    fn shards_to_leave(&self, emptied: &Emptied) -> u64 {
         let Some(view) = self.cluster.as_ref().and_then(|cluster| cluster.view()) else { return 0 };
         let is_up = |name: &str| view.links.iter().any(|link| link.node == name && link.state == "up");
         let can_lead = |member: &api::MemberView| {
             let is_open = member.state == "alive" && is_up(&member.node);
-            member.role == "core" && is_open && !emptied.contains(&member.node)
+            member.role == "core" && is_open && !emptied.contains_key(&member.node)
         };
         let members = view.membership.members.iter();
         let open: BTreeSet<&str> = members.filter(|it| can_lead(it)).map(|it| &*it.node).collect();
@@ -227,6 +255,12 @@ impl Drains for Drainer {
     }
 
     fn order(&self, node: &str, order: &DrainOrder, by: &Authorship) -> Result<(), DrainRefused> {
+        let is_drained = |name: &&String| self.orders.recorded(name).is_some_and(|order| order.is_drain());
+        if let Some(name) = order.to.iter().find(is_drained) {
+            return Err(DrainRefused::Conflict(format!(
+                "node `{name}` is drained itself: name a node that accepts clients"
+            )));
+        }
         self.rebalance_or_drain(&[(node.to_owned(), None)], order, by)
     }
 
@@ -278,8 +312,10 @@ struct Run<'a> {
     plan: Option<(Order, Plan)>,
     /// Last phase that was logged.
     phase: Option<Phase>,
-    emptied: BTreeSet<String>,
+    emptied: Emptied,
     observed: Observed,
+    /// Addresses for clients that refusals and disconnects name.
+    addresses: Vec<String>,
     looked: Option<Instant>,
     asked: Option<Instant>,
     /// Time at which the router got the drained nodes, and at which a record was last removed.
@@ -296,8 +332,9 @@ impl<'a> Run<'a> {
             began: Instant::now(),
             plan: None,
             phase: None,
-            emptied: BTreeSet::new(),
+            emptied: Emptied::new(),
             observed: Observed::default(),
+            addresses: Vec::new(),
             looked: None,
             asked: None,
             routed: None,
@@ -342,7 +379,7 @@ impl<'a> Run<'a> {
     }
 
     /// Passes the drained nodes on to the thread of the cluster router. It may have started later than this one.
-    fn route(&mut self, emptied: BTreeSet<String>) {
+    fn route(&mut self, emptied: Emptied) {
         let is_again = !emptied.is_empty() && is_due(self.routed, AGAIN);
         if emptied == self.emptied && !is_again {
             return;
@@ -350,7 +387,7 @@ impl<'a> Run<'a> {
         self.routed = Some(Instant::now());
         self.emptied = emptied;
         if let Some(cluster) = &self.drainer.cluster {
-            cluster.set_draining(&self.emptied, &self.drainer.name);
+            cluster.set_drained(&self.emptied, &self.drainer.name);
         }
     }
 
@@ -376,7 +413,8 @@ impl<'a> Run<'a> {
     }
 
     fn begin(&mut self, order: Order) {
-        self.look();
+        self.looked = None;
+        self.look(&order);
         let (now, terms) = (self.began.elapsed(), order.terms());
         let plan = match self.plan.take() {
             Some((_, mut plan)) => {
@@ -393,6 +431,7 @@ impl<'a> Run<'a> {
             kind,
             clients = self.observed.clients,
             rate = plan.rate(),
+            to = order.to.join(", "),
             by = order.by.as_deref(),
             "drain: this node disconnects its clients"
         );
@@ -404,18 +443,30 @@ impl<'a> Run<'a> {
         // They may have another version at the next drain.
         sync::lock(&self.drainer.loads).earlier.clear();
         self.phase = None;
+        self.use_addresses(Vec::new());
         self.drainer.refuses.store(false, Ordering::Relaxed);
         self.drainer.admin.refuse_clients(false);
         *sync::lock(&self.drainer.status) = None;
         tracing::info!("drain: the order is cancelled or done; this node accepts clients");
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, order: &Order) {
         self.observed.clients = self.drainer.admin.connected_clients();
         if is_due(self.looked, LOOK) {
             self.looked = Some(Instant::now());
-            self.observed.others = self.drainer.others(&self.emptied);
+            self.observed.others = self.drainer.others(&self.emptied, order);
             self.observed.shards_led = self.drainer.shards_to_leave(&self.emptied);
+            let named = self.observed.others.as_deref().filter(|_| !order.to.is_empty());
+            let addresses = self.drainer.addresses(named.unwrap_or_default());
+            self.use_addresses(addresses);
+        }
+    }
+
+    /// Sets the addresses that refusals and disconnects name from now on; none: those of `node.server_reference`.
+    fn use_addresses(&mut self, addresses: Vec<String>) {
+        if addresses != self.addresses {
+            self.drainer.admin.set_successors(&addresses);
+            self.addresses = addresses;
         }
     }
 
@@ -424,7 +475,8 @@ impl<'a> Run<'a> {
             self.asked = Some(Instant::now());
             self.drainer.ask_others();
         }
-        self.look();
+        let Some(order) = self.plan.as_ref().map(|(order, _)| order.clone()) else { return };
+        self.look(&order);
         let now = self.began.elapsed();
         let Some((order, plan)) = &mut self.plan else { return };
         let some = plan.tick(now, &self.observed);
@@ -454,7 +506,7 @@ impl<'a> Run<'a> {
         let (state, paused_because) = match &progress.phase {
             Phase::Waiting => ("waiting", None),
             Phase::Disconnecting => ("disconnecting", None),
-            Phase::Paused(pause) => ("paused", Some(pause.to_string())),
+            Phase::Paused(pause) => ("paused", Some(pause.describe(&order.to))),
             Phase::Done => ("drained", None),
         };
         let kept = if self.drainer.keeps_sessions {
@@ -465,6 +517,7 @@ impl<'a> Run<'a> {
         let view = DrainView {
             node: self.drainer.name.clone(),
             kind: kind_name(kind),
+            to: order.to.clone(),
             state,
             paused_because: paused_because.clone(),
             stalled_s: progress.stalled.as_secs(),
@@ -500,6 +553,12 @@ fn part(limit: u32, count: u32, at: u32, turn: u32) -> u32 {
 /// Returns whether two phases are of different kinds. Numbers of a pause may change often.
 fn differs(a: &Phase, b: &Phase) -> bool {
     std::mem::discriminant(a) != std::mem::discriminant(b)
+}
+
+/// Returns whether another node's address for clients can be part of a Server Reference.
+fn is_address(address: &str) -> bool {
+    let is_text = address.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    is_text && !address.trim().is_empty() && address.len() <= ADDRESS_MAX
 }
 
 fn is_due(last: Option<Instant>, after: Duration) -> bool {
@@ -556,6 +615,16 @@ mod tests {
         assert_eq!((loads.question("old"), loads.question("new")), (LoadQuestion::Node, LoadQuestion::Load));
         loads.answered("old".to_owned(), Ok(NodeLoad { connections: 7, ..NodeLoad::default() }));
         assert_eq!((loads.by_node["old"].1.connections, loads.by_node.len()), (7, 1));
+    }
+
+    #[test]
+    fn only_an_address_of_another_node_is_named_to_clients() {
+        for address in ["n2:1883", "a.example b.example:8883", "[2001:db8::1]:1883"] {
+            assert!(is_address(address), "{address}");
+        }
+        for address in ["", " ", "a\0b", "a\nb", "ü", &"a".repeat(ADDRESS_MAX + 1)] {
+            assert!(!is_address(address), "{address:?}");
+        }
     }
 
     #[test]

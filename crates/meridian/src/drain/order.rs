@@ -26,6 +26,9 @@ pub struct Order {
     /// Number of clients that stay, if the order is a rebalance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     keep: Option<u64>,
+    /// Names of the nodes that get the clients and shards; none: any node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
     /// True if the node stops. It removes the order when it starts again.
     #[serde(default)]
     pub stops: bool,
@@ -42,19 +45,22 @@ impl Order {
             within_s: order.within_s.unwrap_or(WITHIN_S),
             wait_s: order.wait_s.unwrap_or(WAIT_S),
             keep,
+            to: order.to.clone(),
             stops: false,
             by: (!by.is_empty()).then(|| by.to_owned()),
             at: Timestamp::now(),
         }
     }
 
-    /// Makes the order of a node that stops. Most of the time is for the clients, the rest for shards.
-    pub fn of_stop(within: Duration) -> Self {
+    /// Makes the order of a node that stops. Most of the time is for the clients, the rest for shards. `to`: the nodes
+    /// that its drain named, if it is drained already.
+    pub fn of_stop(within: Duration, to: Vec<String>) -> Self {
         Self {
             rate: None,
             within_s: (within.as_secs() as u32 * 4 / 5).max(1),
             wait_s: 0,
             keep: None,
+            to,
             stops: true,
             by: None,
             at: Timestamp::now(),
@@ -79,7 +85,15 @@ impl Order {
     fn empties_node(&self) -> bool {
         self.keep.is_none()
     }
+
+    /// Returns whether an operator drains the node.
+    pub fn is_drain(&self) -> bool {
+        self.empties_node() && !self.stops
+    }
 }
+
+/// Nodes without clients and shards, with the nodes that get their shards.
+pub type Emptied = BTreeMap<String, BTreeSet<String>>;
 
 /// Orders for all nodes, by name, as this node knows them.
 #[derive(Default)]
@@ -120,15 +134,17 @@ impl Orders {
         self.lock().orders.get(node).cloned()
     }
 
-    /// Names of the nodes that are to have no clients and lead no shards.
-    pub fn emptied(&self, own: &str) -> BTreeSet<String> {
+    /// Returns the nodes that are to have no clients and lead no shards. Each has the nodes that get its shards; none:
+    /// any node.
+    pub fn emptied(&self, own: &str) -> Emptied {
         let state = self.lock();
         // A stop of this node that is recorded was that of an earlier run.
         let is_emptied =
             |(name, order): &(&String, &Order)| order.empties_node() && !(order.stops && *name == own);
         let emptied = state.orders.iter().filter(is_emptied);
-        let own = state.stop.iter().map(|_| own.to_owned());
-        emptied.map(|(name, _)| name.clone()).chain(own).collect()
+        let own = state.stop.iter().map(|order| (own, order));
+        let emptied = emptied.map(|(name, order)| (name.as_str(), order)).chain(own);
+        emptied.map(|(name, order)| (name.to_owned(), order.to.iter().cloned().collect())).collect()
     }
 
     /// Begins the drain of a node that stops.
@@ -206,7 +222,10 @@ mod tests {
                 .propose(vec![Change::put(TABLE, node, order).expect("JSON")])
                 .expect("a store in memory")
         };
-        let drain = Order::of_operator(&DrainOrder { rate: Some(7.0), ..DrainOrder::default() }, None, "ops");
+        let drain =
+            DrainOrder { rate: Some(7.0), to: vec!["c".to_owned(), "d".to_owned()], ..DrainOrder::default() };
+        let drain = Order::of_operator(&drain, None, "ops");
+        assert!(drain.is_drain());
         put("a", &drain);
         put("b", &Order::of_operator(&DrainOrder::default(), Some(9), ""));
         let terms = orders.of("a").expect("it is ordered").terms();
@@ -215,10 +234,11 @@ mod tests {
             (Kind::Drain, Some(7.0), 300, 5)
         );
         assert_eq!(orders.of("b").expect("it is ordered").terms().kind, Kind::Rebalance { keep: 9 });
-        assert_eq!(orders.emptied("c"), ["a".to_owned()].into(), "a rebalance keeps clients");
-        orders.stop(Order::of_stop(Duration::from_secs(30)));
+        let a = || ("a".to_owned(), ["c".to_owned(), "d".to_owned()].into());
+        assert_eq!(orders.emptied("c"), [a()].into(), "a rebalance keeps clients");
+        orders.stop(Order::of_stop(Duration::from_secs(30), vec!["d".to_owned()]));
         assert_eq!(orders.of("c").expect("it stops").terms().kind, Kind::Stop);
-        assert_eq!(orders.emptied("c"), ["a".to_owned(), "c".to_owned()].into());
+        assert_eq!(orders.emptied("c"), [a(), ("c".to_owned(), ["d".to_owned()].into())].into());
         config_store.propose(vec![Change::remove(TABLE, "a")]).expect("a store in memory");
         assert_eq!(orders.recorded("a"), None);
     }
@@ -238,7 +258,7 @@ mod tests {
     fn a_wait_ends_with_a_change_and_for_good_at_the_end() {
         let orders = Orders::default();
         assert_eq!(orders.wait(0, Duration::ZERO), Some(0));
-        orders.stop(Order::of_stop(Duration::ZERO));
+        orders.stop(Order::of_stop(Duration::ZERO, Vec::new()));
         assert_eq!(orders.wait(0, Duration::from_secs(60)), Some(1));
         orders.end();
         assert_eq!(orders.wait(9, Duration::from_secs(60)), None);

@@ -57,7 +57,7 @@ pub struct Observed {
     pub clients: u64,
     /// Shards that this node leads and another one can lead.
     pub shards_led: u64,
-    /// Other nodes; `None` if the node belongs to no cluster, so that other servers are unknown.
+    /// Nodes that get the clients; `None` if the node belongs to no cluster, so that other servers are unknown.
     pub others: Option<Vec<Other>>,
 }
 
@@ -80,13 +80,19 @@ pub enum Pause {
     NoRoom { left: u64, room: u64 },
 }
 
-impl std::fmt::Display for Pause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Pause {
+    /// Describes the reason for operators. `to`: the nodes that the order names; none: all others.
+    pub fn describe(&self, to: &[String]) -> String {
+        let names = to.join(", ");
         match self {
-            Self::NoOtherNode => f.write_str("no other node accepts clients"),
-            Self::Overloaded(node) => write!(f, "node {node} is overloaded"),
+            Self::NoOtherNode if to.is_empty() => "no other node accepts clients".to_owned(),
+            Self::NoOtherNode if to.len() == 1 => format!("node {names} does not accept clients"),
+            Self::NoOtherNode => format!("none of the nodes {names} accepts clients"),
+            Self::Overloaded(node) => format!("node {node} is overloaded"),
             Self::NoRoom { left, room } => {
-                write!(f, "{left} clients are left, and the other nodes have room for {room}")
+                let others =
+                    if to.is_empty() { "on the other nodes".to_owned() } else { format!("on {names}") };
+                format!("{left} clients are left, and there is room for {room} {others}")
             }
         }
     }
@@ -385,6 +391,22 @@ mod tests {
             assert_eq!(plan.tick(now + SECOND, &observed(50, Some(others))), 10);
             plan.stepped(now, 10, false);
         }
+    }
+
+    #[test]
+    fn a_pause_names_the_nodes_of_the_order() {
+        let described = |pause: &Pause, to: &[&str]| {
+            pause.describe(&to.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(described(&Pause::NoOtherNode, &[]), "no other node accepts clients");
+        assert_eq!(described(&Pause::NoOtherNode, &["b"]), "node b does not accept clients");
+        assert_eq!(described(&Pause::NoOtherNode, &["b", "c"]), "none of the nodes b, c accepts clients");
+        let no_room = Pause::NoRoom { left: 9, room: 4 };
+        assert_eq!(
+            described(&no_room, &[]),
+            "9 clients are left, and there is room for 4 on the other nodes"
+        );
+        assert_eq!(described(&no_room, &["b", "c"]), "9 clients are left, and there is room for 4 on b, c");
     }
 
     #[test]

@@ -48,11 +48,15 @@ impl Shard {
             Ok(slot) => slot,
             Err(answer) => return answer,
         };
+        let view = &enqueue.message;
+        let size = message_size(view.encoded_len());
+        if self.is_full_and_refuses(slot, size) {
+            return Answer::Refused { session: enqueue.session };
+        }
         if let Some(identity) = enqueue.identity {
             self.identities.insert(identity);
         }
-        let view = &enqueue.message;
-        let entry = Entry::new(key, message_size(view.encoded_len()), enqueue.qos, enqueue.retain, false);
+        let entry = Entry::new(key, size, enqueue.qos, enqueue.retain, false);
         let group = enqueue.group.map(|group| self.group_name(slot, group));
         let details = EntryDetails { expires: view.expires, ids: Ids::of(&enqueue.ids), group };
         self.enqueue(slot, Arrival { ordinal, entry, details, when_full: WhenFull::GoOver }, effects);
@@ -115,6 +119,19 @@ impl Shard {
         }
     }
 
+    /// Returns whether a session's queue has no room for a message of this size, and refuses such messages.
+    pub(super) fn is_full_and_refuses(&self, slot: u32, size: u64) -> bool {
+        if !self.refusing.contains(&slot) {
+            return false;
+        }
+        let Some(session) = self.sessions.at(slot) else { return false };
+        let limits = session.limits(&self.limits);
+        let waiting_bytes = session.queue.as_ref().map_or(0, |queue| queue.waiting_bytes());
+        let is_too_much = waiting_bytes.saturating_add(size) > limits.absent_bytes_max;
+        session.queue.as_ref().is_some_and(|queue| queue.is_full(&limits))
+            || !session.has_owner && is_too_much
+    }
+
     /// Makes room in the queue of an absent session, by the rule for full queues. Returns false when that is not
     /// possible.
     fn make_room(&mut self, slot: u32, size: u64, limits: &Limits, effects: &mut Vec<Effect>) -> bool {
@@ -128,7 +145,7 @@ impl Shard {
             if !full {
                 break true;
             }
-            if limits.queue_full == QueueFull::DropNewest || !self.drop_oldest(slot, &mut dropped) {
+            if limits.queue_full != QueueFull::DropOldest || !self.drop_oldest(slot, &mut dropped) {
                 break false;
             }
         };
@@ -154,7 +171,7 @@ impl Shard {
                     }
                 }
             }
-            QueueFull::DropNewest => while self.drop_over(slot, &mut dropped) {},
+            QueueFull::DropNewest | QueueFull::Refuse => while self.drop_over(slot, &mut dropped) {},
         }
         self.report_dropped(slot, dropped, effects);
         if let Some(session) = self.sessions.at(slot) {

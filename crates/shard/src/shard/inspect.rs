@@ -111,6 +111,11 @@ impl Shard {
         self.eras.has_claimed(owner, number)
     }
 
+    /// Returns whether the queue of a session refuses messages when it is full.
+    pub fn refuses_messages(&self) -> bool {
+        !self.refusing.is_empty()
+    }
+
     pub fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -24,7 +24,7 @@ impl Shard {
         self.sessions.check_invariants();
         self.eras.check_invariants();
         let mut counts = Counts::default();
-        let mut armed = 0;
+        let (mut armed, mut refusing) = (0, 0);
         for session in self.sessions.from(0) {
             let (uid, owned) = (session.uid, session.has_owner);
             assert!(uid.count() <= self.sessions_created && session.epoch > 0);
@@ -42,6 +42,8 @@ impl Shard {
                 assert!(self.deadlines.contains(&Deadline::new(session.deadline(), uid.slot())));
             }
             assert!(session.extra.as_ref().is_none_or(|extra| !extra.is_empty()));
+            assert_eq!(session.refuses_messages(), self.refusing.contains(&uid.slot()));
+            refusing += usize::from(session.refuses_messages());
             let Some(queue) = &session.queue else { continue };
             queue.check_invariants();
             assert!(owned || queue.within() == queue.end(), "no publisher waits for an absent session");
@@ -51,7 +53,7 @@ impl Shard {
             counts.held_absent_bytes += if owned { 0 } else { queue.bytes() };
         }
         self.check_ephemerals();
-        assert_eq!(armed, self.deadlines.len());
+        assert_eq!((armed, refusing), (self.deadlines.len(), self.refusing.len()));
         let levels = |counts: &Counts| {
             let Counts { sessions, owned, subscriptions, queued_messages, queued_bytes, .. } = *counts;
             let Counts { held_bytes, held_absent_bytes, .. } = *counts;

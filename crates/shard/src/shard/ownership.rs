@@ -140,6 +140,7 @@ impl Shard {
         session.window = claim.window;
         session.expiry_s = claim.expiry_s;
         session.set_queue_limits(claim.queue_limits);
+        let refuses = session.refuses_messages();
         if session.epoch == 0 || !mutated(Mutation::KeepEpoch) {
             session.epoch = session.epoch.wrapping_add(1).max(1);
         }
@@ -155,6 +156,10 @@ impl Shard {
             queue.dup_below = queue.open_range().end;
             queue.bytes()
         });
+        match refuses {
+            true => self.refusing.insert(slot),
+            false => self.refusing.remove(&slot),
+        };
         self.sessions.set_last_number(slot, 0);
         self.counts.owned += 1;
         self.counts.held_absent_bytes -= bytes;
@@ -270,6 +275,7 @@ impl Shard {
         self.disarm(slot);
         self.will_due(slot, effects);
         let Some(session) = self.sessions.remove(slot) else { return };
+        self.refusing.remove(&slot);
         self.counts.sessions -= 1;
         self.counts.owned -= u64::from(owned);
         self.counts.subscriptions -= session.subscriptions.len() as u64;

@@ -35,14 +35,24 @@ impl Shard {
         (wait, identity): (bool, Option<Identity>),
         effects: &mut Vec<Effect>,
     ) -> Option<Answer> {
-        if at.routes == 0 && !self.find_sessions(view, identity) {
-            self.counts.repeated += 1;
-            return Some(Answer::Repeated);
+        let size = message_size(view.encoded_len());
+        if at.routes == 0 {
+            if identity.is_some_and(|identity| self.is_accepted(identity)) {
+                self.matches.clear();
+                self.counts.repeated += 1;
+                return Some(Answer::Repeated);
+            }
+            self.find_sessions(view);
+            if wait && let Some(session) = self.refusing_session(view, size, effects) {
+                return Some(Answer::Refused { session });
+            }
+            if let Some(identity) = identity {
+                self.identities.insert(identity);
+            }
         }
         let matches = std::mem::take(&mut self.matches);
         let shared = matches.first().map(|route| route.slot) != matches.last().map(|route| route.slot);
         let when_full = if wait { WhenFull::GoOver } else { WhenFull::Refuse };
-        let size = message_size(view.encoded_len());
         let published = Published { ordinal: at.command, key, view, size, when_full, shared };
         for routes in matches[at.routes..].chunk_by(|one, other| one.slot == other.slot) {
             if effects.len() >= self.effects_max && at.routes > 0 {
@@ -57,17 +67,19 @@ impl Shard {
         Some(Answer::Published { matched: std::mem::take(&mut at.matched) })
     }
 
-    /// Fills `matches` with the subscriptions of the sessions that receive a message, session by session. Returns
-    /// false when the message was accepted before.
-    fn find_sessions(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> bool {
-        self.matches.clear();
-        if let Some(identity) = identity {
-            if !self.identities.insert(identity) && !mutated(Mutation::ForgetIdentities) {
-                return false;
-            }
-            // The Packet Identifier is in use again, so its last message was released.
-            self.identities.remove(Identity { number: identity.number ^ 1, ..identity });
+    /// Returns whether the message with this identity was accepted before. Otherwise the last message of its Packet
+    /// Identifier was released.
+    fn is_accepted(&mut self, identity: Identity) -> bool {
+        if self.identities.contains(identity) && !mutated(Mutation::ForgetIdentities) {
+            return true;
         }
+        self.identities.remove(Identity { number: identity.number ^ 1, ..identity });
+        false
+    }
+
+    /// Fills `matches` with the subscriptions of the sessions that receive a message, session by session.
+    fn find_sessions(&mut self, view: &MessageView<'_>) {
+        self.matches.clear();
         // No session keeps messages that are delivered at QoS 0.
         if view.qos > QoS::AtMostOnce
             && let Ok(topic) = TopicName::parse(view.topic)
@@ -76,13 +88,56 @@ impl Shard {
             // The order of the index depends on its history.
             self.matches.sort_unstable_by_key(|route| (route.slot, route.id, route.options.0));
         }
-        true
+    }
+
+    /// Returns the first session that would receive a message and refuses it, because its queue is full.
+    fn refusing_session(
+        &mut self,
+        view: &MessageView<'_>,
+        size: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Option<SessionUid> {
+        if self.refusing.is_empty() {
+            return None;
+        }
+        let matches = std::mem::take(&mut self.matches);
+        let mut of_sessions = matches.chunk_by(|one, other| one.slot == other.slot);
+        let refusing = of_sessions.find_map(|routes| {
+            let slot = routes[0].slot;
+            if !self.refusing.contains(&slot) || self.merged(view, routes).is_none() {
+                return None;
+            }
+            self.touch_slot(slot);
+            self.settle(slot, effects);
+            let session = self.sessions.at(slot)?.uid;
+            self.is_full_and_refuses(slot, size).then_some(session)
+        });
+        self.matches = matches;
+        refusing
     }
 
     /// Delivers one copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. Returns true
     /// when the session receives one.
     fn publish_to(&mut self, published: &Published<'_>, routes: &[Route], effects: &mut Vec<Effect>) -> bool {
         let Published { ordinal, key, view, size, when_full, shared } = *published;
+        let slot = routes[0].slot;
+        let Some((qos, keeps_retain)) = self.merged(view, routes) else { return false };
+        self.touch_slot(slot);
+        self.settle(slot, effects);
+        if self.sessions.at(slot).is_none() {
+            return false;
+        }
+        let entry = Entry::new(key, size, qos, view.retain && keeps_retain, shared);
+        let details = EntryDetails { expires: view.expires, ids: Ids::of(&self.ids), group: None };
+        // A linked cluster that is slow must not make the publishers of this one wait.
+        let when_full = if routes[0].options.is_of_link() { WhenFull::MakeRoom } else { when_full };
+        self.enqueue(slot, Arrival { ordinal, entry, details, when_full }, effects);
+        true
+    }
+
+    /// Returns the QoS of a session's copy of a message, and whether it keeps RETAIN. `None` if the session gets none,
+    /// or if no session keeps it. Fills `ids` with the Subscription Identifiers.
+    fn merged(&mut self, view: &MessageView<'_>, routes: &[Route]) -> Option<(QoS, bool)> {
         let slot = routes[0].slot;
         let mut merged: Option<Options> = None;
         let mut own = None;
@@ -106,22 +161,9 @@ impl Shard {
                 self.ids.push(route.id);
             }
         }
-        let Some(options) = merged else { return false };
+        let options = merged?;
         let qos = view.qos.min(options.qos());
-        if qos == QoS::AtMostOnce {
-            return false;
-        }
-        self.touch_slot(slot);
-        self.settle(slot, effects);
-        if self.sessions.at(slot).is_none() {
-            return false;
-        }
-        let entry = Entry::new(key, size, qos, view.retain && options.retain_as_published(), shared);
-        let details = EntryDetails { expires: view.expires, ids: Ids::of(&self.ids), group: None };
-        // A linked cluster that is slow must not make the publishers of this one wait.
-        let when_full = if options.is_of_link() { WhenFull::MakeRoom } else { when_full };
-        self.enqueue(slot, Arrival { ordinal, entry, details, when_full }, effects);
-        true
+        (qos > QoS::AtMostOnce).then_some((qos, options.retain_as_published()))
     }
 
     /// Returns whether a session of a linked cluster gets messages of this origin.

@@ -165,6 +165,9 @@ impl Shard {
         if version == WITH_LIMITS && reader.bool()? {
             session.set_queue_limits(Some(QueueLimits::decode(reader)?));
         }
+        if session.refuses_messages() {
+            self.refusing.insert(uid.slot());
+        }
         self.sessions.insert(session);
         if !mutated(Mutation::ForgetNumbers) {
             self.sessions.set_last_number(uid.slot(), number);

@@ -1,7 +1,9 @@
 //! Tests of full queues.
 
 use crate::support::*;
-use shard::{Acknowledgement::*, Answer, Command, Limits, QueueFull, SessionUid};
+use shard::{
+    Acknowledgement::*, Answer, Command, Identity, Limits, NEVER, QueueFull, QueueLimits, SessionUid,
+};
 
 fn limits(queue_full: QueueFull) -> Limits {
     Limits { queue_messages_max: 2, queue_full, ..Limits::default() }
@@ -155,4 +157,92 @@ fn absent_clients_lose_messages_beyond_their_share() {
     assert_eq!(describe(&host.publish("3")), ["dropped 2..3 QueueFull", "queued 3"]);
     host.answer(&Command::Configure(Limits { absent_bytes_max: size - 1, ..limits(QueueFull::DropOldest) }));
     assert_eq!(describe(&host.publish("4")), ["dropped 3..4 QueueFull", "not queued"]);
+}
+
+/// Creates a session with a full window and a full queue that refuses messages.
+fn refusing() -> (Host, (SessionUid, u32)) {
+    let mut host = Host::with(Limits::default());
+    let full = QueueFull::Refuse;
+    let limits = QueueLimits { messages_max: 2, bytes_max: 1 << 20, age_max_ms: NEVER, full };
+    let owner = host.claim_as(&shard::Claim { window: 1, queue_limits: Some(limits), ..claim("c") });
+    host.subscribe(owner, "a/#", 1);
+    for topic in ["a/0", "a/1", "a/2"] {
+        host.publish(topic);
+    }
+    (host, owner)
+}
+
+#[test]
+fn a_full_queue_that_refuses_messages_answers_the_publisher() {
+    let (mut host, owner) = refusing();
+    let refused = Answer::Refused { session: owner.0 };
+    let publish = |host: &mut Host, topic| {
+        host.answer(&Command::Publish { message: view(topic), wait: true, identity: None })
+    };
+    assert_eq!(publish(&mut host, "a/3"), refused, "connected");
+    assert_eq!(publish(&mut host, "b"), Answer::Published { matched: 0 }, "it is not for this session");
+    host.ack(owner, 1, PubAck);
+    assert_eq!(publish(&mut host, "a/3"), Answer::Published { matched: 1 });
+    host.release(owner);
+    assert_eq!(publish(&mut host, "a/4"), refused, "absent");
+    assert_eq!(host.queue(owner.0), ["a/1", "a/2", "a/3"]);
+    // Nobody waits for this one.
+    let effects = host.effects(&Command::Publish { message: view("a/5"), wait: false, identity: None });
+    assert_eq!(describe(&effects), ["not queued"]);
+}
+
+/// Another session of the shard would get it twice when its publisher sends it again.
+#[test]
+fn no_session_of_the_shard_gets_a_refused_message_and_its_identity_may_come_again() {
+    let (mut host, owner) = refusing();
+    let other = host.claim("other");
+    host.subscribe(other, "#", 1);
+    let publish = |host: &mut Host, number| {
+        let identity = Some(Identity { origin: 7, number });
+        host.answer(&Command::Publish { message: view("a/3"), wait: true, identity })
+    };
+    for _ in 0..2 {
+        assert_eq!(publish(&mut host, 2), Answer::Refused { session: owner.0 });
+        assert_eq!(host.queue(other.0), Vec::<String>::new());
+    }
+    host.ack(owner, 1, PubAck);
+    assert_eq!(publish(&mut host, 2), Answer::Published { matched: 2 });
+    assert_eq!(publish(&mut host, 2), Answer::Repeated);
+    // The next message of the Packet Identifier is refused, and the one after it has the first number again.
+    assert_eq!(publish(&mut host, 3), Answer::Refused { session: owner.0 });
+    host.ack(owner, 2, PubAck);
+    assert_eq!(publish(&mut host, 2), Answer::Published { matched: 2 });
+}
+
+#[test]
+fn a_message_of_a_shared_group_is_refused_so_that_another_member_gets_it() {
+    let (mut host, owner) = refusing();
+    let identity = Some(Identity { origin: 7, number: 2 });
+    let enqueue = |host: &mut Host, identity| {
+        host.answer(&Command::Enqueue(shard::Enqueue {
+            session: owner.0,
+            message: view("a/3"),
+            qos: mqtt::QoS::AtLeastOnce,
+            retain: false,
+            ids: Vec::new(),
+            identity,
+            group: Some("$share/g/a/#"),
+        }))
+    };
+    assert_eq!(enqueue(&mut host, identity), Answer::Refused { session: owner.0 });
+    host.ack(owner, 1, PubAck);
+    assert_eq!(enqueue(&mut host, identity), Answer::Done, "its identity was not recorded");
+}
+
+#[test]
+fn a_session_refuses_messages_until_a_claim_has_another_rule_or_it_ends() {
+    let (mut host, owner) = refusing();
+    assert!(restore(&host.checkpoint(), host.shard.applied()).refuses_messages(), "a checkpoint has it");
+    host.release(owner);
+    host.claim("c");
+    assert!(!host.shard.refuses_messages());
+    assert_eq!(describe(&host.publish("a/3")), ["queued 3"]);
+    let (mut host, _) = refusing();
+    host.answer(&Command::Claim(shard::Claim { clean_start: true, ..claim("c") }));
+    assert!(!host.shard.refuses_messages());
 }

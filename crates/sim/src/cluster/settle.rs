@@ -135,6 +135,7 @@ impl SimCluster {
         let shards = cluster::SHARDS
             | cluster::EPHEMERAL_SESSIONS
             | cluster::QUEUE_LIMITS
+            | cluster::QUEUE_REFUSALS
             | cluster::ORIGINS
             | cluster::LINKS;
         let all = cluster::LOG | if self.plan.places_shards { shards } else { 0 };

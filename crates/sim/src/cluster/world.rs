@@ -92,6 +92,7 @@ impl SimCluster {
             | cluster::SHARDS
             | cluster::EPHEMERAL_SESSIONS
             | cluster::QUEUE_LIMITS
+            | cluster::QUEUE_REFUSALS
             | cluster::ORIGINS
             | cluster::LINKS;
         let always = |number: usize| match plan.places_shards {

@@ -112,6 +112,7 @@ impl Fixture {
             commit: "0",
             data_dir: data_dir.clone(),
             connections_max: node.connections_max(),
+            client_address: Some("n1.example:1883".to_owned()),
             listeners: Vec::new(),
             expiries: Box::new(Vec::new),
             watched: Box::new(WatchedFiles::default),

@@ -15,7 +15,7 @@ use crate::groups::GroupRequest;
 use crate::ids::{GroupId, SessionId, Time};
 use crate::message::Message;
 use crate::route::Options;
-use crate::store::{Enqueue, EnqueueForGroup, EnqueueToGroup, Identity, session_uid};
+use crate::store::{Enqueue, EnqueueForGroup, EnqueueToGroup, Identity, QUEUE_REFUSED, session_uid};
 
 impl ShardHost {
     /// Appends a message for the sessions that match.
@@ -132,6 +132,45 @@ impl ShardHost {
             let continuation = Continuation::Enqueue { message: message.clone(), append, group, gone };
             self.propose(now, &command, continuation);
         }
+        self.one_accepted(now, append, out);
+    }
+
+    /// Handles a message that the full queue of a session refuses.
+    pub(super) fn publish_refused(
+        &mut self,
+        now: Time,
+        uid: SessionUid,
+        message: Message,
+        key: u32,
+        out: &mut ShardOutput,
+    ) {
+        let Some(append) = self.appends.get(key) else { return };
+        if append.waiter.can_be_refused() {
+            self.note_dropped(now, uid, 1);
+            return self.accepted(now, key, QUEUE_REFUSED, out);
+        }
+        // Nobody would send it again, as for a Will. So the others get it, and this session does not.
+        let identity = append.identity.map(shard::Identity::from);
+        let command = Command::Publish { message: message.view().stored(), wait: false, identity };
+        self.propose(now, &command, Continuation::Publish { message: message.clone(), append: Some(key) });
+    }
+
+    /// Handles a message for one session that its full queue refuses. Another member of its group may get it.
+    pub(super) fn enqueue_refused(
+        &mut self,
+        now: Time,
+        uid: SessionUid,
+        message: Message,
+        append: Option<u32>,
+        out: &mut ShardOutput,
+    ) {
+        self.note_dropped(now, uid, 1);
+        let waiter = append.and_then(|key| self.appends.get(key)).map(|append| &append.waiter);
+        if let (Some(key), true) = (append, waiter.is_some_and(Waiter::can_be_refused)) {
+            return self.accepted(now, key, QUEUE_REFUSED, out);
+        }
+        self.note_dropped_message(uid, Some(message), "queue_full", out);
+        self.counters.dropped_queue_full += 1;
         self.one_accepted(now, append, out);
     }
 

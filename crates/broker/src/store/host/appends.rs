@@ -11,7 +11,7 @@ use super::HashMap;
 use super::live::Live;
 use crate::batch::Token;
 use crate::ids::{ConnectionId, ShardSet, Time};
-use crate::store::Identity;
+use crate::store::{Identity, worse};
 
 /// Appends of one shard. They wait for the log, or for full queues.
 pub(super) struct Appends {
@@ -55,6 +55,16 @@ pub(super) enum Waiter {
     },
     /// No receiver any more: the message was acknowledged before it was on disk. The number is its size in bytes.
     Unsynced(u64),
+}
+
+impl Waiter {
+    /// Returns whether a publisher or a shared group waits, which can do something else with the message.
+    pub fn can_be_refused(&self) -> bool {
+        match self {
+            Self::Token(token) => !matches!(token, Token::Append { .. } | Token::Copy { .. }),
+            Self::Page(..) | Self::Will { .. } | Self::Orphan { .. } | Self::Unsynced(_) => false,
+        }
+    }
 }
 
 impl Appends {
@@ -108,9 +118,7 @@ impl Appends {
     pub fn one_accepted(&mut self, key: u32, reason: ReasonCode) -> Option<Append> {
         let place = self.place(key);
         let append = self.all.get_mut(place)?;
-        if reason.is_error() {
-            append.reason = reason;
-        }
+        append.reason = worse(append.reason, reason);
         append.remaining -= 1;
         if append.remaining > 0 {
             return None;

@@ -1,5 +1,4 @@
-//! Messages that the rule for full queues has dropped, logged once for each session: their publishers have been
-//! acknowledged.
+//! Messages that the rule for full queues has dropped or refused, logged once for each session.
 
 use std::collections::HashMap;
 
@@ -69,16 +68,36 @@ impl ShardHost {
             return;
         }
         let Some(unsaid) = self.drops.line(now) else { return };
-        let client = self.replica.state().session(uid).map(|session| session.client_id()).unwrap_or_default();
-        let which = match self.settings.queue.full {
-            QueueFull::DropOldest => "the oldest",
-            QueueFull::DropNewest => "the newest",
+        let session = self.replica.state().session(uid);
+        let client = session.map(|session| session.client_id()).unwrap_or_default();
+        let own = session.and_then(|session| session.queue_limits()).map(|limits| limits.full);
+        let common = || match self.settings.queue.full {
+            QueueFull::DropOldest => shard::QueueFull::DropOldest,
+            QueueFull::DropNewest => shard::QueueFull::DropNewest,
         };
-        tracing::warn!(
-            client,
-            unsaid,
-            "queue of a session is full; dropping {which} messages for its client (queue.full)"
-        );
+        match own.unwrap_or_else(common) {
+            shard::QueueFull::DropOldest => {
+                tracing::warn!(
+                    client,
+                    unsaid,
+                    "queue of a session is full; dropping the oldest messages for its client"
+                );
+            }
+            shard::QueueFull::DropNewest => {
+                tracing::warn!(
+                    client,
+                    unsaid,
+                    "queue of a session is full; dropping the newest messages for its client"
+                );
+            }
+            shard::QueueFull::Refuse => {
+                tracing::warn!(
+                    client,
+                    unsaid,
+                    "queue of a session is full; refusing messages for its client"
+                );
+            }
+        }
     }
 
     /// Logs the drops of a session whose client is back, or which has ended.
@@ -89,7 +108,7 @@ impl ShardHost {
             client,
             dropped,
             unsaid,
-            "messages for a client were dropped: the queue of its session was full (queue.full)"
+            "messages for a client were dropped or refused: the queue of its session was full"
         );
     }
 }

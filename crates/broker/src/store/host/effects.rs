@@ -9,7 +9,7 @@ use super::propose::{Continuation, SkipReason};
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
 use crate::message::Message;
-use crate::store::{Completion, Request};
+use crate::store::{Completion, QUEUE_REFUSED, Request};
 use crate::worker::Event;
 
 impl ShardHost {
@@ -98,7 +98,7 @@ impl ShardHost {
     }
 
     /// Records a message that a session does not get, for an event. A message that is only on the disk has none.
-    fn note_dropped_message(
+    pub(super) fn note_dropped_message(
         &self,
         uid: SessionUid,
         message: Option<Message>,
@@ -129,11 +129,13 @@ impl ShardHost {
                 self.subscribed(now, session, reply, &filters, answer, out);
             }
             Continuation::Unsubscribe { reply, filters } => self.unsubscribed(reply, &filters, answer, out),
-            Continuation::Publish { append, .. } => {
-                if let Some(key) = append {
-                    self.accepted(now, key, result_of(&answer), out);
+            Continuation::Publish { message, append } => match (append, answer) {
+                (Some(key), Answer::Refused { session }) => {
+                    self.publish_refused(now, session, message, key, out);
                 }
-            }
+                (Some(key), answer) => self.accepted(now, key, result_of(&answer), out),
+                (None, _) => {}
+            },
             Continuation::Retain { append, charge } => {
                 // A message that comes again may not be the last one any more.
                 if matches!(answer, Answer::Retained { .. }) {
@@ -145,6 +147,9 @@ impl ShardHost {
             }
             Continuation::Enqueue { message, append, group, gone } => {
                 let reason = match answer {
+                    Answer::Refused { session } => {
+                        return self.enqueue_refused(now, session, message, append, out);
+                    }
                     Answer::Full => ReasonCode::QuotaExceeded,
                     Answer::Gone | Answer::Stale => gone,
                     _ => return self.one_accepted(now, append, out),
@@ -212,6 +217,7 @@ fn result_of(answer: &Answer) -> ReasonCode {
     match answer {
         Answer::Stale => ReasonCode::UnspecifiedError,
         Answer::Full => ReasonCode::QuotaExceeded,
+        Answer::Refused { .. } => QUEUE_REFUSED,
         _ => ReasonCode::Success,
     }
 }

@@ -229,7 +229,7 @@ fn put_claim(claim: &Claim, mut out: Writer<'_>) {
         out.u32(*messages_max);
         out.u64(*bytes_max);
         out.u64(*age_max_ms);
-        out.bool(*full == QueueFull::DropNewest);
+        out.u8(*full as u8);
     }
 }
 
@@ -315,7 +315,12 @@ impl Decoder<'_> {
                     messages_max: from.u32()?,
                     bytes_max: from.u64()?,
                     age_max_ms: from.u64()?,
-                    full: if from.bool()? { QueueFull::DropNewest } else { QueueFull::DropOldest },
+                    full: match from.u8()? {
+                        0 => QueueFull::DropOldest,
+                        1 => QueueFull::DropNewest,
+                        2 => QueueFull::Refuse,
+                        _ => return malformed("rule for full queues"),
+                    },
                 });
                 Request::Claim(Box::new(claim))
             }

@@ -20,9 +20,10 @@ use mqtt::{PacketId, Properties, QoS, ReasonCode, TopicName};
 use super::Worker;
 use crate::access::Principal;
 use crate::connection::Connection;
-use crate::ids::{ConnectionId, Time};
+use crate::ids::{ConnectionId, Time, WorkerId};
 use crate::message::{Message, MessageView};
 use crate::node::Node;
+use crate::route::Route;
 pub(super) use describe::reason;
 use json::Json;
 
@@ -103,6 +104,8 @@ pub(super) struct Events {
     node: Arc<Node>,
     /// Bits of the events that have subscriptions.
     selected: u16,
+    /// Routes of the event about alarms at the last look, in order.
+    alarm_routes: Vec<[u32; 5]>,
     /// Version of the index and time of the last look at it.
     looked: Option<(u64, Time)>,
     /// Events that are published at the end of the turn.
@@ -147,6 +150,7 @@ impl Events {
         Self {
             node,
             selected: 0,
+            alarm_routes: Vec::new(),
             looked: None,
             queue: Vec::new(),
             rate_max,
@@ -188,6 +192,20 @@ impl Events {
     #[inline]
     pub fn is_pending(&self) -> bool {
         !self.queue.is_empty() || self.suppressed > 0
+    }
+
+    /// Notes the routes of the event about alarms. Other parts of the node learn when there are new ones.
+    fn note_alarm_routes(&mut self, routes: &[Route]) {
+        let key = |route: &Route| {
+            let kind = u32::from(route.kind as u8) << 16 | u32::from(route.index);
+            [route.slot, route.generation, route.subscription_id, kind, u32::from(route.options.byte())]
+        };
+        let mut present: Vec<[u32; 5]> = routes.iter().map(key).collect();
+        present.sort_unstable();
+        if present.iter().any(|route| self.alarm_routes.binary_search(route).is_err()) {
+            self.node.load.alarm_subscriptions.fetch_add(1, Relaxed);
+        }
+        self.alarm_routes = present;
     }
 
     /// Sets the events that have subscriptions.
@@ -541,6 +559,10 @@ impl Worker {
                 self.dispatcher.reader.matches(topic, &mut routes);
             }
             selected |= if routes.is_empty() { 0 } else { event.bit() };
+            // One worker says it for all.
+            if *event == Event::Alarm && self.id == WorkerId(0) {
+                self.monitor.events.note_alarm_routes(&routes);
+            }
         }
         self.scratch.routes = routes;
         if selected != self.monitor.events.selected {

@@ -9,13 +9,17 @@
 //! A core that does not reach some node leads no shard that a core with fewer unreached nodes can lead: the clients of
 //! that node could not use the shard. This comes before all other preferences.
 //!
+//! A drain may name nodes that should lead the shards of the drained node. While it is drained, a shard that has a
+//! replica there is led by one of these nodes, if it comes from the drained node or is led by one of them already.
+//! Without the second part, the balance would move it on.
+//!
 //! A transfer stops a shard for a moment. So a leader that can lead keeps its shard. A shard without one goes to the
 //! voter that leads fewest. Then shards move from a core to one that leads at least two less, directly or by way of
 //! other cores, until no such move is left: the greatest number that a core leads is then as small as the placement
 //! allows. In the end, shards return to their present leaders where that makes no difference to the balance.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use broker::ShardId;
 use link::NodeId;
@@ -25,6 +29,9 @@ use crate::mutation::{Mutation, mutated};
 
 /// Leaders of all shards by number. `None` for a shard whose leader is not known, or none of whose voters can lead.
 pub type ShardLeaders = Vec<Option<NodeId>>;
+
+/// Nodes that are drained. Each has the nodes that should lead its shards; none: any node may.
+pub type DrainedNodes = BTreeMap<NodeId, BTreeSet<NodeId>>;
 
 /// A core that can lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,28 +51,42 @@ pub enum LeaderPreference<'a> {
     Same,
 }
 
-/// Returns the preferred leaders. `cores` are the logs of the cores that can lead. `present` are the last known
-/// leaders.
+/// Returns the preferred leaders. `cores` are the logs of the cores that can lead, so no core of `drained` is among
+/// them. `present` are the last known leaders.
 pub fn preferred_leaders<'a>(
     placement: &Placement,
     cores: &BTreeMap<CoreLog, Candidate>,
+    drained: &DrainedNodes,
     preference: impl Fn(ShardId) -> LeaderPreference<'a>,
     present: &[Option<NodeId>],
 ) -> ShardLeaders {
     let present_of = |id: ShardId| present.get(id.index()).copied().flatten();
     let shards = placement.shards();
-    let candidates =
-        shards.map(|(id, shard)| candidates(shard, cores, preference(id), present_of(id))).collect();
+    let candidates_of = |(id, shard): (ShardId, &ShardPlacement)| {
+        let successors = successors(shard, drained, present_of(id));
+        candidates(shard, cores, &successors, preference(id), present_of(id))
+    };
+    let candidates = shards.map(candidates_of).collect();
     let mut leaders = Leaders::new(candidates, present);
     while leaders.balance() {}
     while leaders.take_back() {}
     leaders.chosen
 }
 
+/// Returns the nodes to which drains give a shard. None if any node may lead it.
+fn successors(shard: &ShardPlacement, drained: &DrainedNodes, present: Option<NodeId>) -> BTreeSet<NodeId> {
+    let drains = shard.voters.iter().filter_map(|voter| Some((voter.node, drained.get(&voter.node)?)));
+    let concerns = |(from, to): &(NodeId, &BTreeSet<NodeId>)| {
+        present.is_none_or(|present| present == *from || to.contains(&present))
+    };
+    drains.filter(concerns).flat_map(|(_, to)| to).copied().collect()
+}
+
 /// Returns the nodes that can lead a shard.
 fn candidates(
     shard: &ShardPlacement,
     cores: &BTreeMap<CoreLog, Candidate>,
+    successors: &BTreeSet<NodeId>,
     preference: LeaderPreference<'_>,
     present: Option<NodeId>,
 ) -> Vec<NodeId> {
@@ -74,6 +95,9 @@ fn candidates(
     let unreached = |voter: &ShardReplica| cores.get(&voter.log()).map(|core| core.unreached);
     let fewest = able.iter().filter_map(|voter| unreached(voter)).min();
     able.retain(|voter| unreached(voter) == fewest || mutated(Mutation::LeadUnreached));
+    if able.iter().any(|voter| successors.contains(&voter.node)) {
+        able.retain(|voter| successors.contains(&voter.node));
+    }
     let is_preferred = |voter: &&ShardReplica| match preference {
         LeaderPreference::Any => true,
         LeaderPreference::In(region) => cores.get(&voter.log()).is_some_and(|core| *core.region == *region),

@@ -29,11 +29,14 @@ Examples:
   meridian ctl cluster drain n2                   all clients leave within 5 minutes
   meridian ctl cluster drain n2 --rate 200        200 clients in a second
   meridian ctl cluster drain n2 --for 30m --wait 1m
+  meridian ctl cluster drain n2 --to n3,n4        only these nodes get the clients and shards
   meridian ctl cluster drain n2 --detach          return at once; `meridian ctl cluster drains` shows the progress
 
 The node refuses new clients, and /health/ready answers 503. Other cores take over the shards that it leads. After --wait
 it disconnects its clients, idle ones first, members of shared groups last. MQTT 5.0 clients get 0x9C (Use another server).
-Durable sessions lose nothing. The drain pauses by itself while another node is overloaded, or the others have no room.
+With --to, shards go to the named nodes where these have a replica, and MQTT 5.0 clients get their node.client_address.
+Durable sessions lose nothing. The drain pauses by itself while another node is overloaded, or the others have no room:
+with --to, only the named nodes count.
 It goes on after a restart of the node, until `meridian ctl cluster undrain`. Ctrl-C ends this command, and not the drain.")]
 pub struct DrainArgs {
     // Not `node`: that is the flag for the node to ask.
@@ -45,6 +48,9 @@ pub struct DrainArgs {
     /// Time between the refusal of new clients and the first disconnect, for load balancers
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     wait: Duration,
+    /// Nodes that get the clients and shards [default: all others]
+    #[arg(long, value_name = "NODE,..", value_delimiter = ',')]
+    to: Vec<String>,
     /// Return at once
     #[arg(long)]
     detach: bool,
@@ -95,6 +101,10 @@ pub struct RebalanceArgs {
 pub fn drain(console: &mut Console, args: &DrainArgs) -> Result<(), Failure> {
     let mut body = args.pace.document();
     body.insert("wait_s".to_owned(), json!(args.wait.as_secs()));
+    if !args.to.is_empty() {
+        // An earlier version of the node refuses it by name.
+        body.insert("to".to_owned(), json!(args.to));
+    }
     let path = format!("{DRAINS}/{}", encode(&args.name));
     let answer = console.client.send(Method::PUT, &path, &Query::new(), Some(&Value::Object(body)))?;
     let name = &args.name;
@@ -166,6 +176,7 @@ pub fn drains(console: &mut Console) -> Result<(), Failure> {
     let columns = [
         left("NODE"),
         left("KIND"),
+        left("TO"),
         left("STATE"),
         right("CLIENTS LEFT"),
         right("OF"),
@@ -182,6 +193,7 @@ fn row(drain: &Value) -> Vec<String> {
     vec![
         drain.cell("node"),
         drain.cell("kind"),
+        to(drain),
         if why.is_empty() { drain.cell("state") } else { format!("paused: {why}") },
         drain.count_cell("clients_left"),
         drain.count_cell("clients_before"),
@@ -190,6 +202,11 @@ fn row(drain: &Value) -> Vec<String> {
         drain.number("rate").map_or_else(|| NOTHING.to_owned(), human::short),
         if drain.field("left_s").is_null() { NOTHING.to_owned() } else { drain.seconds_cell("left_s") },
     ]
+}
+
+fn to(drain: &Value) -> String {
+    let names: Vec<&str> = drain.list("to").iter().filter_map(Value::as_str).collect();
+    if names.is_empty() { NOTHING.to_owned() } else { names.join(", ") }
 }
 
 pub fn rebalance(console: &mut Console, args: &RebalanceArgs) -> Result<(), Failure> {

@@ -200,7 +200,7 @@ impl Generator {
                 messages_max: random.u32(),
                 bytes_max: random.u64(),
                 age_max_ms: random.u64(),
-                full: if random.bool() { QueueFull::DropNewest } else { QueueFull::DropOldest },
+                full: *random.random.pick(&[QueueFull::DropOldest, QueueFull::DropNewest, QueueFull::Refuse]),
             }),
             number: self.origin.number,
         }

@@ -40,7 +40,7 @@ fn spread(placement: &Placement, cores: &[Core]) -> ShardLeaders {
 }
 
 fn spread_from(placement: &Placement, cores: &[Core], present: &[Option<NodeId>]) -> ShardLeaders {
-    preferred_leaders(placement, &serving(cores), |_| LeaderPreference::Any, present)
+    preferred_leaders(placement, &serving(cores), &DrainedNodes::new(), |_| LeaderPreference::Any, present)
 }
 
 /// Number of shards that have another leader.
@@ -117,6 +117,55 @@ fn the_plan_stays_the_same_while_it_is_carried_out() {
     }
 }
 
+/// Returns the preferred leaders while the first core is drained to others.
+fn handed_over(placement: &Placement, cores: &[Core], to: &[u64], present: &ShardLeaders) -> ShardLeaders {
+    let to = to.iter().map(|number| log(*number).node).collect();
+    let drained = DrainedNodes::from([(log(0).node, to)]);
+    let mut serving = serving(cores);
+    serving.remove(&log(0));
+    preferred_leaders(placement, &serving, &drained, |_| LeaderPreference::Any, present)
+}
+
+/// The balance does not move the shards on, and a core that is not drained keeps its own.
+#[test]
+fn the_nodes_that_a_drain_names_get_the_shards_and_keep_them() {
+    let mut three = cores(&[0, 0, 0]);
+    let placement = placed(&three, SHARDS, 3);
+    let before = spread(&placement, &three);
+    let after = handed_over(&placement, &three, &[2], &before);
+    assert_eq!((loads(&three, &before), loads(&three, &after)), (vec![6, 5, 5], vec![0, 5, 11]));
+    assert_eq!(needless_moves(&before, &after, &[log(0).node]), 0);
+    let mut present = before;
+    for shard in 0..present.len() {
+        present[shard] = after[shard];
+        assert_eq!(handed_over(&placement, &three, &[2], &present), after, "shard {shard}");
+    }
+    // Without the drain, the shards are spread again.
+    assert_eq!(difference(&loads(&three, &spread_from(&placement, &three, &after))), 1);
+    // A named core that cannot lead, or has no replica, gets none.
+    three[2].standing = Standing::Away;
+    assert_eq!(loads(&three, &handed_over(&placement, &three, &[2], &after)), [0, 16, 0]);
+    assert_eq!(loads(&three, &handed_over(&placement, &three, &[7], &after)), [0, 16, 0]);
+}
+
+#[test]
+fn the_shards_of_a_drained_core_go_to_named_cores_with_a_replica_and_else_to_others() {
+    let five = cores(&[0; 5]);
+    let placement = placed(&five, SHARDS, 3);
+    let before = spread(&placement, &five);
+    let after = handed_over(&placement, &five, &[1, 2], &before);
+    for ((id, shard), leader) in placement.shards().zip(&after) {
+        let leader = leader.expect("each shard is led");
+        let has = |number: u64| shard.voters.iter().any(|voter| voter.log() == log(number));
+        let was_drained = before[id.index()] == Some(log(0).node);
+        if was_drained && (has(1) || has(2)) {
+            assert!([log(1).node, log(2).node].contains(&leader), "{id:?}");
+        }
+        assert_ne!(leader, log(0).node);
+    }
+    assert_eq!(handed_over(&placement, &five, &[1, 2], &after), after, "it stays");
+}
+
 /// Neither a learner nor a voter that goes leads, and another log of the same node is not the voter.
 #[test]
 fn only_a_voter_that_stays_leads() {
@@ -142,7 +191,13 @@ fn leaders_are_in_a_region_while_it_has_a_voter_that_can_lead() {
     let mut cores = cores(&[0, 0, 1, 1, 1]);
     let placement = placed(&cores, SHARDS, 3);
     let led = |cores: &[Core]| {
-        let leaders = preferred_leaders(&placement, &serving(cores), |_| LeaderPreference::In("r0"), &[]);
+        let leaders = preferred_leaders(
+            &placement,
+            &serving(cores),
+            &DrainedNodes::new(),
+            |_| LeaderPreference::In("r0"),
+            &[],
+        );
         assert!(leaders.iter().all(Option::is_some));
         loads(cores, &leaders)
     };
@@ -166,7 +221,7 @@ fn shards_are_led_by_cores_that_reach_all_others() {
             for (core, unreached) in cores.iter().zip(unreached) {
                 serving.get_mut(&core.log).expect("it serves").unreached = *unreached;
             }
-            preferred_leaders(placement, &serving, |_| preference, present)
+            preferred_leaders(placement, &serving, &DrainedNodes::new(), |_| preference, present)
         };
     let three = cores(&[0, 1, 1]);
     let placement = placed(&three, SHARDS, 3);
@@ -244,7 +299,8 @@ fn follow_clients(
                     LeaderPreference::Same
                 }
             };
-            let preferred = preferred_leaders(placement, &serving(cores), preference, &known);
+            let preferred =
+                preferred_leaders(placement, &serving(cores), &DrainedNodes::new(), preference, &known);
             let moved = (0..known.len()).find(|at| known[*at] == own && preferred[*at] != own);
             if let Some(at) = moved {
                 leaders[at] = preferred[at];
