@@ -1,11 +1,12 @@
 //! `cargo xtask geo`: nodes on several continents, simulated on this machine (crate `lab`). It measures the delay of
-//! CONNECT and SUBSCRIBE for clients in Hong Kong, the deliveries of two nodes over a link that is too slow, and the
-//! time of a copy of all routes.
+//! CONNECT and SUBSCRIBE for clients in Hong Kong, the deliveries of two nodes over a link that is too slow, the time of
+//! a copy of all routes, and the messages of two linked clusters.
 
 mod cluster;
 mod copies;
 mod cuts;
 mod generator;
+mod links;
 mod overload;
 mod startup;
 mod subscribe;
@@ -20,7 +21,8 @@ use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Run only these: E1.1 to E1.10, E3, copies, cuts (may be given several times)
+    /// Run only these: E1.1 to E1.10, E3, copies, cuts, links (may be given several times). Without it, all but links
+    /// run
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Nodes that must know of a subscription before SUBACK, in the runs of E1
@@ -40,7 +42,7 @@ pub struct Args {
     /// Build the program for development, which is faster
     #[arg(long)]
     debug: bool,
-    /// Measured seconds of each load of E3
+    /// Measured seconds of each load of E3, and of links
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=600))]
     seconds: u32,
     /// Numbers of routes of the copies
@@ -53,6 +55,8 @@ pub struct Args {
     /// without losses: 0.1,1. In E1.1 to E1.9 only measurements that wait for other places are repeated
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     loss: Vec<f64>,
+    #[command(flatten)]
+    links: links::LinkArgs,
 }
 
 /// Maximum percentage: beyond it links carry hardly any data.
@@ -66,8 +70,10 @@ pub fn run(args: &Args) -> Result<()> {
     let with = |what: &str| args.only.is_empty() || args.only.iter().any(|name| name == what);
     let (with_startup, with_overload) = (with("E1.10"), with("E3"));
     let (with_copies, with_cuts) = (with("copies"), with("cuts"));
-    let is_any = !cases.is_empty() || with_startup || with_overload || with_copies || with_cuts;
-    ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
+    // They take longer than all others.
+    let with_links = args.only.iter().any(|name| name == "links");
+    let is_any = !cases.is_empty() || with_startup || with_overload || with_copies || with_cuts || with_links;
+    ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies, cuts and links");
     let is_losing = !cases.is_empty() || with_startup;
     ensure!(args.loss.is_empty() || is_losing, "--loss is for E1.1 to E1.10, and none of them runs");
     // Before any build: without root the lab cannot start.
@@ -103,6 +109,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if with_cuts {
         cuts::run((&program, &directory), (&mut passed, &mut failed))?;
+    }
+    if with_links {
+        links::run(&args.links, args.seconds, (&program, &directory), (&mut passed, &mut failed))?;
     }
     for what in &failed {
         println!("failed: {what}");

@@ -110,4 +110,13 @@ impl Lab {
     pub fn counters(&self) -> Result<Counters, LabError> {
         self.forwarder.ask(|_, network| network.counters())
     }
+
+    /// Returns the number of bytes that the line from one site to another one has carried.
+    ///
+    /// # Errors
+    /// An unknown site.
+    pub fn carried(&self, from: &str, to: &str) -> Result<u64, LabError> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.forwarder.ask(move |_, network| network.carried(&from, &to))?
+    }
 }

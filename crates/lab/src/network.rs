@@ -32,6 +32,8 @@ pub struct Network {
     lines: Vec<Vec<Line>>,
     /// Cuts from each host to each host.
     is_cut: Vec<Vec<bool>>,
+    /// Bytes of the packets that each line has carried, from each site to each site.
+    carried: Vec<Vec<u64>>,
     under_way: BinaryHeap<Reverse<Packet>>,
     held: usize,
     sequence: u64,
@@ -56,10 +58,12 @@ impl Network {
             Line::new(topology.line(from, to).clone(), seed)
         };
         let lines = (0..sites).map(|from| (0..sites).map(|to| line(from, to)).collect()).collect();
+        let carried = vec![vec![0; sites]; sites];
         let hosts = topology.hosts.len();
         Self {
             lines,
             is_cut: vec![vec![false; hosts]; hosts],
+            carried,
             under_way: BinaryHeap::new(),
             held: 0,
             sequence: 0,
@@ -80,6 +84,9 @@ impl Network {
             true => Outcome::Down,
             false => self.lines[here.site][there.site].enter(now, packet.len()),
         };
+        if matches!(outcome, Outcome::At(_) | Outcome::Lost) {
+            self.carried[here.site][there.site] += packet.len() as u64;
+        }
         match outcome {
             Outcome::At(_) if self.held + packet.len() > HELD_MAX => self.counters.overflow += 1,
             Outcome::At(at) => {
@@ -167,6 +174,15 @@ impl Network {
     pub fn counters(&self) -> Counters {
         self.counters
     }
+
+    /// Returns the number of bytes that the line from one site to another one has carried, with IP headers. Packets that
+    /// were lost on the wire count, and those that a full queue or a cut stopped do not.
+    ///
+    /// # Errors
+    /// An unknown site.
+    pub fn carried(&self, from: &str, to: &str) -> Result<u64, LabError> {
+        Ok(self.carried[self.topology.site(from)?][self.topology.site(to)?])
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +246,20 @@ mod tests {
         assert_eq!(network.due(ms(50)), Some((2, packet(E1, W1, 3))));
         assert_eq!((network.due(ms(999)), network.next_at(), network.held), (None, None, 0));
         assert_eq!(network.counters().delivered, 3);
+    }
+
+    #[test]
+    fn a_line_counts_the_bytes_that_it_carries() {
+        let mut network = network();
+        network.enter(ms(0), 0, &packet(E1, W1, 1));
+        network.set(ms(0), ("east", "west"), "loss", "100%").unwrap();
+        network.enter(ms(0), 0, &packet(E1, W1, 2));
+        network.cut("east", "west").unwrap();
+        network.enter(ms(0), 0, &packet(E1, W1, 3));
+        network.enter(ms(0), 0, &packet(E1, E2, 4));
+        let carried = |from: &str, to: &str| network.carried(from, to).unwrap();
+        assert_eq!((carried("east", "west"), carried("west", "east"), carried("east", "east")), (42, 0, 21));
+        assert!(network.carried("east", "e1").is_err());
     }
 
     #[test]

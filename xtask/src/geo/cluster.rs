@@ -72,6 +72,19 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// A node cannot be started.
     pub fn begin(lab: &'a Lab, program: &Path, directory: &Path, plan: &Plan) -> Result<Self> {
+        Self::begin_with(lab, program, directory, (plan, ""))
+    }
+
+    /// Starts the nodes with further configuration, in TOML, without waiting.
+    ///
+    /// # Errors
+    /// A node cannot be started.
+    pub fn begin_with(
+        lab: &'a Lab,
+        program: &Path,
+        directory: &Path,
+        (plan, further): (&Plan, &str),
+    ) -> Result<Self> {
         let directory = directory.join("nodes");
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory)?;
@@ -80,7 +93,7 @@ impl<'a> Cluster<'a> {
         let Plan { level, connack, batch_sync, leaders, .. } = plan;
         writeln!(config, "[routing]\nsuback = {level:?}\nbatch_sync = {batch_sync:?}\n")?;
         writeln!(config, "[cluster]\nsecret_file = {:?}\nconnack = {connack:?}", directory.join("secret"))?;
-        writeln!(config, "leaders = {leaders:?}")?;
+        writeln!(config, "leaders = {leaders:?}\n\n{further}")?;
         let cores = plan.cores.iter().map(|host| (*host, "core"));
         let replicants = plan.replicants.iter().map(|host| (*host, "replicant"));
         let hosts: Vec<(&str, &str)> = cores.chain(replicants).collect();
@@ -263,7 +276,11 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    fn cpu_s(&self) -> Result<f64> {
+    /// CPU seconds that the nodes have used since their starts.
+    ///
+    /// # Errors
+    /// A node is gone.
+    pub fn cpu_s(&self) -> Result<f64> {
         let all = self.nodes.iter().map(|(_, process)| Ok(Cpu::now(process.id())?.broker_s));
         all.sum()
     }
@@ -274,6 +291,24 @@ impl<'a> Cluster<'a> {
     /// No answer.
     pub fn view(&self, host: &str) -> Result<Value> {
         self.lab.within(host, || view(http()))?
+    }
+
+    /// Hosts of its nodes.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|(host, _)| &host[..])
+    }
+
+    /// Response of a node to a GET request for a JSON document.
+    ///
+    /// # Errors
+    /// No answer.
+    pub fn document(&self, host: &str, path: &str) -> Result<Value> {
+        self.lab.within(host, || document(http(), path))?
+    }
+
+    /// Directories with the data of the nodes.
+    pub fn data(&self) -> impl Iterator<Item = PathBuf> {
+        self.nodes.iter().map(|(host, _)| self.directory.join(host))
     }
 
     /// Changes a setting of the whole cluster, as an operator on this node.
