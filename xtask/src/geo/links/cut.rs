@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_node_is_killed_in_the_cut_and_after_it() {
         let all = events(60, true);
-        let at = |wanted: Event| all.iter().filter(|(_, event)| *event == wanted).map(|(at, _)| *at);
+        let at = |wanted: Event| all.iter().filter(move |(_, event)| *event == wanted).map(|(at, _)| *at);
         assert_eq!(at(Event::Cut).collect::<Vec<_>>(), [10.0]);
         assert_eq!(at(Event::Kill).collect::<Vec<_>>(), [40.0, 75.0]);
         assert_eq!(at(Event::Heal).collect::<Vec<_>>(), [70.0]);
