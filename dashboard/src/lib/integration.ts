@@ -160,7 +160,7 @@ export const ADVANCED: Group[] = [
       amount('queue_messages_max', 'Maximum number of messages', 'Messages that wait.', '1000000', 1),
       text('queue_bytes_max', 'Maximum size', 'Bytes of messages that wait.', { fallback: '1GiB' }),
       text('queue_age_max', 'Maximum age', 'Time that a message waits; `0s` is until it expires.', { fallback: '0s' }),
-      choice('queue_full', 'When it is full', '', [['drop_oldest', 'Drop the oldest message'], ['drop_newest', 'Drop the arriving message']]),
+      choice('queue_full', 'When it is full', '', [['drop_oldest', 'Drop the oldest message'], ['drop_newest', 'Drop the arriving message'], ['refuse', 'Refuse the arriving message']]),
     ],
   },
   {

@@ -93,6 +93,8 @@ export interface Shards {
 export interface Drain {
   node: string;
   kind: 'drain' | 'rebalance' | 'stop';
+  /** Nodes that get the clients and shards; empty: any. A node of an earlier version does not say it. */
+  to?: string[];
   state: 'waiting' | 'disconnecting' | 'paused' | 'drained';
   paused_because: string | null;
   clients_before: number;
