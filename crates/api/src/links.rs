@@ -28,16 +28,17 @@ pub trait Links: Send + Sync {
         by: &Authorship,
     ) -> Result<bool, EntryRefused>;
 
-    /// Removes a link. With [`WaitingMessages::Delete`] its sessions end, those in which messages wait here for the other
-    /// cluster and those of what this cluster takes. The link may be removed already, and its sessions still there.
+    /// Removes a link. With [`WaitingMessages::Delete`] its sessions end, those in which messages wait here for the
+    /// other cluster and those of what this cluster takes. The link may be removed already, and its sessions still
+    /// there.
     ///
     /// # Errors
     /// [`EntryRefused`]. There is neither the link nor a session of it: `NotFound`.
     fn remove_link(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused>;
 
-    /// What this node knows about links that have an entry: `taking` of what runs here, `giving` of sessions whose shards
-    /// it leads, and the last client that this node refused. A link that this node knows nothing about is left out. It
-    /// never waits: figures of sessions may be some seconds old.
+    /// What this node knows about links that have an entry: `taking` of what runs here, `giving` of sessions whose
+    /// shards it leads, and the last client that this node refused. A link that this node knows nothing about is left
+    /// out. It never waits: figures of sessions may be some seconds old.
     fn views(&self) -> Vec<LinkStatus>;
 }
 
@@ -140,8 +141,8 @@ pub struct LinkTaking {
     pub filters_refused: u64,
     /// True when the clients have more than `filters_max` filters, and the link takes all of its `topics` instead.
     pub takes_all: bool,
-    /// Times that the list of subscriptions of the other cluster was not received. Filters that nobody wants any more may
-    /// remain subscribed.
+    /// Times that the list of subscriptions of the other cluster was not received. Filters that nobody wants any more
+    /// may remain subscribed.
     pub stale_filters: u64,
     /// Messages that were passed to this cluster.
     pub messages: u64,

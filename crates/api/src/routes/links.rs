@@ -73,8 +73,8 @@ impl ClusterLink {
 }
 
 /// Adds or replaces a link to another cluster. The body has its settings with the keys of `[[cluster_link]]`, without
-/// `name`; the others get their defaults. The other cluster needs an entry with the same secret, too. Messages that wait
-/// for a replaced link stay.
+/// `name`; the others get their defaults. The other cluster needs an entry with the same secret, too. Messages that
+/// wait for a replaced link stay.
 #[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/links/external/{name}", tag = "links", operation_id = "cluster_link_put",
     security(("token" = ["admin"])), params(("name" = String, Path)), request_body(content = Object),

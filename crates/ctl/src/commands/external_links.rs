@@ -67,8 +67,8 @@ enum Verb {
     Set {
         /// Name of the other cluster
         name: String,
-        /// Settings with the keys of [[cluster_link]]; the others stay. A key that comes twice has two lines, and an empty
-        /// value is the default
+        /// Settings with the keys of [[cluster_link]]; the others stay. A key that comes twice has two lines, and an
+        /// empty value is the default
         #[arg(value_name = "KEY=VALUE", value_parser = assignment, required_unless_present = "file")]
         changes: Vec<(String, String)>,
         /// File with all settings, in TOML or JSON; `-` is standard input. The other settings get their defaults
