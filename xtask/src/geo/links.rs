@@ -48,6 +48,9 @@ pub struct LinkArgs {
     /// `steady` is a quarter of what the line cannot carry
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Links")]
     queue_messages: Option<u32>,
+    /// Maximum number of unacknowledged messages of the link. The default is that of the program
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Links")]
+    in_flight: Option<u16>,
     /// Seconds for which `cut` and `peers` cut the line
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(5..=3600), help_heading = "Links")]
     cut: u32,
@@ -127,6 +130,11 @@ impl Setup<'_> {
     fn lab(&self) -> Result<Lab> {
         let LinkArgs { line_rtt, line_rate, line_loss, .. } = self.args;
         Ok(Lab::start(Topology::parse(&topology(line_rtt, line_rate, *line_loss))?)?)
+    }
+
+    /// Links with a limit of the messages that wait.
+    fn links(&self, queue_messages: Option<u32>) -> pair::Means {
+        pair::Means::Links { queue_messages, in_flight: self.args.in_flight }
     }
 
     /// Messages per second that the line carries: 1x.

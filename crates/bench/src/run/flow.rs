@@ -152,7 +152,11 @@ fn watch(
             } else {
                 idle_since = 0;
             }
-            if now - stopped_at > (flow.args.drain * 1e9) as u64 || workers.iter().any(|w| w.is_finished()) {
+            // An interruption ends the wait too, unless it has ended the publishing.
+            let is_cut_short = super::interrupted() && !interrupted;
+            interrupted |= is_cut_short;
+            let is_over = is_cut_short || now - stopped_at > (flow.args.drain * 1e9) as u64;
+            if is_over || workers.iter().any(|w| w.is_finished()) {
                 break;
             }
         }

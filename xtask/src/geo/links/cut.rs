@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::judge::{Judge, Load, drive};
-use super::pair::{Means, Pair, Watch, addresses};
+use super::pair::{Pair, Watch, addresses};
 use super::steady::Account;
 use super::{EAST, Setup, WEST, count, figure};
+use crate::bench::child::interrupted;
 
 /// Seconds of load before the cut, and after it.
 const BEFORE: u32 = 10;
@@ -49,10 +50,9 @@ pub fn run(setup: &Setup) -> Result<()> {
     );
     let mut problems = Vec::new();
     for qos in &setup.args.qos {
-        match one(setup, *qos) {
-            Ok(said) => problems.extend(said.map(|said| format!("QoS {qos}: {said}"))),
-            Err(error) => problems.push(format!("QoS {qos}: {error:#}")),
-        }
+        let said = one(setup, *qos).unwrap_or_else(|error| Some(format!("{error:#}")));
+        problems.extend(said.map(|said| format!("QoS {qos}: {said}")));
+        ensure!(!interrupted(), "interrupted; {}", problems.join("; "));
     }
     ensure!(problems.is_empty(), "{}", problems.join("; "));
     Ok(())
@@ -87,7 +87,7 @@ pub fn cut_line(lab: &lab::Lab) -> Result<()> {
 /// Prints a row. Returns what is wrong with it.
 fn one(setup: &Setup, qos: u8) -> Result<Option<String>> {
     let lab = setup.lab()?;
-    let means = Means::Links { queue_messages: setup.args.queue_messages };
+    let means = setup.links(setup.args.queue_messages);
     let mut pair = Pair::start(&lab, setup, means)?;
     let load = pair.load(setup, qos, OFFERED * setup.fits(&lab)?, length(setup.args.cut))?;
     let mut course = Course::new(setup);
@@ -104,8 +104,9 @@ struct Course {
     watch: Watch,
     killed: Vec<String>,
     local: Vec<Judge>,
-    /// Time of the last event.
+    /// Time of the last event, and of the last look at both clusters.
     last: Duration,
+    seen: Duration,
     caught_up: Option<Duration>,
 }
 
@@ -117,6 +118,7 @@ impl Course {
             killed: Vec::new(),
             local: Vec::new(),
             last: Duration::ZERO,
+            seen: Duration::ZERO,
             caught_up: None,
         }
     }
@@ -128,6 +130,7 @@ impl Course {
             self.last = elapsed;
         }
         self.watch.look(pair);
+        self.seen = elapsed;
         let is_empty = self.watch.now.is_some_and(|now| now.connected && now.queued == 0);
         if self.events.is_empty() && is_empty {
             self.caught_up.get_or_insert(elapsed.saturating_sub(self.last));
@@ -163,7 +166,7 @@ impl Course {
     }
 
     fn row(self, setup: &Setup, qos: u8, load: &Load, report: &serde_json::Value) -> Result<Option<String>> {
-        let Self { watch, killed, local, caught_up, .. } = self;
+        let Self { watch, killed, local, caught_up, last, seen, .. } = self;
         let local: Vec<f64> = local
             .into_iter()
             .map(|judge| {
@@ -174,6 +177,9 @@ impl Course {
         let [sent, arrived] = [count(report, "/totals/sent")?, count(report, "/totals/unique")?];
         let [missing, twice, late] =
             [count(report, "/lost")?, count(report, "/duplicated")?, count(report, "/out_of_order")?];
+        // The load ends with the last message, which may be before anyone asks the clusters again.
+        let all = (missing == 0).then_some(seen.saturating_sub(last));
+        let caught_up = caught_up.or(all);
         println!(
             "| {qos} | {} | {:.0} | {sent} | {missing} | {} | {} | {twice} | {late} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
             if killed.is_empty() { "no".to_owned() } else { killed.join(", ") },

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::pair::{Means, Pair, addresses};
+use super::pair::{Pair, addresses};
 use super::{CLIENTS, EAST, Setup, WEST};
 use crate::bench::child::interrupted;
 use crate::cluster::client::Client;
@@ -31,7 +31,7 @@ pub fn run(setup: &Setup) -> Result<()> {
     );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
     let lab = setup.lab()?;
-    let pair = Pair::start(&lab, setup, Means::Links { queue_messages: None })?;
+    let pair = Pair::start(&lab, setup, setup.links(None))?;
     let (subacks, firsts) = measure(&pair)?;
     let topology = lab.topology();
     let round_trip =

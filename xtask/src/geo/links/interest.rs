@@ -23,9 +23,9 @@ pub fn run(setup: &Setup) -> Result<()> {
     );
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let bridge = one(setup, Means::Bridge)?;
-    let link = one(setup, Means::Links { queue_messages: None })?;
+    let link = one(setup, setup.links(None))?;
     let share = |run: &Run| (run.there + run.back) as f64 / (bridge.there + bridge.back).max(1) as f64;
-    for (name, run) in [("bridge with `#`", &bridge), ("link", &link)] {
+    for (name, run) in [("bridge with `+/#`", &bridge), ("link", &link)] {
         println!(
             "| {name} | {:.0} | {} | {} | {} | {:.1} | {:.1} | {:.1} % |",
             run.rate,

@@ -146,7 +146,7 @@ pub fn drive(
     let (publishing, longest) =
         (Duration::from_secs(u64::from(load.seconds + MORE)), u64::from(load.seconds + load.drain) + 60);
     let mut received = (Instant::now(), lab.carried(EAST, DESK)?);
-    let mut still_since = None;
+    let (mut still_since, mut is_stopped) = (None, false);
     while !judge.ended() {
         ensure!(!interrupted(), "interrupted");
         ensure!(published.elapsed().as_secs() < longest, "mqload does not end");
@@ -157,10 +157,11 @@ pub fn drive(
         if !is_idle || !is_quiet || published.elapsed() < publishing {
             still_since = None;
         }
-        if still_since.get_or_insert_with(Instant::now).elapsed() > load.still
-            && published.elapsed() > publishing
-        {
+        let still_for = still_since.get_or_insert_with(Instant::now).elapsed();
+        if still_for > load.still && published.elapsed() > publishing && !is_stopped {
+            // A second signal would end it without a report.
             judge.stop();
+            is_stopped = true;
         }
         std::thread::sleep(TICK);
     }

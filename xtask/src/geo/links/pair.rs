@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use lab::Lab;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Means by which `east` takes messages from `west`.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Means {
-    /// Links in both directions, with a limit of the messages that wait.
-    Links { queue_messages: Option<u32> },
+    /// Links in both directions, with limits of the messages that wait and of those that are not acknowledged.
+    Links { queue_messages: Option<u32>, in_flight: Option<u16> },
     /// A bridge of `east` that takes everything.
     Bridge,
 }
@@ -39,6 +40,7 @@ impl<'a> Pair<'a> {
     pub fn start(lab: &'a Lab, setup: &Setup, means: Means) -> Result<Self> {
         let secret = setup.directory.join("link.secret");
         std::fs::write(&secret, format!("{}\n", "0123456789abcdef".repeat(4)))?;
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600))?;
         let begin = |own: &str, other: &str| {
             let hosts = hosts(own);
             let cores: Vec<&str> = hosts.iter().map(String::as_str).collect();
@@ -138,17 +140,19 @@ fn config(means: Means, (own, other): (&str, &str), addresses: &[SocketAddr], se
     let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     let address = addresses.join(",");
     match means {
-        Means::Links { queue_messages } => {
+        Means::Links { queue_messages, in_flight } => {
             let queue = queue_messages.map_or(String::new(), |max| format!("queue_messages_max = {max}\n"));
+            let in_flight = in_flight.map_or(String::new(), |max| format!("in_flight = {max}\n"));
             format!(
                 "[[cluster_link]]\nname = {other:?}\nown_name = {own:?}\naddress = {address:?}\ntopics = \"#\"\n\
-                 secret_file = {:?}\n{queue}",
+                 secret_file = {:?}\n{in_flight}{queue}",
                 secret.display().to_string()
             )
         }
+        // A line that begins with `#` is a comment. `+/#` is everything, too.
         Means::Bridge if own == EAST => {
             format!(
-                "[[bridge]]\nname = \"all\"\naddress = {address:?}\ntopics = \"# in 1\"\nin_flight = 10000\n"
+                "[[bridge]]\nname = \"all\"\naddress = {address:?}\ntopics = \"+/# in 1\"\nin_flight = 10000\n"
             )
         }
         Means::Bridge => String::new(),
@@ -295,10 +299,10 @@ mod tests {
     fn only_east_has_the_bridge() {
         let address = [SocketAddr::from(([10, 77, 2, 1], 1883))];
         let text = |means, sites| config(means, sites, &address, Path::new("/secret"));
-        assert!(text(Means::Bridge, (EAST, WEST)).contains("topics = \"# in 1\""));
+        assert!(text(Means::Bridge, (EAST, WEST)).contains("topics = \"+/# in 1\""));
         assert_eq!(text(Means::Bridge, (WEST, EAST)), "");
-        let links = text(Means::Links { queue_messages: Some(9) }, (WEST, EAST));
+        let links = text(Means::Links { queue_messages: Some(9), in_flight: Some(8) }, (WEST, EAST));
         assert!(links.contains("name = \"east\"\nown_name = \"west\""), "{links}");
-        assert!(links.ends_with("queue_messages_max = 9\n"), "{links}");
+        assert!(links.ends_with("in_flight = 8\nqueue_messages_max = 9\n"), "{links}");
     }
 }

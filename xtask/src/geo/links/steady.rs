@@ -3,8 +3,9 @@
 use anyhow::{Result, ensure};
 
 use super::judge::drive;
-use super::pair::{Means, Pair, Watch};
+use super::pair::{Pair, Watch};
 use super::{EAST, Setup, WEST, count, figure};
+use crate::bench::child::interrupted;
 
 /// Share of the excess that may wait at twice the line's rate, so that the rest must be dropped.
 const QUEUE_SHARE: f64 = 0.25;
@@ -27,10 +28,9 @@ pub fn run(setup: &Setup) -> Result<()> {
     let mut problems = Vec::new();
     for qos in &setup.args.qos {
         for offered in &setup.args.offered {
-            match one(setup, *qos, *offered) {
-                Ok(said) => problems.extend(said.map(|said| format!("QoS {qos} at {offered}x: {said}"))),
-                Err(error) => problems.push(format!("QoS {qos} at {offered}x: {error:#}")),
-            }
+            let said = one(setup, *qos, *offered).unwrap_or_else(|error| Some(format!("{error:#}")));
+            problems.extend(said.map(|said| format!("QoS {qos} at {offered}x: {said}")));
+            ensure!(!interrupted(), "interrupted; {}", problems.join("; "));
         }
     }
     ensure!(problems.is_empty(), "{}", problems.join("; "));
@@ -43,7 +43,7 @@ fn one(setup: &Setup, qos: u8, offered: f64) -> Result<Option<String>> {
     let fits = setup.fits(&lab)?;
     let excess = (offered - 1.0).max(0.0) * fits * f64::from(setup.seconds);
     let queue = setup.args.queue_messages.or((excess > 0.0).then_some((excess * QUEUE_SHARE) as u32 + 1));
-    let pair = Pair::start(&lab, setup, Means::Links { queue_messages: queue })?;
+    let pair = Pair::start(&lab, setup, setup.links(queue))?;
     let load = pair.load(setup, qos, offered * fits, (setup.seconds, setup.seconds * 2 + 120))?;
     let cpu = |pair: &Pair| Ok::<_, anyhow::Error>((pair.west.cpu_s()?, pair.east.cpu_s()?));
     let line = || Ok::<_, anyhow::Error>((lab.carried(WEST, EAST)?, lab.carried(EAST, WEST)?));
