@@ -36,9 +36,9 @@ pub trait Links: Send + Sync {
     /// [`EntryRefused`]. There is neither the link nor a session of it: `NotFound`.
     fn remove_link(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused>;
 
-    /// What this node knows about links that have an entry: `taking` of what runs here, `giving` of sessions whose
-    /// shards it leads, and the last client that this node refused. A link that this node knows nothing about is left
-    /// out. It never waits: figures of sessions may be some seconds old.
+    /// State of the links that have an entry, as this node knows it: `taking` of what runs here, `giving` of sessions
+    /// whose shards it leads, and the last client that this node refused. A link that this node knows nothing about is
+    /// left out. It never waits: figures of sessions may be some seconds old.
     fn views(&self) -> Vec<LinkStatus>;
 }
 
@@ -94,16 +94,17 @@ pub struct ClusterLink {
     pub changed_at: Option<Timestamp>,
     /// Reason why it cannot be used, such as a secret that cannot be read; null when it can.
     pub fault: Option<String>,
-    /// What this cluster takes from the other one: an entry for each cluster of origin, from the node that runs it.
+    /// Messages that this cluster takes from the other one: an entry for each cluster of origin, from the node that
+    /// runs it.
     pub taking: Vec<LinkTaking>,
-    /// What the other cluster takes from this one: an entry for each session that it has here, from the node that leads
-    /// its shard.
+    /// Messages that the other cluster takes from this one: an entry for each session that it has here, from the node
+    /// that leads its shard.
     pub giving: Vec<LinkGiving>,
     /// The last client that was refused although it used the name of this link; null when there was none.
     pub refusal: Option<LinkRefusal>,
 }
 
-/// What one node knows about the work of a link. See [`ClusterLink`] for the fields.
+/// State of a link as one node knows it. See [`ClusterLink`] for the fields.
 #[derive(Clone, Debug, Default)]
 pub struct LinkStatus {
     /// Name of the link.

@@ -238,8 +238,8 @@ impl Interest {
         }
     }
 
-    /// Returns the knowledge of a filter that is new. A list that has begun does not have it. One that was given up begins
-    /// again on the next connection only.
+    /// Returns the knowledge of a filter that is new. A list that has begun does not have it. One that was given up
+    /// begins again on the next connection only.
     fn initial(&self) -> There {
         let is_given_up = self.is_attached && !self.list.is_open();
         match self.list.has_to_begin() {

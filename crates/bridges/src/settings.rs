@@ -80,7 +80,7 @@ section! {
         pub queue_bytes_max: ByteSize = "1GiB" in "1KiB..", at start;
         /// Maximum time that a message waits; 0 is until it expires.
         pub queue_age_max: Duration = "0s", at start;
-        /// What happens to messages when the queue is full.
+        /// Rule for messages when the queue is full.
         pub queue_full: QueueFull = "drop_oldest", at start;
         /// Connect with TLS.
         pub tls: bool = "false", at start;
@@ -96,7 +96,7 @@ section! {
 }
 
 choices! {
-    /// What happens to messages when the queue of a bridge is full.
+    /// Rule for messages when the queue of a bridge is full.
     pub enum QueueFull {
         /// The oldest message is dropped, so that the newest ones arrive.
         DropOldest = "drop_oldest",

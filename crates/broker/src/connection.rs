@@ -660,8 +660,8 @@ impl Connection {
         }
     }
 
-    /// Maximum number of unacknowledged messages of QoS 1 and 2 from the client. The process keeps its own limits: a link
-    /// over a long distance has thousands in flight.
+    /// Maximum number of unacknowledged messages of QoS 1 and 2 from the client. The process keeps its own limits: a
+    /// link over a long distance has thousands in flight.
     #[inline]
     pub fn receive_max(&self, mqtt: &Mqtt) -> u16 {
         if self.marks.role.is_process() { u16::MAX } else { mqtt.receive_max }

@@ -396,7 +396,8 @@ impl Node {
         self.load.reads_queue_limits.store(read, Relaxed);
     }
 
-    /// Begins to watch which Topic Filters are wanted, see [`Admin::watch_interest`](crate::admin::Admin::watch_interest).
+    /// Begins to watch which Topic Filters are wanted, see
+    /// [`Admin::watch_interest`](crate::admin::Admin::watch_interest).
     pub fn watch_interest(self: &Arc<Self>, wake: Wake) -> InterestWatch {
         InterestWatch::begin(self, wake)
     }

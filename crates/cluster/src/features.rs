@@ -57,8 +57,8 @@ pub const QUEUE_LIMITS: u64 = 16384;
 /// cores have adopted this, because the logs of shards have origins then.
 pub const ORIGINS: u64 = 32768;
 
-/// The node knows routes of linked clusters in the routes of shards, and a core reads subscriptions of linked clusters in
-/// the logs of shards. It offers this with [`SHARDS`].
+/// The node knows routes of linked clusters in the routes of shards, and a core reads subscriptions of linked clusters
+/// in the logs of shards. It offers this with [`SHARDS`].
 pub const LINKS: u64 = 65536;
 /// The node understands queues that refuse messages: a core reads Claims with this rule in the logs of shards, and each
 /// node knows the result for the publisher. It offers this with [`SHARDS`].

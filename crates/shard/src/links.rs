@@ -1,7 +1,7 @@
 //! Sessions of other clusters that are linked with this one.
 //!
-//! The session `$link/NAME` of a cluster gets the messages of this cluster, and `$link/NAME/ORIGIN` those that came here
-//! over a link from the cluster ORIGIN. So no message returns to its origin, and a message takes one way to each
+//! The session `$link/NAME` of a cluster gets the messages of this cluster, and `$link/NAME/ORIGIN` those that came
+//! here over a link from the cluster ORIGIN. So no message returns to its origin, and a message takes one way to each
 //! cluster.
 
 use mqtt::Properties;

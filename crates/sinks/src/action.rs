@@ -55,7 +55,7 @@ section! {
         pub queue_bytes_max: ByteSize = "1GiB" in "1KiB..", at start;
         /// Maximum time that a message waits; 0 is until it expires.
         pub queue_age_max: Duration = "0s", at start;
-        /// What happens to messages when the queue is full.
+        /// Rule for messages when the queue is full.
         pub queue_full: WhenFull = "drop_oldest", at start;
         /// Maximum number of messages that the action works on at a time.
         pub in_flight: u16 = "2000" in "1..=65535", at start;
@@ -117,7 +117,7 @@ choices! {
 }
 
 choices! {
-    /// What happens to messages when the queue of an action is full.
+    /// Rule for messages when the queue of an action is full.
     pub enum WhenFull {
         /// The oldest message is dropped, so that the newest ones arrive.
         DropOldest = "drop_oldest",

@@ -58,8 +58,8 @@ async fn drains(state: State, Query(query): Query<DrainsQuery>) -> Result<Json<P
 /// The node refuses new clients, and `/health/ready` answers 503. Other cores take over the shards that it leads. After
 /// `wait_s` it disconnects its clients at the given pace: idle ones first, members of shared groups last. MQTT 5.0
 /// clients get 0x9C (Use another server). `to` names the nodes that get the clients and shards. The drain pauses while
-/// another node is overloaded, or the others have no room. It goes on after a restart of the node, and ends only when it
-/// is cancelled.
+/// another node is overloaded, or the others have no room. It goes on after a restart of the node, and ends only when
+/// it is cancelled.
 #[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/drains/{name}", tag = "node", operation_id = "drain_node",
     security(("token" = ["operator"])), params(("name" = String, Path)), request_body = DrainOrder,

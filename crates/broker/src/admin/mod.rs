@@ -268,8 +268,8 @@ impl Admin {
         leads && (self.node.own.is_none() || load.reads_queue_limits.load(Relaxed))
     }
 
-    /// Begins to watch which Topic Filters are wanted. `wake` is called on any thread, and must not wait. A node has one
-    /// watch: a later one replaces it.
+    /// Begins to watch which Topic Filters are wanted. `wake` is called on any thread, and must not wait. A node has
+    /// one watch: a later one replaces it.
     pub fn watch_interest(&self, wake: Wake) -> InterestWatch {
         self.node.watch_interest(wake)
     }

@@ -760,8 +760,9 @@ fn is_below(topic: &str, first_level: &str) -> bool {
 }
 
 /// Returns whether a topic is reserved for the broker. That applies to all topics below `$events`, to those below
-/// `$action` except for actions, to those below `$link` except for linked clusters and their service, and to those below `$SYS` except one: a client, usually a bridge, publishes its
-/// connection state on `$SYS/broker/connection/<Client Identifier>/state`.
+/// `$action` except for actions, to those below `$link` except for linked clusters and their service, and to those
+/// below `$SYS` except one: a client, usually a bridge, publishes its connection state on
+/// `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = || topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
     let is_of_action = || is_of_actions(topic) && client_id.starts_with(internal::ACTION);

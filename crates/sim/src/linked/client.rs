@@ -47,7 +47,7 @@ pub struct Client {
     is_accepted: bool,
 }
 
-/// What a client does next with its connection.
+/// Next step of a client.
 pub enum Act {
     Connect,
     Send(Vec<u8>),
@@ -100,7 +100,7 @@ impl Client {
         self.connection.take_if(|(of, _)| *of == link);
     }
 
-    /// Does something of its own. `is_ending`: nothing new begins.
+    /// Takes a step of its own. `is_ending`: nothing new begins.
     pub fn act(
         &mut self,
         random: &mut Random,

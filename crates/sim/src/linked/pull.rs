@@ -30,7 +30,7 @@ pub struct Pull {
     pub tick: u64,
 }
 
-/// What a relay wants from the simulation.
+/// Request of a relay to the simulation.
 pub enum Wants {
     Open(ConnectionId),
     Close(Link, Vec<u8>),

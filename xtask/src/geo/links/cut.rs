@@ -63,7 +63,7 @@ pub fn length(cut: u32) -> (u32, u32) {
     (BEFORE + cut + AFTER, 3 * cut + 300)
 }
 
-/// What happens at which second.
+/// Events by their second.
 fn events(cut: u32, kill: bool) -> VecDeque<(f64, Event)> {
     let (begin, end) = (f64::from(BEFORE), f64::from(BEFORE + cut));
     let during = cut.saturating_sub(4).clamp(2, LOCAL_MAX);

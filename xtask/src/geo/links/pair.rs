@@ -159,7 +159,7 @@ fn config(means: Means, (own, other): (&str, &str), addresses: &[SocketAddr], se
     }
 }
 
-/// What waits at `west`, and what was dropped on the way. Counters of a node that took over start at zero, so the
+/// Messages that wait at `west`, and those that were dropped on the way. Counters of a node that took over start at zero, so the
 /// earlier ones are kept.
 #[derive(Default)]
 pub struct Watch {

@@ -77,7 +77,7 @@ impl ShardHost {
 
     fn may_acknowledge_early(&mut self, message: &Message, bytes: u64) -> bool {
         if !self.replica.has_log()
-            // The publisher could not be told that a queue refuses the message.
+            // The publisher could not learn that a queue refuses the message.
             || self.replica.state().refuses_messages()
             || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
         {
