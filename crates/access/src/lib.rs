@@ -120,7 +120,7 @@ pub struct Principal {
     pub link: Option<LinkTerms>,
 }
 
-/// What a linked cluster gets. Its Client Identifier begins with [`LINKED_CLUSTER`].
+/// Terms of a linked cluster. Its Client Identifier begins with [`LINKED_CLUSTER`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkTerms {
     /// Name of the other cluster.
@@ -146,7 +146,8 @@ pub struct LinkQueue {
 
 /// Admission of linked clusters. Its functions are called on reactors and never block.
 pub trait LinkAccess: fmt::Debug + Send + Sync + 'static {
-    /// Answers a CONNECT whose Client Identifier begins with [`LINKED_CLUSTER`]. An [`Admission`] has [`Principal::link`].
+    /// Answers a CONNECT whose Client Identifier begins with [`LINKED_CLUSTER`]. An [`Admission`] has
+    /// [`Principal::link`].
     fn admit(&self, credentials: Credentials<'_>) -> AuthResult;
 
     /// Number that grows when a linked cluster may have lost the right to be connected, see [`Access::revocations`].
