@@ -177,6 +177,10 @@ fn a_list_without_an_answer_is_asked_for_twice_and_given_up_until_the_next_conne
     // An answer that is too late changes nothing.
     list(&mut bench, "0 1\nold");
     assert_eq!((bench.sent(REMOTE).len(), bench.relay.counters().pages_ignored), (0, 1));
+    // Later changes need no list.
+    want(&mut bench, 2, &["c"], &["a"]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE c", "UNSUBSCRIBE a"]);
+    assert!(bench.relay.is_settled());
     assert_eq!(again(&mut bench), ["SUBSCRIBE $link/own/filters"]);
 }
 
