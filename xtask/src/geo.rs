@@ -1,6 +1,6 @@
 //! `cargo xtask geo`: nodes on several continents, simulated on this machine (crate `lab`). It measures the delay of
-//! CONNECT and SUBSCRIBE for clients in Hong Kong, the deliveries of two nodes over a link that is too slow, the time of
-//! a copy of all routes, and the messages of two linked clusters.
+//! CONNECT and SUBSCRIBE for clients in Hong Kong, the deliveries of two nodes over a link that is too slow, the time
+//! of a copy of all routes, and the messages of two linked clusters.
 
 mod cluster;
 mod copies;
