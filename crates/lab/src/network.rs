@@ -176,7 +176,7 @@ impl Network {
     }
 
     /// Returns the number of bytes that the line from one site to another one has carried, with IP headers. Packets
-    /// that were lost on the wire count, and those that a full queue or a cut stopped do not.
+    /// that were lost on the wire count. Those that a full queue or a cut stopped do not.
     ///
     /// # Errors
     /// An unknown site.

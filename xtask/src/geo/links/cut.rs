@@ -63,7 +63,7 @@ pub fn length(cut: u32) -> (u32, u32) {
     (BEFORE + cut + AFTER, 3 * cut + 300)
 }
 
-/// Events by their second.
+/// Events of a run, with the second of each.
 fn events(cut: u32, kill: bool) -> VecDeque<(f64, Event)> {
     let (begin, end) = (f64::from(BEFORE), f64::from(BEFORE + cut));
     let during = cut.saturating_sub(4).clamp(2, LOCAL_MAX);
@@ -208,11 +208,13 @@ mod tests {
     #[test]
     fn the_node_is_killed_in_the_cut_and_after_it() {
         let all = events(60, true);
-        let at = |wanted: Event| all.iter().filter(move |(_, event)| *event == wanted).map(|(at, _)| *at);
-        assert_eq!(at(Event::Cut).collect::<Vec<_>>(), [10.0]);
-        assert_eq!(at(Event::Kill).collect::<Vec<_>>(), [40.0, 75.0]);
-        assert_eq!(at(Event::Heal).collect::<Vec<_>>(), [70.0]);
-        assert_eq!(at(Event::Restart).collect::<Vec<_>>(), [43.0, 78.0]);
+        let at = |wanted: Event| -> Vec<f64> {
+            all.iter().filter(|(_, event)| *event == wanted).map(|(at, _)| *at).collect()
+        };
+        assert_eq!(at(Event::Cut), [10.0]);
+        assert_eq!(at(Event::Kill), [40.0, 75.0]);
+        assert_eq!(at(Event::Heal), [70.0]);
+        assert_eq!(at(Event::Restart), [43.0, 78.0]);
         assert!(all.iter().is_sorted_by(|one, other| one.0 <= other.0));
         assert!(!events(5, false).iter().any(|(_, event)| *event == Event::Kill));
     }

@@ -9,7 +9,7 @@ use super::{CLIENTS, EAST, Setup, WEST};
 use crate::bench::child::interrupted;
 use crate::cluster::client::Client;
 
-/// Number of topics. Nobody has subscribed to any of them before.
+/// Number of topics. Nobody has subscribed to them before.
 const TOPICS: usize = 20;
 /// Pause between two messages of the topic.
 const EVERY: Duration = Duration::from_millis(10);

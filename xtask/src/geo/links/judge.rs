@@ -1,4 +1,4 @@
-//! mqload on the host of the clients: it publishes at one broker, subscribes at another one, and knows for every
+//! mqload on the host of the clients: it publishes at one broker and subscribes at another one. It knows for every
 //! message whether it arrived, once and in order.
 
 use anyhow::{Context, Result, bail, ensure};

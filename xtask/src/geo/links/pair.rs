@@ -159,8 +159,8 @@ fn config(means: Means, (own, other): (&str, &str), addresses: &[SocketAddr], se
     }
 }
 
-/// Messages that wait at `west`, and those that were dropped on the way. Counters of a node that took over start at
-/// zero, so the earlier ones are kept.
+/// Maxima of the messages that wait at `west`, and counters of dropped ones. Counters of a node that took over start
+/// at zero, so the earlier ones are kept.
 #[derive(Default)]
 pub struct Watch {
     pub queued_max: u64,

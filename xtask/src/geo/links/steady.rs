@@ -80,7 +80,7 @@ fn one(setup: &Setup, qos: u8, offered: f64) -> Result<Option<String>> {
     Ok(account.problem(offered <= 1.0 && unsent == 0))
 }
 
-/// Fate of the messages of a load.
+/// Numbers of the messages of a load, by fate.
 #[derive(Clone, Copy)]
 pub struct Account {
     pub qos: u8,
@@ -92,7 +92,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Faults of a link; `fits` when it may not drop anything either.
+    /// Returns the rules that the link has broken. A load that `fits` may lose nothing at all.
     pub fn problem(&self, fits: bool) -> Option<String> {
         let Self { qos, arrived, missing, dropped, twice, late } = *self;
         let said = [
