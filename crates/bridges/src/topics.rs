@@ -22,12 +22,18 @@ impl Topics {
 
     fn parse(text: &str) -> Result<Self, String> {
         let mut topics = Vec::new();
-        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_comment(line)) {
             topics.push(topic(line).map_err(|why| format!("`{line}`: {why}"))?);
         }
         TopicMap::new(&topics).map_err(|error| error.to_string())?;
         Ok(Self { text: text.to_owned(), topics })
     }
+}
+
+/// Returns whether a line is a comment. The pattern `#` with valid words after it is none.
+fn is_comment(line: &str) -> bool {
+    let is_pattern = line == "#" || line.starts_with("# ") && topic(line).is_ok();
+    line.starts_with('#') && !is_pattern
 }
 
 /// Parses one line.
@@ -105,6 +111,17 @@ mod tests {
             Topic::prefixed("a b/#", Direction::Out, QoS::AtMostOnce, "x/", "y z/"),
         ];
         assert_eq!(topics.topics(), expected);
+    }
+
+    #[test]
+    fn all_topics_are_no_comment() {
+        for (text, expected) in
+            [("#", 1), ("# in 1", 1), ("# both", 1), ("# in the morning", 0), ("## in", 0), ("#a", 0)]
+        {
+            assert_eq!(Topics::parse(text).map(|topics| topics.topics().len()), Ok(expected), "{text}");
+        }
+        let all = Topics::parse("# in 1").expect("valid");
+        assert_eq!(all.topics(), [Topic::new("#", Direction::In, QoS::AtLeastOnce)]);
     }
 
     #[test]
