@@ -1,9 +1,9 @@
 //! The shard's part of the retained messages: the last durable one of each topic.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
-
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
