@@ -77,8 +77,9 @@ pub fn together(link: &LinkSettings, other: &LinkSettings, own: &Own) -> Result<
 
 /// Checks a link with all others.
 pub fn with_others(link: &LinkSettings, others: &Named<LinkSettings>, own: &Own) -> Result<(), Problem> {
-    let others = others.values().filter(|other| other.settings.name != link.name && other.fault.is_none());
-    others.map(|other| together(link, &other.settings, own)).collect()
+    let mut others =
+        others.values().filter(|other| other.settings.name != link.name && other.fault.is_none());
+    others.try_for_each(|other| together(link, &other.settings, own))
 }
 
 /// Returns whether a node that listens at `own` answers at `address`, as far as that is known without the network.

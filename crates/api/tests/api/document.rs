@@ -242,7 +242,7 @@ fn answers_match_the_document() {
         "PUT",
         drains,
         "/api/v1/drains/c",
-        Some(json!({ "rate": 20, "within_s": 60, "wait_s": 0, "to": ["b"] })),
+        Some(json!({ "rate": 20, "within_s": 60, "wait_s": 0, "to": ["a"] })),
     );
     ask("DELETE", drains, "/api/v1/drains/c", None);
     ask("DELETE", drains, "/api/v1/drains/nobody", None);

@@ -62,12 +62,17 @@ impl Access for Guard {
 
 /// Connects a client of the process that selects events, and waits until all workers know that.
 fn observer(net: &mut Net, filter: &str) -> Peer {
+    name_node(net);
     observer_named(net, "$action/observer", filter)
 }
 
-fn observer_named(net: &mut Net, name: &str, filter: &str) -> Peer {
+fn name_node(net: &Net) {
     net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
     net.node.set_name("n1");
+}
+
+/// Connects one more observer to a node with names.
+fn observer_named(net: &mut Net, name: &str, filter: &str) -> Peer {
     let peer = net.open(2, V5);
     net.came_in_by(peer, 1);
     net.send(peer, v5(name));
@@ -514,6 +519,7 @@ fn a_change_of_an_alarm_is_an_event() {
 #[test]
 fn each_subscription_to_alarms_is_noticed() {
     everywhere(|net| {
+        name_node(net);
         let first = observer_named(net, "$action/1", "$events/sys/alarm");
         let one = net.admin().alarm_subscriptions();
         observer_named(net, "$action/2", "$events/#");
