@@ -9,14 +9,14 @@ use super::report::Report;
 
 /// Filters that the owner of a relay wants.
 #[derive(Debug)]
-pub struct Wishes {
+pub struct WantedFilters {
     wanted: BTreeSet<String>,
     number: u64,
     /// The present relay does not know them yet.
     is_owed: bool,
 }
 
-impl Default for Wishes {
+impl Default for WantedFilters {
     fn default() -> Self {
         Self { wanted: BTreeSet::from([ALWAYS.to_owned()]), number: 0, is_owed: true }
     }
@@ -29,7 +29,7 @@ const ALWAYS: &str = "always/#";
 const NAMES: [&str; 9] =
     ["in/#", "in/+", "in/a", "in/mine", "x/+/both", "#", "forbidden/a", "forbidden/#", "$share/g/in/b"];
 
-impl Wishes {
+impl WantedFilters {
     /// Filters that the broker must have.
     fn expected(&self) -> BTreeSet<String> {
         self.wanted.iter().filter(|filter| !filter.contains("forbidden")).cloned().collect()
@@ -45,8 +45,8 @@ impl Wishes {
 
 impl World {
     /// Changes the wanted filters.
-    pub fn wish(&mut self, report: &mut Report) {
-        let Some(wishes) = &mut self.wishes else { return };
+    pub fn change_interest(&mut self, report: &mut Report) {
+        let Some(wanted_filters) = &mut self.wanted_filters else { return };
         let some = |random: &mut random::Random| -> Vec<Box<str>> {
             let name = |random: &mut random::Random| match random.percent(50) {
                 true => (*random.pick(&NAMES)).to_owned(),
@@ -57,38 +57,38 @@ impl World {
         };
         let (add, mut remove) = (some(&mut self.random), some(&mut self.random));
         if self.random.percent(5) {
-            remove = wishes.wanted.iter().map(|filter| Box::from(filter.as_str())).collect();
+            remove = wanted_filters.wanted.iter().map(|filter| Box::from(filter.as_str())).collect();
             remove.retain(|filter| **filter != *ALWAYS);
         }
         for filter in &remove {
-            wishes.wanted.remove(&**filter);
+            wanted_filters.wanted.remove(&**filter);
         }
-        wishes.wanted.extend(add.iter().map(|filter| String::from(&**filter)));
-        let input = if wishes.is_owed || self.random.percent(20) {
+        wanted_filters.wanted.extend(add.iter().map(|filter| String::from(&**filter)));
+        let input = if wanted_filters.is_owed || self.random.percent(20) {
             report.add("all filters given");
-            wishes.all()
+            wanted_filters.all()
         } else {
             report.add("filters changed");
-            wishes.number += 1;
-            Input::Want { number: wishes.number, add, remove }
+            wanted_filters.number += 1;
+            Input::Want { number: wanted_filters.number, add, remove }
         };
         self.handle(input);
     }
 
     /// Gives a new relay the filters, at once or later.
-    pub fn repeat_wishes(&mut self, report: &mut Report) {
-        let Some(wishes) = &mut self.wishes else { return };
-        wishes.is_owed = true;
+    pub fn repeat_interest(&mut self, report: &mut Report) {
+        let Some(wanted_filters) = &mut self.wanted_filters else { return };
+        wanted_filters.is_owed = true;
         if self.random.percent(50) {
             report.add("a new process knows the filters at once");
-            let input = wishes.all();
+            let input = wanted_filters.all();
             self.handle(input);
         }
     }
 
     /// Replaces a relay that has stopped by another one of the same process, sometimes.
-    pub fn continue_wishes(&mut self, report: &mut Report) {
-        if self.wishes.is_some() && self.recovering.is_none() && self.random.percent(50) {
+    pub fn continue_interest(&mut self, report: &mut Report) {
+        if self.wanted_filters.is_some() && self.recovering.is_none() && self.random.percent(50) {
             report.add("filters continue in a new relay");
             self.incarnations += 1;
             let address = self.relay.last_address().map(str::to_owned);
@@ -99,41 +99,47 @@ impl World {
     }
 
     /// Gives a relay the filters that it does not know yet.
-    pub fn complete_wishes(&mut self) {
-        if let Some(wishes) = self.wishes.as_mut().filter(|wishes| wishes.is_owed) {
-            let input = wishes.all();
+    pub fn complete_interest(&mut self) {
+        if let Some(wanted_filters) =
+            self.wanted_filters.as_mut().filter(|wanted_filters| wanted_filters.is_owed)
+        {
+            let input = wanted_filters.all();
             self.handle(input);
         }
     }
 
     /// Checks that the remote broker has all filters whenever the relay says so.
     pub fn check_settled(&self) {
-        let Some(wishes) = self.wishes.as_ref().filter(|wishes| !wishes.is_owed) else { return };
+        let Some(wanted_filters) =
+            self.wanted_filters.as_ref().filter(|wanted_filters| !wanted_filters.is_owed)
+        else {
+            return;
+        };
         let is_whole = |side| self.pipes.of(side).as_ref().is_some_and(|pipe| pipe.is_open && !pipe.is_cut);
         if let State::Connected { .. } = self.relay.state()
             && is_whole(Side::Remote)
             && self.brokers.remote.is_open()
-            && self.relay.settled_number() == wishes.number
+            && self.relay.settled_number() == wanted_filters.number
             && self.relay.is_settled()
         {
-            let (expected, there) = (wishes.expected(), self.brokers.remote.filters());
+            let (expected, there) = (wanted_filters.expected(), self.brokers.remote.filters());
             assert!(there.is_superset(&expected), "settled with {there:?} instead of {expected:?}");
             assert_eq!(self.relay.subscribed(), expected.len());
-            assert_eq!(self.relay.wanted(), wishes.wanted.len());
+            assert_eq!(self.relay.wanted(), wanted_filters.wanted.len());
         }
     }
 
     /// Checks the subscriptions at the end of a run.
     pub fn check_subscriptions(&mut self, report: &mut Report) {
-        if self.wishes.is_some() && self.relay.may_have_stale() {
+        if self.wanted_filters.is_some() && self.relay.may_have_stale() {
             report.add("stale filters at the end of a run");
             self.cut(Side::Remote, report);
             self.calm(report);
         }
-        if let Some(wishes) = &self.wishes {
+        if let Some(wanted_filters) = &self.wanted_filters {
             assert!(!self.relay.may_have_stale());
-            assert_eq!(self.brokers.remote.filters(), wishes.expected(), "subscriptions");
-            assert_eq!(self.relay.settled_number(), wishes.number);
+            assert_eq!(self.brokers.remote.filters(), wanted_filters.expected(), "subscriptions");
+            assert_eq!(self.relay.settled_number(), wanted_filters.number);
             self.check_settled();
         }
     }

@@ -12,7 +12,7 @@ use bridge::{ConnectionId, Dropped, Existing, Input, Output, Relay, Settings, Si
 use random::Random;
 
 use broker::{Broker, Message};
-use interest::Wishes;
+use interest::WantedFilters;
 use oracle::Oracle;
 use plan::{Faults, Plan, QOS};
 pub use report::Report;
@@ -48,7 +48,7 @@ struct World {
     next_number: u32,
     incarnations: u64,
     /// Filters that the owner of the relay wants, if they change.
-    wishes: Option<Wishes>,
+    wanted_filters: Option<WantedFilters>,
 }
 
 /// Maximum number of bytes on the way in each direction of a connection, with faults and without.
@@ -81,9 +81,9 @@ impl World {
         let mut random = Random::new(seed);
         let Plan { settings, local, remote, is_separate, faults } = Plan::draw(&mut random, report);
         let relay = Relay::new(settings.clone(), "own", Existing::default(), seed).expect("valid settings");
-        let wishes = settings.interest.is_some().then(Wishes::default);
+        let wanted_filters = settings.interest.is_some().then(WantedFilters::default);
         let mut local = Broker::new("local", local);
-        local.origin = wishes.is_some().then_some("far");
+        local.origin = wanted_filters.is_some().then_some("far");
         let unlisted = *random.pick(&[0, 5, 50]);
         let with_list = |name, caps| {
             let mut broker = Broker::new(name, caps);
@@ -91,7 +91,7 @@ impl World {
             broker
         };
         Self {
-            wishes,
+            wanted_filters,
             oracle: Oracle::new(&settings),
             standby: is_separate.then(|| with_list("remote-2", remote.clone())),
             address: "remote-1".into(),
@@ -179,7 +179,7 @@ impl World {
             self.fault(side, report);
         }
         if self.random.percent(6) {
-            self.wish(report);
+            self.change_interest(report);
         }
         if self.random.percent(25) {
             self.check_settled();
@@ -237,7 +237,7 @@ impl World {
         self.next_number += 1;
         let qos = *self.random.pick(&QOS);
         let name = *self.random.pick(&["a", "b", "refused"]);
-        let name = match (&self.wishes, side) {
+        let name = match (&self.wanted_filters, side) {
             (Some(_), Side::Remote) => *self.random.pick(&["a", "b", "refused", "mine", "theirs", "far"]),
             _ => name,
         };
@@ -322,7 +322,7 @@ impl World {
     fn start_again(&mut self, report: &mut Report) {
         if let State::Stopped { reason } = self.relay.state() {
             report.add(if reason == "by request" { "stopped" } else { "stopped with messages in flight" });
-            self.continue_wishes(report);
+            self.continue_interest(report);
             self.start();
         }
     }
@@ -353,7 +353,7 @@ impl World {
         let existing = Existing { address, ..Existing::default() };
         self.relay =
             Relay::new(self.settings.clone(), "own", existing, self.incarnations).expect("valid settings");
-        self.repeat_wishes(report);
+        self.repeat_interest(report);
         self.start();
     }
 
@@ -379,7 +379,7 @@ impl World {
     fn calm(&mut self, report: &mut Report) {
         self.stalled = Sides::default();
         self.brokers.remote.unlisted = 0;
-        self.complete_wishes();
+        self.complete_interest();
         for round in 0.. {
             assert!(
                 round < 20_000,
@@ -410,7 +410,7 @@ impl World {
                         .as_ref()
                         .is_none_or(|pipe| pipe.to_broker.is_empty() && pipe.to_relay.is_empty())
             });
-            if is_connected && is_quiet && (self.wishes.is_none() || self.relay.is_settled()) {
+            if is_connected && is_quiet && (self.wanted_filters.is_none() || self.relay.is_settled()) {
                 break;
             }
         }
