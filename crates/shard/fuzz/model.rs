@@ -382,8 +382,12 @@ impl Model {
             let unfinished = session.entries.iter().filter(|entry| entry.phase != Phase::Waiting);
             let pinned = session.entries.iter().filter(|entry| entry.phase == Phase::Pinned);
             let bytes: u64 = pinned.map(|entry| entry.size).sum();
-            let window = usize::from(session.window.clamp(1, shard::PINNED_MAX));
-            if unfinished.count() >= window || (bytes >= limits.queue_bytes_max && bytes > 0) {
+            let (pinned_max, bytes_max) = match client.starts_with(shard::LINK) {
+                true => (shard::LINK_PINNED_MAX, shard::LINK_PINNED_BYTES_MAX.min(limits.queue_bytes_max)),
+                false => (shard::PINNED_MAX, limits.queue_bytes_max),
+            };
+            let window = usize::from(session.window.clamp(1, pinned_max));
+            if unfinished.count() >= window || (bytes >= bytes_max && bytes > 0) {
                 break;
             }
             let next = session.entries.iter_mut().find(|entry| entry.phase == Phase::Waiting);

@@ -167,8 +167,8 @@ pub struct Claim<'a> {
     /// Session Expiry Interval in seconds; `u32::MAX` is never. With 0 no durable session begins, and a resumed one
     /// ends with its Release.
     pub expiry_s: u32,
-    /// Receive Maximum of the client. At most [`PINNED_MAX`](crate::PINNED_MAX) deliveries are pinned, whatever its
-    /// value.
+    /// Receive Maximum of the client. Whatever its value, at most [`PINNED_MAX`](crate::PINNED_MAX) deliveries are
+    /// pinned, or [`LINK_PINNED_MAX`](crate::LINK_PINNED_MAX) of a linked cluster.
     pub window: u16,
     pub will: Option<Will<'a>>,
     /// True when an ephemeral session begins if no session is to outlive the connection. Otherwise nothing of such a

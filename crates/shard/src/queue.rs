@@ -40,6 +40,18 @@ pub(crate) const PACKET_IDS: u64 = u16::MAX as u64;
 const NUMBER_MAX: u64 = 1 << 56;
 /// Maximum number of pinned deliveries of a session, whatever its client's Receive Maximum.
 pub const PINNED_MAX: u16 = 1024;
+/// [`PINNED_MAX`] of the session of a linked cluster, whose messages are on their way for a long time.
+pub const LINK_PINNED_MAX: u16 = 32_768;
+/// Maximum number of bytes that are pinned for a linked cluster. One message may be larger.
+pub const LINK_PINNED_BYTES_MAX: u64 = 64 << 20;
+
+/// Deliveries of a session that may be open at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub deliveries: u16,
+    /// Of their messages. One may be larger.
+    pub bytes: u64,
+}
 
 impl Queue {
     /// Creates an empty queue that continues at a number.
@@ -217,11 +229,11 @@ impl Queue {
     }
 
     /// Returns whether the oldest waiting delivery may be opened.
-    pub fn window_open(&self, window: u16, limits: &Limits) -> bool {
+    pub fn window_open(&self, window: Window) -> bool {
         // Open deliveries are never dropped, so their bytes are bounded too.
-        let room = self.open_bytes < limits.queue_bytes_max || self.open_bytes == 0;
+        let room = self.open_bytes < window.bytes || self.open_bytes == 0;
         let id_free = self.next - self.open_range().start < PACKET_IDS;
-        self.unfinished < u32::from(window.clamp(1, PINNED_MAX)) && id_free && room
+        self.unfinished < u32::from(window.deliveries) && id_free && room
     }
 
     /// Opens the oldest waiting delivery, which the window must allow; returns its number.
@@ -351,17 +363,17 @@ mod tests {
     /// [MQTT-2.2.1-3]: the circle of identifiers does not pass one that is still in use.
     #[test]
     fn an_identifier_in_use_stops_the_circle() {
-        let limits = Limits::default();
+        let window = Window { deliveries: 10, bytes: u64::MAX };
         let mut queue = queue_of(PACKET_IDS + 1);
         queue.open_next();
         for _ in 1..PACKET_IDS {
-            assert!(queue.window_open(10, &limits));
+            assert!(queue.window_open(window));
             let n = queue.open_next().expect("one waits");
             queue.finish(n);
         }
-        assert!(!queue.window_open(10, &limits));
+        assert!(!queue.window_open(window));
         queue.finish(0);
-        assert!(queue.window_open(10, &limits));
+        assert!(queue.window_open(window));
         assert_eq!(queue.open_next(), Some(PACKET_IDS));
         assert_eq!(queue.numbered(id(1)), Some(PACKET_IDS));
         queue.check_invariants();

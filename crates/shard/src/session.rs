@@ -7,7 +7,7 @@ use crate::ids::SessionUid;
 use crate::inbound::Inbound;
 use crate::limits::{Limits, QueueFull, QueueLimits};
 use crate::message::NEVER;
-use crate::queue::Queue;
+use crate::queue::{LINK_PINNED_BYTES_MAX, LINK_PINNED_MAX, PINNED_MAX, Queue, Window};
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
 
@@ -35,11 +35,14 @@ pub(crate) struct Session {
     pub expiry_s: u32,
     /// Era of the node that claimed it last. An owner whose era has ended is gone.
     pub era: u32,
-    pub window: u16,
+    /// Receive Maximum of its client.
+    pub receive_maximum: u16,
     pub bucket: u16,
     pub has_owner: bool,
     /// True when more of its queue had expired than is dropped at once: the next Tick continues.
     pub stuck: bool,
+    /// True for the session of a linked cluster.
+    pub is_link: bool,
 }
 
 const _: () = assert!(size_of::<Session>() <= 104);
@@ -109,6 +112,16 @@ impl Session {
     /// Limits of the session. Its queue may have its own.
     pub fn limits(&self, common: &Limits) -> Limits {
         common.with(self.queue_limits())
+    }
+
+    /// Returns what may be open at a time, with the session's limits.
+    pub fn window(&self, limits: &Limits) -> Window {
+        let receive_maximum = self.receive_maximum.max(1);
+        let (deliveries, bytes) = match self.is_link {
+            true => (LINK_PINNED_MAX, LINK_PINNED_BYTES_MAX.min(limits.queue_bytes_max)),
+            false => (PINNED_MAX, limits.queue_bytes_max),
+        };
+        Window { deliveries: deliveries.min(receive_maximum), bytes }
     }
 
     pub fn queue_limits(&self) -> Option<&QueueLimits> {

@@ -136,7 +136,7 @@ fn encode_session(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
     out.u32(session.epoch);
     out.u32(session.expiry_s);
     out.u32(session.era);
-    out.u16(session.window);
+    out.u16(session.receive_maximum);
     out.bool(session.has_owner);
     out.u64(session.ends);
     out.bool(session.stuck);

@@ -101,12 +101,12 @@ impl Shard {
         self.counts.held_absent_bytes += if owned { 0 } else { size };
         let now = self.now;
         let Some(session) = self.sessions.at_mut(slot) else { return };
-        let window = session.window;
+        let window = session.window(&limits);
         let queue = session.queue_mut();
         let first = queue.next_waiting().is_none();
         let n = queue.push(entry, over);
         // While another message waits, this one waits too: the window is closed.
-        let turn = owned && first && queue.window_open(window, &limits);
+        let turn = owned && first && queue.window_open(window);
         let pinned = turn && (expires == NEVER || expires > now);
         if pinned {
             queue.open_next();
@@ -251,13 +251,13 @@ impl Shard {
         if !self.is_owned(session) {
             return;
         }
-        let (uid, window, limits) = (session.uid, session.window, session.limits(&self.limits));
+        let (uid, window) = (session.uid, session.window(&session.limits(&self.limits)));
         let over = session.queue.as_ref().map(|queue| queue.within()).filter(|_| self.is_over(slot));
         let mut expired_left = EXPIRED_AT_ONCE;
         let mut pinned = Run { effects: &mut *effects, session: uid, from: 0, to: 0 };
         while let Some(queue) = self.sessions.queue_mut(slot) {
             let Some(next) = queue.next_waiting() else { break };
-            if !queue.window_open(window, &limits) {
+            if !queue.window_open(window) {
                 break;
             }
             let size = next.size();

@@ -301,7 +301,7 @@ impl<'a> SessionView<'a> {
 
     /// Window of the last Claim.
     pub fn window(self) -> u16 {
-        self.session.window
+        self.session.receive_maximum
     }
 
     /// Session Expiry Interval in seconds.

@@ -9,7 +9,7 @@ use crate::effect::{Answer, Effect, EndReason};
 use crate::entry::{Entry, Phase};
 use crate::ephemeral::EPHEMERAL_EPOCH;
 use crate::ids::{SessionUid, client_bucket};
-use crate::links::wanted_origin;
+use crate::links::{LINK, wanted_origin};
 use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::request_number::RequestNumber;
@@ -125,10 +125,11 @@ impl Shard {
             user: 0,
             expiry_s: 0,
             era: 0,
-            window: 0,
+            receive_maximum: 0,
             bucket,
             has_owner: false,
             stuck: false,
+            is_link: client_id.starts_with(LINK),
         });
         Some(slot)
     }
@@ -137,7 +138,7 @@ impl Shard {
         let session = self.session_at(slot);
         session.connection = claim.connection;
         session.user = claim.user;
-        session.window = claim.window;
+        session.receive_maximum = claim.window;
         session.expiry_s = claim.expiry_s;
         session.set_queue_limits(claim.queue_limits);
         let refuses = session.refuses_messages();

@@ -17,6 +17,7 @@ use crate::ids::{MessageKey, PartId, REST, RETAINED_FIRST, SESSIONS_MAX, Session
 use crate::ids::{client_bucket, retained_bucket};
 use crate::inbound::Inbound;
 use crate::limits::{Limits, QueueLimits};
+use crate::links::LINK;
 use crate::message::{MessageView, NEVER};
 use crate::mutation::{Mutation, mutated};
 use crate::parts::PAGE_HEADER;
@@ -144,10 +145,11 @@ impl Shard {
             epoch: reader.u32()?,
             expiry_s: reader.u32()?,
             era: reader.u32()?,
-            window: reader.u16()?,
+            receive_maximum: reader.u16()?,
             has_owner: reader.bool()?,
             ends: reader.u64()?,
             stuck: reader.bool()?,
+            is_link: client_id.starts_with(LINK),
             next: 0,
             subscriptions: self.decode_subscriptions(uid.slot(), reader)?,
             queue: None,

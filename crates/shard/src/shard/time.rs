@@ -155,7 +155,7 @@ impl Shard {
         let stuck = self.is_owned(session)
             && session.queue.as_ref().is_some_and(|queue| {
                 queue.next_waiting().is_some()
-                    && queue.window_open(session.window, &session.limits(&self.limits))
+                    && queue.window_open(session.window(&session.limits(&self.limits)))
             });
         let session = self.session_at(slot);
         session.stuck = stuck;

@@ -1,7 +1,7 @@
 //! Deliveries at QoS 1 and 2.
 
 use crate::support::*;
-use shard::{Acknowledgement::*, Answer, Command, MessageView, Phase};
+use shard::{Acknowledgement::*, Answer, Command, Effect, MessageView, Phase};
 
 fn host(options: u8) -> (Host, (shard::SessionUid, u32)) {
     let mut host = Host::default();
@@ -23,6 +23,24 @@ fn the_window_of_the_connection_opens_waiting_deliveries_in_order() {
     assert_eq!(host.queue(owner.0), ["a", "c", "d"]);
     assert_eq!(host.ack(owner, 2, PubAck), Answer::Unknown, "once");
     assert_eq!(host.ack(owner, 4, PubAck), Answer::Unknown, "never sent");
+}
+
+/// Receive Maximum is up to 65,535. A linked cluster is far away, so more messages are on their way to it.
+#[test]
+fn a_linked_cluster_has_more_open_deliveries_than_a_client() {
+    for (client_id, pinned_max) in [("c", shard::PINNED_MAX), ("$link/c", shard::LINK_PINNED_MAX)] {
+        let mut host = Host::default();
+        let owner = host.claim_as(&shard::Claim { window: u16::MAX, ..claim(client_id) });
+        host.subscribe(owner, "#", 1);
+        let is_pinned = |effect: &Effect| matches!(effect, Effect::Queued { pinned: true, .. });
+        let effects = host.apply(&vec![publish("a"); usize::from(pinned_max)]);
+        assert_eq!(effects.iter().filter(|effect| is_pinned(effect)).count(), usize::from(pinned_max));
+        assert_eq!(describe(&host.publish("a")), [format!("queued {pinned_max}")], "{client_id}");
+        // A replica that restores the session has the same window.
+        host.shard = restore(&host.whole_checkpoint(), host.log.len() as u64);
+        let (_, effects) = host.ack_effects(owner, 1, PubAck);
+        assert_eq!(describe(&effects), [format!("pinned {pinned_max}..{}", pinned_max + 1)], "{client_id}");
+    }
 }
 
 /// [MQTT-4.3.3-4]: each PUBREC is answered with PUBREL; the identifier is in use until PUBCOMP.
