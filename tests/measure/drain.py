@@ -26,7 +26,7 @@ def parsed():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     arguments.add_argument("--binary", default=str(ROOT / "target/release/meridian"))
     arguments.add_argument("--mqload", default=str(ROOT / "target/release/mqload"))
-    arguments.add_argument("--clients", type=int, default=3_000, help="subscribers with durable sessions, at most 15,000")
+    arguments.add_argument("--clients", type=int, default=3_000, help="subscribers with durable sessions, at most 15,000; all begin at the first core")
     arguments.add_argument("--rate", type=int, default=2_000, help="messages per second to them")
     arguments.add_argument("--within", type=int, default=20, help="seconds of the drain")
     arguments.add_argument("--only", default="", help="run only what contains this word: drain, SIGTERM, SIGKILL")
@@ -68,12 +68,12 @@ def measured(kind):
     with cluster(*settings) as nodes:
         hosts = ",".join(f"127.0.0.1:{nodes[name].mqtt}" for name in ("n1", "n2", "n3"))
         duration = BEFORE + GIVEN.within + AFTER
-        ha = [GIVEN.binary, "bench", "ha", "-h", hosts, "--publishers", str(PUBLISHERS), "--subscribers", str(GIVEN.clients), "--topology", "dealt",
-              "-q", "1", "-R", str(GIVEN.rate), "--duration", str(duration), "--setup", "60", "--drain", "60", "--json", "--quiet"]
+        ha = [GIVEN.binary, "bench", "ha", "-h", hosts, "--publishers", str(PUBLISHERS), "--subscribers", str(GIVEN.clients), "--topology", "dealt", "--first",
+              "-q", "1", "-R", str(GIVEN.rate), "--duration", str(duration), "--setup", "90", "--drain", "60", "--json", "--quiet"]
         others = [GIVEN.mqload, "pubsub", "-H", f"127.0.0.1:{nodes['n2'].mqtt}", "-p", "20", "-s", "20", "-q", "1", "-l", "256", "--pub-topic",
                   "calm/%i", "--sub-topic", "calm/%i", "-R", "500", "--latency-from", "due", "-d", str(duration - 4), "--quiet"]
         with subprocess.Popen(ha, stdout=subprocess.PIPE, text=True) as clients:
-            until(lambda: sum(connected(node) for node in nodes.values()) >= GIVEN.clients + PUBLISHERS, "all clients are connected", 90)
+            until(lambda: sum(connected(node) for node in nodes.values()) >= GIVEN.clients + PUBLISHERS, "all clients are connected", 120)
             with subprocess.Popen(others, stdout=subprocess.PIPE, text=True) as calm:
                 time.sleep(BEFORE)
                 on_first = connected(nodes["n1"])

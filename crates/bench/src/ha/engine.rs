@@ -76,13 +76,13 @@ impl<'a> Engine<'a> {
             .collect();
         let mut connections = vec![];
         for number in 0..shape.subscribers {
-            connections.push(Connection::new(Role::Subscriber(Box::default()), number, number));
+            connections.push(Connection::new(Role::Subscriber(Box::default()), number, plan.begin(number)));
         }
         for (number, topics) in topics.iter().enumerate() {
             let lanes = shape.lanes.iter().zip(topics);
             let lanes = lanes.map(|(qos, name)| Topic { qos: *qos, name: name.clone() }).collect();
             let publisher = Publisher::new(number, plan.version.is_5(), lanes, plan.window);
-            connections.push(Connection::new(Role::Publisher(Box::new(publisher)), number, number));
+            connections.push(Connection::new(Role::Publisher(Box::new(publisher)), number, plan.begin(number)));
         }
         Engine {
             plan,

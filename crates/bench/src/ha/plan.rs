@@ -15,7 +15,7 @@ pub struct Options {
     target: Target,
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     publishers: u32,
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=15_000))]
     subscribers: u32,
     /// Subscribers of each publisher: all of them, or for publisher p only subscriber p modulo their number
     #[arg(long, value_enum, default_value_t = Topology::All)]
@@ -60,6 +60,9 @@ pub struct Options {
     /// Reconnect to the same broker, never to the next one
     #[arg(long)]
     stay: bool,
+    /// All clients begin at the first broker, instead of at one broker each in turn
+    #[arg(long, conflicts_with = "stay")]
+    first: bool,
     /// Prefix of topics and Client Identifiers, without wildcards
     #[arg(long, default_value = "meridian-ha")]
     prefix: String,
@@ -105,6 +108,8 @@ pub struct Plan {
     pub keep_sessions: bool,
     /// True when a client always uses the same host.
     pub stays: bool,
+    /// True when all clients begin at the first host.
+    pub begins_at_first: bool,
     pub json: bool,
     pub quiet: bool,
     /// Number at the start of this run's payloads.
@@ -124,6 +129,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Plan {
+    /// Place in the hosts at which a client begins.
+    pub fn begin(&self, number: usize) -> usize {
+        if self.begins_at_first { 0 } else { number }
+    }
+
     /// Host that a client connects to. `attempt` is the number of connections that it has lost.
     pub fn host(&self, number: usize, attempt: usize) -> SocketAddr {
         self.hosts[if self.stays { number } else { attempt } % self.hosts.len()]
@@ -171,6 +181,7 @@ impl Options {
             password: self.target.login.password.map(|secret| secret.0),
             keep_sessions: self.keep_sessions,
             stays: self.stay,
+            begins_at_first: self.first,
             json: self.target.json,
             quiet: self.target.quiet,
             run,
@@ -222,6 +233,17 @@ mod tests {
             ["127.0.0.1:7", "127.0.0.2:9"]
         );
         assert_eq!((plan.shape.lanes, plan.duration), (vec![1, 2], Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn clients_begin_at_one_host_each_or_all_at_the_first() {
+        let begins = |line: &str| {
+            let plan = plan(line).unwrap();
+            [0, 1, 5].map(|number| plan.host(number, plan.begin(number)).port())
+        };
+        let hosts = "-h 127.0.0.1:7,127.0.0.1:8";
+        assert_eq!(begins(hosts), [7, 8, 8]);
+        assert_eq!(begins(&format!("{hosts} --first")), [7, 7, 7]);
     }
 
     #[test]
