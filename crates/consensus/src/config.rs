@@ -76,6 +76,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Time after the last message of a leader in which replicas ignore other candidates.
+    pub(crate) fn lease(&self) -> Duration {
+        self.election_timeout * 2
+    }
+
     pub fn new(group: LogGroup, id: ReplicaId, own: Member, seed: u64) -> Self {
         Self {
             group,

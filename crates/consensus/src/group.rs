@@ -19,7 +19,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
 use crate::raft_types::{Command, Member, ReplicaId, Types};
-use crate::runtime::{Runtime, WakeTimes};
+use crate::runtime::{Runtime, TickTimes, WakeTimes};
 use crate::serve::Server;
 use crate::status::{Role, Status};
 use crate::wire;
@@ -308,9 +308,10 @@ impl Replica {
         work: &mut dyn FnMut() -> bool,
     ) -> Result<Self, StartError> {
         let ReplicaParts { store, storage_groups, jobs, is_stream } = parts;
-        // A tick is a fifth of a heartbeat: the groups of a node have theirs together, as their heartbeats.
-        let wakes = WakeTimes::of(config.own.node, config.heartbeat / 5);
-        let mut runtime = Runtime::new(now, config.seed, wakes);
+        // The groups of a node have their ticks together: with their heartbeats, or a fifth of a heartbeat apart.
+        let otherwise = WakeTimes::of(config.own.node, config.heartbeat / 5);
+        let ticks = TickTimes { calm: WakeTimes::every(config.heartbeat), otherwise };
+        let mut runtime = Runtime::new(now, config.seed, ticks);
         let network = Network::new(&config, store.clone(), is_stream);
         let (machine, state) = Machine::new(jobs.clone(), store.clone());
         let settings = Arc::new(settings(&config)?);
@@ -322,7 +323,7 @@ impl Replica {
         store.lock().started();
         runtime.run(now);
         let server =
-            Server::new(store.clone(), state.clone(), jobs.clone(), config.snapshot_bytes_max, is_stream);
+            Server::new(store.clone(), state.clone(), jobs.clone(), &config, is_stream);
         let server = Arc::new(server);
         Ok(Self {
             config,
@@ -764,8 +765,9 @@ impl Replica {
         }
         let interval = (self.config.heartbeat.as_micros() as u64).max(1);
         self.beats_at = Time((now.0 / interval + 1).saturating_mul(interval));
-        let raft = self.raft.clone();
+        let (raft, lease) = (self.raft.clone(), self.config.lease());
         self.runtime.spawn(async move {
+            Runtime::stay_calm(lease);
             // The replica may have stopped.
             let _ = raft.trigger().heartbeat().await;
         });

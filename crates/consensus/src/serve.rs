@@ -10,6 +10,7 @@ use openraft::AsyncRuntime;
 use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use tokio::sync::{Mutex, RwLock, oneshot};
 
+use crate::config::Config;
 use crate::group::Raft;
 use crate::incoming::{Incoming, Source};
 use crate::jobs::{Jobs, NotRestored, Restore};
@@ -18,7 +19,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::raft_log::{NotBegun, Restored, SnapshotData, Store};
 use crate::raft_types::{ReplicaId, Snapshot, Vote};
 use crate::runtime::Runtime;
-use crate::wire::{Body, SnapshotForm, SnapshotPiece, term_of};
+use crate::wire::{Appended, Body, SnapshotForm, SnapshotPiece, term_of};
 
 /// Time for which a piece of a snapshot waits for the log, and a whole one for its installation. Shorter than the time
 /// after which its sender asks again.
@@ -33,6 +34,8 @@ pub(crate) struct Server {
     /// Held for reading by requests whose entries are not in the log yet.
     appending: RwLock<()>,
     bytes_max: u64,
+    /// Time after a message of the leader in which no election begins.
+    lease: Duration,
     /// True if snapshots of earlier versions can be read.
     is_stream: bool,
 }
@@ -89,11 +92,12 @@ impl Server {
         store: Store,
         state: Arc<SyncMutex<State>>,
         jobs: Jobs,
-        bytes_max: u64,
+        config: &Config,
         is_stream: bool,
     ) -> Self {
+        let (bytes_max, lease) = (config.snapshot_bytes_max, config.lease());
         let (receiving, appending) = (Mutex::new(Receiving::Nothing), RwLock::default());
-        Self { store, state, jobs, receiving, appending, bytes_max, is_stream }
+        Self { store, state, jobs, receiving, appending, bytes_max, lease, is_stream }
     }
 
     pub async fn serve(self: &Arc<Self>, raft: &Raft, from: ReplicaId, question: Body) -> Body {
@@ -105,7 +109,11 @@ impl Server {
         match question {
             Body::Append(append) => {
                 let _appending = self.appending.read().await;
-                Some(Body::Appended(raft.append_entries(append.into()).await.ok()?.into()))
+                let answer = raft.append_entries(append.into()).await.ok()?.into();
+                if !matches!(answer, Appended::HigherVote(_)) {
+                    Runtime::stay_calm(self.lease);
+                }
+                Some(Body::Appended(answer))
             }
             Body::Vote { vote, last, is_pre_vote, is_transfer } => {
                 let mut request = VoteRequest::new(vote, last);

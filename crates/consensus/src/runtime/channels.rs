@@ -8,7 +8,7 @@ use link::Time;
 use openraft::{AsyncRuntime, OptionalSend};
 use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
 
-use super::executor::{Runtime, Shared, WakeTimes};
+use super::executor::{Runtime, Shared, TickTimes, WakeTimes};
 use super::sleep::{Elapsed, Instant, Sleep, Timeout};
 use super::task::{self, JoinError, JoinHandle, Random};
 use super::watch::Watched;
@@ -41,12 +41,12 @@ impl AsyncRuntime for Runtime {
         Sleep::until(<Instant as openraft::Instant>::now() + duration)
     }
 
-    /// `openraft` uses it for its ticks, which end at one of the [`WakeTimes`] of the runtime, and for pauses of a
+    /// `openraft` uses it for its ticks, which end at one of the [`TickTimes`] of the runtime, and for pauses of a
     /// microsecond between reports of durable entries, which end at once.
     fn sleep_until(deadline: Instant) -> Sleep {
         let shared = Shared::current();
         let is_pause = deadline.0.since(shared.now()) < SHORTEST_TICK;
-        Sleep::until(if is_pause { deadline } else { Instant(shared.wakes().from(deadline.0)) })
+        Sleep::until(if is_pause { deadline } else { Instant(shared.tick_from(deadline.0)) })
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(duration: Duration, future: F) -> Timeout<F> {
@@ -67,7 +67,8 @@ impl AsyncRuntime for Runtime {
 
     /// Makes a runtime for the tests of `openraft` that every runtime has to pass.
     fn new(_: usize) -> Self {
-        Self::new(Time::default(), 1, WakeTimes::ANY)
+        let ticks = TickTimes { calm: WakeTimes::ANY, otherwise: WakeTimes::ANY };
+        Self::new(Time::default(), 1, ticks)
     }
 
     /// Runs the future. Time advances by itself whenever all tasks wait.

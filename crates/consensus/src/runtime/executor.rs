@@ -38,7 +38,9 @@ type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct Shared {
     now: AtomicU64,
     random: AtomicU64,
-    wakes: WakeTimes,
+    ticks: TickTimes,
+    /// Time up to which ticks are rare.
+    calm_until: AtomicU64,
     ready: Mutex<VecDeque<usize>>,
     spawned: Mutex<Vec<Boxed>>,
     timers: Mutex<Timers>,
@@ -59,6 +61,11 @@ impl WakeTimes {
     /// All times.
     pub const ANY: Self = Self { interval: 1, first: Time(0) };
 
+    /// Multiples of an interval.
+    pub fn every(interval: Duration) -> Self {
+        Self { interval: (interval.as_micros() as u64).max(1), first: Time(0) }
+    }
+
     /// Times of a node. They are the same for equal intervals.
     pub fn of(node: NodeId, interval: Duration) -> Self {
         let interval = (interval.as_micros() as u64).max(1);
@@ -71,6 +78,15 @@ impl WakeTimes {
         let passed = time.since(first).div_ceil(interval);
         Time(first.0.saturating_add(passed.saturating_mul(interval)))
     }
+}
+
+/// Times of the ticks of `openraft`. It looks at a tick whether it has to begin an election, which it need not while it
+/// hears from its leader.
+#[derive(Clone, Copy, Debug)]
+pub struct TickTimes {
+    /// Times while a leader is known to be there ([`Runtime::stay_calm`]).
+    pub calm: WakeTimes,
+    pub otherwise: WakeTimes,
 }
 
 struct TaskWaker {
@@ -113,8 +129,15 @@ impl Shared {
         Time(self.now.load(Ordering::Relaxed))
     }
 
-    pub fn wakes(&self) -> WakeTimes {
-        self.wakes
+    /// Time of a tick that is due at `deadline`.
+    pub fn tick_from(&self, deadline: Time) -> Time {
+        let calm = self.ticks.calm.from(deadline);
+        let is_calm = calm.0 <= self.calm_until.load(Ordering::Relaxed);
+        if is_calm { calm } else { self.ticks.otherwise.from(deadline) }
+    }
+
+    fn stay_calm(&self, time: Duration) {
+        self.calm_until.fetch_max(self.now().after(time).0, Ordering::Relaxed);
     }
 
     pub fn timers(&self) -> MutexGuard<'_, Timers> {
@@ -147,16 +170,22 @@ impl Drop for Entered {
 }
 
 impl Runtime {
-    pub fn new(now: Time, seed: u64, wakes: WakeTimes) -> Self {
+    pub fn new(now: Time, seed: u64, ticks: TickTimes) -> Self {
         let shared = Shared {
             now: AtomicU64::new(now.0),
             random: AtomicU64::new(seed),
-            wakes,
+            ticks,
+            calm_until: AtomicU64::new(0),
             ready: Mutex::default(),
             spawned: Mutex::default(),
             timers: Mutex::default(),
         };
         Self { shared: Arc::new(shared), tasks: Slab::new(), panic: None }
+    }
+
+    /// Called by a task: there is a leader, and no election begins within this time.
+    pub fn stay_calm(time: Duration) {
+        Shared::current().stay_calm(time);
     }
 
     /// Adds a task. It starts with the next [`Self::run`].
@@ -294,7 +323,8 @@ mod tests {
     fn ticks_wait_for_a_wake_time_and_short_pauses_do_not() {
         let wakes = WakeTimes::of(NodeId(7), Duration::from_millis(100));
         let due = |micros: u64| {
-            let mut runtime = Runtime::new(Time(1_000_000), 1, wakes);
+            let ticks = TickTimes { calm: wakes, otherwise: wakes };
+            let mut runtime = Runtime::new(Time(1_000_000), 1, ticks);
             let until = Instant(Time(1_000_000 + micros));
             runtime.spawn(async move { <Runtime as openraft::AsyncRuntime>::sleep_until(until).await });
             runtime.run(Time(1_000_000));
@@ -303,5 +333,30 @@ mod tests {
         assert_eq!(due(1), Time(1_000_001));
         assert_eq!(due(101_000), wakes.from(Time(1_101_000)));
         assert_ne!(due(101_000), Time(1_101_000));
+    }
+
+    #[test]
+    fn ticks_are_rare_while_there_is_a_leader() {
+        let otherwise = WakeTimes::of(NodeId(7), Duration::from_millis(100));
+        let ticks = TickTimes { calm: WakeTimes::every(Duration::from_millis(500)), otherwise };
+        let mut runtime = Runtime::new(Time(1_000_000), 1, ticks);
+        runtime.spawn(async {
+            Runtime::stay_calm(Duration::from_millis(1600));
+            loop {
+                let until = Shared::current().now().after(Duration::from_millis(101));
+                <Runtime as openraft::AsyncRuntime>::sleep_until(Instant(until)).await;
+            }
+        });
+        runtime.run(Time(1_000_000));
+        let times: Vec<Time> = std::iter::from_fn(|| {
+            let due = runtime.due();
+            runtime.run(due);
+            Some(due)
+        })
+        .take(5)
+        .collect();
+        assert_eq!(times[..3], [1_500_000, 2_000_000, 2_500_000].map(Time));
+        assert_eq!(times[3], otherwise.from(Time(2_601_000)));
+        assert_eq!(times[4], otherwise.from(times[3].after(Duration::from_millis(101))));
     }
 }

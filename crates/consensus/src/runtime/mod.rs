@@ -10,5 +10,5 @@ mod sleep;
 mod task;
 mod watch;
 
-pub(crate) use executor::{Runtime, WakeTimes};
+pub(crate) use executor::{Runtime, TickTimes, WakeTimes};
 pub(crate) use sleep::Instant;
