@@ -28,7 +28,8 @@ pub struct Args {
     single: bool,
     /// Test three cores and two replicants on this machine, with one fault after the other: kills, stops, all cores
     /// at once, a restart of each in turn, full disks (as root), and many nodes that start at once. Of the options
-    /// below it uses --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
+    /// below it uses --short, --fault, --node-kills, --program, --debug, --port, --seed, --dir, --rate, --size and
+    /// --window
     #[arg(long, group = "what")]
     cluster: bool,
     /// Test only the loss of the leading core, and of each core when sessions have replicas, with --cluster
@@ -37,6 +38,10 @@ pub struct Args {
     /// Inject only these faults, with --cluster (may be given several times)
     #[arg(long, requires = "cluster", conflicts_with = "short", value_name = "NAME", value_parser = cluster::fault_names())]
     fault: Vec<String>,
+    /// Number of nodes that `kill-each` and `kill-pairs` kill, at least: any nodes and any two cores, in random order,
+    /// with --cluster (default: each core once, and four pairs)
+    #[arg(long, requires = "cluster", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    node_kills: Option<u32>,
     /// Replace the nodes of an older version by this one, one after the other, and back where that is allowed: a node
     /// alone, and three cores and two replicants with clients. Of the options below it uses --program, --debug, --port,
     /// --dir, --rate, --size and --window
