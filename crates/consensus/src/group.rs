@@ -322,9 +322,7 @@ impl Replica {
         })?;
         store.lock().started();
         runtime.run(now);
-        let server =
-            Server::new(store.clone(), state.clone(), jobs.clone(), &config, is_stream);
-        let server = Arc::new(server);
+        let server = Arc::new(Server::new(store.clone(), state.clone(), jobs.clone(), &config, is_stream));
         Ok(Self {
             config,
             storage_groups,

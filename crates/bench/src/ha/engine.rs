@@ -82,7 +82,8 @@ impl<'a> Engine<'a> {
             let lanes = shape.lanes.iter().zip(topics);
             let lanes = lanes.map(|(qos, name)| Topic { qos: *qos, name: name.clone() }).collect();
             let publisher = Publisher::new(number, plan.version.is_5(), lanes, plan.window);
-            connections.push(Connection::new(Role::Publisher(Box::new(publisher)), number, plan.begin(number)));
+            let role = Role::Publisher(Box::new(publisher));
+            connections.push(Connection::new(role, number, plan.begin(number)));
         }
         Engine {
             plan,
