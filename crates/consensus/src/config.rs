@@ -68,6 +68,9 @@ pub struct Config {
     /// True if the owner keeps what its state needs of the entries in a segment of the log that is to be freed. See
     /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).
     pub keeps_bodies: bool,
+    /// True if a follower reports entries that it has in memory to the leader, before its disk has them. So the leader
+    /// knows them earlier ([`Replica::held_writes`](crate::Replica::held_writes)). Replicas may differ.
+    pub reports_held: bool,
     /// Bytes at the beginning of each frame that the replica sends
     /// ([`Replica::poll_transmit`](crate::Replica::poll_transmit)). By these, its owner can tell such frames from its
     /// other frames, and need not copy them. The owner removes them from a frame that it receives.
@@ -98,6 +101,7 @@ impl Config {
             save_committed_after: 0,
             sends_ahead: false,
             keeps_bodies: false,
+            reports_held: false,
             frame_prefix: &[],
             seed,
         }

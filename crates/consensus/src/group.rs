@@ -18,11 +18,11 @@ use crate::machine::{Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
-use crate::raft_types::{Command, Member, ReplicaId, Types};
+use crate::raft_types::{Command, Member, ReplicaId, Types, Vote};
 use crate::runtime::{Runtime, TickTimes, WakeTimes};
 use crate::serve::Server;
 use crate::status::{Role, Status};
-use crate::wire;
+use crate::wire::{self, Body};
 use crate::writes::Writes;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;
@@ -135,6 +135,8 @@ pub struct Replica {
     leads: Option<u64>,
     /// Time of the next heartbeat of a leader.
     beats_at: Time,
+    /// Node and replica that have sent the last entries or heartbeat, and the vote by which it leads.
+    heard: Option<(NodeId, ReplicaId, Vote)>,
     leadership: VecDeque<Leadership>,
     counters: Counters,
 }
@@ -224,6 +226,7 @@ impl<S: StateMachine> Group<S> {
         store.set_bytes_in_flight(config.snapshot_bytes_in_flight);
         store.set_keeps_bodies(config.keeps_bodies);
         store.set_save_committed_after(config.save_committed_after);
+        store.set_reports_held(config.reports_held);
         let mut work = || run_jobs(&jobs, &mut machine, &mut effects);
         let parts = ReplicaParts { store, storage_groups, jobs: jobs.clone(), is_stream: S::IS_STREAM };
         let replica = Replica::start(now, config, parts, &mut work)?;
@@ -342,6 +345,7 @@ impl Replica {
             has_led: false,
             leads: None,
             beats_at: Time::default(),
+            heard: None,
             leadership: VecDeque::new(),
             counters: Counters::default(),
         })
@@ -384,6 +388,16 @@ impl Replica {
         self.counters.received += 1;
         if message.body.is_answer() {
             return self.network.answered(from, message.call, message.body);
+        }
+        match message.body {
+            Body::Held { vote, last } => {
+                if self.vote() == Some(vote) && self.store.lock().has(&last) {
+                    self.network.note_held(message.from, vote, last.index);
+                }
+                return;
+            }
+            Body::Append(ref append) => self.heard = Some((from, message.from, append.vote)),
+            _ => {}
         }
         let Some(ticket) = self.ticket() else {
             self.counters.overrun += 1;
@@ -499,6 +513,42 @@ impl Replica {
         self.beat(now);
         self.runtime.run(now);
         self.note_leadership();
+        self.report_held();
+    }
+
+    /// Vote by which this replica leads.
+    fn vote(&self) -> Option<Vote> {
+        self.leads.map(|term| Vote::new_committed(term, self.config.id))
+    }
+
+    /// Reports entries of the leader that are in memory.
+    fn report_held(&mut self) {
+        let Some(last) = self.store.lock().held_mut().take_unreported() else { return };
+        if let Some((node, leader, vote)) = self.heard.filter(|_| self.leads.is_none()) {
+            self.network.report_held((node, leader), vote, last);
+        }
+    }
+
+    /// Number of commands of [`Self::write`] in the present term that a majority of the replicas has, in memory at
+    /// least, this one included. They are committed later, unless a majority loses them before that. 0 without
+    /// [`Config::reports_held`], and while this replica follows.
+    pub fn held_writes(&mut self) -> u64 {
+        let Some(vote) = self.vote() else { return 0 };
+        let mut raft_log = self.store.lock();
+        let own = raft_log.last().map(|last| last.index);
+        let index_of = |replica: ReplicaId| match replica == self.config.id {
+            true => own,
+            false => self.network.held(replica, vote),
+        };
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let majority = |voters: &BTreeSet<ReplicaId>| {
+            let mut indexes: Vec<_> = voters.iter().map(|voter| index_of(*voter)).collect();
+            indexes.sort_unstable_by(|a, b| b.cmp(a));
+            indexes.get(voters.len() / 2).copied().flatten()
+        };
+        let index = metrics.membership_config.membership().get_joint_config().iter().map(majority).min();
+        raft_log.held_mut().held_up_to(index.flatten())
     }
 
     fn note_leadership(&mut self) {
@@ -516,6 +566,7 @@ impl Replica {
             self.writes.end_term();
             self.leadership.push_back(Leadership::Follows);
         }
+        self.store.lock().held_mut().set_term(leads);
         self.leadership.extend(leads.map(Leadership::Leads));
         self.leads = leads;
     }

@@ -46,6 +46,8 @@ pub(crate) struct Calls {
     out: VecDeque<Transmit>,
     /// Highest index that each replica has confirmed to this leader, and the vote by which it leads.
     confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
+    /// Highest index that each replica has in memory, in the same way.
+    held: BTreeMap<ReplicaId, (Vote, u64)>,
     /// Replicas that lack entries that they had confirmed.
     regressed: VecDeque<ReplicaId>,
     /// True if nodes of earlier versions can read the snapshots of this group.
@@ -88,6 +90,7 @@ impl Network {
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
             confirmed: BTreeMap::new(),
+            held: BTreeMap::new(),
             regressed: VecDeque::new(),
             is_stream,
             part_readers: BTreeSet::new(),
@@ -141,6 +144,23 @@ impl Network {
         let mut calls = sync::lock(&self.0);
         calls.waiting.retain(|_, (asked, _)| *asked != node);
         calls.out.retain(|transmit| transmit.to != node);
+    }
+
+    /// Reports to a leader that this replica has its entries up to this one in memory.
+    pub fn report_held(&self, (node, to): (NodeId, ReplicaId), vote: Vote, last: LogId) {
+        self.send(node, to, 0, Body::Held { vote, last });
+    }
+
+    /// Handles such a report to this leader, whose log has that entry.
+    pub fn note_held(&self, from: ReplicaId, vote: Vote, last: u64) {
+        sync::lock(&self.0).held.insert(from, (vote, last));
+    }
+
+    /// Highest index that a replica is known to have, in memory or on disk, to the leader with this vote.
+    pub fn held(&self, replica: ReplicaId, vote: Vote) -> Option<u64> {
+        let calls = sync::lock(&self.0);
+        let held = calls.held.get(&replica).filter(|(of, _)| *of == vote).map(|(_, index)| *index);
+        held.max(calls.confirmed(replica, vote))
     }
 
     /// Sends a request, and returns the answer.
@@ -220,6 +240,7 @@ impl Calls {
     fn note_conflict(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
         if previous.is_some() && previous <= confirmed {
             self.confirmed.remove(&to);
+            self.held.remove(&to);
             if !self.regressed.contains(&to) {
                 self.regressed.push_back(to);
             }

@@ -9,6 +9,7 @@
 
 mod checkpoint;
 mod entry_cache;
+mod held_writes;
 mod log_read;
 mod snapshot_data;
 mod terms;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use checkpoint::Checkpoint;
 use entry_cache::EntryCache;
 use futures_util::{Stream, stream};
+use held_writes::HeldWrites;
 use link::Time;
 use log_read::{Found, LogReads, Waiting};
 use openraft::storage::{LogState, RaftLogStorage};
@@ -98,6 +100,7 @@ pub(crate) struct RaftLog {
     save_committed_after: u64,
     /// Index of the committed entry up to which the log knows that entries are committed.
     saved_committed: Option<u64>,
+    held: HeldWrites,
     /// Segments that the owner has not been asked for.
     unasked: VecDeque<Vacate>,
     failed: Option<String>,
@@ -215,6 +218,7 @@ impl Store {
             keeps_bodies: false,
             save_committed_after: 0,
             saved_committed: None,
+            held: HeldWrites::default(),
             unasked: VecDeque::new(),
             failed: None,
         };
@@ -241,6 +245,11 @@ impl Store {
     /// Sets how often the index of the last committed entry is written.
     pub fn set_save_committed_after(&self, entries: u64) {
         self.lock().save_committed_after = entries;
+    }
+
+    /// Sets whether appended entries are reported to the leader.
+    pub fn set_reports_held(&self, reports_held: bool) {
+        self.lock().held.set_reports(reports_held);
     }
 
     pub fn lock(&self) -> MutexGuard<'_, RaftLog> {
@@ -416,6 +425,15 @@ impl RaftLog {
         self.hard.vote.as_ref() == Some(leader) && self.last() >= last && is_durable
     }
 
+    /// Returns whether the log has this entry.
+    pub fn has(&self, entry: &LogId) -> bool {
+        self.terms.get(entry.index).as_ref() == Some(entry)
+    }
+
+    pub fn held_mut(&mut self) -> &mut HeldWrites {
+        &mut self.held
+    }
+
     /// Index of the first entry.
     fn first(&self) -> u64 {
         self.purged.map_or(0, |purged| purged.index + 1)
@@ -437,6 +455,7 @@ impl RaftLog {
                 payload: Arc::new(encode_entry(previous.as_ref(), &entry)),
             };
             self.durable = self.durable.min(entry.log_id.index);
+            self.held.appended(&entry);
             self.add(entry);
             self.put(record);
         }

@@ -20,6 +20,7 @@ use crate::{
 };
 
 mod heartbeats;
+mod held;
 mod install;
 mod jobs;
 mod owner;

@@ -13,6 +13,7 @@
 //!  9 refused     nothing: the replica that was asked has stopped
 //! 10 parts       vote, meta, size u64, offset u64, bytes
 //! 11 installing  vote
+//! 12 held        vote, log id
 //! vote        term u64, replica u64, is committed u8
 //! log id      term u64, index u64
 //! log id?     0 | 1, log id
@@ -26,7 +27,7 @@
 //! parts precedes them. Kind 5 is for replicas of earlier versions, and from them. A piece without bytes at the end of
 //! the snapshot asks whether it is installed.
 //!
-//! A message of another kind is of a later version: it is not answered.
+//! A message of another kind is of a later version: it is not answered. Nor is a message of kind 12.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,6 +90,11 @@ pub(crate) enum Body {
     /// The snapshot is here, and is not installed yet.
     Installing {
         vote: Vote,
+    },
+    /// The log has the entries up to this one. The disk may lack them.
+    Held {
+        vote: Vote,
+        last: LogId,
     },
 }
 
@@ -226,6 +232,11 @@ pub(crate) fn encode(prefix: &[u8], message: &Message) -> Vec<u8> {
             out.push(11);
             put_vote(vote, &mut out);
         }
+        Body::Held { vote, last } => {
+            out.push(12);
+            put_vote(vote, &mut out);
+            put_log_id(last, &mut out);
+        }
     }
     out
 }
@@ -274,6 +285,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
         8 => Body::Transferred { done: input.flag()? },
         9 => Body::Refused,
         11 => Body::Installing { vote: input.vote()? },
+        12 => Body::Held { vote: input.vote()?, last: input.log_id()? },
         _ => return None,
     };
     Some(Message { group, to, from, call, body })
@@ -620,6 +632,10 @@ mod tests {
             (Body::Transferred { done: true }, "0801"),
             (Body::Refused, "09"),
             (Body::Installing { vote: vote() }, "0b0300000000000000090000000000000001"),
+            (
+                Body::Held { vote: vote(), last: log_id(2, 5) },
+                "0c030000000000000009000000000000000102000000000000000500000000000000",
+            ),
         ]
     }
 

@@ -103,6 +103,10 @@ pub struct ShardAgreement {
     uncommitted: (VecDeque<usize>, usize),
     /// Number of uncommitted batches of an earlier host in this term. They are committed first, if at all.
     earlier: usize,
+    /// Number of commands that the group was given in this term.
+    taken: u64,
+    /// Number of the first own batch since this replica leads, and [`Self::taken`] before it.
+    first: Option<(u64, u64)>,
     /// Steps that need no end.
     steps: VecDeque<Step>,
     /// Number of a read barrier of the owner. It is requested, or is to be at this time.
@@ -288,6 +292,8 @@ impl ShardAgreement {
             proposals: VecDeque::new(),
             uncommitted: (VecDeque::new(), 0),
             earlier: 0,
+            taken: 0,
+            first: None,
             steps: VecDeque::new(),
             reading: None,
             job: None,
@@ -355,6 +361,7 @@ impl ShardAgreement {
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
             self.earlier = 0;
+            (self.taken, self.first) = (0, None);
             self.reading = None;
             self.transfer.leads(self.now, false);
             (self.role, self.members.due) = match change {
@@ -370,6 +377,7 @@ impl ShardAgreement {
             self.earlier += self.uncommitted.0.len() - self.proposals.len();
             self.proposals.clear();
             self.uncommitted = (VecDeque::new(), 0);
+            self.first = None;
             self.reading = None;
             self.transfer.leads(self.now, false);
             self.role = Role::CatchingUp { term, barrier: Err(self.now) };
@@ -514,6 +522,7 @@ impl ShardAgreement {
             && self.replica.write(batch.clone())
         {
             self.proposals.pop_front();
+            self.taken += 1;
         }
     }
 
@@ -710,6 +719,7 @@ impl Agreement for ShardAgreement {
         match &mut self.role {
             Role::Leads { next, .. } => {
                 next.get_or_insert(number);
+                self.first.get_or_insert((number, self.taken));
                 self.uncommitted.0.push_back(batch.len());
                 self.uncommitted.1 += batch.len();
                 self.proposals.push_back(batch);
@@ -798,6 +808,11 @@ impl Agreement for ShardAgreement {
             Some(ReplicaProgress { node: member.node.0, behind, silence })
         };
         others.filter_map(of).collect()
+    }
+
+    fn held(&mut self) -> u64 {
+        let Some((first, before)) = self.first else { return 0 };
+        (first + self.replica.held_writes().saturating_sub(before)).saturating_sub(1)
     }
 
     fn bodies_kept(&mut self, segment: u64) {

@@ -41,6 +41,8 @@ enum Fault {
     JoinStorm,
     /// SIGKILL of each core in turn, of the first one with the loss of its disk.
     KillEach,
+    /// [`Self::KillEach`], with messages of durability `memory`.
+    KillInMemory,
     /// SIGKILL of two of five cores at once, one pair after the other.
     KillPairs,
     /// Kills and stops of several nodes, while clients contend for Client Identifiers.
@@ -57,6 +59,7 @@ impl Fault {
             | Self::KillEach
             | Self::Contention => ClusterSetup::Five,
             Self::KillPairs => ClusterSetup::FiveCores,
+            Self::KillInMemory => ClusterSetup::InMemory,
             Self::Fill(_) => ClusterSetup::SmallDisks,
             Self::JoinStorm => ClusterSetup::Twenty,
         }
@@ -69,13 +72,20 @@ enum ClusterSetup {
     Five,
     /// Five cores, with three replicas of each shard.
     FiveCores,
+    /// The usual cluster, where messages are acknowledged when a majority of the replicas has them in memory.
+    InMemory,
     /// The usual cluster, where each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
 }
 
-const CLUSTER_SETUPS: [ClusterSetup; 4] =
-    [ClusterSetup::Five, ClusterSetup::FiveCores, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
+const CLUSTER_SETUPS: [ClusterSetup; 5] = [
+    ClusterSetup::Five,
+    ClusterSetup::FiveCores,
+    ClusterSetup::InMemory,
+    ClusterSetup::SmallDisks,
+    ClusterSetup::Twenty,
+];
 
 impl ClusterSetup {
     fn plan(self) -> Plan {
@@ -83,6 +93,11 @@ impl ClusterSetup {
         match self {
             Self::Five => five,
             Self::FiveCores => Plan { name: "cores", cores: 5, replicants: 0, ..five },
+            Self::InMemory => Plan {
+                name: "memory",
+                settings: &["durability.0.filter=#", "durability.0.class=memory"],
+                ..five
+            },
             Self::SmallDisks => Plan {
                 name: "disks",
                 disk_mib: Some(full::DISK_MIB),
@@ -102,7 +117,7 @@ enum TargetRole {
 }
 
 /// Faults in their order, by the names of `--fault`.
-const FAULTS: [(&str, Fault); 15] = [
+const FAULTS: [(&str, Fault); 16] = [
     ("kill-core", Fault::Kill(TargetRole::OtherCore)),
     (SHORT, Fault::Kill(TargetRole::Leader)),
     ("kill-replicant", Fault::Kill(TargetRole::Replicant)),
@@ -117,6 +132,7 @@ const FAULTS: [(&str, Fault); 15] = [
     ("join-storm", Fault::JoinStorm),
     (SHORT_EACH, Fault::KillEach),
     ("kill-pairs", Fault::KillPairs),
+    ("kill-in-memory", Fault::KillInMemory),
     ("contention", Fault::Contention),
 ];
 /// Faults of `--short`.
@@ -229,7 +245,7 @@ fn run_faults(
     for fault in faults {
         let suffered = match fault.1 {
             Fault::JoinStorm => storm::apply_fault(&mut test_cluster, results),
-            Fault::KillEach | Fault::KillPairs => {
+            Fault::KillEach | Fault::KillPairs | Fault::KillInMemory => {
                 each::apply_fault(args, (program, directory), &mut test_cluster, *fault, results)
             }
             Fault::Contention => contention::apply_fault(&mut test_cluster, results),
@@ -259,6 +275,7 @@ fn apply_fault(
         | Fault::JoinStorm
         | Fault::KillEach
         | Fault::KillPairs
+        | Fault::KillInMemory
         | Fault::Contention => None,
         Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
             Some(pick(test_cluster, target_role)?)
@@ -316,7 +333,7 @@ fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
         Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
-        Fault::KillEach | Fault::KillPairs | Fault::Contention => Vec::new(),
+        Fault::KillEach | Fault::KillPairs | Fault::KillInMemory | Fault::Contention => Vec::new(),
     }
 }
 
@@ -345,6 +362,7 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
         Fault::Fill(it) => format!("no room on the disk of {}, {name}", target_role(it)),
         Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
         Fault::KillEach => "SIGKILL of each core in turn, the first one with its disk".to_owned(),
+        Fault::KillInMemory => "SIGKILL of each core in turn, messages of durability memory".to_owned(),
         Fault::KillPairs => "SIGKILL of two of five cores at once, in turn".to_owned(),
         Fault::Contention => "kills and stops while clients contend for Client Identifiers".to_owned(),
     }

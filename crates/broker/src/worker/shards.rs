@@ -363,7 +363,7 @@ impl HostedShards {
     fn run_agreements(&mut self, now: Time) {
         for id in std::mem::take(&mut self.agreements).iter() {
             let has_event = if let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) {
-                host.run_agreement(now);
+                host.run_agreement(now, &mut self.output);
                 host.has_event()
             } else if let Some((_, follower)) = self.followers.iter_mut().find(|(shard, _)| *shard == id) {
                 follower.run_agreement(now);

@@ -197,6 +197,13 @@ pub fn shares_shards(config: &Config) -> bool {
     is_clustered(config) && config.cluster.replicas > 0
 }
 
+/// Returns whether messages may have durability `memory`.
+fn has_memory_class(config: &Config) -> bool {
+    let mut rules = config.broker.durability.iter().map(|rule| rule.class);
+    let mut listeners = config.edge.listeners.iter().map(|listener| listener.durability);
+    rules.any(|class| class == Durability::Memory) || listeners.any(|class| class == Durability::Memory)
+}
+
 fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
     settings::check(&config.cluster, name)?;
     let is_core = config.cluster.role == settings::RoleSetting::Core;
@@ -351,6 +358,7 @@ impl Cluster {
             log: shards_log.filter(|_| is_core).map(|log| (core_log(&log.log, name), log)),
             seed: c ^ d,
             overlaps_connacks: settings.connack == settings::ConnackSetting::Overlap,
+            reports_held: has_memory_class(config),
         });
         let own = NodeIncarnation { node: NodeId::of_name(name).0, incarnation: incarnation.0 };
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);

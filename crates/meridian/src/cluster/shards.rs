@@ -75,6 +75,8 @@ pub struct PreparedShards {
     pub seed: u64,
     /// CONNACK may be sent before the client's Claim is answered.
     pub overlaps_connacks: bool,
+    /// Messages here can have durability `memory`, so replicas report what they have in memory.
+    pub reports_held: bool,
 }
 
 impl PreparedShards {
@@ -88,7 +90,7 @@ impl PreparedShards {
         clock: Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
-        let Self { log, seed, overlaps_connacks } = self;
+        let Self { log, seed, overlaps_connacks, reports_held } = self;
         node.overlap_connacks(overlaps_connacks);
         let of_node = |replicas| ShardPlacements {
             node: node.clone(),
@@ -116,7 +118,10 @@ impl PreparedShards {
         };
         let config = PlacedConfig {
             own,
-            group: Config::new(LogGroup(0), own.replica, Member { node: own.node }, seed),
+            group: Config {
+                reports_held,
+                ..Config::new(LogGroup(0), own.replica, Member { node: own.node }, seed)
+            },
             log,
             notifier,
             owner: Box::new(owner),

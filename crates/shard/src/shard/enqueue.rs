@@ -251,7 +251,8 @@ impl Shard {
         if !self.is_owned(session) {
             return;
         }
-        let (uid, window) = (session.uid, session.window(&session.limits(&self.limits)));
+        let (uid, limits) = (session.uid, session.limits(&self.limits));
+        let window = session.window(&limits);
         let over = session.queue.as_ref().map(|queue| queue.within()).filter(|_| self.is_over(slot));
         let mut expired_left = EXPIRED_AT_ONCE;
         let mut pinned = Run { effects: &mut *effects, session: uid, from: 0, to: 0 };

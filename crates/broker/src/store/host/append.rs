@@ -86,6 +86,7 @@ impl ShardHost {
         let identity = identity.map(shard::Identity::from);
         let command = Command::Publish { message: view, wait: append.is_some(), identity };
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append });
+        self.acknowledge_when_held(&message, append);
     }
 
     /// Queues messages for one session: retained ones of a new subscription, or one of a shared group.

@@ -1,7 +1,7 @@
 //! Appends: messages that are not queued everywhere yet, with the publishers and other requests that wait for that.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use foldhash::quality::FixedState;
 use mqtt::ReasonCode;
@@ -23,8 +23,19 @@ pub(super) struct Appends {
     /// Sessions whose publishers wait, by the time at which the wait ends. An entry is valid while the `armed` of its
     /// session is the same time.
     deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
-    /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet.
+    /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet, and of `unheld`.
     pub unsynced: u64,
+    /// Appends that are acknowledged when a majority of the replicas has the message in memory.
+    pub unheld: VecDeque<Unheld>,
+}
+
+/// A message whose publisher does not wait for the disks of a majority.
+#[derive(Debug)]
+pub(super) struct Unheld {
+    /// Number of the batch of the message.
+    pub number: u64,
+    pub key: u32,
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -35,6 +46,8 @@ pub(super) struct Append {
     pub identity: Option<Identity>,
     pub remaining: u32,
     pub reason: ReasonCode,
+    /// Number of the batch of its [`Unheld`], or 0.
+    pub unheld: u64,
 }
 
 /// Receiver of the result of an append.
@@ -75,12 +88,13 @@ impl Appends {
             accepting: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             unsynced: 0,
+            unheld: VecDeque::new(),
         }
     }
 
     pub fn insert(&mut self, waiter: Waiter) -> u32 {
         let (duplicates, identity, reason) = (Vec::new(), None, ReasonCode::Success);
-        let append = Append { waiter, duplicates, identity, remaining: 1, reason };
+        let append = Append { waiter, duplicates, identity, remaining: 1, reason, unheld: 0 };
         self.all.insert(append) as u32 ^ self.salt
     }
 

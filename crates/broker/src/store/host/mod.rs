@@ -361,8 +361,9 @@ impl ShardHost {
     }
 
     /// Runs the agreement, which may have steps then.
-    pub fn run_agreement(&mut self, now: Time) {
+    pub fn run_agreement(&mut self, now: Time, out: &mut ShardOutput) {
         self.replica.run_agreement(now);
+        self.acknowledge_held(out);
     }
 
     /// Takes a frame for another replica.

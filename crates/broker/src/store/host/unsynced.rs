@@ -1,4 +1,5 @@
 //! Messages of durability `memory`: acknowledged when they are on their way to the log, not when they are on the disk.
+//! In a cluster they are acknowledged when a majority of the shard's replicas has them in memory.
 //!
 //! They take the same path as all others, so a session has them in the same order; only their publishers do not wait
 //! for the disk.
@@ -11,7 +12,7 @@
 use mqtt::ReasonCode;
 use shard::{Command, Mutation, mutated};
 
-use super::appends::Waiter;
+use super::appends::{Unheld, Waiter};
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::durability::Durability;
@@ -31,7 +32,7 @@ impl ShardHost {
     ) -> Option<u32> {
         let key = append?;
         let bytes = message.size() as u64;
-        if !self.may_acknowledge_early(message, bytes) {
+        if self.replica.is_agreed() || !self.may_acknowledge_early(message, bytes) {
             return append;
         }
         self.appends.unsynced += bytes;
@@ -43,6 +44,41 @@ impl ShardHost {
         }
         self.accepted(now, key, ReasonCode::Success, out);
         Some(ahead)
+    }
+
+    /// In a cluster: the publisher of a message that was just proposed is answered when a majority has it in memory.
+    pub(super) fn acknowledge_when_held(&mut self, message: &Message, append: Option<u32>) {
+        let bytes = message.size() as u64;
+        let Some(key) = append.filter(|_| self.replica.is_agreed()) else { return };
+        if self.may_acknowledge_early(message, bytes) {
+            let number = self.replica.last_proposal();
+            self.appends[key].unheld = number;
+            self.appends.unsynced += bytes;
+            self.appends.unheld.push_back(Unheld { number, key, bytes });
+        }
+    }
+
+    /// Acknowledges messages that a majority has in memory now.
+    pub(super) fn acknowledge_held(&mut self, out: &mut ShardOutput) {
+        if self.appends.unheld.is_empty() {
+            return;
+        }
+        let held = self.replica.held();
+        while let Some(Unheld { number, key, bytes }) =
+            self.appends.unheld.pop_front_if(|unheld| unheld.number <= held)
+        {
+            let append = self.appends.get_mut(key).filter(|append| append.unheld == number);
+            let Some(append) = append.filter(|append| matches!(append.waiter, Waiter::Token(_))) else {
+                self.appends.unsynced -= bytes;
+                continue;
+            };
+            let answered = append.duplicates.drain(..);
+            out.acknowledged.extend(answered.map(|token| (token, ReasonCode::Success)));
+            if let Waiter::Token(token) = std::mem::replace(&mut append.waiter, Waiter::Unsynced(bytes)) {
+                out.acknowledged.push((token, ReasonCode::Success));
+            }
+            self.counters.acknowledged_unsynced += 1;
+        }
     }
 
     /// Queues messages for one session that no publisher waits for: they were QoS 0. They count as acknowledged

@@ -133,6 +133,11 @@ impl Replica {
         self.with_agreement(|agreement| agreement.read_barrier(number));
     }
 
+    /// Number of the last own batch that a majority has in memory ([`Agreement::held`]).
+    pub fn held(&mut self) -> u64 {
+        self.agreement.as_mut().map_or(0, |agreement| agreement.held())
+    }
+
     /// Returns the progress of the other replicas, while this one leads.
     pub fn progress(&self) -> Vec<ReplicaProgress> {
         self.agreement.as_ref().map(|agreement| agreement.progress()).unwrap_or_default()
