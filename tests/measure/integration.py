@@ -242,9 +242,12 @@ def actions():
 class Bridged:
     """A broker with a bridge to a node, through a proxy."""
 
-    def __init__(self, kind, qos):
-        self.kind, self.far = kind, Node()
+    def __init__(self, kind, qos, is_subscribed=False):
+        self.kind, self.far, self.subscriber = kind, Node(), None
         self.far.start(*ROOM)
+        if is_subscribed:
+            self.subscriber = subprocess.Popen([GIVEN.binary, "sub", "-p", str(self.far.mqtt), "-t", "in/#", "-q", str(qos)], stdout=subprocess.DEVNULL)
+            until(lambda: metric(self.far, "meridian_subscriptions") >= 1, "the subscriber is there", 20)
         self.proxy = Proxy(self.far.mqtt)
         if kind == "meridian":
             self.near = Node()
@@ -256,12 +259,18 @@ class Bridged:
                                   f"address 127.0.0.1:{self.proxy.port}", f"topic in/# out {qos}", "cleansession false",
                                   "restart_timeout 1", "bridge_protocol_version mqttv50", "try_private false").start()
             self.port, self.process = self.near.port, self.near.process
-        until(lambda: metric(self.far, "meridian_clients") >= 1, "the bridge is connected", 20)
+        until(lambda: metric(self.far, "meridian_clients") >= (2 if self.subscriber else 1), "the bridge is connected", 20)
 
     def arrived(self, qos):
+        """Packets that the far node has received, or messages that its subscriber got."""
+        if self.subscriber:
+            return metric(self.far, "meridian_messages_sent_total", qos=qos)
         return metric(self.far, "meridian_messages_received_total", qos=qos)
 
     def close(self):
+        if self.subscriber:
+            self.subscriber.terminate()
+            self.subscriber.wait(20)
         self.near.close()
         self.far.close()
         self.proxy.close()
@@ -307,7 +316,7 @@ def cuts():
     print("|---|---|---|---|---|---|")
     for qos in (1, 2):
         for kind in ("meridian", "mosquitto"):
-            both = Bridged(kind, qos)
+            both = Bridged(kind, qos, is_subscribed=True)
             try:
                 cut = threading.Timer(8, both.proxy.cut, [True])
                 mend = threading.Timer(8 + GIVEN.cut, both.proxy.cut, [False])
