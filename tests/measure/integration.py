@@ -312,7 +312,7 @@ CUT_RATE = 1_000
 def cuts():
     """Bridges whose target is not reached for some time"""
     print(f"\nThe target of the bridge is not reached for {GIVEN.cut} s; {CUT_RATE:,} messages/s of {PAYLOAD} B for {GIVEN.cut + 20} s\n")
-    print("| QoS | broker with the bridge | published | arrived | lost | arrived twice |")
+    print("| QoS | broker with the bridge | published | arrived | not arrived | arrived twice |")
     print("|---|---|---|---|---|---|")
     for qos in (1, 2):
         for kind in ("meridian", "mosquitto"):
