@@ -401,6 +401,64 @@ def action_writes_events(_):
         node.close()
 
 
+def action_of_tenant(_):
+    """a rule of a tenant sees topics and events of the tenant only, publishes below its mountpoint, and uses no entries and files of others"""
+    node, receiver = Node(), Receiver()
+    receiver.start()
+    try:
+        own = node.directory / "tenants"
+        (own / "x").mkdir(parents=True)
+        node.start(*LOCAL, "--set", "auth.mountpoint=${username}/", "--set", f"actions.tenant_directory={own}", "--set", "actions.tenant_actions_max=3")
+        api(node, "PUT", "connectors/web-x", {**receiver.connector(), "tenant": "x"})
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "all-x", tenant="x", connector="web-x",
+            rule='SELECT event, topic, clientid, mountpoint, payload, from_clientid FROM "#", "$events/client/connected", "$events/message/delivered"')
+        put(node, "echo-x", tenant="x", rule='SELECT payload FROM "in/#"', topic="${payload}", content="echo")
+        there = node.subscriber("there", "#", "x/#", "y/#")
+        time.sleep(1.5)
+        reader = subprocess.Popen(["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-i", "reader", "-u", "x", "-t", "in/#", "-W", "30"],
+                                  stdout=subprocess.DEVNULL)
+        node.clients.append(reader)
+        until(lambda: any(json.loads(body).get("clientid") == "reader" for body in receiver.bodies), "the event of the tenant's client")
+        def send(user, client, topic, payload):
+            node.publish(topic, payload, "-i", client, "-q", "1", *(["-u", user] if user else []))
+        send("y", "spy", "in/secret", "of y")
+        send(None, "root", "y/in/secret", "of y")
+        send(None, "root", "x/in/1", "../y/from-x")
+        send("x", "probe", "in/2", "$SYS/from-x")
+        send("x", "probe", "in/3", "out")
+        until(lambda: status_of(node, "echo-x")["written"] == 2, "two of three are published")
+        until(lambda: any(json.loads(body)["payload"] == "out" and json.loads(body)["event"] == "message.delivered" for body in receiver.bodies),
+              "the last delivery is known")
+        seen = [json.loads(body) for body in receiver.bodies]
+        assert not any("of y" in body or "secret" in body or "spy" in body or "root" in body for body in receiver.bodies), receiver.bodies
+        messages = [(item["topic"], item["clientid"]) for item in seen if item["event"] == "message.publish"]
+        for message in [("in/1", None), ("in/2", "probe"), ("in/3", "probe"), ("../y/from-x", None), ("out", None)]:
+            assert message in messages, messages
+        delivered = {(item["topic"], item["clientid"], item["from_clientid"]) for item in seen if item["event"] == "message.delivered"}
+        assert delivered == {("in/1", "reader", None), ("in/2", "reader", "probe"), ("in/3", "reader", "probe")}, delivered
+        got = [there.stdout.readline().split()[0] for _ in range(7)]
+        assert sorted(topic for topic in got if "from-x" in topic or topic.endswith("out")) == ["x/../y/from-x", "x/out"], got
+        # Entries and files of others, and more than the limit.
+        rule = {"rule": 'SELECT * FROM "#"', "topic": "t", "tenant": "x"}
+        for path, settings, setting in [
+                ("actions/a", {**rule, "connector": "web"}, "connector"), ("actions/a", {**rule, "tenant": "y", "fallback": "all-x"}, "fallback"),
+                ("actions/a", {**rule, "rule": 'SELECT * FROM "$events/sys/alarm"'}, "rule"), ("actions/a", {**rule, "tenant": "#"}, "tenant"),
+                ("connectors/d", {"kind": "file", "directory": f"{own}/y", "tenant": "x"}, "directory"),
+                ("connectors/d", {"kind": "file", "directory": f"{own}/x/../y", "tenant": "x"}, "directory"),
+                ("connectors/d", {**receiver.connector(), "token_file": "/etc/hostname", "tenant": "x"}, "token_file")]:
+            refused = json.dumps(api(node, "PUT", path, settings, code=(400, 409, 422)))
+            assert setting in refused, (settings, refused)
+        api(node, "PUT", "actions/third", rule)
+        assert "tenant_actions_max" in json.dumps(api(node, "PUT", "actions/fourth", rule, code=(400, 409, 422)))
+        api(node, "PUT", "actions/of-y", {**rule, "tenant": "y"})
+        assert [item["name"] for item in node.json("actions", "--tenant", "x")["items"]] == ["all-x", "echo-x", "third"]
+        assert [item["name"] for item in node.json("connectors", "--tenant", "x")["items"]] == ["web-x"]
+    finally:
+        node.close()
+        receiver.stop()
+
+
 def action_fills_postgres(_):
     """temperatures over 80 are rows in PostgreSQL, also those of the time in which its plug was pulled"""
     node, database = Node(), Postgres()
@@ -485,4 +543,4 @@ def tutorial_is_true(_):
 
 
 CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_refuses, action_is_removed,
-          action_writes_events, action_fills_postgres, action_moves]
+          action_writes_events, action_of_tenant, action_fills_postgres, action_moves]
