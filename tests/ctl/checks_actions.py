@@ -401,6 +401,34 @@ def action_writes_events(_):
         node.close()
 
 
+def action_knows_attributes(_):
+    """rules and templates use the attributes of publishers and of clients in events, and operators see them"""
+    node = Node()
+    try:
+        node.start()
+        put(node, "sites", rule='SELECT client_attrs.site AS site, client_attrs FROM "in/#" WHERE client_attrs.class = \'gold\'',
+            topic="out/${site}", content="${client_attrs.class}")
+        put(node, "who", rule='SELECT clientid, client_attrs FROM "$events/client/connected"', topic="who/${clientid}", content="${client_attrs.site?}")
+        there = node.subscriber("there", "out/#", "who/#")
+        time.sleep(1.5)
+        for name, *attributes in [("ann", "site=north", "class=gold"), ("bob", "site=south", "class=silver"), ("cid",)]:
+            more = [word for attribute in attributes for word in ("--attribute", attribute)]
+            node.ctl("users", "add", name, *more, stdin="secret\n")
+        for name in ["bob", "cid", "ann"]:
+            node.publish("in/1", "x", "-i", f"of-{name}", "-u", name, "-P", "secret", "-q", "1")
+        lines = [there.stdout.readline().split() for _ in range(4)]
+        seen = {line[0]: bytes.fromhex(line[1]).decode() if len(line) > 1 else "" for line in lines}
+        assert seen == {"out/north": "gold", "who/of-ann": "north", "who/of-bob": "south", "who/of-cid": ""}, seen
+        reader = subprocess.Popen(["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-i", "reader", "-u", "ann", "-P", "secret", "-t", "x"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        node.clients.append(reader)
+        until(lambda: node.run("ctl", "client", "reader", code=None).returncode == 0, "the reader is connected", 20)
+        assert "class=gold, site=north" in node.text("client", "reader")
+        assert node.json("client", "reader")["connection"]["client_attrs"] == {"class": ["gold"], "site": ["north"]}
+    finally:
+        node.close()
+
+
 def action_of_tenant(_):
     """a rule of a tenant sees topics and events of the tenant only, publishes below its mountpoint, and uses no entries and files of others"""
     node, receiver = Node(), Receiver()
@@ -543,4 +571,4 @@ def tutorial_is_true(_):
 
 
 CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_refuses, action_is_removed,
-          action_writes_events, action_of_tenant, action_fills_postgres, action_moves]
+          action_writes_events, action_knows_attributes, action_of_tenant, action_fills_postgres, action_moves]

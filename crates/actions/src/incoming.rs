@@ -109,6 +109,10 @@ impl Message for Incoming {
             }
             Field::Node => known(&self.origin.node),
             Field::Peerhost => text(&self.origin.peerhost),
+            Field::ClientAttrs if self.has_origin => {
+                let attributes = self.origin.attributes.iter();
+                Value::object(attributes.map(|(name, value)| (&**name, Value::from(&**value))))
+            }
             Field::Mountpoint => text(&self.origin.mountpoint),
             Field::Tenant => text(self.origin.mountpoint.trim_end_matches('/')),
             _ => Value::Null,
@@ -188,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n1";
+    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n115:4:site6:north1";
 
     fn publish<'a>(topic: &'a str, properties: Properties<'a>) -> Publish<'a> {
         let packet_id = PacketId::new(1);
@@ -227,6 +231,7 @@ mod tests {
         ] {
             assert_eq!(message.field(field), expected, "{field}");
         }
+        assert_eq!(message.field(Field::ClientAttrs).member("site"), Some(&Value::from("north1")));
         let props = message.field(Field::PubProps);
         assert_eq!(props.member("Content-Type"), Some(&Value::from("x")));
         assert_eq!(props.member("Message-Expiry-Interval"), Some(&Value::Int(9)));
