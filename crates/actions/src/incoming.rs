@@ -92,7 +92,6 @@ impl Message for Incoming {
     }
 
     fn field(&self, field: Field) -> Value {
-        let known = |text: &str| if self.has_origin { Value::from(text) } else { Value::Null };
         let text = |text: &str| if text.is_empty() { Value::Null } else { Value::from(text) };
         match field {
             Field::Id if self.has_origin => Value::from(format!("{:032x}", self.origin.id)),
@@ -107,7 +106,7 @@ impl Message for Incoming {
             Field::Timestamp | Field::PublishReceivedAt => {
                 Value::Int(i64::try_from(self.origin.received_ms).unwrap_or(i64::MAX))
             }
-            Field::Node => known(&self.origin.node),
+            Field::Node => text(&self.origin.node),
             Field::Peerhost => text(&self.origin.peerhost),
             Field::ClientAttrs if self.has_origin => {
                 let attributes = self.origin.attributes.iter();

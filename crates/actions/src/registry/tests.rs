@@ -377,7 +377,7 @@ fn a_tenant_has_limits_of_its_own() {
     let settings = ActionsSettings {
         tenant_actions_max: 2,
         tenant_connectors_max: 1,
-        tenant_queue_bytes_max: settings::ByteSize::parse("3GiB").unwrap(),
+        tenant_queue_bytes_max: settings::ByteSize::gib(3),
         ..ActionsSettings::default()
     };
     let targets = Targets { settings, ..targets() };
