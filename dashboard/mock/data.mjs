@@ -145,7 +145,7 @@ export function findClients(query) {
 }
 export const detail = (client) => ({
   ...client,
-  connection: client.connected ? { worker: client.client_id.length % 2, listener: 'default', receive_maximum: 65535, packet_size_max: null, topic_alias_max: 10, last_packet_ms: 812, unsent_bytes: 0, publisher_blocked: false, has_will: true, oldest_unacknowledged_ms: client.inflight ? 612 : null } : null,
+  connection: client.connected ? { worker: client.client_id.length % 2, listener: 'default', receive_maximum: 65535, packet_size_max: null, topic_alias_max: 10, last_packet_ms: 812, unsent_bytes: 0, publisher_blocked: false, has_will: true, oldest_unacknowledged_ms: client.inflight ? 612 : null, client_attrs: { site: ['north'] } } : null,
   session: client.durable ? { expiry_s: 86400, expires_at: client.connected ? null : iso(Date.now() + 7.2e7), inflight: client.inflight, queued_messages: client.queued_messages, queued_bytes: client.queued_bytes, oldest_queued_age_s: client.queued_messages ? 93.2 : null, waiting_publishers: 0, will_due_at: null } : null,
 });
 export function kick(client, ends) {

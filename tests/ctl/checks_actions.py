@@ -401,6 +401,114 @@ def action_writes_events(_):
         node.close()
 
 
+def soon(holds, seconds=2):
+    """Polls until `holds()` is true, or the time is over. Returns whether it is true."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+# Connections in a row that an event has to reach, so that all reactors know that it is selected.
+IN_A_ROW = 6
+
+
+def action_knows_attributes(_):
+    """rules and templates use the attributes of publishers and of clients in events, and operators see them"""
+    node = Node()
+    try:
+        node.start("--set", "auth.allow_anonymous=true")
+        for name, *attributes in [("ann", "site=north", "class=gold"), ("bob", "site=south", "class=silver"), ("cid",)]:
+            node.ctl("users", "add", name, *[word for attribute in attributes for word in ("--attribute", attribute)], stdin="secret\n")
+        put(node, "sites", rule='SELECT client_attrs.site AS site, client_attrs FROM "in/#" WHERE client_attrs.class = \'gold\'',
+            topic="out/${site}", content="${client_attrs.class}")
+        put(node, "who", rule='SELECT clientid, client_attrs FROM "$events/client/connected"', topic="who/${clientid}", content="${client_attrs.site?}")
+
+        def visit(number):
+            before = status_of(node, "who")["received"]
+            node.publish("x", "y", "-i", f"visitor-{number}")
+            return soon(lambda: status_of(node, "who")["received"] > before)
+
+        until(lambda: all(visit(number) for number in range(IN_A_ROW)), "events are published", 60)
+        there = node.subscriber("there", "out/#", "who/of-ann", "who/of-bob", "who/of-cid")
+        for name in ["bob", "cid", "ann"]:
+            node.publish("in/1", "x", "-i", f"of-{name}", "-u", name, "-P", "secret", "-q", "1")
+        lines = [there.stdout.readline().split() for _ in range(4)]
+        seen = {line[0]: bytes.fromhex(line[1]).decode() if len(line) > 1 else "" for line in lines}
+        assert seen == {"out/north": "gold", "who/of-ann": "north", "who/of-bob": "south", "who/of-cid": ""}, seen
+        node.clients.append(subprocess.Popen(
+            ["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-i", "reader", "-u", "ann", "-P", "secret", "-t", "x"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        until(lambda: node.subscribed("reader") == 1, "the reader has subscribed", 20)
+        assert "class=gold, site=north" in node.text("client", "reader")
+        assert node.json("client", "reader")["connection"]["client_attrs"] == {"class": ["gold"], "site": ["north"]}
+    finally:
+        node.close()
+
+
+def action_of_tenant(_):
+    """a rule of a tenant sees topics and events of the tenant only, publishes below its mountpoint, and uses no entries and files of others"""
+    node, receiver = Node(), Receiver()
+    receiver.start()
+    try:
+        own = node.directory / "tenants"
+        (own / "x").mkdir(parents=True)
+        node.start(*LOCAL, "--set", "auth.allow_anonymous=true", "--set", f"actions.tenant_directory={own}", "--set", "actions.tenant_actions_max=3")
+        for tenant in ["x", "y"]:
+            node.ctl("users", "add", f"of-{tenant}", "--tenant", tenant, stdin="secret\n")
+        api(node, "PUT", "connectors/web-x", {**receiver.connector(), "tenant": "x"})
+        api(node, "PUT", "connectors/web", receiver.connector())
+        put(node, "all-x", tenant="x", connector="web-x", batch_wait="0s",
+            rule='SELECT event, topic, clientid, mountpoint, payload, from_clientid FROM "#", "$events/client/connected", "$events/message/delivered"')
+        put(node, "echo-x", tenant="x", rule='SELECT payload FROM "in/#"', topic="${payload}", content="echo")
+        of_x = ["-u", "of-x", "-P", "secret"]
+        node.clients.append(subprocess.Popen(
+            ["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-i", "reader", *of_x, "-t", "in/#", "-t", "warm"], stdout=subprocess.DEVNULL))
+        until(lambda: node.json("clients", "--search", "reader")["items"], "the reader is connected", 20)
+        seen = lambda: [json.loads(body) for body in list(receiver.bodies)]
+
+        def warm(number):
+            node.publish("warm", text := f"{number} {time.monotonic()}", "-i", "probe", *of_x)
+            return soon(lambda: any((item["event"], item["payload"], item["from_clientid"]) == ("message.delivered", text, "probe") for item in seen()))
+
+        until(lambda: all(warm(number) for number in range(IN_A_ROW)), "events are published", 60)
+        there = node.subscriber("there", "#")
+        for client, topic, payload, *more in [
+                ("spy", "in/secret", "of y", "-u", "of-y", "-P", "secret"), ("root", "y/in/secret", "of y"), ("root", "x/in/1", "../y/from-x"),
+                ("probe", "in/2", "$SYS/from-x", *of_x), ("probe", "in/3", "out", *of_x)]:
+            node.publish(topic, payload, "-i", client, "-q", "1", *more)
+        until(lambda: status_of(node, "echo-x")["written"] == 2, "two of three are published")
+        until(lambda: any(item["payload"] == "out" and item["event"] == "message.delivered" for item in seen()), "the last delivery is known")
+        until(lambda: any(item["topic"] == "out" and item["event"] == "message.publish" for item in seen()), "the last message is known")
+        bodies = list(receiver.bodies)
+        assert not any(word in body for body in bodies for word in ("of y", "secret", "spy", "root", "of-y", "there")), bodies
+        messages = {(item["topic"], item["clientid"], item["mountpoint"]) for item in seen() if item["event"] == "message.publish" and item["topic"] != "warm"}
+        assert messages == {("in/1", None, None), ("in/2", "probe", "x/"), ("in/3", "probe", "x/"), ("../y/from-x", None, None), ("out", None, None)}, messages
+        delivered = {(item["topic"], item["clientid"], item["from_clientid"]) for item in seen() if item["event"] == "message.delivered" and item["topic"] != "warm"}
+        assert delivered == {("in/1", "reader", None), ("in/2", "reader", "probe"), ("in/3", "reader", "probe")}, delivered
+        assert {item["clientid"] for item in seen() if item["event"] == "client.connected"} <= {"reader", "probe"}, bodies
+        got = sorted(there.stdout.readline().split()[0] for _ in range(7))
+        assert got == sorted(["y/in/secret", "y/in/secret", "x/in/1", "x/in/2", "x/in/3", "x/../y/from-x", "x/out"]), got
+        # Entries and files of others, and more than the limit.
+        rule = {"rule": 'SELECT * FROM "#"', "topic": "t", "tenant": "x"}
+        for path, settings, setting in [
+                ("actions/a", {**rule, "connector": "web"}, "connector"), ("actions/a", {**rule, "tenant": "y", "fallback": "all-x"}, "fallback"),
+                ("actions/a", {**rule, "rule": 'SELECT * FROM "$events/sys/alarm"'}, "rule"), ("actions/a", {**rule, "tenant": "#"}, "tenant"),
+                ("connectors/d", {"kind": "file", "directory": f"{own}/y", "tenant": "x"}, "directory"),
+                ("connectors/d", {"kind": "file", "directory": f"{own}/x/../y", "tenant": "x"}, "directory"),
+                ("connectors/d", {**receiver.connector(), "token_file": "/etc/hostname", "tenant": "x"}, "token_file")]:
+            refused = json.dumps(api(node, "PUT", path, settings, code=(400, 409, 422)))
+            assert setting in refused, (settings, refused)
+        api(node, "PUT", "actions/third", rule)
+        assert "tenant_actions_max" in json.dumps(api(node, "PUT", "actions/fourth", rule, code=(400, 409, 422)))
+        api(node, "PUT", "actions/of-y", {**rule, "tenant": "y"})
+        assert [item["name"] for item in node.json("actions", "--tenant", "x")["items"]] == ["all-x", "echo-x", "third"]
+        assert [item["name"] for item in node.json("connectors", "--tenant", "x")["items"]] == ["web-x"]
+    finally:
+        node.close()
+        receiver.stop()
+
+
 def action_fills_postgres(_):
     """temperatures over 80 are rows in PostgreSQL, also those of the time in which its plug was pulled"""
     node, database = Node(), Postgres()
@@ -485,4 +593,4 @@ def tutorial_is_true(_):
 
 
 CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_gives_up, action_passes_poison, action_is_tested, action_refuses, action_is_removed,
-          action_writes_events, action_fills_postgres, action_moves]
+          action_writes_events, action_knows_attributes, action_of_tenant, action_fills_postgres, action_moves]

@@ -168,6 +168,32 @@ def bridge_waits_for_other(_):
         other.close()
 
 
+def bridge_ends_removed_topics(_):
+    """a topic that is removed while the node is down ends at the other broker with the next start, and the others stay"""
+    other, node = Mosquitto().start(), Node()
+    try:
+        bridge = {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "backoff_min": "100ms", "backoff_max": "500ms"}
+        node.start(*configured(node, {**bridge, "topics": "old/# in 1\nkept/# in 1\nout/# out 1"}))
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+        stored = lambda: sorted(item["filter"] for item in node.json("client", "subscriptions", "$bridge/plant")["items"])
+        assert stored() == ["$bridge/plant/in/kept/#", "$bridge/plant/in/old/#", "out/#"], stored()
+        node.process.kill()
+        node.process.wait()
+        node.start(*configured(node, {**bridge, "topics": "kept/# in 1\nout/# out 1"}))
+        until(lambda: connected(node, "plant"), "the bridge is connected again")
+        until(lambda: stored() == ["$bridge/plant/in/kept/#", "out/#"], "the removed topic is forgotten")
+        here = node.subscriber("here", "#")
+        other.publish("old/x", "1", "-q", "1")
+        other.publish("kept/x", "2", "-q", "1")
+        lines = received(here, 1)
+        assert lines == ["kept/x " + "2".encode().hex()], lines
+        status = bridge_of(node, "plant")
+        assert status["dropped"] == 0, status
+    finally:
+        node.close()
+        other.close()
+
+
 def bridge_survives_kills(_):
     """two bridged nodes that are killed in turn lose nothing, and deliver QoS 2 once"""
     nodes = [Node(), Node()]
@@ -304,4 +330,4 @@ def bridge_reads_password_again(_):
         other.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]
+CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_ends_removed_topics, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]

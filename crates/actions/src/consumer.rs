@@ -301,9 +301,7 @@ impl Consumer {
         }
         let plan = self.plan.clone();
         let passed_on = format!("{}/", client_id(&plan.settings.name));
-        let topic = publish.topic.strip_prefix(&passed_on).unwrap_or(publish.topic);
-        let now_ms = u64::try_from(now.wall.as_millis()).unwrap_or(u64::MAX);
-        let message = Incoming::of(publish, topic, now_ms);
+        let of_broker = publish.topic.strip_prefix(&passed_on).unwrap_or(publish.topic);
         let sequence = self.first + self.pending.len() as u64;
         self.pending.push_back(Pending {
             packet_id: publish.packet_id,
@@ -313,11 +311,17 @@ impl Consumer {
             failure: None,
             is_settled: false,
         });
-        // A filter of another rule's fallback, or one that has just ended, may have led here.
-        if !plan.rule.sources().iter().any(|source| selects(source, topic)) {
+        // A filter of another rule's fallback, or one that has just ended, may have led here. So may one of an earlier
+        // action with this name, which belonged to another tenant.
+        let seen = plan.namespace.seen(of_broker);
+        let selected =
+            seen.filter(|topic| plan.rule.sources().iter().any(|source| selects(source, topic)));
+        let Some(topic) = selected else {
             self.counters.not_selected += 1;
             return;
-        }
+        };
+        let now_ms = u64::try_from(now.wall.as_millis()).unwrap_or(u64::MAX);
+        let message = Incoming::of(publish, of_broker, now_ms).within(&plan.namespace, topic);
         let made = self.make(now, &plan, &message);
         let Some(pending) = self.pending.back_mut() else { return };
         if made.as_ref().is_ok_and(Vec::is_empty) {

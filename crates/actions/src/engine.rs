@@ -264,6 +264,7 @@ impl Shared {
             return Err(fault.clone());
         }
         let connector = defined.connector.as_ref().map(|connector| &connector.settings);
+        connector.map_or(Ok(()), |connector| self.registry.check_paths(connector))?;
         let plan = Plan::new(&defined.action.settings, connector, self.registry.guard());
         plan.map(Arc::new).map_err(|problem| problem.to_string())
     }
@@ -275,7 +276,7 @@ impl Shared {
         let mut selected: BTreeSet<Box<str>> = of_tests.iter().flatten().cloned().collect();
         for (name, action) in sync::lock(&self.actions).iter().filter(|(_, action)| !action.is_removed) {
             let Ok(plan) = &action.plan else { continue };
-            selected.extend(plan.rule.filters().map(Box::from));
+            selected.extend(plan.rule.filters().map(|filter| Box::from(&*plan.namespace.mounted(filter))));
             // Messages that other actions pass on.
             selected.insert(format!("{}/#", client_id(name)).into());
         }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use broker::internal::ACTION;
 use broker::origin::{ORIGIN, Origin};
-use mqtt::{Properties, Publish};
+use mqtt::{Properties, Publish, Subscription};
 use rules::{Event, Field, Limits, Message, Sample, Value};
+
+use crate::tenant::Namespace;
 
 /// A message of the broker, with its origin.
 #[derive(Clone, Debug)]
@@ -46,6 +48,17 @@ impl Incoming {
         }
     }
 
+    /// The message as a rule of this namespace sees it, with this topic. A publisher that is not of the tenant is hidden.
+    #[must_use]
+    pub fn within(mut self, namespace: &Namespace, topic: &str) -> Self {
+        self.topic = topic.into();
+        if namespace.is_of_tenant() && *self.origin.mountpoint != *namespace.mountpoint() {
+            let Origin { id, received_ms, qos, .. } = self.origin;
+            self.origin = Origin { id, received_ms, qos, ..Origin::default() };
+        }
+        self
+    }
+
     /// Number of bytes that it takes, about.
     pub fn size(&self) -> usize {
         size_of::<Self>() + self.topic.len() + self.payload.len() + self.properties.len()
@@ -79,7 +92,6 @@ impl Message for Incoming {
     }
 
     fn field(&self, field: Field) -> Value {
-        let known = |text: &str| if self.has_origin { Value::from(text) } else { Value::Null };
         let text = |text: &str| if text.is_empty() { Value::Null } else { Value::from(text) };
         match field {
             Field::Id if self.has_origin => Value::from(format!("{:032x}", self.origin.id)),
@@ -94,9 +106,14 @@ impl Message for Incoming {
             Field::Timestamp | Field::PublishReceivedAt => {
                 Value::Int(i64::try_from(self.origin.received_ms).unwrap_or(i64::MAX))
             }
-            Field::Node => known(&self.origin.node),
+            Field::Node => text(&self.origin.node),
             Field::Peerhost => text(&self.origin.peerhost),
+            Field::ClientAttrs if self.has_origin => {
+                let attributes = self.origin.attributes.iter();
+                Value::object(attributes.map(|(name, value)| (&**name, Value::from(&**value))))
+            }
             Field::Mountpoint => text(&self.origin.mountpoint),
+            Field::Tenant => text(self.origin.mountpoint.trim_end_matches('/')),
             _ => Value::Null,
         }
     }
@@ -132,13 +149,15 @@ impl<'a> Input<'a> {
     /// Reads what came on a topic. Topics of events have a JSON object with the fields of the event.
     ///
     /// # Errors
-    /// The payload is not that of an event.
-    pub fn of(message: &'a Incoming, limits: &Limits) -> Result<Self, String> {
+    /// The payload is not that of an event, or the event is about another tenant.
+    pub fn of(message: &'a Incoming, limits: &Limits, namespace: &Namespace) -> Result<Self, String> {
         let Some(event) = Event::of_name(&message.topic) else { return Ok(Self::Message(message)) };
-        let text = std::str::from_utf8(&message.payload).map_err(|error| error.to_string());
-        let sample =
-            text.and_then(|text| Sample::parse(event, text, limits).map_err(|error| error.to_string()));
-        sample.map(Self::Event)
+        let text = std::str::from_utf8(&message.payload).map_err(|error| error.to_string())?;
+        let sample = Sample::parse(event, text, limits).map_err(|error| error.to_string())?;
+        match namespace.is_of_tenant() {
+            true => of_tenant(event, sample, namespace.mountpoint()).map(Self::Event),
+            false => Ok(Self::Event(sample)),
+        }
     }
 
     pub fn as_message(&self) -> &dyn Message {
@@ -149,13 +168,30 @@ impl<'a> Input<'a> {
     }
 }
 
+/// Returns an event as a rule of its tenant sees it: without the mountpoint in its topic.
+fn of_tenant(event: Event, sample: Sample, mountpoint: &str) -> Result<Sample, String> {
+    if sample.field(Field::Mountpoint) != Value::from(mountpoint) {
+        return Err("the event is not about a client of the tenant".to_owned());
+    }
+    // The topic of a check is as the client has sent it.
+    let topic = match sample.field(Field::Topic) {
+        Value::Text(topic) if event != Event::Authz => topic,
+        _ => return Ok(sample),
+    };
+    let own = Subscription::parse(&topic).ok().and_then(|Subscription { share, filter }| {
+        let own = filter.as_str().strip_prefix(mountpoint)?;
+        Some(share.map_or_else(|| own.to_owned(), |share| format!("$share/{share}/{own}")))
+    });
+    Ok(sample.with_field(Field::Topic, own.map_or(Value::Null, |own| Value::from(&*own))))
+}
+
 #[cfg(test)]
 mod tests {
     use mqtt::{PacketId, PropertiesBuf, Property, QoS};
 
     use super::*;
 
-    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n1";
+    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n115:4:site6:north1";
 
     fn publish<'a>(topic: &'a str, properties: Properties<'a>) -> Publish<'a> {
         let packet_id = PacketId::new(1);
@@ -190,10 +226,11 @@ mod tests {
             (Field::Peerhost, Value::from("192.0.2.1")),
             (Field::Mountpoint, Value::from("m/")),
             (Field::Node, Value::from("n1")),
-            (Field::Tenant, Value::Null),
+            (Field::Tenant, Value::from("m")),
         ] {
             assert_eq!(message.field(field), expected, "{field}");
         }
+        assert_eq!(message.field(Field::ClientAttrs).member("site"), Some(&Value::from("north1")));
         let props = message.field(Field::PubProps);
         assert_eq!(props.member("Content-Type"), Some(&Value::from("x")));
         assert_eq!(props.member("Message-Expiry-Interval"), Some(&Value::Int(9)));
@@ -254,10 +291,64 @@ mod tests {
         let name = Event::Connected.name();
         let mut message = Incoming::of(&publish(name, Properties::EMPTY), name, 1);
         message.payload = br#"{"event":"client.connected","clientid":"c"}"#[..].into();
-        let input = Input::of(&message, &limits).expect("an event");
+        let input = Input::of(&message, &limits, &Namespace::default()).expect("an event");
         assert_eq!(input.as_message().event(), Event::Connected);
         assert_eq!(input.as_message().field(Field::ClientId), Value::from("c"));
         message.payload = b"[]"[..].into();
-        assert!(Input::of(&message, &limits).is_err());
+        assert!(Input::of(&message, &limits, &Namespace::default()).is_err());
+    }
+
+    fn acme() -> Namespace {
+        Namespace::new("acme").expect("a tenant")
+    }
+
+    #[test]
+    fn a_tenant_does_not_see_publishers_of_others() {
+        let seen = |mountpoint: &str| {
+            let origin = Origin {
+                id: 9,
+                received_ms: 7,
+                qos: 1,
+                client_id: "c".into(),
+                username: "u".into(),
+                mountpoint: mountpoint.into(),
+                peerhost: "192.0.2.1".into(),
+                node: "n1".into(),
+                ..Origin::default()
+            };
+            let value = origin.to_value();
+            let properties = PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, &value)]);
+            let message = Incoming::of(&publish("acme/x", properties.as_properties()), "acme/x", 5);
+            let message = message.within(&acme(), "x");
+            let fields = [Field::ClientId, Field::Username, Field::Peerhost, Field::Mountpoint, Field::Tenant];
+            assert_eq!(message.field(Field::Topic), Value::from("x"));
+            assert_eq!(message.field(Field::Timestamp), Value::Int(7));
+            fields.iter().filter(|field| !message.field(**field).is_null()).count()
+        };
+        assert_eq!([seen("acme/"), seen("b/"), seen(""), seen("acme/b/")], [5, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_event_is_seen_by_its_tenant_only_and_without_the_mountpoint() {
+        let limits = Limits::default();
+        let topic = |event: Event, mountpoint: &str, topic: &str| {
+            let mut message = Incoming::of(&publish(event.name(), Properties::EMPTY), event.name(), 1);
+            let payload = format!(r#"{{"mountpoint":{mountpoint},"topic":"{topic}"}}"#);
+            message.payload = payload.into_bytes().into();
+            let input = Input::of(&message, &limits, &acme())?;
+            Ok::<_, String>(input.as_message().field(Field::Topic))
+        };
+        for (event, sent, seen) in [
+            (Event::Dropped, "acme/a/b", Value::from("a/b")),
+            (Event::Subscribed, "$share/g/acme/#", Value::from("$share/g/#")),
+            (Event::Subscribed, "acme/+", Value::from("+")),
+            (Event::Authz, "acme/a", Value::from("acme/a")),
+            (Event::Dropped, "b/a", Value::Null),
+        ] {
+            assert_eq!(topic(event, "\"acme/\"", sent), Ok(seen), "{sent}");
+        }
+        for other in ["\"b/\"", "null", "\"acme/b/\"", "\"acme\""] {
+            assert!(topic(Event::Dropped, other, "acme/a").is_err(), "{other}");
+        }
     }
 }

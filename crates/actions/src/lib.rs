@@ -16,6 +16,7 @@ mod plan;
 mod registry;
 mod session;
 mod settings;
+mod tenant;
 mod trial;
 mod writer;
 

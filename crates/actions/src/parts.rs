@@ -4,8 +4,11 @@ use mqtt::TopicName;
 use rules::{Limits, Rule, Template, Value};
 use sinks::{ActionSettings, SinkProblem};
 
+use crate::tenant::Namespace;
+
 /// Parts of an action without its target.
 pub struct Parts {
+    pub namespace: Namespace,
     pub rule: Rule,
     /// `None` for an action with a connector.
     pub publish: Option<PublishTemplates>,
@@ -34,7 +37,10 @@ impl Parts {
             let why = "the action has no rule; write one such as SELECT * FROM \"sensors/#\"";
             return Err(SinkProblem::new("rule", why));
         }
+        let namespace =
+            Namespace::new(&settings.tenant).map_err(|why| SinkProblem::new("tenant", why))?;
         let rule = Rule::parse(&settings.rule, &limits).map_err(|error| SinkProblem::new("rule", error))?;
+        namespace.check(&rule).map_err(|why| SinkProblem::new("rule", why))?;
         // The target parses those of its kind. One that nothing uses is a mistake, too.
         for (setting, text) in
             [("path", &settings.path), ("statement", &settings.statement), ("key", &settings.key)]
@@ -56,7 +62,7 @@ impl Parts {
         if is_publishing {
             check_publish(settings, &limits)?;
         }
-        Ok(Self { rule, publish: is_publishing.then_some(publish), dead_letter, limits })
+        Ok(Self { namespace, rule, publish: is_publishing.then_some(publish), dead_letter, limits })
     }
 }
 

@@ -8,10 +8,13 @@ use rules::{Limits, RenderError, Rule, Template, Value};
 use sinks::{ActionSettings, ConnectorSettings, Guard, Record, SinkProblem, Target};
 
 use crate::parts::{Parts, PublishTemplates};
+use crate::tenant::Namespace;
 
 /// A parsed action. It is shared by the threads of the action.
 pub struct Plan {
     pub settings: ActionSettings,
+    /// Topics and events that the rule sees, and topics that it publishes on.
+    pub namespace: Namespace,
     pub rule: Rule,
     pub output: Output,
     pub dead_letter: Option<Template>,
@@ -95,7 +98,7 @@ impl Plan {
         connector: Option<&ConnectorSettings>,
         guard: Guard,
     ) -> Result<Self, SinkProblem> {
-        let Parts { rule, publish, dead_letter, limits } = Parts::new(settings)?;
+        let Parts { namespace, rule, publish, dead_letter, limits } = Parts::new(settings)?;
         let output = match (publish, connector) {
             (Some(templates), _) => Output::Publish(templates),
             (None, Some(connector)) => Output::Write(sinks::target(connector, settings, guard)?),
@@ -104,7 +107,7 @@ impl Plan {
                 return Err(SinkProblem::new("connector", why));
             }
         };
-        Ok(Self { settings: settings.clone(), rule, output, dead_letter, limits })
+        Ok(Self { settings: settings.clone(), namespace, rule, output, dead_letter, limits })
     }
 
     /// Makes a message or a record of an output.
@@ -113,7 +116,9 @@ impl Plan {
     /// The output has no value that is needed, or the value has no form that the receiver accepts.
     pub fn make(&self, output: &Value) -> Result<Made, OutputError> {
         match &self.output {
-            Output::Publish(templates) => templates.render(output, &self.limits).map(Made::Message),
+            Output::Publish(templates) => {
+                templates.render(output, &self.limits, &self.namespace).map(Made::Message)
+            }
             Output::Write(target) => Ok(Made::Record(target.render(output)?)),
         }
     }
@@ -127,7 +132,7 @@ impl Plan {
         let name = &*self.settings.name;
         let facts = Value::object([("action", name), ("topic", topic), ("reason", reason)].map(pair));
         let rendered = template.render(&facts, &self.limits).map_err(OutputError::from);
-        Some(rendered.and_then(|text| topic_name("dead_letter", text)))
+        Some(rendered.and_then(|text| topic_name("dead_letter", text, &self.namespace)))
     }
 }
 
@@ -136,8 +141,13 @@ fn pair<'a>((name, value): (&'a str, &str)) -> (&'a str, Value) {
 }
 
 impl PublishTemplates {
-    fn render(&self, output: &Value, limits: &Limits) -> Result<ToPublish, OutputError> {
-        let topic = topic_name("topic", self.topic.render(output, limits)?)?;
+    fn render(
+        &self,
+        output: &Value,
+        limits: &Limits,
+        namespace: &Namespace,
+    ) -> Result<ToPublish, OutputError> {
+        let topic = topic_name("topic", self.topic.render(output, limits)?, namespace)?;
         let payload = self.content.render(output, limits)?;
         let qos = match &*self.qos.render(output, limits)? {
             b"0" => QoS::AtMostOnce,
@@ -166,7 +176,12 @@ fn fits(name: &str, value: &str) -> bool {
     PropertiesBuf::default().push(Property::UserProperty(name, value))
 }
 
-fn topic_name(setting: &'static str, rendered: Vec<u8>) -> Result<Box<str>, OutputError> {
+/// Returns a rendered topic as the broker knows it.
+fn topic_name(
+    setting: &'static str,
+    rendered: Vec<u8>,
+    namespace: &Namespace,
+) -> Result<Box<str>, OutputError> {
     let text = String::from_utf8(rendered);
     let text = text.map_err(|error| wrong(setting, error.as_bytes(), "not UTF-8"))?;
     match TopicName::parse(&text) {
@@ -174,11 +189,19 @@ fn topic_name(setting: &'static str, rendered: Vec<u8>) -> Result<Box<str>, Outp
         Ok(_) if text.starts_with('$') => {
             Err(wrong(setting, text.as_bytes(), "a topic of the broker itself"))
         }
-        Ok(_) => Ok(text.into()),
-        Err(error) => {
-            Err(OutputError::Wrong { setting, why: format!("`{}`: {error}", shown(text.as_bytes())) })
+        Ok(_) => {
+            let topic = namespace.mounted(&text);
+            match TopicName::parse(&topic) {
+                Ok(_) => Ok(topic.into()),
+                Err(error) => Err(not_a_topic(setting, &topic, &error)),
+            }
         }
+        Err(error) => Err(not_a_topic(setting, &text, &error)),
     }
+}
+
+fn not_a_topic(setting: &'static str, topic: &str, error: &dyn fmt::Display) -> OutputError {
+    OutputError::Wrong { setting, why: format!("`{}`: {error}", shown(topic.as_bytes())) }
 }
 
 fn wrong(setting: &'static str, value: &[u8], what: &str) -> OutputError {
@@ -288,5 +311,28 @@ mod tests {
         let plan = Plan::new(&settings, None, GUARD).expect("valid");
         let topic = plan.dead_letter_topic("a/b", "refused").expect("is set").expect("valid");
         assert_eq!(&*topic, "dead/hot/refused/a/b");
+    }
+
+    #[test]
+    fn a_tenant_publishes_below_its_mountpoint_whatever_the_rule_makes() {
+        let settings = settings(|settings| {
+            settings.tenant = "acme".into();
+            settings.topic = "${x}".into();
+            settings.dead_letter = "dead/${topic}".into();
+        });
+        let output = |value: &str| Value::object([("x", Value::from(value))]);
+        for (made, topic) in
+            [("../b/x", "acme/../b/x"), ("/b", "acme//b"), ("acme/x", "acme/acme/x"), ("b/$x", "acme/b/$x")]
+        {
+            assert_eq!(render(&settings, &output(made)).map(|it| it.topic), Ok(topic.into()));
+        }
+        for refused in ["$events/client/connected", "$SYS/x", "$action/b/x", "+", "", &"x".repeat(65_531)] {
+            assert!(render(&settings, &output(refused)).is_err(), "{refused:.20}");
+        }
+        let plan = Plan::new(&settings, None, GUARD).expect("valid");
+        let topic = plan.dead_letter_topic("../b", "refused").expect("is set").expect("valid");
+        assert_eq!(&*topic, "acme/dead/../b");
+        let wrong = ActionSettings { tenant: "a/#".into(), ..settings };
+        assert_eq!(Plan::new(&wrong, None, GUARD).expect_err("no tenant").setting, "tenant");
     }
 }

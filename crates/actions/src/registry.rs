@@ -6,6 +6,7 @@
 mod check;
 mod entries;
 mod error;
+mod tenants;
 mod view;
 
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub use error::RegistryError;
 use entries::{Actions, Connectors, Listed};
 use view::Shared;
 
+use crate::settings::ActionsSettings;
+
 /// The connectors and actions of a node or its cluster.
 pub struct Registry {
     shared: Arc<Shared>,
@@ -33,15 +36,20 @@ pub struct Registry {
 }
 
 /// Check whether an action has a target, which reads the files that the settings name.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Targets {
-    pub guard: Guard,
-    pub check: fn(&ConnectorSettings, &ActionSettings, Guard) -> Result<(), SinkProblem>,
+    pub settings: ActionsSettings,
+    pub target: fn(&ConnectorSettings, &ActionSettings, Guard) -> Result<(), SinkProblem>,
 }
 
 impl Targets {
-    pub fn new(guard: Guard) -> Self {
-        Self { guard, check: |connector, action, guard| sinks::target(connector, action, guard).map(drop) }
+    pub fn new(settings: &ActionsSettings) -> Self {
+        let target = |connector: &_, action: &_, guard| sinks::target(connector, action, guard).map(drop);
+        Self { settings: settings.clone(), target }
+    }
+
+    fn check(&self, connector: &ConnectorSettings, action: &ActionSettings) -> Result<(), SinkProblem> {
+        (self.target)(connector, action, self.settings.guard())
     }
 }
 
@@ -61,9 +69,9 @@ impl Registry {
         config_store: Arc<dyn ConfigStore>,
         connectors_of_file: Vec<ConnectorSettings>,
         actions_of_file: Vec<ActionSettings>,
-        guard: Guard,
+        settings: &ActionsSettings,
     ) -> Result<Self, String> {
-        Self::open_with(config_store, connectors_of_file, actions_of_file, Targets::new(guard))
+        Self::open_with(config_store, connectors_of_file, actions_of_file, Targets::new(settings))
     }
 
     fn open_with(
@@ -90,7 +98,15 @@ impl Registry {
 
     /// Addresses that connectors may reach.
     pub fn guard(&self) -> Guard {
-        self.targets.guard
+        self.targets.settings.guard()
+    }
+
+    /// Checks that the files of a connector of a tenant belong to the tenant.
+    ///
+    /// # Errors
+    /// A file of the node, and the setting that names it.
+    pub fn check_paths(&self, connector: &ConnectorSettings) -> Result<(), String> {
+        tenants::paths(connector, &self.targets.settings).map_err(|problem| problem.to_string())
     }
 
     /// Reads and checks the settings of an action that need not exist, for a test of it. The name is free.
@@ -117,7 +133,7 @@ impl Registry {
         settings: &Map<String, Json>,
     ) -> Result<ConnectorSettings, RegistryError> {
         let connector: ConnectorSettings = parse(name, settings)?;
-        check::connector_alone(&connector, self.targets)?;
+        check::connector_alone(&connector, &self.targets)?;
         Ok(connector)
     }
 
@@ -155,12 +171,14 @@ impl Registry {
     ) -> Result<bool, RegistryError> {
         let connector = self.parse_connector(name, settings)?;
         self.put::<Connectors>(&connector, by, |definitions| {
+            tenants::connectors(&connector, definitions, &self.targets.settings)?;
             for action in definitions.used_by(name) {
-                let replaced = (self.targets.check)(&connector, &action.settings, self.targets.guard);
-                replaced.map_err(|problem| RegistryError::Breaks {
+                let suits = tenants::same(&action.settings, &connector.tenant, Connectors::NOUN, name);
+                let replaced = self.targets.check(&connector, &action.settings).map_err(problem_of);
+                suits.and(replaced).map_err(|Problem { setting, why }| RegistryError::Breaks {
                     action: action.settings.name.clone(),
-                    setting: problem.setting.to_owned(),
-                    why: problem.why,
+                    setting,
+                    why,
                 })?;
             }
             Ok(())
@@ -205,9 +223,11 @@ impl Registry {
     fn check_action(&self, definitions: &Definitions, action: &ActionSettings) -> Result<(), RegistryError> {
         check::action_alone(action)?;
         check::references(action, definitions)?;
+        tenants::fallback_of(action, definitions)?;
+        tenants::actions(action, definitions, &self.targets.settings)?;
         if let Some(connector) = definitions.connector_of(action) {
-            (self.targets.check)(&connector.settings, action, self.targets.guard)
-                .map_err(|problem| Problem::new(problem.setting, problem.why))?;
+            tenants::paths(&connector.settings, &self.targets.settings)?;
+            self.targets.check(&connector.settings, action).map_err(problem_of)?;
         }
         Ok(())
     }
@@ -241,6 +261,10 @@ impl Registry {
             Ok((change, ()))
         })
     }
+}
+
+fn problem_of(SinkProblem { setting, why }: SinkProblem) -> Problem {
+    Problem::new(setting, why)
 }
 
 /// Reads settings from JSON, and checks the name.

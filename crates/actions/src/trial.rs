@@ -9,7 +9,7 @@ use bridge::{Client, Event as ClientEvent, Time};
 use broker::internal::ACTION;
 use mqtt::{Packet, QoS, RetainHandling, SubscriptionOptions};
 use random::Random;
-use rules::{Context, Event, Field, Limits, Message, Rule, Sample, Source, Template, Value};
+use rules::{Context, Event, Field, Limits, Message, Rule, Sample, Template, Value};
 use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard, SinkProblem};
 
 use crate::consumer::brief_connect;
@@ -61,12 +61,9 @@ impl Engine {
         message: TrialMessage,
     ) -> Result<Tried, SinkProblem> {
         let limits = Limits::default();
-        let rule = match Rule::parse(&settings.rule, &limits) {
-            Ok(rule) => rule,
-            Err(error) => {
-                return Ok(Tried { error: Some((Stage::Rule, error.to_string())), ..Tried::default() });
-            }
-        };
+        if let Err(error) = Rule::parse(&settings.rule, &limits) {
+            return Ok(Tried { error: Some((Stage::Rule, error.to_string())), ..Tried::default() });
+        }
         let plan = Plan::new(settings, connector, self.registry().guard())?;
         let failed = |why: String| Tried { error: Some((Stage::Evaluation, why)), ..Tried::default() };
         Ok(match message {
@@ -74,10 +71,10 @@ impl Engine {
                 Ok(sample) => Tried { message: Some(json), ..try_input(&plan, &Input::Event(sample)) },
                 Err(error) => failed(error.to_string()),
             },
-            TrialMessage::Live => match self.next_message(&rule) {
+            TrialMessage::Live => match self.next_message(&plan) {
                 Ok(None) => Tried::default(),
                 Ok(Some(message)) => {
-                    let tried = match Input::of(&message, &limits) {
+                    let tried = match Input::of(&message, &limits, &plan.namespace) {
                         Ok(input) => try_input(&plan, &input),
                         Err(why) => failed(why),
                     };
@@ -89,12 +86,10 @@ impl Engine {
     }
 
     /// Waits for the next message that a source of the rule selects; `None` when none comes in time.
-    fn next_message(&self, rule: &Rule) -> Result<Option<Incoming>, String> {
-        let _selected = self.select(rule.filters().map(Box::from).collect::<BTreeSet<_>>());
-        let filters = rule.sources().iter().map(|source| match source {
-            Source::Filter(filter) => filter.to_string(),
-            Source::Event(event) => event.name().to_owned(),
-        });
+    fn next_message(&self, Plan { rule, namespace, .. }: &Plan) -> Result<Option<Incoming>, String> {
+        let mounted = rule.filters().map(|filter| Box::from(&*namespace.mounted(filter)));
+        let _selected = self.select(mounted.collect::<BTreeSet<_>>());
+        let filters = rule.sources().iter().flat_map(|source| namespace.filters(source));
         let options = SubscriptionOptions {
             qos: QoS::AtMostOnce,
             retain_as_published: true,
@@ -132,7 +127,9 @@ impl Engine {
                 match event {
                     ClientEvent::Connected => is_connected = true,
                     ClientEvent::Packet(Packet::Publish(publish)) => {
-                        return Ok(Some(Incoming::of(&publish, publish.topic, wall_ms())));
+                        let Some(topic) = namespace.seen(publish.topic) else { continue };
+                        let message = Incoming::of(&publish, publish.topic, wall_ms());
+                        return Ok(Some(message.within(namespace, topic)));
                     }
                     ClientEvent::Subscribed(answers) => {
                         if let Some((filter, reason)) = answers.iter().find(|(_, reason)| reason.is_error()) {

@@ -12,8 +12,9 @@ use crate::timestamp::Timestamp;
 
 /// The connectors and actions of a node or its cluster.
 pub trait Actions: Send + Sync {
-    /// Connectors in the order of their names, after this one.
-    fn connectors(&self, after: Option<&str>, limit: usize) -> Vec<Connector>;
+    /// Connectors in the order of their names, after this one: those of a tenant, or all. The name is empty for those of
+    /// no tenant.
+    fn connectors(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Connector>;
 
     fn connector(&self, name: &str) -> Option<Connector>;
 
@@ -39,8 +40,8 @@ pub trait Actions: Send + Sync {
     /// [`EntryRefused`]: the connector cannot be made. A system that does not answer is a result.
     fn test_connector(&self, test: &ConnectorTest) -> Result<ConnectorTested, EntryRefused>;
 
-    /// Actions in the order of their names, after this one. They have no status.
-    fn actions(&self, after: Option<&str>, limit: usize) -> Vec<Action>;
+    /// Actions in the order of their names, after this one: those of a tenant, or all. They have no status.
+    fn actions(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Action>;
 
     /// One action, without its status.
     fn action(&self, name: &str) -> Option<Action>;
@@ -100,7 +101,7 @@ pub enum EntryRefused {
 
 /// A node without actions.
 impl Actions for () {
-    fn connectors(&self, _: Option<&str>, _: usize) -> Vec<Connector> {
+    fn connectors(&self, _: Option<&str>, _: Option<&str>, _: usize) -> Vec<Connector> {
         Vec::new()
     }
 
@@ -120,7 +121,7 @@ impl Actions for () {
         Err(no_actions())
     }
 
-    fn actions(&self, _: Option<&str>, _: usize) -> Vec<Action> {
+    fn actions(&self, _: Option<&str>, _: Option<&str>, _: usize) -> Vec<Action> {
         Vec::new()
     }
 

@@ -1,6 +1,7 @@
 //! The state machine of a bridge.
 
 mod interface;
+mod memory;
 mod phases;
 mod wire;
 
@@ -18,6 +19,7 @@ use crate::settings::{Settings, SettingsError, Start};
 use crate::side::{Side, Sides};
 use crate::time::Time;
 pub use interface::{ConnectionId, Input, Output, State};
+use memory::Memory;
 use wire::Wire;
 
 /// A bridge: a relay between a durable session at this broker and a session at the remote broker.
@@ -45,6 +47,7 @@ pub struct Relay {
     is_primed: bool,
     /// Filters of earlier settings, whose subscriptions must end.
     stale: Sides<Vec<String>>,
+    memory: Memory,
     /// Index of the present address.
     address: usize,
     /// Number of attempts that failed since the last stable connection.
@@ -131,10 +134,13 @@ impl Relay {
     pub fn new(
         settings: Settings,
         own_id: &str,
-        existing: Existing,
+        mut existing: Existing,
         seed: u64,
     ) -> Result<Self, SettingsError> {
         let map = settings.check()?;
+        let mut memory = Memory::new(settings.memory.clone());
+        let stored = memory.restore(&mut existing.filters.local);
+        existing.filters.remote.extend(stored);
         let translator = Translator::new(&settings, map, own_id);
         let flow = Flow::new(translator, settings.outgoing_max);
         let mut relay = Self {
@@ -147,6 +153,7 @@ impl Relay {
             connections: 0,
             is_primed: false,
             stale: Sides::default(),
+            memory,
             address: 0,
             failures: 0,
             is_private: settings.has_bridge_bit(),
@@ -515,7 +522,12 @@ impl Relay {
                     interest.made(&mut flow.counters, answers);
                     return true;
                 }
-                for (filter, reason) in answers.into_iter().filter(|(_, reason)| reason.is_error()) {
+                for (filter, reason) in answers {
+                    // A filter that is not stored stays at the remote broker when it is removed from the settings.
+                    let is_stored = side == Side::Local && self.memory.note_stored(&filter, reason);
+                    if is_stored || !reason.is_error() {
+                        continue;
+                    }
                     flow.counters.subscriptions_refused += 1;
                     let refusal = format!("the subscription {filter} was refused: {reason}");
                     if side == Side::Local && self.phase == Phase::Priming {
@@ -531,6 +543,15 @@ impl Relay {
                     return true;
                 }
                 self.stale.of_mut(side).retain(|stale| answers.iter().all(|(filter, _)| filter != stale));
+                match side {
+                    Side::Local => answers.iter().for_each(|(filter, _)| self.memory.note_forgotten(filter)),
+                    Side::Remote => {
+                        let forgotten = self.memory.to_forget(&answers);
+                        if let Some(local) = other.as_mut().and_then(|wire| wire.client.as_mut()) {
+                            local.unsubscribe(now, &forgotten);
+                        }
+                    }
+                }
                 Effect::None
             }
         };

@@ -58,6 +58,56 @@ fn subscriptions_of_earlier_settings_end() {
     assert_eq!(refused, Err(bridge::SettingsError::NameChanged));
 }
 
+/// A bridge that stores the filters of the remote session, with these filters of the local session from earlier.
+fn remembering(stored: &[&str]) -> Bench {
+    let mut settings = settings();
+    settings.memory = Some("$bridge/b/in/".into());
+    let local = stored.iter().map(|filter| (*filter).to_owned()).collect();
+    Bench::with(settings, Existing { filters: Sides { local, remote: Vec::new() }, address: None })
+}
+
+#[test]
+fn filters_of_the_remote_session_are_stored_before_it_has_them() {
+    let mut bench = remembering(&[]);
+    bench.handle(Input::Start);
+    while bench.last.local.is_empty() {
+        assert!(bench.run_once());
+    }
+    assert_eq!(bench.prepared[1..], ["SUBSCRIBE out/# $bridge/b/in/in/#"]);
+    assert_eq!(bench.relay.connection(REMOTE).map(|_| bench.sent(REMOTE)), Some(Vec::new()));
+    bench.run();
+    assert_eq!(bench.sent(REMOTE)[1..], ["SUBSCRIBE in/#"]);
+}
+
+#[test]
+fn a_topic_that_was_removed_before_a_start_ends_at_the_remote_broker_and_is_forgotten_then() {
+    let mut bench = remembering(&["out/#", "$bridge/b/in/in/#", "$bridge/b/in/gone/+", "$bridge/b/in/old"]);
+    bench.handle(Input::Start);
+    bench.run();
+    assert_eq!(bench.sent(LOCAL)[1..], [""; 0], "nothing is forgotten yet");
+    assert_eq!(bench.answer_requests(REMOTE)[1..], ["UNSUBSCRIBE gone/+ old", "SUBSCRIBE in/#"]);
+    assert_eq!(bench.answer_requests(LOCAL), ["UNSUBSCRIBE $bridge/b/in/gone/+ $bridge/b/in/old"]);
+    // The next connection has nothing left to end.
+    bench.cut(REMOTE);
+    bench.run();
+    bench.wait();
+    bench.run();
+    assert_eq!(bench.answer_requests(REMOTE)[1..], ["SUBSCRIBE in/#"]);
+    assert_eq!(bench.sent(LOCAL)[1..], [""; 0]);
+}
+
+#[test]
+fn a_filter_whose_end_is_refused_or_not_answered_stays_stored() {
+    let mut bench = remembering(&["out/#", "$bridge/b/in/in/#", "$bridge/b/in/gone"]);
+    bench.handle(Input::Start);
+    bench.run();
+    bench.sent(LOCAL);
+    let packet_id = mqtt::PacketId::new(65_535).expect("not 0");
+    let (properties, reasons) = (mqtt::Properties::EMPTY, &[0x87][..]);
+    bench.packet(REMOTE, mqtt::Packet::UnsubAck(mqtt::SubAck { packet_id, properties, reasons }));
+    assert_eq!(bench.sent(LOCAL), [""; 0]);
+}
+
 #[test]
 fn a_refused_subscription_is_counted() {
     let mut bench = Bench::connected(settings());

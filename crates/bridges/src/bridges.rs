@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const STOP_MAX: Duration = Duration::from_secs(2);
 
 /// Maximum number of subscriptions of earlier settings that a bridge ends.
-const FILTERS_MAX: usize = 1000;
+const FILTERS_MAX: usize = 2000;
 
 /// State of a bridge, as its thread said last.
 #[derive(Clone, Debug, Default)]

@@ -285,6 +285,8 @@ impl BridgeSettings {
             packet_size_max: self.packet_size_max.bytes() as u32,
             closes_max: (self.closes_max > 0).then_some(self.closes_max),
             local_properties: properties,
+            // Only this session may have such filters, and no topic of the broker begins like that.
+            memory: Some(format!("$bridge/{}/in/", self.name)),
             ..bridge::Settings::new(&self.name, "")
         }
     }

@@ -7,10 +7,12 @@
 //! A node of an earlier version does not know origins. While a node of the cluster may be such a node, messages get no
 //! origin, and those that have one lose it on the way to other nodes ([`Origins`]).
 
+use std::collections::BTreeMap;
+
 use mqtt::{PropertiesBuf, Property};
 pub(crate) use shard::split_origin as split;
 
-use crate::access::Identity;
+use crate::access::{Identity, Principal};
 use crate::ids::Time;
 use crate::message::MessageView;
 
@@ -37,18 +39,15 @@ pub struct Origin {
     pub peerhost: Box<str>,
     /// Node that the client was connected to.
     pub node: Box<str>,
+    /// Attributes of the client, by their names.
+    pub attributes: BTreeMap<Box<str>, Box<str>>,
 }
 
 impl Origin {
     /// Reads the value of the User Property [`ORIGIN`].
     pub fn parse(value: &str) -> Option<Self> {
         let mut rest = value;
-        let mut next = || -> Option<&str> {
-            let (length, after) = rest.split_once(':')?;
-            let (text, after) = after.split_at_checked(length.parse().ok()?)?;
-            rest = after;
-            Some(text)
-        };
+        let mut next = || take_text(&mut rest);
         Some(Self {
             id: u128::from_str_radix(next()?, 16).ok()?,
             received_ms: next()?.parse().ok()?,
@@ -58,6 +57,8 @@ impl Origin {
             mountpoint: next()?.into(),
             peerhost: next()?.into(),
             node: next()?.into(),
+            // An earlier version does not write them.
+            attributes: if rest.is_empty() { BTreeMap::new() } else { attributes(take_text(&mut rest)?)? },
         })
     }
 
@@ -81,6 +82,13 @@ impl Origin {
             // Writing to a string succeeds.
             let _ = write!(value, "{}:{field}", field.len());
         }
+        if !self.attributes.is_empty() {
+            let mut all = String::new();
+            for text in self.attributes.iter().flat_map(|(name, value)| [name, value]) {
+                let _ = write!(all, "{}:{text}", text.len());
+            }
+            let _ = write!(value, "{}:{all}", all.len());
+        }
         value
     }
 
@@ -88,6 +96,24 @@ impl Origin {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         shard::put_origin(self.to_value().as_bytes(), out);
     }
+}
+
+/// Takes a text with its length in front.
+fn take_text<'a>(rest: &mut &'a str) -> Option<&'a str> {
+    let (length, after) = rest.split_once(':')?;
+    let (text, after) = after.split_at_checked(length.parse().ok()?)?;
+    *rest = after;
+    Some(text)
+}
+
+/// Reads names and values in turn.
+fn attributes(mut rest: &str) -> Option<BTreeMap<Box<str>, Box<str>>> {
+    let mut found = BTreeMap::new();
+    while !rest.is_empty() {
+        let name = take_text(&mut rest)?;
+        found.insert(name.into(), take_text(&mut rest)?.into());
+    }
+    Some(found)
 }
 
 /// Says whether messages for other nodes keep their origin. A node of an earlier version would send it to clients.
@@ -131,6 +157,21 @@ pub(crate) struct OriginFacts {
 /// Maximum length of a text of a client. Each receiver's queue has the origin, so it must be short.
 const TEXT_MAX: usize = 1024;
 
+/// Maximum number of attributes of a client that its messages have, and maximum lengths of their names and values. Others
+/// are left out: a part of a value could mean something else.
+const ATTRIBUTES_MAX: usize = 16;
+const ATTRIBUTE_NAME_MAX: usize = 64;
+const ATTRIBUTE_VALUE_MAX: usize = 256;
+
+/// Attributes of a client that its messages have. Of several values of a name, the last one counts, as in events.
+fn attributes_of(principal: &Principal) -> BTreeMap<Box<str>, Box<str>> {
+    let fits = |(name, value): &&(Box<str>, Box<str>)| {
+        name.len() <= ATTRIBUTE_NAME_MAX && value.len() <= ATTRIBUTE_VALUE_MAX
+    };
+    let all: BTreeMap<_, _> = principal.attributes.iter().filter(fits).cloned().collect();
+    all.into_iter().take(ATTRIBUTES_MAX).collect()
+}
+
 /// The beginning of a text, at most [`TEXT_MAX`] bytes.
 fn shortened(text: &str) -> &str {
     let end = (0..=text.len().min(TEXT_MAX)).rev().find(|end| text.is_char_boundary(*end));
@@ -148,7 +189,9 @@ impl OriginFacts {
     ) -> Origin {
         let Time(received) = view.received;
         let text = |text: Option<&str>| shortened(text.unwrap_or_default()).into();
+        let principal = publisher.as_ref().and_then(|publisher| publisher.principal);
         Origin {
+            attributes: principal.map(attributes_of).unwrap_or_default(),
             id: u128::from(self.run) << 64 | u128::from(number),
             received_ms: wall_ms.saturating_add(received),
             qos: view.qos as u8,
@@ -181,19 +224,51 @@ mod tests {
             mountpoint: "m/".into(),
             peerhost: "::1".into(),
             node: "n1".into(),
+            attributes: BTreeMap::new(),
         }
+    }
+
+    fn with_attributes() -> Origin {
+        let attributes = [("site".into(), "north 1:é".into()), ("empty".into(), "".into())];
+        Origin { attributes: BTreeMap::from(attributes), ..origin() }
     }
 
     #[test]
     fn an_origin_is_read_as_it_was_written() {
-        assert_eq!(Origin::parse(&origin().to_value()), Some(origin()));
-        assert_eq!(Origin::parse(&Origin::default().to_value()), Some(Origin::default()));
+        for origin in [origin(), with_attributes(), Origin::default()] {
+            assert_eq!(Origin::parse(&origin.to_value()), Some(origin));
+        }
+        // What an earlier version has written has no attributes.
+        let value = with_attributes().to_value();
+        assert_eq!(Origin::parse(&value[..origin().to_value().len()]), Some(origin()));
+    }
+
+    #[test]
+    fn a_message_has_a_bounded_part_of_the_attributes_and_each_of_them_whole() {
+        let mut principal = Principal::default();
+        let mut add = |name: &str, value: &str| principal.attributes.push((name.into(), value.into()));
+        add(&"n".repeat(65), "a");
+        add("long", &"v".repeat(257));
+        add("team", "first");
+        add("team", "last");
+        add(&"m".repeat(64), &"w".repeat(256));
+        let found = attributes_of(&principal);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found.get("team").map(|value| &**value), Some("last"));
+        for number in 0..1000 {
+            principal.attributes.push((format!("{number:03}").into(), "x".repeat(256).into()));
+        }
+        let attributes = attributes_of(&principal);
+        assert_eq!(attributes.len(), 16);
+        let value = Origin { attributes, ..origin() }.to_value();
+        assert!(value.len() < usize::from(u16::MAX) / 4, "it must fit into a User Property");
     }
 
     #[test]
     fn other_texts_are_no_origin() {
-        let value = origin().to_value();
-        for cut in (0..value.len()).filter(|cut| value.is_char_boundary(*cut)) {
+        let (plain, value) = (origin().to_value().len(), with_attributes().to_value());
+        let cuts = (0..value.len()).filter(|cut| *cut != plain);
+        for cut in cuts.filter(|cut| value.is_char_boundary(*cut)) {
             assert_eq!(Origin::parse(&value[..cut]), None, "{}", &value[..cut]);
         }
         for text in ["9:", ":", "-1:a", "99999999999999999999999:a", "1:é"] {

@@ -11,7 +11,14 @@ const PUBLISHERS_MAX: usize = 1 << 16;
 /// Maximum length of a name that is remembered.
 const NAME_MAX: usize = 1024;
 
-type Names = (Arc<str>, Option<Box<str>>);
+/// Names of a publisher.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    pub client_id: Arc<str>,
+    pub username: Option<Box<str>>,
+    /// Empty without one.
+    pub mountpoint: Box<str>,
+}
 
 /// Client Identifiers and user names of publishers, by [`client_key`](crate::ids::client_key).
 #[derive(Debug, Default)]
@@ -23,14 +30,15 @@ impl Publishers {
         let client_id = connection.own_client_id();
         let username = connection.username().filter(|username| username.len() <= NAME_MAX);
         let mut known = sync::lock(&self.0);
-        let is_known = known.get(&key).is_some_and(|(known, _)| **known == *client_id);
+        let is_known = known.get(&key).is_some_and(|known| *known.client_id == *client_id);
         if is_known || client_id.len() > NAME_MAX {
             return;
         }
         if known.len() >= PUBLISHERS_MAX {
             known.clear();
         }
-        known.insert(key, (client_id.into(), username.map(Into::into)));
+        let (client_id, username) = (client_id.into(), username.map(Into::into));
+        known.insert(key, Names { client_id, username, mountpoint: connection.mountpoint().into() });
     }
 
     pub fn get(&self, key: u64) -> Option<Names> {

@@ -26,11 +26,13 @@ impl ActionViews {
 }
 
 impl api::Actions for ActionViews {
-    fn connectors(&self, after: Option<&str>, limit: usize) -> Vec<Connector> {
+    fn connectors(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Connector> {
         let definitions = self.definitions();
         let behind = |name: &str| after.is_none_or(|after| name > after);
-        let entries = definitions.connectors.iter().filter(|(name, _)| behind(name)).take(limit);
-        entries.map(|(_, entry)| connector(&definitions, entry)).collect()
+        let entries = definitions.connectors.iter().filter(|(name, entry)| {
+            behind(name) && tenant.is_none_or(|tenant| entry.settings.tenant == tenant)
+        });
+        entries.take(limit).map(|(_, entry)| connector(&definitions, entry)).collect()
     }
 
     fn connector(&self, name: &str) -> Option<Connector> {
@@ -72,11 +74,13 @@ impl api::Actions for ActionViews {
         Ok(ConnectorTested { ok, message, took_ms })
     }
 
-    fn actions(&self, after: Option<&str>, limit: usize) -> Vec<Action> {
+    fn actions(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Action> {
         let definitions = self.definitions();
         let behind = |name: &str| after.is_none_or(|after| name > after);
-        let entries = definitions.actions.iter().filter(|(name, _)| behind(name)).take(limit);
-        entries.map(|(_, entry)| action(&definitions, entry)).collect()
+        let entries = definitions.actions.iter().filter(|(name, entry)| {
+            behind(name) && tenant.is_none_or(|tenant| entry.settings.tenant == tenant)
+        });
+        entries.take(limit).map(|(_, entry)| action(&definitions, entry)).collect()
     }
 
     fn action(&self, name: &str) -> Option<Action> {

@@ -179,7 +179,7 @@ impl Config {
         let listens = self.listens();
         let of_bridges = bridges::check(&self.bridges, &listens);
         let of_links = linking::check(&self.links, &self.own(), &listens);
-        let of_actions = actions::check(&self.connectors, &self.actions, self.connector_access.guard());
+        let of_actions = actions::check(&self.connectors, &self.actions, &self.connector_access);
         let mut problems: Vec<String> =
             reserved.chain(of_bridges).chain(of_links).chain(of_actions).collect();
         let lists = [

@@ -232,7 +232,7 @@ fn serve(
     }
     let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
     let registry =
-        Registry::open(config_store.clone(), connectors, actions, config.connector_access.guard())?;
+        Registry::open(config_store.clone(), connectors, actions, &config.connector_access)?;
     if !registry.definitions().actions.is_empty() {
         // Actions need the origin of the first message, too.
         guard.close();

@@ -54,6 +54,13 @@ impl Sample {
         Ok(Self { event, fields, payload })
     }
 
+    /// Replaces a field that is not the payload.
+    #[must_use]
+    pub fn with_field(mut self, field: Field, value: Value) -> Self {
+        Arc::make_mut(&mut self.fields).insert(field.name().into(), value);
+        self
+    }
+
     /// Replaces the payload, which may be any bytes.
     #[must_use]
     pub fn with_payload(mut self, payload: &[u8]) -> Self {

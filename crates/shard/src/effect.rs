@@ -84,6 +84,11 @@ pub enum Answer {
     Refused {
         session: SessionUid,
     },
+    /// Publish with a [`RequestNumber`](crate::RequestNumber) that was applied before: its answer may have been
+    /// `Refused`, because this session would get the message and refuses messages.
+    PerhapsRefused {
+        session: SessionUid,
+    },
     /// Publish, Enqueue: the identity is known, so the message was accepted before. Publish, Retain, Enqueue,
     /// Acknowledge, Receive with a [`RequestNumber`](crate::RequestNumber): the command was applied before, and the
     /// client waits for no packet because of it.

@@ -121,6 +121,11 @@ export const CONNECTOR_FIELDS: Record<ConnectorKind, Group[]> = {
   ],
 };
 
+const tenant = (help: string): Field => text('tenant', 'Tenant', `Mountpoint of its clients without the \`/\` at the end. ${help} Empty: no tenant.`, { mono: true });
+for (const groups of Object.values(CONNECTOR_FIELDS)) {
+  groups.push({ title: 'Tenant', fields: [tenant('Only actions of this tenant can use the connector, and its files are below `actions.tenant_directory`.')], folded: true });
+}
+
 const content = (label: string, help: string): Field => area('content', label, `${help} A template; \`\${.}\` is the whole output as JSON.`, { fallback: '${.}' });
 
 /** Settings of an action for each kind of target. */
@@ -153,6 +158,7 @@ export const TARGET_FIELDS: Record<ActionKind, Field[]> = {
 };
 
 export const ADVANCED: Group[] = [
+  { title: 'Tenant', fields: [tenant('The rule sees topics and events of this tenant only, and publishes below its mountpoint.')] },
   {
     title: 'Queue',
     fields: [

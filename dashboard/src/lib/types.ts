@@ -290,6 +290,7 @@ export interface ClientDetail extends Client {
     publisher_blocked: boolean;
     has_will: boolean;
     oldest_unacknowledged_ms: number | null;
+    client_attrs?: Record<string, string[]>;
   };
   session: null | {
     expiry_s: number | null;

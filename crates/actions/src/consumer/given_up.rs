@@ -33,7 +33,8 @@ impl Consumer {
             }
         });
         let fallback = &*plan.settings.fallback;
-        let fallback = (!fallback.is_empty()).then(|| format!("{}/{}", client_id(fallback), message.topic));
+        let fallback = (!fallback.is_empty())
+            .then(|| format!("{}/{}", client_id(fallback), plan.namespace.of_broker(&message.topic)));
         if is_loop && (dead_letter.is_some() || fallback.is_some()) {
             self.counters.loops += 1;
         } else {

@@ -71,12 +71,10 @@ pub fn brief_connect(client_id: String) -> ConnectOptions {
 pub fn filters(plan: &Plan) -> Vec<String> {
     let mut filters = vec![format!("{}/#", client_id(&plan.settings.name))];
     for source in plan.rule.sources() {
-        let filter = match source {
-            Source::Filter(filter) => &**filter,
-            Source::Event(event) => event.name(),
-        };
-        if !filters.iter().any(|known| known == filter) {
-            filters.push(filter.to_owned());
+        for filter in plan.namespace.filters(source) {
+            if !filters.contains(&filter) {
+                filters.push(filter);
+            }
         }
     }
     filters

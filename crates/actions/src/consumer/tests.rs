@@ -428,3 +428,47 @@ fn after_a_stop_no_batch_starts() {
     assert_eq!(broker.consumer.timeout(), None);
     assert!(broker.consumer.is_idle());
 }
+
+/// Whatever its session gets, from an earlier action of the same name or by a mistake elsewhere.
+#[test]
+fn an_action_of_a_tenant_handles_messages_and_events_of_the_tenant_only() {
+    let mut broker = Broker::writing(|settings| {
+        settings.tenant = "acme".into();
+        settings.rule = "SELECT topic AS v FROM \"#\", \"$events/client/connected\"".into();
+        settings.batch_max = 10;
+        settings.fallback = "other".into();
+        settings.dead_letter = "dead/${topic}".into();
+    });
+    let event = "$action/$events/client/connected/";
+    let subscribed = format!("SUBSCRIBE $action/test/# acme/# {event} {event}acme/");
+    assert_eq!(broker.sent(), [&*subscribed, "UNSUBSCRIBE old/#"]);
+    for topic in [
+        "acme/a",
+        "b/a",
+        "acme",
+        "a",
+        "acme/$events/client/connected",
+        "$events/client/connected",
+        "acme/$SYS/x",
+        "$action/$events/client/connected/b/",
+        "$action/test/b/a",
+        "$action/test/acme/passed/on",
+    ] {
+        broker.publish(topic, "{}", &[]);
+    }
+    let of_event = |broker: &mut Broker, mountpoint: &str| {
+        let payload = format!("{{\"mountpoint\":\"{mountpoint}\",\"topic\":\"acme/t\"}}");
+        broker.publish("$action/$events/client/connected/acme/", &payload, &[]);
+    };
+    of_event(&mut broker, "acme/");
+    let (_, _, texts) = broker.batch().expect("records");
+    assert_eq!(texts.len(), 3, "{texts:?}");
+    assert!(texts[0].contains("\"a\"") && texts[1].contains("passed/on"), "{texts:?}");
+    assert_eq!(broker.consumer.counters().not_selected, 8);
+    broker.sent();
+    of_event(&mut broker, "b/");
+    let sent = broker.sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert!(sent[0].starts_with("PUBLISH acme/dead/$events/client/connected "), "{sent:?}");
+    assert!(sent[1].starts_with(&format!("PUBLISH $action/other/{event}acme/ ")), "{sent:?}");
+}

@@ -4,34 +4,43 @@ use std::sync::Arc;
 
 use definitions::{Kind, Named, Problem, defined};
 use settings::Section as _;
-use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard};
+use sinks::{ActionSettings, ConnectorKind, ConnectorSettings};
 
 use super::Targets;
 use super::entries::{Actions, Connectors, Definitions};
-use super::{ACTIONS_MAX, CONNECTORS_MAX};
+use super::{ACTIONS_MAX, CONNECTORS_MAX, problem_of, tenants};
 use crate::parts::Parts;
+use crate::settings::ActionsSettings;
+use crate::tenant::Namespace;
 
 /// Checks the connectors and actions of a configuration file, with the files that they name. Returns what is wrong.
-pub fn check(connectors: &[ConnectorSettings], actions: &[ActionSettings], guard: Guard) -> Vec<String> {
-    check_with(connectors, actions, Targets::new(guard))
+pub fn check(
+    connectors: &[ConnectorSettings],
+    actions: &[ActionSettings],
+    settings: &ActionsSettings,
+) -> Vec<String> {
+    check_with(connectors, actions, &Targets::new(settings))
 }
 
 pub(crate) fn check_with(
     connectors: &[ConnectorSettings],
     actions: &[ActionSettings],
-    targets: Targets,
+    targets: &Targets,
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let definitions =
         Definitions { connectors: named::<Connectors>(connectors), actions: named::<Actions>(actions) };
     for (at, connector) in connectors.iter().enumerate() {
-        let wrong = unique::<Connectors>(connectors, at).and_then(|()| connector_alone(connector, targets));
+        let wrong = unique::<Connectors>(connectors, at)
+            .and_then(|()| connector_alone(connector, targets))
+            .and_then(|()| tenants::connectors(connector, &definitions, &targets.settings));
         problems.extend(wrong.err().map(|problem| format!("connector.{at}.{problem}")));
     }
     for (at, action) in actions.iter().enumerate() {
         let wrong = unique::<Actions>(actions, at)
             .and_then(|()| action_alone(action))
             .and_then(|()| references(action, &definitions))
+            .and_then(|()| tenants::actions(action, &definitions, &targets.settings))
             .and_then(|()| target(action, &definitions, targets));
         problems.extend(wrong.err().map(|problem| format!("action.{at}.{problem}")));
     }
@@ -62,12 +71,12 @@ fn unique<K: Kind>(entries: &[K::Settings], at: usize) -> Result<(), Problem> {
     }
 }
 
-fn target(action: &ActionSettings, definitions: &Definitions, targets: Targets) -> Result<(), Problem> {
+fn target(action: &ActionSettings, definitions: &Definitions, targets: &Targets) -> Result<(), Problem> {
     let Some(connector) = definitions.connector_of(action) else { return Ok(()) };
-    match (targets.check)(&connector.settings, action, targets.guard) {
+    match targets.check(&connector.settings, action) {
         // A wrong setting of the connector is reported at the connector.
         Err(problem) if is_of_connector(problem.setting) => Ok(()),
-        Err(problem) => Err(Problem::new(problem.setting, problem.why)),
+        Err(problem) => Err(problem_of(problem)),
         Ok(()) => Ok(()),
     }
 }
@@ -86,13 +95,21 @@ pub fn name(name: &str) -> Result<(), Problem> {
 }
 
 /// Checks a connector that no action uses, with the files that it names.
-pub fn connector_alone(connector: &ConnectorSettings, targets: Targets) -> Result<(), Problem> {
+pub fn connector_alone(connector: &ConnectorSettings, targets: &Targets) -> Result<(), Problem> {
     name(&connector.name)?;
-    match (targets.check)(connector, &sample_action(connector.kind), targets.guard) {
+    connector_tenant(connector)?;
+    // A file that does not belong to the tenant is not read.
+    tenants::paths(connector, &targets.settings)?;
+    match targets.check(connector, &sample_action(connector.kind)) {
         // Settings of the sample say nothing about the connector.
-        Err(problem) if is_of_connector(problem.setting) => Err(Problem::new(problem.setting, problem.why)),
+        Err(problem) if is_of_connector(problem.setting) => Err(problem_of(problem)),
         _ => Ok(()),
     }
+}
+
+/// Checks the tenant of a connector.
+pub fn connector_tenant(connector: &ConnectorSettings) -> Result<(), Problem> {
+    Namespace::new(&connector.tenant).map(drop).map_err(|why| Problem::new("tenant", why))
 }
 
 fn is_of_connector(setting: &str) -> bool {
@@ -132,6 +149,7 @@ pub fn references(action: &ActionSettings, definitions: &Definitions) -> Result<
             let why = format!("the connector \"{}\" cannot be used: {fault}", action.connector);
             return Err(Problem::new("connector", why));
         }
+        tenants::same(action, &connector.settings.tenant, Connectors::NOUN, &action.connector)?;
     }
     let mut names = vec![action.name.as_str()];
     let mut next = action.fallback.as_str();
@@ -146,6 +164,7 @@ pub fn references(action: &ActionSettings, definitions: &Definitions) -> Result<
             let why = format!("there is no action \"{next}\"; create it first");
             return Err(Problem::new("fallback", why));
         };
+        tenants::same(action, &fallback.settings.tenant, "fallback", next)?;
         if names.len() >= FALLBACKS_MAX {
             let why = format!("more than {FALLBACKS_MAX} actions follow each other; shorten the chain");
             return Err(Problem::new("fallback", why));

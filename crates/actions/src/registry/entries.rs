@@ -58,7 +58,8 @@ impl Kind for Connectors {
     }
 
     fn check_alone(settings: &ConnectorSettings) -> Result<(), Problem> {
-        check::name(&settings.name)
+        check::name(&settings.name)?;
+        check::connector_tenant(settings)
     }
 }
 

@@ -11,7 +11,8 @@ fn targets() -> Targets {
             (Some("strict"), "/loose") => Err(SinkProblem::new("path", "it is too loose")),
             _ => Ok(()),
         };
-    Targets { guard: Guard { allow_loopback: true, allow_private: true }, check }
+    let settings = ActionsSettings { tenant_directory: Some("/tenants".into()), ..ActionsSettings::default() };
+    Targets { settings, target: check }
 }
 
 fn open_at(config_store: Arc<dyn ConfigStore>) -> Registry {
@@ -285,7 +286,7 @@ fn a_file_is_checked_as_a_whole() {
         action("e", json!({"fallback": "f"})),
         action("f", json!({"fallback": "e"})),
     ];
-    let problems = check::check_with(&connectors, &actions, targets());
+    let problems = check::check_with(&connectors, &actions, &targets());
     let begins = [
         "connector.1.name: another connector has the name \"c\"",
         "connector.2.name: \"\" is not a name",
@@ -300,4 +301,109 @@ fn a_file_is_checked_as_a_whole() {
     for (problem, begin) in problems.iter().zip(begins) {
         assert!(problem.starts_with(begin), "{problem}");
     }
+}
+
+#[test]
+fn a_tenant_uses_its_own_entries_only() {
+    let registry = in_memory();
+    let url = |tenant: &str| object(json!({"url": "any", "tenant": tenant}));
+    registry.put_connector("x", &url("x"), &by()).unwrap();
+    registry.put_connector("shared", &url(""), &by()).unwrap();
+    let put = |name: &str, more: Json| {
+        registry.put_action(name, &republish(more), &by()).map_err(|error| error.to_string())
+    };
+    put("of-x", json!({"tenant": "x", "connector": "x"})).unwrap();
+    put("of-nobody", json!({})).unwrap();
+    put("of-y", json!({"tenant": "y"})).unwrap();
+    put("chain", json!({"tenant": "y", "fallback": "of-y"})).unwrap();
+    for (name, more, expected) in [
+        ("a", json!({"tenant": "y", "connector": "x"}), "connector: \"x\" belongs to the tenant \"x\", and"),
+        ("a", json!({"tenant": "x", "connector": "shared"}), "connector: \"shared\" belongs to no tenant"),
+        ("a", json!({"connector": "x"}), "connector: \"x\" belongs to the tenant \"x\", and the action to no"),
+        ("a", json!({"tenant": "y", "fallback": "of-x"}), "fallback: \"of-x\" belongs to"),
+        ("a", json!({"tenant": "y", "fallback": "of-nobody"}), "fallback: \"of-nobody\" belongs to no"),
+        ("a", json!({"fallback": "of-y"}), "fallback: \"of-y\" belongs to the tenant"),
+        ("of-x", json!({"tenant": "y", "connector": "x"}), "connector: \"x\" belongs to"),
+        ("of-y", json!({"tenant": "x"}), "tenant: the action \"chain\" has this one as its fallback"),
+        ("a", json!({"tenant": "$SYS"}), "tenant: \"$SYS\" is not a tenant"),
+        ("a", json!({"tenant": "x/#"}), "tenant: \"x/#\" is not a tenant"),
+        (
+            "a",
+            json!({"tenant": "x", "rule": "SELECT * FROM \"$events/sys/alarm\""}),
+            "rule: $events/sys/alarm is about nodes",
+        ),
+    ] {
+        let error = put(name, more.clone()).unwrap_err();
+        assert!(error.starts_with(expected), "{more}: {error}");
+    }
+    let error = registry.put_connector("x", &url("y"), &by()).unwrap_err().to_string();
+    assert!(error.contains("connector: \"x\" belongs to the tenant \"y\""), "{error}");
+}
+
+#[test]
+fn files_of_a_tenant_are_below_its_directory() {
+    let registry = in_memory();
+    let put = |tenant: &str, setting: &str, path: &str| {
+        let settings = object(json!({"url": "any", "tenant": tenant, setting: path}));
+        registry.put_connector("c", &settings, &by()).map(drop).map_err(|error| error.to_string())
+    };
+    for (tenant, path) in [("x", "/tenants/x/out"), ("a/b", "/tenants/a/b/out"), ("", "/etc/passwd")] {
+        assert_eq!(put(tenant, "directory", path), Ok(()), "{path}");
+    }
+    for (tenant, setting, path) in [
+        ("x", "directory", "/tenants/y/out"),
+        ("x", "directory", "/tenants/x"),
+        ("x", "directory", "/tenants/x/../y"),
+        ("x", "directory", "/tenants/xy/out"),
+        ("x", "directory", "tenants/x/out"),
+        ("..", "directory", "/tenants/../etc"),
+        ("x", "password_file", "/etc/shadow"),
+        ("x", "token_file", "/run/secrets/token"),
+        ("x", "tls_key", "/etc/key.pem"),
+    ] {
+        let error = put(tenant, setting, path).unwrap_err();
+        assert!(error.starts_with(&format!("{setting}: ")), "{path}: {error}");
+    }
+    let targets = Targets { settings: ActionsSettings::default(), ..targets() };
+    let config_store = Arc::new(LocalStore::in_memory());
+    let registry = Registry::open_with(config_store, Vec::new(), Vec::new(), targets).unwrap();
+    let settings = object(json!({"url": "any", "tenant": "x", "directory": "/tenants/x/out"}));
+    let error = registry.put_connector("c", &settings, &by()).unwrap_err().to_string();
+    assert!(error.contains("actions.tenant_directory, which is not set"), "{error}");
+}
+
+#[test]
+fn a_tenant_has_limits_of_its_own() {
+    let settings = ActionsSettings {
+        tenant_actions_max: 2,
+        tenant_connectors_max: 1,
+        tenant_queue_bytes_max: settings::ByteSize::gib(3),
+        ..ActionsSettings::default()
+    };
+    let targets = Targets { settings, ..targets() };
+    let config_store = Arc::new(LocalStore::in_memory());
+    let registry = Registry::open_with(config_store, Vec::new(), Vec::new(), targets.clone()).unwrap();
+    let put = |name: &str, more: Json| {
+        registry.put_action(name, &republish(more), &by()).map_err(|error| error.to_string())
+    };
+    put("a", json!({"tenant": "x"})).unwrap();
+    let error = put("b", json!({"tenant": "x", "queue_bytes_max": "2049MiB"})).unwrap_err();
+    assert!(error.starts_with("queue_bytes_max: the queues of all actions of \"x\" may have"), "{error}");
+    put("b", json!({"tenant": "x", "queue_bytes_max": "2GiB"})).unwrap();
+    let error = put("c", json!({"tenant": "x", "queue_bytes_max": "1KiB"})).unwrap_err();
+    assert!(error.starts_with("tenant: \"x\" has 2 actions"), "{error}");
+    put("b", json!({"tenant": "x", "queue_bytes_max": "1GiB"})).unwrap();
+    for free in [json!({"tenant": "y"}), json!({"queue_bytes_max": "100GiB"})] {
+        put("c", free).unwrap();
+    }
+    let connector = object(json!({"url": "any", "tenant": "x"}));
+    registry.put_connector("one", &connector, &by()).unwrap();
+    registry.put_connector("one", &connector, &by()).unwrap();
+    let error = registry.put_connector("two", &connector, &by()).unwrap_err().to_string();
+    assert!(error.starts_with("tenant: \"x\" has 1 connectors"), "{error}");
+
+    let of_file = |name: &str| settings_of_json(name, &republish(json!({"tenant": "x"}))).unwrap();
+    let problems = check::check_with(&[], &["a", "b", "c"].map(of_file), &targets);
+    assert_eq!(problems.len(), 3);
+    assert!(problems[0].starts_with("action.0.tenant: "), "{problems:?}");
 }

@@ -39,6 +39,26 @@ pub(super) struct ListQuery {
 #[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "document", into_params(parameter_in = Query))]
+pub(super) struct EntriesQuery {
+    /// Number of items of a page: 1 to 1000; default 100.
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+    /// Only entries of this tenant; empty for those of no tenant.
+    pub tenant: Option<String>,
+}
+
+impl EntriesQuery {
+    /// The page that is asked for.
+    pub fn page(&self) -> ListQuery {
+        ListQuery { limit: self.limit, cursor: self.cursor.clone() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 pub(super) struct RemoveQuery {
     /// Treatment of the messages that wait; default: `keep`.
     #[serde(default)]
@@ -64,24 +84,25 @@ enum Messages {
 /// an admin sees values of `headers`.
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/actions", tag = "actions", operation_id = "actions",
-    security(("token" = ["viewer"])), params(ListQuery),
+    security(("token" = ["viewer"])), params(EntriesQuery),
     responses((status = 200, body = Page<Action>)),
 ))]
 async fn list(
     state: State,
     caller: Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<EntriesQuery>,
 ) -> Result<Json<Page<Action>>, Problem> {
+    let page_query = query.page();
     let listed = move |after: Option<&str>, limit| {
         let mut statuses = state.actions.views();
-        let mut actions = state.actions.actions(after, limit);
+        let mut actions = state.actions.actions(query.tenant.as_deref(), after, limit);
         for action in &mut actions {
             let at = statuses.iter().position(|status| status.name == action.name);
             action.status = at.map(|at| statuses.swap_remove(at));
         }
         actions.into_iter().map(|action| shown(action, &caller)).collect()
     };
-    page(query, listed, |action| &action.name).await
+    page(page_query, listed, |action| &action.name).await
 }
 
 /// Returns a page of entries that are in the order of their names.

@@ -1,5 +1,6 @@
 //! `/clients`: connected clients and stored sessions, and the end of connections.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,6 +114,8 @@ pub struct Connection {
     pub has_will: bool,
     /// Time that the oldest delivery has waited for its acknowledgement.
     pub oldest_unacknowledged_ms: Option<u64>,
+    /// Attributes that authentication has found, with their values.
+    pub client_attrs: BTreeMap<String, Vec<String>>,
 }
 
 /// Usage of the node by a user or a mountpoint, which its quota bounds (`quota`).
@@ -557,6 +560,10 @@ impl Client {
             publisher_blocked: connection.publisher_blocked,
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),
+            client_attrs: connection.attributes.into_iter().fold(BTreeMap::new(), |mut all, (name, value)| {
+                all.entry(name.into()).or_insert_with(Vec::new).push(value.into());
+                all
+            }),
         });
         let view = state.cluster.as_ref().and_then(|cluster| cluster.view());
         let owner = detail.elsewhere.map(|elsewhere| Owner::new(state, elsewhere));

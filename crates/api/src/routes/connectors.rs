@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::actions::{ListQuery, NOTE_MAX, noted, page, run_test};
+use super::actions::{EntriesQuery, NOTE_MAX, noted, page, run_test};
 use crate::actions::{Connector, ConnectorTest, ConnectorTested, EntryRefused};
 use crate::ask::{propose, run_blocking};
 use crate::configuration::without_secrets;
@@ -23,19 +23,20 @@ api_routes! {
 /// Lists connectors by name.
 #[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/connectors", tag = "actions", operation_id = "connectors",
-    security(("token" = ["viewer"])), params(ListQuery),
+    security(("token" = ["viewer"])), params(EntriesQuery),
     responses((status = 200, body = Page<Connector>)),
 ))]
 async fn list(
     state: State,
     caller: Caller,
-    Query(query): Query<ListQuery>,
+    Query(query): Query<EntriesQuery>,
 ) -> Result<Json<Page<Connector>>, Problem> {
+    let page_query = query.page();
     let listed = move |after: Option<&str>, limit| {
-        let connectors = state.actions.connectors(after, limit).into_iter();
+        let connectors = state.actions.connectors(query.tenant.as_deref(), after, limit).into_iter();
         connectors.map(|connector| shown(connector, &caller)).collect()
     };
-    page(query, listed, |connector| &connector.name).await
+    page(page_query, listed, |connector| &connector.name).await
 }
 
 /// Returns one connector.

@@ -104,14 +104,21 @@ impl FakeActions {
     }
 }
 
+fn is_of(tenant: Option<&str>, settings: &Map<String, Value>) -> bool {
+    let own = settings.get("tenant").and_then(Value::as_str).unwrap_or_default();
+    tenant.is_none_or(|tenant| own == tenant)
+}
+
 fn page<T: Clone>(entries: &BTreeMap<String, T>, after: Option<&str>, limit: usize) -> Vec<T> {
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     entries.range::<str, _>((from, Bound::Unbounded)).take(limit).map(|(_, entry)| entry.clone()).collect()
 }
 
 impl Actions for FakeActions {
-    fn connectors(&self, after: Option<&str>, limit: usize) -> Vec<Connector> {
-        page(&self.entries.lock().unwrap().connectors, after, limit)
+    fn connectors(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Connector> {
+        let mut connectors = self.entries.lock().unwrap().connectors.clone();
+        connectors.retain(|_, connector| is_of(tenant, &connector.settings));
+        page(&connectors, after, limit)
     }
 
     fn connector(&self, name: &str) -> Option<Connector> {
@@ -140,8 +147,10 @@ impl Actions for FakeActions {
         Ok(ConnectorTested { ok: false, message: "it does not answer".to_owned(), took_ms: 3 })
     }
 
-    fn actions(&self, after: Option<&str>, limit: usize) -> Vec<Action> {
-        page(&self.entries.lock().unwrap().actions, after, limit)
+    fn actions(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Action> {
+        let mut actions = self.entries.lock().unwrap().actions.clone();
+        actions.retain(|_, action| is_of(tenant, &action.settings));
+        page(&actions, after, limit)
     }
 
     fn action(&self, name: &str) -> Option<Action> {

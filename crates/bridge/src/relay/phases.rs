@@ -217,6 +217,9 @@ impl Relay {
             Side::Local => {
                 self.local_receive_maximum = limits.receive_maximum;
                 self.flow.counters.local_sessions_lost += u64::from(is_lost);
+                if !limits.session_present {
+                    self.memory.session_is_new();
+                }
                 match self.phase {
                     Phase::Priming => self.prime(now),
                     Phase::Attaching => self.attach(now),
@@ -311,7 +314,12 @@ impl Relay {
         };
         let wanted = self.flow.translator.map().wanted(side);
         let wanted = wanted.into_iter().filter(|wanted| is_due(wanted.qos));
-        let filters: Vec<_> = wanted.map(|wanted| (wanted.filter, options(wanted.qos))).collect();
+        let mut filters: Vec<_> = wanted.map(|wanted| (wanted.filter, options(wanted.qos))).collect();
+        if side == Side::Local && !self.settings.clean {
+            let remote = self.flow.translator.map().wanted(Side::Remote).into_iter();
+            let stored = self.memory.to_store(remote.map(|wanted| wanted.filter));
+            filters.extend(stored.into_iter().map(|filter| (filter, options(QoS::AtMostOnce))));
+        }
         let Some(wire) = self.wires.of_mut(side) else { return };
         let Some(client) = &mut wire.client else { return };
         client.unsubscribe(now, self.stale.of(side));

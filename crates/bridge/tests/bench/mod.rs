@@ -22,6 +22,8 @@ pub struct Bench {
     pub opened: Vec<String>,
     /// Packets that came with the end of a connection.
     pub last: Sides<Vec<String>>,
+    /// Packets to this broker while the relay prepared itself.
+    pub prepared: Vec<String>,
 }
 
 /// Content of a CONNACK.
@@ -59,6 +61,7 @@ impl Bench {
             answers: Sides { local: answer.clone(), remote: answer },
             opened: Vec::new(),
             last: Sides::default(),
+            prepared: Vec::new(),
         }
     }
 
@@ -109,7 +112,8 @@ impl Bench {
                 };
                 self.packet(connection.side, Packet::ConnAck(connack));
                 if let State::Preparing = self.relay.state() {
-                    self.answer_requests(connection.side);
+                    let sent = self.answer_requests(connection.side);
+                    self.prepared.extend(sent);
                 }
             }
             Output::Close { connection, rest } => {

@@ -103,6 +103,8 @@ pub struct ConnectionDetail {
     pub has_will: bool,
     /// Time that a delivery has waited for its acknowledgement.
     pub oldest_unacknowledged: Option<Duration>,
+    /// Attributes that authentication has found. A name may occur several times.
+    pub attributes: Vec<(Box<str>, Box<str>)>,
 }
 
 /// Usage of the node's resources by a user or a mountpoint. Quotas bound these figures.

@@ -363,6 +363,7 @@ impl Worker {
         let probe = flow.filter(|flow| flow.probe.packet_id.is_some());
         let listener = self.node.listener_name(connection.listener);
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
+        let principal = connection.extra.as_ref().and_then(|extra| extra.principal.as_deref());
         let detail = ConnectionDetail {
             id,
             listener: (!listener.is_empty()).then(|| listener.into()),
@@ -377,6 +378,7 @@ impl Worker {
             publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
             has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
             oldest_unacknowledged: probe.map(|flow| self.clock.now().since(flow.probe.since)),
+            attributes: principal.map(|principal| principal.attributes.clone()).unwrap_or_default(),
         };
         let session = session.and_then(|detail| detail.session);
         Some(Box::new(ClientDetail { info, connection: Some(detail), session, elsewhere: None }))

@@ -7,6 +7,7 @@ use broker::access::{
     Access, Action, Admission, AuthReply, AuthResult, Credentials, INTERNAL_LISTENER, Identity, Permission,
     Principal, RetryAuthorize,
 };
+use broker::internal::tenant_events;
 use broker::peers::{NodeIndex, Wants};
 use broker::{AlarmChange, Event};
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
@@ -463,6 +464,51 @@ fn only_rules_let_clients_read_events_and_nobody_publishes_them() {
                 found.iter().find(|event| event["event"] == "client.connected" && event["clientid"] == "t");
             let of_tenant = of_tenant.expect("the tenant's connection");
             assert_eq!([&of_tenant["mountpoint"], &of_tenant["tenant"]], [&json!("acme/"), &json!("acme")]);
+        },
+    );
+}
+
+/// Attack list: rules of a tenant must not see clients of others.
+#[test]
+fn an_action_of_a_tenant_gets_events_about_its_clients_only() {
+    everywhere_guarded(
+        |_| {},
+        || Arc::new(Guard),
+        |net, _| {
+            let event = "$events/message/delivered";
+            let observer = observer(net, &tenant_events(event, ""));
+            let own = tenant_events(event, "acme/");
+            net.send(observer, subscribe(2).to(&own, AtMostOnce));
+            assert_eq!(net.received(observer), [suback(2, &[AtMostOnce])]);
+            let outsider = net.connect(0, v5("c"));
+            let other = net.connect(0, v5("d"));
+            let tenant = net.connect(1, v5("t").username("tenant"));
+            for reader in [other, tenant] {
+                net.send(reader, subscribe(1).to("t", AtMostOnce));
+                assert_eq!(net.received(reader), [suback(1, &[AtMostOnce])]);
+            }
+            net.publish(outsider, "t", "of others");
+            net.publish(outsider, "acme/t", "from outside");
+            net.publish(tenant, "t", "from inside");
+            net.send(tenant, message(&own, "{}").qos1(9));
+            net.send(outsider, message(&own, "{}").qos1(9));
+            let found: Vec<[Value; 4]> = net
+                .received(observer)
+                .into_iter()
+                .map(|packet| {
+                    let Sent::Publish(message) = packet else { panic!("not a message: {packet:?}") };
+                    assert_eq!(message.topic, own);
+                    let value: Value = serde_json::from_str(&message.payload).expect(&message.payload);
+                    check_fields(event, &value);
+                    ["payload", "clientid", "mountpoint", "from_clientid"].map(|field| value[field].clone())
+                })
+                .collect();
+            let expected = |payload: &str, from: Value| [json!(payload), json!("t"), json!("acme/"), from];
+            assert_eq!(found, [expected("from outside", Value::Null), expected("from inside", json!("t"))]);
+            // A client reads them as little as other topics of actions.
+            net.send(outsider, subscribe(3).to(&own, AtMostOnce));
+            let received = net.received(outsider);
+            assert!(received.contains(&Sent::SubAck(3, vec![ReasonCode::NotAuthorized])), "{received:?}");
         },
     );
 }

@@ -6,14 +6,14 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use ureq::http::Method;
 
-use super::connectors::{TEST_MAX, settings};
+use super::connectors::{EntriesArgs, TEST_MAX, settings};
 use super::settings_file::{self, SettingsFile};
 use super::{Command, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, take};
-use crate::pages::{List, PageArgs};
+use crate::pages::List;
 use crate::query::{Query, encode};
 use crate::table::{left, right};
 
@@ -44,7 +44,7 @@ pub struct ActionsArgs {
     /// Name of an action to show
     name: Option<String>,
     #[command(flatten)]
-    page: PageArgs,
+    shown: EntriesArgs,
     #[command(subcommand)]
     verb: Option<Verb>,
 }
@@ -54,7 +54,7 @@ enum Verb {
     /// List actions (the default)
     List {
         #[command(flatten)]
-        page: PageArgs,
+        shown: EntriesArgs,
     },
     /// Show one action
     Show {
@@ -115,11 +115,11 @@ const PATH: &str = "/api/v1/actions";
 
 impl Command for ActionsArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
-        without_list_flags(self.verb.is_none() && self.name.is_none() || self.page.plain())?;
+        without_list_flags(self.verb.is_none() && self.name.is_none() || self.shown.plain())?;
         match (self.verb, self.name) {
-            (None, None) => list(console, &self.page),
+            (None, None) => list(console, &self.shown),
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
-            (Some(Verb::List { page }), _) => list(console, &page),
+            (Some(Verb::List { shown }), _) => list(console, &shown),
             (Some(Verb::Put { name, file }), _) => {
                 let settings = file.read("action")?.into();
                 let put = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&settings))?;
@@ -196,7 +196,7 @@ fn path(name: &str) -> String {
     format!("{PATH}/{}", encode(name))
 }
 
-fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
+fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
     let columns = [
         left("ACTION"),
         left("KIND"),
@@ -225,8 +225,8 @@ fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
             fault(action),
         ]
     };
-    List { path: PATH, query: Query::new(), noun: "actions", columns: &columns, row: &row, keep: None }
-        .show(console, page)
+    List { path: PATH, query: shown.query(), noun: "actions", columns: &columns, row: &row, keep: None }
+        .show(console, &shown.page)
 }
 
 fn state(action: &Value) -> String {

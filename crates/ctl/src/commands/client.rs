@@ -403,7 +403,17 @@ fn connection(connection: &Value) -> Vec<(&'static str, String)> {
         ),
         ("publisher", yes("publisher_blocked", "blocked: waits for a slot in a subscriber's queue")),
         ("will", yes("has_will", "yes")),
+        ("attributes", attributes(connection.field("client_attrs"))),
     ]
+}
+
+/// Attributes in words, such as `class=gold, team=a, team=b`.
+fn attributes(attributes: &Value) -> String {
+    let all = attributes.as_object().into_iter().flatten().flat_map(|(name, values)| {
+        let values = values.as_array().into_iter().flatten();
+        values.map(move |value| format!("{name}={}", value.as_str().unwrap_or_default()))
+    });
+    all.collect::<Vec<_>>().join(", ")
 }
 
 fn session(session: &Value) -> Vec<(&'static str, String)> {

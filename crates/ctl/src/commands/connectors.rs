@@ -42,9 +42,30 @@ pub struct ConnectorsArgs {
     /// Name of a connector to show
     name: Option<String>,
     #[command(flatten)]
-    page: PageArgs,
+    shown: EntriesArgs,
     #[command(subcommand)]
     verb: Option<Verb>,
+}
+
+/// Entries of a list.
+#[derive(Args, Debug)]
+pub struct EntriesArgs {
+    /// Show those of this tenant only; '' for those of no tenant
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    pub page: PageArgs,
+}
+
+impl EntriesArgs {
+    /// Returns whether all options have their defaults.
+    pub fn plain(&self) -> bool {
+        self.tenant.is_none() && self.page.plain()
+    }
+
+    pub fn query(&self) -> Query {
+        Query::new().maybe("tenant", self.tenant.as_deref())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,7 +73,7 @@ enum Verb {
     /// List connectors (the default)
     List {
         #[command(flatten)]
-        page: PageArgs,
+        shown: EntriesArgs,
     },
     /// Show one connector
     Show {
@@ -88,11 +109,11 @@ pub const TEST_MAX: Duration = Duration::from_secs(25);
 
 impl Command for ConnectorsArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
-        without_list_flags(self.verb.is_none() && self.name.is_none() || self.page.plain())?;
+        without_list_flags(self.verb.is_none() && self.name.is_none() || self.shown.plain())?;
         match (self.verb, self.name) {
-            (None, None) => list(console, &self.page),
+            (None, None) => list(console, &self.shown),
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
-            (Some(Verb::List { page }), _) => list(console, &page),
+            (Some(Verb::List { shown }), _) => list(console, &shown),
             (Some(Verb::Put { name, file }), _) => {
                 let settings = file.read("connector")?.into();
                 let put = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&settings))?;
@@ -128,7 +149,7 @@ fn test(console: &mut Console, body: &Value) -> Result<(), Failure> {
     Err(Failure::Failed(sentence))
 }
 
-fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
+fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
     let columns = [
         left("CONNECTOR"),
         left("KIND"),
@@ -149,8 +170,8 @@ fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
             connector.text("fault"),
         ]
     };
-    List { path: PATH, query: Query::new(), noun: "connectors", columns: &columns, row: &row, keep: None }
-        .show(console, page)
+    List { path: PATH, query: shown.query(), noun: "connectors", columns: &columns, row: &row, keep: None }
+        .show(console, &shown.page)
 }
 
 /// Address, URL or directory of the system.

@@ -6,6 +6,8 @@ use crate::command::{Acknowledgement, Claim, Command, Enqueue, Filter};
 use crate::effect::{Answer, Subscribed};
 use crate::entry::Phase;
 use crate::eras::{Entered, NodeIncarnation};
+use crate::ids::Identity;
+use crate::message::MessageView;
 use crate::mutation::{Mutation, mutated};
 use crate::request_number::RequestNumber;
 use crate::requests::ClaimResult;
@@ -103,9 +105,22 @@ impl Shard {
         self.counts.requests_repeated += 1;
         Some(match command {
             Command::Enqueue(enqueue) => self.repeated_enqueue(enqueue),
+            Command::Publish { message, wait: true, identity } => self.repeated_publish(message, *identity),
             Command::Forget(_) | Command::ForgetBelow(_) | Command::ForgetOrigin { .. } => Answer::Done,
             _ => Answer::Repeated,
         })
+    }
+
+    /// Answers a Publish that comes again. The shard does not remember which messages it has refused. So a message that
+    /// a session may have refused counts as refused: an acknowledged message would be lost otherwise. Its publisher sends
+    /// it again, and sessions may get it twice. An identity says whether the message was accepted.
+    fn repeated_publish(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> Answer {
+        let is_known = identity.is_some_and(|identity| self.identities.contains(identity));
+        if is_known || self.refusing.is_empty() {
+            return Answer::Repeated;
+        }
+        let session = self.session_that_refuses(view);
+        session.map_or(Answer::Repeated, |session| Answer::PerhapsRefused { session })
     }
 
     /// Answers an Enqueue that comes again. A session that is gone may have been gone before: then the message was

@@ -160,7 +160,7 @@ fn absent_clients_lose_messages_beyond_their_share() {
 }
 
 /// Creates a session with a full window and a full queue that refuses messages.
-fn refusing() -> (Host, (SessionUid, u32)) {
+pub fn refusing() -> (Host, (SessionUid, u32)) {
     let mut host = Host::with(Limits::default());
     let full = QueueFull::Refuse;
     let limits = QueueLimits { messages_max: 2, bytes_max: 1 << 20, age_max_ms: NEVER, full };

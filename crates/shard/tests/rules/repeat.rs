@@ -1,5 +1,6 @@
 //! Requests that come again after a change of leader.
 
+use crate::full::refusing;
 use crate::support::*;
 use mqtt::{PacketId, QoS, ReasonCode};
 use shard::{
@@ -143,6 +144,39 @@ fn a_message_that_comes_again_is_accepted_and_not_queued() {
     assert_eq!(host.request(&of(None), in_lane(ONE, LANES_MAX - 1, 1)), Answer::Published { matched: 1 });
     assert_eq!(host.request(&of(None), in_lane(OTHER, 4, 1)), Answer::Published { matched: 1 });
     assert_eq!(host.queue(session).len(), 6);
+}
+
+/// The answer may have been lost with the leader. A publisher that was acknowledged would not send the message again.
+#[test]
+fn a_refused_message_that_comes_again_is_not_accepted() {
+    let (mut host, owner) = refusing();
+    let publish =
+        |topic, wait, identity| Command::Publish { message: view(topic), wait, identity };
+    let identity = Some(Identity { origin: 8, number: 2 });
+    let known = Some(Identity { origin: 8, number: 4 });
+    let refused = Answer::Refused { session: owner.0 };
+    let perhaps = Answer::PerhapsRefused { session: owner.0 };
+    assert_eq!(host.request(&publish("a/3", true, None), in_lane(ONE, 0, 1)), refused);
+    assert_eq!(host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 2)), refused);
+    host.ack(owner, 1, PubAck);
+    assert_eq!(host.request(&publish("a/4", true, known), in_lane(ONE, 0, 3)), Answer::Published { matched: 1 });
+    for (command, number, answer) in [
+        (publish("a/3", true, None), 1, &perhaps),
+        (publish("a/3", true, identity), 2, &perhaps),
+        (publish("a/4", true, known), 3, &Answer::Repeated),
+        // It is not for this session.
+        (publish("b", true, None), 3, &Answer::Repeated),
+        // Nobody waits for its answer, and nobody would send it again.
+        (publish("a/3", false, None), 3, &Answer::Repeated),
+    ] {
+        assert_eq!(host.again(&command, in_lane(ONE, 0, number)), *answer, "{command:?}");
+    }
+    // The publisher sends it again as a new message.
+    host.ack(owner, 2, PubAck);
+    assert_eq!(host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 4)), Answer::Published { matched: 1 });
+    // Without such a session no message was refused.
+    host.answer(&Command::End { session: owner.0 });
+    assert_eq!(host.again(&publish("a/3", true, None), in_lane(ONE, 0, 1)), Answer::Repeated);
 }
 
 /// The sender of a message for a member of a group learns again that the member is gone, so no message is lost.

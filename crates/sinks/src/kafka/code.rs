@@ -13,8 +13,12 @@ pub enum Consequence {
     Written,
     /// The records are never accepted.
     Refused,
-    /// The same records can be accepted later.
+    /// The same records can be accepted later. The reason is not in the records.
     Later,
+    /// The server failed, perhaps because of a record. The records may be stored.
+    Failed,
+    /// The server does not store the records, perhaps because of one of them.
+    NotStored,
     /// The server has lost the sequence of this producer; a new producer begins.
     NewProducer,
 }
@@ -33,7 +37,14 @@ impl Code {
             0 | 46 => Consequence::Written,
             10 | 17 | 18 | 32 | 87 => Consequence::Refused,
             45 | 47 | 49 | 59 => Consequence::NewProducer,
-            _ => Consequence::Later,
+            // The batch is damaged or invalid for the server, or its policy refuses it. Another batch may be accepted.
+            2 | 42 | 43 | 44 => Consequence::NotStored,
+            // Leaders, replicas, logins, rights, disks and quotas.
+            3 | 5..=9 | 13..=16 | 19 | 20 | 29 | 31 | 33..=35 | 41 | 51 | 56..=58 | 60 | 74 | 75 | 78 | 89 | 100 => {
+                Consequence::Later
+            }
+            // An unexpected error of the server (-1), and codes whose meaning is not known here.
+            _ => Consequence::Failed,
         }
     }
 }
@@ -41,6 +52,7 @@ impl Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
+            -1 => "the server had an unexpected error",
             2 => "the batch arrived damaged",
             3 => "the topic or partition does not exist; create it",
             5 => "the partition has no leader now",
@@ -61,6 +73,8 @@ impl fmt::Display for Code {
             34 => "a login was expected; set `username` and `password_file`",
             35 => "the server does not support this version of the request",
             41 => "the node is not the controller",
+            42 => "the server says that the request is invalid",
+            43 => "the format of the topic's messages is too old for the record",
             44 => "a policy of the server refuses the request",
             45 => "the sequence of batches has a gap",
             47 | 49 => "the server does not accept the producer any more",
@@ -95,8 +109,10 @@ mod tests {
             (19, Consequence::Later),
             (20, Consequence::Later),
             (29, Consequence::Later),
-            (-1, Consequence::Later),
-            (999, Consequence::Later),
+            (2, Consequence::NotStored),
+            (44, Consequence::NotStored),
+            (-1, Consequence::Failed),
+            (999, Consequence::Failed),
         ] {
             assert_eq!(Code(code).consequence(), consequence, "{code}");
         }

@@ -83,6 +83,10 @@ enum Failure {
     NotSent(String),
     /// The group may be stored.
     Uncertain(String),
+    /// The leader failed, and the cause may be in a record. The group may be stored.
+    Failed(String),
+    /// The leader does not store the group, and the cause may be in a record.
+    NotStored(String),
     /// The cluster does not accept the place of the group in the count.
     OutOfSequence(String),
 }
@@ -302,13 +306,15 @@ impl Producer {
         connection.parse(&answer, |reader| api::read_produce(reader, version))
     }
 
-    /// Remembers what is stored and what may be. Returns the first failure; one that may pass comes first.
+    /// Remembers what is stored and what may be. Returns the first failure of the strongest kind. One whose cause is in no
+    /// record comes first, because the caller must not give up a record because of it. Records of other partitions are
+    /// stored and not sent again.
     fn settle(&mut self, groups: Vec<Group<'_>>) -> Result<(), WriteError> {
         if self.stored.len().max(self.assigned.len()) > REMEMBERED_MAX {
             self.stored.clear();
             self.assigned.clear();
         }
-        let (mut refused, mut unavailable, mut is_out_of_sequence) = (None, None, false);
+        let (mut refused, mut failed, mut unavailable, mut is_out_of_sequence) = (None, None, None, false);
         for group in groups {
             let ids: Box<[u128]> = group.records.iter().map(|record| record.id).collect();
             let unanswered =
@@ -330,10 +336,17 @@ impl Producer {
                     unavailable = unavailable.or(Some(why));
                 }
                 Err(Failure::NotSent(why)) => unavailable = unavailable.or(Some(why)),
+                Err(Failure::NotStored(why)) => {
+                    self.uncertain.remove(&group.partition);
+                    failed = failed.or(Some(why));
+                }
                 Err(Failure::Uncertain(why)) => {
-                    self.assigned.extend(ids.iter().map(|id| (*id, group.partition.1)));
-                    self.uncertain.insert(group.partition, ids);
+                    self.note_uncertain(group.partition, ids);
                     unavailable = unavailable.or(Some(why));
+                }
+                Err(Failure::Failed(why)) => {
+                    self.note_uncertain(group.partition, ids);
+                    failed = failed.or(Some(why));
                 }
             }
         }
@@ -343,7 +356,16 @@ impl Producer {
         if let Some(why) = unavailable {
             return Err(WriteError::Unavailable(why));
         }
+        if let Some(why) = failed {
+            return Err(WriteError::Failed(why));
+        }
         refused.map_or(Ok(()), |why| Err(WriteError::Refused(why)))
+    }
+
+    /// Remembers a batch that may be stored, so that the same records go to the same place again.
+    fn note_uncertain(&mut self, partition: Partition, ids: Box<[u128]>) {
+        self.assigned.extend(ids.iter().map(|id| (*id, partition.1)));
+        self.uncertain.insert(partition, ids);
     }
 
     fn test_until(&mut self, deadline: Instant) -> Result<String, WriteError> {
@@ -411,6 +433,8 @@ fn outcome(result: &api::ProduceResult) -> Result<(), Failure> {
         Consequence::Written => Ok(()),
         Consequence::Refused => Err(Failure::Refused(why)),
         Consequence::Later => Err(Failure::Uncertain(why)),
+        Consequence::Failed => Err(Failure::Failed(why)),
+        Consequence::NotStored => Err(Failure::NotStored(why)),
         Consequence::NewProducer => Err(Failure::OutOfSequence(why)),
     }
 }

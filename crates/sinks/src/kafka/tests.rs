@@ -192,6 +192,90 @@ fn faults_that_may_pass_lose_and_repeat_nothing() {
     }
 }
 
+#[track_caller]
+fn failed(result: Result<(), WriteError>, part: &str) {
+    match result {
+        Err(WriteError::Failed(why)) if why.contains(part) => {}
+        other => panic!("{other:?}, expected Failed with `{part}`"),
+    }
+}
+
+/// Ids from 1 to 20 whose records are in this partition of `t`.
+fn ids_in(partition: usize) -> Vec<u128> {
+    (1..=20).filter(|id| batch::partition_of(format!("key {id}").as_bytes(), 3) == partition).collect()
+}
+
+#[test]
+fn only_the_records_of_a_partition_with_an_error_are_sent_again() {
+    for (code, part) in [(-1, "unexpected error"), (2, "damaged"), (44, "policy"), (999, "error 999")] {
+        let peer = Peer::new();
+        let mut sink = sink(&peer);
+        peer.follow(&[Answer::Error { partition: 1, code }]);
+        failed(sink.write(&numbered(1..=20)), part);
+        assert_eq!(peer.values("t", 1), [""; 0]);
+        let others = peer.values("t", 0).len() + peer.values("t", 2).len();
+        assert_eq!(others + ids_in(1).len(), 20);
+        sink.write(&numbered(1..=20)).unwrap();
+        sink.write(&numbered(21..=30)).unwrap();
+        assert_eq!(peer.all_values("t"), contents(1..=30), "{code}");
+    }
+}
+
+/// The caller writes the records one by one after some attempts, and gives up the one that always fails.
+#[test]
+fn one_record_that_the_server_always_fails_at_holds_up_no_other() {
+    for code in [-1, 42] {
+        let peer = Peer::new();
+        let mut sink = sink(&peer);
+        let poison = ids_in(2)[0];
+        peer.follow(&[Answer::Error { partition: 2, code }; 3]);
+        for _ in 0..3 {
+            failed(sink.write(&numbered(1..=20)), "partition 2");
+        }
+        for id in 1..=20 {
+            if id == poison {
+                peer.follow(&[Answer::Error { partition: 2, code }]);
+                failed(sink.write(&numbered(id..=id)), "partition 2");
+            } else {
+                sink.write(&numbered(id..=id)).unwrap();
+            }
+        }
+        let mut expected = contents(1..=20);
+        expected.retain(|content| *content != format!("{poison:03}"));
+        assert_eq!(peer.all_values("t"), expected, "{code}");
+    }
+}
+
+#[test]
+fn a_batch_that_was_stored_in_spite_of_an_error_is_not_repeated() {
+    let peer = Peer::new();
+    let mut sink = sink(&peer);
+    peer.follow(&[Answer::StoreAndFail(-1)]);
+    failed(sink.write(&numbered(1..=20)), "unexpected error");
+    sink.write(&numbered(1..=20)).unwrap();
+    assert_eq!(peer.all_values("t"), contents(1..=20));
+}
+
+/// A record must not be given up while the cause of an error may be in no record.
+#[test]
+fn of_different_errors_the_one_that_gives_up_least_counts() {
+    let peer = Peer::new();
+    let mut sink = sink(&peer);
+    let script: [(&[(i32, i16)], fn(&WriteError) -> bool); 4] = [
+        (&[(0, 10), (1, -1), (2, 6)], |it| matches!(it, WriteError::Unavailable(_))),
+        (&[(0, 10), (1, -1), (2, -1)], |it| matches!(it, WriteError::Failed(_))),
+        (&[(0, 10), (1, 2)], |it| matches!(it, WriteError::Failed(_))),
+        (&[(0, 10)], |it| matches!(it, WriteError::Refused(_))),
+    ];
+    for (errors, is_expected) in script {
+        peer.follow(&[Answer::Errors(errors)]);
+        let error = sink.write(&numbered(1..=20)).unwrap_err();
+        assert!(is_expected(&error), "{errors:?}: {error:?}");
+    }
+    sink.write(&numbered(1..=20)).unwrap();
+    assert_eq!(peer.all_values("t"), contents(1..=20));
+}
+
 #[test]
 fn a_silent_server_ends_the_call_at_the_time_limit() {
     let peer = Peer::new();

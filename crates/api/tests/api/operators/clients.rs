@@ -47,6 +47,7 @@ fn a_connected_client_is_listed_with_its_details() {
     assert_eq!(connection["receive_maximum"], 20);
     assert_eq!(connection["packet_size_max"], Value::Null);
     assert_eq!(connection["has_will"], false);
+    assert_eq!(connection["client_attrs"], json!({}));
     assert_eq!(connection["publisher_blocked"], false);
     assert!(connection["last_packet_ms"].is_u64() && connection["worker"].is_u64());
 }

@@ -1,6 +1,7 @@
 //! A JSON object, written member by member.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use mqtt::{Properties, Property, QoS};
 
@@ -11,53 +12,89 @@ use crate::message::MessageView;
 use crate::node::Node;
 use crate::origin;
 
+/// Members about the publisher of a message whose publisher is hidden, with the comma before them.
+const NOBODY: &[u8] = br#","from_clientid":null,"from_username":null"#;
+
+/// A complete event.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub text: Vec<u8>,
+    /// Mountpoint of the client that the event is about; empty without one.
+    pub mountpoint: Box<str>,
+    /// The event as its tenant sees it, if that differs.
+    pub of_tenant: Option<Vec<u8>>,
+}
+
 /// A JSON object that is being written.
 #[derive(Debug)]
-pub(super) struct Json(Vec<u8>);
+pub(super) struct Json {
+    text: Vec<u8>,
+    /// Mountpoint of the client that the event is about; empty without one.
+    mountpoint: Box<str>,
+    /// Members about a publisher that is not of the tenant.
+    hidden: Option<Range<usize>>,
+}
 
 impl Json {
     /// Begins an event with the fields that all have.
     pub fn begin(event: &str, timestamp: u64, node: &str) -> Self {
-        let mut json = Self(Vec::with_capacity(512));
-        json.0.push(b'{');
+        let mut json = Self::new(Vec::with_capacity(512));
+        json.text.push(b'{');
         json.text("event", Some(event));
         json.number("timestamp", Some(timestamp));
         json.text("node", Some(node));
         json
     }
 
-    pub fn finish(mut self) -> Vec<u8> {
-        self.0.push(b'}');
-        self.0
+    fn new(text: Vec<u8>) -> Self {
+        Self { text, mountpoint: Box::default(), hidden: None }
+    }
+
+    /// Notes the mountpoint of the client that the event is about.
+    pub fn about(mut self, mountpoint: &str) -> Self {
+        self.mountpoint = mountpoint.into();
+        self
+    }
+
+    pub fn finish(mut self) -> Finished {
+        self.text.push(b'}');
+        let mut of_tenant = None;
+        if let Some(Range { start, end }) = self.hidden.take() {
+            let mut text = self.text[..start].to_vec();
+            text.extend_from_slice(NOBODY);
+            text.extend_from_slice(&self.text[end..]);
+            of_tenant = Some(text);
+        }
+        Finished { text: self.text, mountpoint: self.mountpoint, of_tenant }
     }
 
     fn key(&mut self, key: &str) {
-        if self.0.last() != Some(&b'{') {
-            self.0.push(b',');
+        if self.text.last() != Some(&b'{') {
+            self.text.push(b',');
         }
         self.string(key.as_bytes());
-        self.0.push(b':');
+        self.text.push(b':');
     }
 
     pub fn text(&mut self, key: &str, text: Option<&str>) {
         self.key(key);
         match text {
             Some(text) => self.string(text.as_bytes()),
-            None => self.0.extend_from_slice(b"null"),
+            None => self.text.extend_from_slice(b"null"),
         }
     }
 
     pub fn number(&mut self, key: &str, number: Option<u64>) {
         self.key(key);
         match number {
-            Some(number) => self.0.extend_from_slice(number.to_string().as_bytes()),
-            None => self.0.extend_from_slice(b"null"),
+            Some(number) => self.text.extend_from_slice(number.to_string().as_bytes()),
+            None => self.text.extend_from_slice(b"null"),
         }
     }
 
     pub fn flag(&mut self, key: &str, flag: Option<bool>) {
         self.key(key);
-        self.0.extend_from_slice(match flag {
+        self.text.extend_from_slice(match flag {
             Some(true) => b"true",
             Some(false) => b"false",
             None => b"null",
@@ -66,7 +103,7 @@ impl Json {
 
     /// Writes bytes as a string. What is not UTF-8 becomes U+FFFD.
     fn string(&mut self, bytes: &[u8]) {
-        self.0.push(b'"');
+        self.text.push(b'"');
         for chunk in bytes.utf8_chunks() {
             let text = chunk.valid();
             let mut from = 0;
@@ -74,30 +111,30 @@ impl Json {
                 if byte >= 0x20 && byte != b'"' && byte != b'\\' {
                     continue;
                 }
-                self.0.extend_from_slice(&text.as_bytes()[from..at]);
+                self.text.extend_from_slice(&text.as_bytes()[from..at]);
                 from = at + 1;
                 match byte {
-                    b'"' => self.0.extend_from_slice(b"\\\""),
-                    b'\\' => self.0.extend_from_slice(b"\\\\"),
-                    b'\n' => self.0.extend_from_slice(b"\\n"),
-                    b'\r' => self.0.extend_from_slice(b"\\r"),
-                    b'\t' => self.0.extend_from_slice(b"\\t"),
-                    _ => self.0.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+                    b'"' => self.text.extend_from_slice(b"\\\""),
+                    b'\\' => self.text.extend_from_slice(b"\\\\"),
+                    b'\n' => self.text.extend_from_slice(b"\\n"),
+                    b'\r' => self.text.extend_from_slice(b"\\r"),
+                    b'\t' => self.text.extend_from_slice(b"\\t"),
+                    _ => self.text.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
                 }
             }
-            self.0.extend_from_slice(&text.as_bytes()[from..]);
+            self.text.extend_from_slice(&text.as_bytes()[from..]);
             if !chunk.invalid().is_empty() {
-                self.0.extend_from_slice("\u{fffd}".as_bytes());
+                self.text.extend_from_slice("\u{fffd}".as_bytes());
             }
         }
-        self.0.push(b'"');
+        self.text.push(b'"');
     }
 
     fn object(&mut self, key: &str, write: impl FnOnce(&mut Self)) {
         self.key(key);
-        self.0.push(b'{');
+        self.text.push(b'{');
         write(self);
-        self.0.push(b'}');
+        self.text.push(b'}');
     }
 
     /// Writes properties by their names in the specification. Authentication Data are secret and left out.
@@ -284,8 +321,12 @@ impl Json {
     /// Writes the publisher of a message, as far as this node knows it.
     pub fn publisher(&mut self, node: &Node, key: u64) {
         let known = node.publishers.get(key);
-        self.text("from_clientid", known.as_ref().map(|(client_id, _)| &**client_id));
-        self.text("from_username", known.as_ref().and_then(|(_, username)| username.as_deref()));
+        let start = self.text.len();
+        self.text("from_clientid", known.as_ref().map(|known| &*known.client_id));
+        self.text("from_username", known.as_ref().and_then(|known| known.username.as_deref()));
+        if !self.mountpoint.is_empty() && known.is_some_and(|known| known.mountpoint != self.mountpoint) {
+            self.hidden = Some(start..self.text.len());
+        }
     }
 }
 
@@ -302,9 +343,9 @@ mod tests {
             Property::UserProperty("b", "3"),
         ]);
         let written = |expiry| {
-            let mut json = Json(vec![b'{']);
+            let mut json = Json::new(vec![b'{']);
             json.properties("p", properties.as_properties(), expiry);
-            String::from_utf8(json.finish()).expect("UTF-8")
+            String::from_utf8(json.finish().text).expect("UTF-8")
         };
         let users = r#""User-Property":{"a":"2","b":"3"}"#;
         assert_eq!(written(Some(7)), format!(r#"{{"p":{{"Message-Expiry-Interval":7,{users}}}}}"#));
@@ -320,9 +361,9 @@ mod tests {
             (b"a\xffb\xc3", "\"a\u{fffd}b\u{fffd}\""),
             (b"", "\"\""),
         ] {
-            let mut written = Json(Vec::new());
+            let mut written = Json::new(Vec::new());
             written.string(bytes);
-            assert_eq!(String::from_utf8_lossy(&written.0), json);
+            assert_eq!(String::from_utf8_lossy(&written.text), json);
         }
     }
 }

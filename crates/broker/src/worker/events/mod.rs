@@ -7,6 +7,9 @@
 //!
 //! **Invariant:** nothing that happens to a message on a topic that begins with `$`, or to a connection of the process
 //! itself, is an event. So no event causes another one.
+//!
+//! **Invariant:** an event for actions of a tenant is about a client with the mountpoint of the tenant. It has no name of
+//! a client with another one.
 
 mod describe;
 mod json;
@@ -21,11 +24,12 @@ use super::Worker;
 use crate::access::Principal;
 use crate::connection::Connection;
 use crate::ids::{ConnectionId, Time, WorkerId};
+use crate::internal::tenant_events;
 use crate::message::{Message, MessageView};
 use crate::node::Node;
 use crate::route::Route;
 pub(super) use describe::reason;
-use json::Json;
+use json::{Finished, Json};
 
 macro_rules! events {
     ($($(#[$doc:meta])* $variant:ident $topic:literal $value:literal,)*) => {
@@ -104,12 +108,16 @@ pub(super) struct Events {
     node: Arc<Node>,
     /// Bits of the events that have subscriptions.
     selected: u16,
+    /// Bits of those with a subscription to the event about all clients.
+    selected_for_all: u16,
+    /// Bits of those that actions of tenants have subscribed to.
+    selected_for_tenants: u16,
     /// Routes of the event about alarms at the last look, in order.
     alarm_routes: Vec<[u32; 5]>,
     /// Version of the index and time of the last look at it.
     looked: Option<(u64, Time)>,
     /// Events that are published at the end of the turn.
-    queue: Vec<(Event, Vec<u8>)>,
+    queue: Vec<(Event, Finished)>,
     rate_max: u32,
     /// Second of the node's time, and what its events have cost.
     second: u64,
@@ -150,6 +158,8 @@ impl Events {
         Self {
             node,
             selected: 0,
+            selected_for_all: 0,
+            selected_for_tenants: 0,
             alarm_routes: Vec::new(),
             looked: None,
             queue: Vec::new(),
@@ -209,7 +219,9 @@ impl Events {
     }
 
     /// Sets the events that have subscriptions.
-    fn select(&mut self, selected: u16) {
+    fn select(&mut self, for_all: u16, for_tenants: u16) {
+        let selected = for_all | for_tenants;
+        (self.selected_for_all, self.selected_for_tenants) = (for_all, for_tenants);
         self.selected = selected;
         self.node.load.events.store(selected, Relaxed);
         if !self.is_selected(Event::Acked) {
@@ -237,22 +249,40 @@ impl Events {
         true
     }
 
-    /// Begins an event with the fields that all have. `None` if it is suppressed.
-    fn begin(&mut self, event: Event, now: Time, message_len: usize) -> Option<Json> {
-        let may = self.may_emit(now, message_len);
-        may.then(|| Json::begin(event.value(), self.node.wall_ms(now), self.node.name()))
+    /// Returns whether an event about a client with this mountpoint has subscriptions.
+    fn has_reader(&self, event: Event, mountpoint: &str) -> bool {
+        let bits = match mountpoint.is_empty() {
+            true => self.selected_for_all,
+            false => self.selected_for_all | self.selected_for_tenants,
+        };
+        bits & event.bit() != 0
+    }
+
+    /// Begins an event about a client with the fields that all have. `None` if it is suppressed, or nobody reads it.
+    fn begin(
+        &mut self,
+        event: Event,
+        now: Time,
+        (connection, message_len): (Option<&Connection>, usize),
+    ) -> Option<Json> {
+        let mountpoint = connection.map(Connection::mountpoint).unwrap_or_default();
+        if !self.has_reader(event, mountpoint) || !self.may_emit(now, message_len) {
+            return None;
+        }
+        Some(Json::begin(event.value(), self.node.wall_ms(now), self.node.name()).about(mountpoint))
     }
 
     /// Queues an event, unless the rate has no room for its size: properties and names count, too.
     fn end(&mut self, event: Event, json: Json) {
-        let text = json.finish();
-        let spent = self.spent.saturating_add(cost_of(text.len()));
-        if text.len() >= BYTES_PER_EVENT && (spent > self.rate_max || text.len() > MESSAGE_MAX) {
+        let finished = json.finish();
+        let length = finished.text.len();
+        let spent = self.spent.saturating_add(cost_of(length));
+        if length >= BYTES_PER_EVENT && (spent > self.rate_max || length > MESSAGE_MAX) {
             self.suppressed += 1;
             return;
         }
         self.spent = spent;
-        self.queue.push((event, text));
+        self.queue.push((event, finished));
     }
 }
 
@@ -269,7 +299,7 @@ impl Events {
     /// Describes a client that gets CONNACK next: the data of CONNECT end with it. [`Self::connected`] follows.
     #[cold]
     pub fn describe_connected(&mut self, now: Time, connection: &Connection) -> Option<Described> {
-        let mut json = self.begin(Event::Connected, now, 0)?;
+        let mut json = self.begin(Event::Connected, now, (Some(connection), 0))?;
         json.client(Some(connection), &self.node);
         json.connection(connection);
         let at = Time(u64::from(connection.connected_at) * 1000);
@@ -290,7 +320,7 @@ impl Events {
         (reason, code): (&str, Option<ReasonCode>),
         properties: Properties<'_>,
     ) {
-        let Some(mut json) = self.begin(Event::Disconnected, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::Disconnected, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         json.protocol(connection);
         json.text("reason", Some(reason));
@@ -304,7 +334,7 @@ impl Events {
 
     #[cold]
     pub fn connack(&mut self, now: Time, connection: &Connection, reason: ReasonCode) {
-        let Some(mut json) = self.begin(Event::ConnAck, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::ConnAck, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         json.connection(connection);
         json.number("reason_code", Some(reason.as_u8().into()));
@@ -313,7 +343,7 @@ impl Events {
 
     #[cold]
     pub fn authenticated(&mut self, now: Time, connection: &Connection, refused: Option<ReasonCode>) {
-        let Some(mut json) = self.begin(Event::Authn, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::Authn, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         let extra = connection.extra.as_deref();
         let principal = extra.and_then(|extra| extra.principal.as_deref());
@@ -336,7 +366,7 @@ impl Events {
         if topic.starts_with('$') {
             return;
         }
-        let Some(mut json) = self.begin(Event::Authz, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::Authz, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         json.text("topic", Some(topic));
         json.text("action", Some(action));
@@ -347,7 +377,7 @@ impl Events {
 
     #[cold]
     pub fn subscribed(&mut self, now: Time, connection: &Connection, filter: &str, (qos, id): (QoS, u32)) {
-        let Some(mut json) = self.begin(Event::Subscribed, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::Subscribed, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         json.text("topic", Some(filter));
         json.number("qos", Some(qos as u64));
@@ -357,7 +387,7 @@ impl Events {
 
     #[cold]
     pub fn unsubscribed(&mut self, now: Time, connection: &Connection, filter: &str) {
-        let Some(mut json) = self.begin(Event::Unsubscribed, now, 0) else { return };
+        let Some(mut json) = self.begin(Event::Unsubscribed, now, (Some(connection), 0)) else { return };
         json.client(Some(connection), &self.node);
         json.text("topic", Some(filter));
         json.properties("unsub_props", Properties::EMPTY, None);
@@ -383,7 +413,7 @@ impl Events {
             self.node.publishers.note(view.publisher_key, connection);
         }
         let Some(reason) = drop_reason.filter(|_| self.is_selected(Event::Dropped)) else { return };
-        let Some(mut json) = self.begin(Event::Dropped, now, view.payload.len()) else { return };
+        let Some(mut json) = self.begin(Event::Dropped, now, (publisher, view.payload.len())) else { return };
         json.message(publisher, (now, view, view.qos), &self.node);
         json.text("reason", Some(reason));
         self.end(Event::Dropped, json);
@@ -500,7 +530,7 @@ impl Events {
         if view.topic.starts_with('$') || crate::internal::is_reserved(client_id) {
             return;
         }
-        let Some(mut json) = self.begin(Event::DeliveryDropped, now, view.payload.len()) else { return };
+        let Some(mut json) = self.begin(Event::DeliveryDropped, now, (None, view.payload.len())) else { return };
         json.message_for(client_id, (now, &view, view.qos), &self.node);
         json.publisher(&self.node, view.publisher_key);
         json.text("reason", Some(why));
@@ -515,7 +545,7 @@ impl Events {
         (view, qos): (&MessageView<'_>, QoS),
         add: impl FnOnce(&mut Json),
     ) {
-        let Some(mut json) = self.begin(event, now, view.payload.len()) else { return };
+        let Some(mut json) = self.begin(event, now, (Some(connection), view.payload.len())) else { return };
         json.message(Some(connection), (now, view, qos), &self.node);
         json.publisher(&self.node, view.publisher_key);
         add(&mut json);
@@ -552,21 +582,26 @@ impl Worker {
         }
         self.monitor.events.looked = Some((version, now));
         let mut routes = std::mem::take(&mut self.scratch.routes);
-        let mut selected = 0;
+        let (mut for_all, mut for_tenants) = (0, 0);
         for event in Event::ALL {
-            routes.clear();
-            if let Ok(topic) = TopicName::parse(event.topic()) {
-                self.dispatcher.reader.matches(topic, &mut routes);
-            }
-            selected |= if routes.is_empty() { 0 } else { event.bit() };
+            let mut find = |topic: &str| {
+                routes.clear();
+                if let Ok(topic) = TopicName::parse(topic) {
+                    self.dispatcher.reader.matches(topic, &mut routes);
+                }
+                if routes.is_empty() { 0 } else { event.bit() }
+            };
+            for_tenants |= find(&tenant_events(event.topic(), ""));
+            for_all |= find(event.topic());
             // One worker says it for all.
             if *event == Event::Alarm && self.id == WorkerId(0) {
                 self.monitor.events.note_alarm_routes(&routes);
             }
         }
         self.scratch.routes = routes;
-        if selected != self.monitor.events.selected {
-            self.monitor.events.select(selected);
+        let events = &mut self.monitor.events;
+        if (for_all, for_tenants) != (events.selected_for_all, events.selected_for_tenants) {
+            events.select(for_all, for_tenants);
             self.monitor.note_observers();
         }
     }
@@ -575,13 +610,25 @@ impl Worker {
     #[cold]
     pub(super) fn publish_events(&mut self) {
         self.counters.events_suppressed += std::mem::take(&mut self.monitor.events.suppressed);
-        for (event, payload) in std::mem::take(&mut self.monitor.events.queue) {
-            let received = self.clock.now();
-            let view = MessageView { payload: &payload, received, ..MessageView::plain(event.topic()) };
-            if let Ok(topic) = TopicName::parse(view.topic) {
-                self.counters.events += 1;
-                self.dispatch(topic, view, None);
+        let events = &mut self.monitor.events;
+        let (for_all, for_tenants) = (events.selected_for_all, events.selected_for_tenants);
+        for (event, Finished { text, mountpoint, of_tenant }) in std::mem::take(&mut events.queue) {
+            if for_all & event.bit() != 0 {
+                self.publish_event(event.topic(), &text);
             }
+            if for_tenants & event.bit() != 0 && !mountpoint.is_empty() {
+                let topic = tenant_events(event.topic(), &mountpoint);
+                self.publish_event(&topic, of_tenant.as_ref().unwrap_or(&text));
+            }
+        }
+    }
+
+    fn publish_event(&mut self, topic: &str, payload: &[u8]) {
+        let received = self.clock.now();
+        let view = MessageView { payload, received, ..MessageView::plain(topic) };
+        if let Ok(topic) = TopicName::parse(topic) {
+            self.counters.events += 1;
+            self.dispatch(topic, view, None);
         }
     }
 
@@ -597,7 +644,7 @@ impl Worker {
         if !events.is_selected(Event::Alarm) {
             return;
         }
-        let Some(mut json) = events.begin(Event::Alarm, now, 0) else { return };
+        let Some(mut json) = events.begin(Event::Alarm, now, (None, 0)) else { return };
         json.text("name", Some(&alarm.name));
         json.flag("active", Some(alarm.deactivated_at.is_none()));
         json.text("severity", Some(&alarm.severity));

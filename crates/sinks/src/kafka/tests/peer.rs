@@ -13,6 +13,10 @@ use crate::kafka::wire::{Malformed, Reader, Writer};
 pub enum Answer {
     /// An error for the partition with this number, which stores nothing. Others are stored.
     Error { partition: i32, code: i16 },
+    /// Errors for several partitions.
+    Errors(&'static [(i32, i16)]),
+    /// Stores everything, and answers with this error for all partitions.
+    StoreAndFail(i16),
     /// Reads the request and closes the connection without storing anything.
     Close,
     /// Stores everything, and closes the connection without an answer.
@@ -245,6 +249,13 @@ impl Peer {
         for (topic, partition, batch) in batches {
             let code = match step {
                 Some(Answer::Error { partition: with_error, code }) if with_error == partition => code,
+                Some(Answer::Errors(errors)) if errors.iter().any(|(at, _)| *at == partition) => {
+                    errors.iter().find(|(at, _)| *at == partition).map_or(0, |(_, code)| *code)
+                }
+                Some(Answer::StoreAndFail(code)) => {
+                    self.store(&topic, partition, batch);
+                    code
+                }
                 Some(Answer::Close | Answer::Silence | Answer::Bytes(_) | Answer::Nothing) => 0,
                 _ => self.store(&topic, partition, batch),
             };
