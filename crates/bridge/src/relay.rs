@@ -412,7 +412,7 @@ impl Relay {
                 if is_reading {
                     client.resume(now);
                 } else {
-                    client.pause();
+                    client.pause(now);
                 }
             }
         }

@@ -509,3 +509,27 @@ fn settings_that_do_not_allow_changes_are_refused() {
     let topic = |s: &mut Settings| s.interest = Some(InterestSettings::new("a+", "far", None));
     assert!(matches!(check(topic), Some(InterestError::ListTopic { .. })));
 }
+
+#[test]
+fn a_request_that_is_never_answered_ends_the_connection_and_is_made_again() {
+    let mut bench = with_filters(settings(), &["a"]);
+    want(&mut bench, 2, &["b"], &[]);
+    assert_eq!(bench.sent(REMOTE), ["SUBSCRIBE b"]);
+    for _ in 0..100 {
+        if !matches!(bench.relay.state(), State::Connected { .. }) {
+            break;
+        }
+        bench.now = bench.relay.poll_timeout().expect("a timeout");
+        bench.handle(Input::Timeout);
+        if bench.sent(REMOTE).contains(&"PINGREQ".to_owned()) {
+            bench.packet(REMOTE, Packet::PingResp);
+        }
+    }
+    let error = bench.relay.last_error().expect("an error");
+    assert_eq!(error, "one: the server did not answer a SUBSCRIBE or UNSUBSCRIBE");
+    bench.run();
+    bench.wait();
+    bench.run();
+    assert!(bench.answer_requests(REMOTE).contains(&"SUBSCRIBE b".to_owned()));
+    assert_eq!(bench.relay.subscribed(), 2);
+}
