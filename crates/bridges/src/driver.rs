@@ -41,11 +41,11 @@ pub enum Command {
     Hold(Held),
 }
 
-/// Something that is dropped when the remote broker has confirmed or refused filters.
+/// A token that is dropped when the remote broker has confirmed or refused filters.
 pub struct Held {
     /// Filters without an answer.
     pub filters: Vec<Box<str>>,
-    /// It is only dropped.
+    /// The token.
     pub _until_then: Box<dyn Send>,
 }
 
@@ -94,7 +94,7 @@ pub struct Driver {
     pub buffer: Vec<u8>,
     /// Time at which operators get the counters again.
     pub next_view: Time,
-    /// What waits for answers of the remote broker.
+    /// Tokens that wait for answers of the remote broker.
     pub held: Vec<Held>,
     /// [`Relay::settles`] and the state at the last look at `held`.
     pub looked: (u64, State),

@@ -396,9 +396,9 @@ pub(crate) struct PendingAck {
 /// Progress of a SUBACK that waits for links to other clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinksStage {
-    /// It waits for no link, or no longer.
+    /// Nothing is to be waited for, or not any more.
     Done,
-    /// It will wait for links.
+    /// The wait begins when all nodes of this cluster know the subscriptions.
     Due,
     /// One completion comes from the links.
     Waiting,

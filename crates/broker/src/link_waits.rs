@@ -16,7 +16,7 @@ pub struct WaitingSuback {
 pub enum Begun {
     /// The answer will come.
     Waits,
-    /// There is nothing to wait for.
+    /// No link takes any of the filters.
     Nothing,
     /// Too many SUBACKs wait.
     Busy,
@@ -24,8 +24,8 @@ pub enum Begun {
 
 /// The links to other clusters, for SUBACKs. Workers call it, so it must not block.
 pub trait LinkWaits: Send + Sync {
-    /// Begins to wait until links have the filters of a SUBSCRIBE, for at most this time. All nodes of this cluster know
-    /// them. [`Admin::links_answered`](crate::admin::Admin::links_answered) ends the wait.
+    /// Begins to wait until links have the filters of a SUBSCRIBE, for at most this time. All nodes of this cluster
+    /// know them. [`Admin::links_answered`](crate::admin::Admin::links_answered) ends the wait.
     fn begin(&self, suback: WaitingSuback, filters: Vec<Box<str>>, within: Duration) -> Begun;
 
     /// Ends the waits of a connection, which is closed. They get no answer.

@@ -102,8 +102,8 @@ section! {
     [routing]
     pub struct Routing {
         /// Nodes that have to know a subscription before SUBACK is sent. Subscriptions of sessions that outlive their
-        /// connection always wait for `cluster`, and for `links` if that is set. A client may ask for another level by a
-        /// User Property `suback` of its SUBSCRIBE.
+        /// connection always wait for `cluster`, and for `links` if that is set. A client may ask for another level by
+        /// a User Property `suback` of its SUBSCRIBE.
         pub suback: SubackLevel = "region", on reload;
         /// Maximum time that a SUBACK of level `links` waits for linked clusters, after the nodes of this cluster know
         /// the subscription. After that, SUBACK is sent all the same.

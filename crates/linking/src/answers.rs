@@ -15,7 +15,7 @@ pub type Reply = Box<dyn FnOnce(Vec<bool>) + Send>;
 pub enum Part {
     /// The answer is known.
     Is(bool),
-    /// It is answered when the [`Until`] of this flag is dropped.
+    /// The answer is true when the [`Until`] of this flag is dropped.
     Waits(Arc<AtomicBool>),
 }
 

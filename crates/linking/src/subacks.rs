@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Result of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// For each part, whether the other cluster has answered its filters, or need not.
+    /// Answers to the parts: true if the other cluster has answered the filters, or need not.
     Parts(Vec<bool>),
     /// The node does not know such questions: its version is an earlier one.
     Unsupported,

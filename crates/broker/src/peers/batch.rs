@@ -134,8 +134,8 @@ choices! {
         Region = "region",
         /// Every reachable node: messages that are published anywhere after SUBACK are delivered.
         Cluster = "cluster",
-        /// As `cluster`, and each linked cluster whose link is connected and takes topics of the subscription: messages
-        /// that are published there after SUBACK are delivered, too.
+        /// Every reachable node, and each linked cluster whose link is connected and takes topics of the subscription:
+        /// messages that are published there after SUBACK are delivered, too.
         Links = "links",
     }
 }
