@@ -12,16 +12,16 @@ PATIENT = ["cluster.silence_max=20s", "cluster.lease=5s"]
 
 
 @contextlib.contextmanager
-def cluster(*more):
-    """Four nodes by name; the last one is a replicant."""
-    nodes = {name: Node() for name in ("n1", "n2", "n3", "r1")}
+def cluster(*more, names=("n1", "n2", "n3", "r1")):
+    """Nodes by name; those that begin with `r` are replicants."""
+    nodes = {name: Node() for name in names}
     ports = {name: free_port() for name in nodes}
-    secret = nodes["n1"].directory / "cluster.secret"
+    secret = nodes[names[0]].directory / "cluster.secret"
     secret.write_text("a secret that is long enough")
-    cores = ",".join(f"127.0.0.1:{port}" for name, port in ports.items() if name != "r1")
+    cores = ",".join(f"127.0.0.1:{port}" for name, port in ports.items() if not name.startswith("r"))
     try:
         for name in nodes:
-            role = "replicant" if name == "r1" else "core"
+            role = "replicant" if name.startswith("r") else "core"
             start(nodes, ports, secret, name, f"cluster.role={role}", f"cluster.join={cores}", *PATIENT, *more)
         for node in nodes.values():
             node.ctl("health", "--wait", "60s")

@@ -12,6 +12,8 @@ import urllib.request
 
 from checks_away import cluster
 from checks_bridges import leave, received
+from checks_cluster import health
+from client import Client
 from node import Node, until
 
 SECRET = "0123456789abcdef0123456789abcdef\n"
@@ -321,4 +323,135 @@ def link_moves(_):
         os.rmdir(directory)
 
 
-CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]
+def unconfirmed(node):
+    """Number of SUBACKs of a node that were sent without the confirmation of a linked cluster."""
+    line = node.text("metrics", "meridian_subacks_links_unconfirmed").splitlines()[-1]
+    return int(line.split()[-1])
+
+
+def link_suback(_):
+    """after a SUBACK of level `links` no message of the other cluster is missed, whichever node runs the link; one that is down makes nobody wait"""
+    alone, directory = Node(), pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
+    secret = directory / "link.secret"
+    secret.write_text(SECRET)
+    entry = {"name": "b", "own_name": "a", "secret_file": str(secret), "address": f"127.0.0.1:{alone.mqtt}", "topics": "up/#", "backoff_min": "100ms", "backoff_max": "500ms"}
+    # A SUBACK within the patience of the client has not waited until the time was over.
+    settings = [f"cluster_link.0.{key}={value}" for key, value in entry.items()] + ["cluster.silence_max=5s", "cluster.lease=2s", "cluster.suback_timeout=2m", "routing.suback_links_timeout=2m"]
+    clients = []
+    try:
+        with cluster(*settings) as nodes:
+            path = alone.directory / "meridian.toml"
+            other = {"name": "a", "own_name": "b", "secret_file": str(secret)}
+            path.write_text("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in other.items()))
+            alone.start("--config", str(path))
+            replicant = nodes["r1"]
+            until(lambda: is_settled(replicant, "b", 0), "the link is connected", 60)
+            runs_on = taking(replicant, "b")["node"]
+            elsewhere = next(name for name in nodes if name not in ("r1", runs_on))
+            publisher = Client(alone.mqtt, "publisher")
+            durable = Client(nodes[elsewhere].mqtt, "durable", expiry=3600)
+            here = [Client(replicant.mqtt, "on-replicant"), Client(nodes[elsewhere].mqtt, "on-core"), Client(nodes[runs_on].mqtt, "on-runner"), durable]
+            clients += [publisher, *here]
+
+            def round_of(client, number):
+                topic = f"up/{number}"
+                assert client.subscribe(topic, "down/x", level="links") == [1, 1]
+                publisher.publish(topic, "after SUBACK")
+                # A message of QoS 1 may come again after a node was killed.
+                while client.message() != (topic, "after SUBACK"):
+                    pass
+
+            end, number = time.monotonic() + 20, 0
+            while number < 1000 and time.monotonic() < end:
+                client = here[number % len(here)]
+                round_of(client, number)
+                # Some filters stay, and others end while new ones begin.
+                if number % 3:
+                    client.unsubscribe(f"up/{number}")
+                number += 1
+            assert number > 20, number
+            # A filter that the link has already.
+            assert here[0].subscribe(f"up/{number - 1}", level="links") == [1]
+            assert here[1].subscribe("$share/g/up/shared", level="links") == [1]
+            publisher.publish("up/shared", "for the group")
+            while here[1].message() != ("up/shared", "for the group"):
+                pass
+
+            alone.process.kill()
+            alone.process.wait()
+            for client in here:
+                assert client.subscribe("up/down", level="links") == [1], "a link that is down makes nobody wait"
+            alone.restart()
+            alone.ctl("health", "--wait", "20s")
+            until(lambda: taking(replicant, "b").get("connected"), "the link is connected again", 30)
+            publisher = Client(alone.mqtt, "publisher")
+            clients.append(publisher)
+            for number in range(1000, 1010):
+                round_of(here[number % len(here)], number)
+
+            nodes[runs_on].process.kill()
+            nodes[runs_on].process.wait()
+            left = [client for client in here if client is not here[2]]
+            for number in range(20):
+                # It waits for the new runner, whose first attempt to connect may fail.
+                assert left[number % len(left)].subscribe(f"up/moved/{number}", level="links") == [1]
+            until(lambda: taking(replicant, "b").get("node") not in (None, runs_on) and taking(replicant, "b").get("connected"), "another node runs the link", 30)
+            for number in range(2000, 2030):
+                round_of(left[number % len(left)], number)
+            late = {name: unconfirmed(node) for name, node in nodes.items() if name != runs_on}
+            assert not any(late.values()), late
+    finally:
+        for client in clients:
+            client.close()
+        alone.close()
+        secret.unlink(missing_ok=True)
+        os.rmdir(directory)
+
+
+def link_giver_killed(_):
+    """nodes of the giving cluster to which the link is connected are killed in turn; nothing of QoS 2 is missing, and nothing comes twice"""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
+    secret = directory / "link.secret"
+    secret.write_text(SECRET)
+    common = ["cluster.silence_max=5s", "cluster.lease=2s"]
+    names = ("n1", "n2", "n3")
+    of = lambda entry: [f"cluster_link.0.{key}={value}" for key, value in entry.items()]  # noqa: E731
+    gives = {"name": "a", "own_name": "b", "secret_file": str(secret)}
+    try:
+        with cluster(*of(gives), *common, names=names) as givers:
+            takes = {"own_name": "a", "secret_file": str(secret), "topics": "t/#", "backoff_min": "100ms", "backoff_max": "1s"}
+            with cluster(*common, names=names) as takers:
+                here, number = takers["n1"], 0
+                leave(here.subscriber("here", "t/#", durable=True, qos=2))
+                for victim in names:
+                    # The link connects to the first address that answers.
+                    others = [node for name, node in givers.items() if name != victim]
+                    address = ",".join(f"127.0.0.1:{node.mqtt}" for node in [givers[victim], *others])
+                    status, body = api(here, "PUT", "links/external/b", {**takes, "address": address})
+                    assert status in (200, 201), (status, body)
+                    until(lambda victim=victim: giving(others[0], "a", "b").get("connection_node") == victim, f"the link is connected to {victim}", 60)
+                    until(lambda: is_settled(here, "b", 1), "the filter is subscribed at the other cluster", 60)
+                    for step in range(24):
+                        if step == 8:
+                            givers[victim].process.kill()
+                            givers[victim].process.wait()
+                        if step == 16:
+                            givers[victim].restart()
+                        # Its acknowledgement may wait until another node leads a shard.
+                        subprocess.run(["mosquitto_pub", "-p", str(others[0].mqtt), "-V", "5", "-t", "t/n", "-m", str(number), "-q", "2"],
+                                       check=True, capture_output=True, timeout=60)
+                        number += 1
+                    givers[victim].ctl("health", "--wait", "60s")
+                    until(lambda victim=victim: health(givers[victim])[0] == 200, "the node is back", 60)
+                    until(lambda: is_settled(here, "b", 1), "the link is connected again", 60)
+                empty = lambda: (it := giving(givers["n1"], "a", "b")).get("queued_messages") == 0 and it["in_flight"] == 0  # noqa: E731
+                until(empty, "nothing waits", 60)
+                lines = text_of(received(here.subscriber("here", "t/#", durable=True, qos=2), number))
+                assert lines == [f"t/n {number}" for number in range(number)], lines
+                assert taking(here, "b")["remote_sessions_lost"] == 0
+    finally:
+        secret.unlink(missing_ok=True)
+        os.rmdir(directory)
+
+
+CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback, link_giver_killed]

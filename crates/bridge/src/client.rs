@@ -87,8 +87,8 @@ struct KeepAlive {
     last_sent: Time,
     last_received: Time,
     pinged: Option<Time>,
-    /// True while the caller does not read, so that silence means nothing.
-    is_paused: bool,
+    /// Time since which the caller does not read, so that silence means nothing.
+    paused: Option<Time>,
 }
 
 /// Meaning of received bytes.
@@ -163,7 +163,7 @@ impl Client {
                 last_sent: now,
                 last_received: now,
                 pinged: None,
-                is_paused: false,
+                paused: None,
             },
             keep_alive_asked: options.keep_alive,
         })
@@ -213,15 +213,17 @@ impl Client {
         self.incoming.len()
     }
 
-    /// Notes that the caller does not read from the connection. An absent PINGRESP is no failure then.
-    pub fn pause(&mut self) {
-        self.keep_alive.is_paused = true;
+    /// Notes that the caller does not read from the connection. An absent PINGRESP, SUBACK or UNSUBACK is no failure
+    /// then.
+    pub fn pause(&mut self, now: Time) {
+        self.keep_alive.paused.get_or_insert(now);
     }
 
     /// Notes that the caller reads from the connection.
     pub fn resume(&mut self, now: Time) {
-        if std::mem::take(&mut self.keep_alive.is_paused) {
+        if let Some(since) = self.keep_alive.paused.take() {
             self.keep_alive.last_received = now;
+            self.requests.extend(now.since(since));
         }
     }
 
@@ -293,7 +295,7 @@ impl Client {
                     return Ok(Some(Step::Packet));
                 }
                 Packet::SubAck(ack) => {
-                    let retried = self.requests.subscribed(self.version, &ack, self.unsent.buffer())?;
+                    let retried = self.requests.subscribed(now, self.version, &ack, self.unsent.buffer())?;
                     if let Some(answers) = retried {
                         return Ok(Some(Step::Subscribed(answers)));
                     }
@@ -324,25 +326,25 @@ impl Client {
     /// Sends SUBSCRIBE packets for these filters.
     pub fn subscribe(&mut self, now: Time, filters: &[(String, SubscriptionOptions)]) {
         self.keep_alive.last_sent = now;
-        self.requests.subscribe(self.version, filters, self.unsent.buffer());
+        self.requests.subscribe(now, self.version, filters, self.unsent.buffer());
     }
 
     /// Sends UNSUBSCRIBE packets for these filters.
     pub fn unsubscribe(&mut self, now: Time, filters: &[String]) {
         self.keep_alive.last_sent = now;
-        self.requests.unsubscribe(self.version, filters, self.unsent.buffer());
+        self.requests.unsubscribe(now, self.version, filters, self.unsent.buffer());
     }
 
     /// Sends one SUBSCRIBE packet for these filters.
     pub(crate) fn subscribe_at_once(&mut self, now: Time, filters: Vec<(String, SubscriptionOptions)>) {
         self.keep_alive.last_sent = now;
-        self.requests.subscribe_at_once(self.version, filters, self.unsent.buffer());
+        self.requests.subscribe_at_once(now, self.version, filters, self.unsent.buffer());
     }
 
     /// Sends one UNSUBSCRIBE packet for these filters.
     pub(crate) fn unsubscribe_at_once(&mut self, now: Time, filters: Vec<String>) {
         self.keep_alive.last_sent = now;
-        self.requests.unsubscribe_at_once(self.version, filters, self.unsent.buffer());
+        self.requests.unsubscribe_at_once(now, self.version, filters, self.unsent.buffer());
     }
 
     /// Publishes a message of QoS 0, which needs no Packet Identifier.
@@ -386,21 +388,40 @@ impl Client {
 
     /// Returns the time at which [`Self::handle_timeout`] must be called.
     pub fn timeout(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Closed => None,
+            _ => self.ping_timeout().into_iter().chain(self.request_timeout()).min(),
+        }
+    }
+
+    fn ping_timeout(&self) -> Option<Time> {
         let interval = self.keep_alive.interval?;
         match self.keep_alive.pinged {
-            _ if matches!(self.phase, Phase::Closed) => None,
-            Some(_) if self.keep_alive.is_paused => None,
+            Some(_) if self.keep_alive.paused.is_some() => None,
             Some(pinged) => Some(pinged.max(self.keep_alive.last_received).after(interval)),
             None => Some(self.keep_alive.last_sent.after(interval)),
         }
     }
 
+    fn request_timeout(&self) -> Option<Time> {
+        self.requests.timeout().filter(|_| self.keep_alive.paused.is_none())
+    }
+
     /// Sends a PINGREQ when it is due.
     ///
     /// # Errors
-    /// The server has not answered the last PINGREQ within the Keep Alive. The client is closed then.
+    /// The server has not answered the last PINGREQ within the Keep Alive, or a SUBSCRIBE or UNSUBSCRIBE within a
+    /// minute. The client is closed then.
     pub fn handle_timeout(&mut self, now: Time) -> Result<(), CloseReason> {
-        if self.timeout().is_none_or(|due| due > now) {
+        if matches!(self.phase, Phase::Closed) {
+            return Ok(());
+        }
+        if self.request_timeout().is_some_and(|due| due <= now) {
+            let reason = CloseReason::RequestTimeout;
+            self.fail(&reason);
+            return Err(reason);
+        }
+        if self.ping_timeout().is_none_or(|due| due > now) {
             return Ok(());
         }
         if self.keep_alive.pinged.is_some() {

@@ -38,6 +38,8 @@ pub(crate) struct Interest {
     unsettled: BTreeMap<u64, usize>,
     /// Number of the last request of the owner.
     last_number: u64,
+    /// Number of times that a filter was settled.
+    settles: u64,
     /// True when the owner has said which filters it wants. Before, all subscriptions would look stale.
     has_wanted: bool,
     /// True while the remote broker is connected and takes requests.
@@ -139,6 +141,7 @@ impl Interest {
             subscribed: 0,
             unsettled: BTreeMap::new(),
             last_number: 0,
+            settles: 0,
             has_wanted: false,
             is_attached: false,
             list: List::default(),
@@ -183,6 +186,16 @@ impl Interest {
     pub(crate) fn settled_number(&self) -> u64 {
         let first = self.unsettled.keys().next().map_or(u64::MAX, |number| number.saturating_sub(1));
         first.min(self.last_number)
+    }
+
+    /// Returns whether the remote broker has neither confirmed nor refused a filter that is wanted.
+    pub(crate) fn is_pending(&self, filter: &str) -> bool {
+        self.filters.get(filter).is_some_and(|filter| filter.is_wanted && !filter.is_settled())
+    }
+
+    /// Number of times that a filter was settled.
+    pub(crate) fn settles(&self) -> u64 {
+        self.settles
     }
 
     /// Returns whether the remote session may have subscriptions that nobody wants, because it was not listed.
@@ -260,6 +273,7 @@ impl Interest {
         match (before.since, after.is_settled()) {
             (Some(since), true) => {
                 self.release(since);
+                self.settles += 1;
                 after.since = None;
             }
             (None, false) => {

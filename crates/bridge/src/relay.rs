@@ -219,6 +219,23 @@ impl Relay {
         self.interest.as_ref().map_or(0, Interest::settled_number)
     }
 
+    /// Returns whether the answer of the remote broker to a filter that is wanted there is still to come. A relay that
+    /// has lost its connection, or has failed to make one, expects none. One that was just started does.
+    pub fn is_pending(&self, filter: &str) -> bool {
+        let is_first = !self.was_connected && self.failures == 0;
+        let expects = match self.phase {
+            Phase::Attaching | Phase::Running { .. } => true,
+            Phase::New | Phase::Priming | Phase::Connecting => is_first,
+            Phase::Idle | Phase::Draining { .. } | Phase::Waiting { .. } | Phase::Stopped { .. } => false,
+        };
+        expects && self.interest.as_ref().is_some_and(|interest| interest.is_pending(filter))
+    }
+
+    /// Number of times that the answer of [`Self::is_pending`] may have become false for filters on this connection.
+    pub fn settles(&self) -> u64 {
+        self.interest.as_ref().map_or(0, Interest::settles)
+    }
+
     /// Number of filters whose state at the remote broker is stored, with those that are not wanted any more.
     pub fn known_filters(&self) -> usize {
         self.interest.as_ref().map_or(0, Interest::known)
@@ -419,7 +436,7 @@ impl Relay {
                 if is_reading {
                     client.resume(now);
                 } else {
-                    client.pause();
+                    client.pause(now);
                 }
             }
         }

@@ -353,7 +353,11 @@ fn a_gentle_stop_completes_what_is_in_flight() {
 
 #[test]
 fn a_silent_remote_broker_is_left() {
-    let mut bench = Bench::connected(settings());
+    let mut bench = Bench::new(settings());
+    bench.handle(Input::Start);
+    bench.run();
+    bench.answer_requests(LOCAL);
+    bench.answer_requests(REMOTE);
     assert_eq!(bench.wait(), Duration::from_secs(60));
     assert_eq!(bench.sent(REMOTE), ["PINGREQ"]);
     assert_eq!(bench.wait(), Duration::from_secs(60));

@@ -509,3 +509,70 @@ fn settings_that_do_not_allow_changes_are_refused() {
     let topic = |s: &mut Settings| s.interest = Some(InterestSettings::new("a+", "far", None));
     assert!(matches!(check(topic), Some(InterestError::ListTopic { .. })));
 }
+
+#[test]
+fn a_filter_is_pending_until_it_is_answered_and_while_an_answer_may_come() {
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a", "refused"], &[]);
+    assert!(bench.relay.is_pending("a"), "it may connect");
+    assert!(!bench.relay.is_pending("other"));
+    start_new(&mut bench);
+    assert!(bench.relay.is_pending("a") && bench.relay.is_pending("refused"));
+    let before = bench.relay.settles();
+    suback(&mut bench, 65_535, &[2, 0x87]);
+    assert!(!bench.relay.is_pending("a") && !bench.relay.is_pending("refused"), "a refusal is an answer");
+    assert!(bench.relay.settles() > before);
+    want(&mut bench, 2, &["b"], &["a"]);
+    assert!(bench.relay.is_pending("b") && !bench.relay.is_pending("a"), "nobody wants it any more");
+    bench.cut(REMOTE);
+    assert!(!bench.relay.is_pending("b"), "the connection is lost");
+    bench.wait();
+    assert!(!bench.relay.is_pending("b"), "it tries to connect again");
+    bench.run();
+    assert!(bench.relay.is_pending("b"), "it is connected");
+    bench.answer_requests(REMOTE);
+    assert!(!bench.relay.is_pending("b"));
+    // A session that was lost has no subscriptions.
+    bench.cut(REMOTE);
+    bench.answers.remote.session_present = false;
+    bench.wait();
+    bench.run();
+    assert!(bench.relay.is_pending("b"));
+}
+
+#[test]
+fn a_new_relay_that_does_not_connect_waits_for_nothing() {
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a"], &[]);
+    bench.handle(Input::Start);
+    while !matches!(bench.relay.state(), State::Connecting { .. }) {
+        assert!(bench.run_once());
+    }
+    assert!(bench.relay.is_pending("a"));
+    bench.fail_next();
+    assert!(!bench.relay.is_pending("a"));
+}
+
+#[test]
+fn a_request_that_is_never_answered_ends_the_connection_and_is_made_again() {
+    let mut bench = with_filters(settings(), &["a"]);
+    want(&mut bench, 2, &["b"], &[]);
+    assert_eq!(bench.sent(REMOTE), ["SUBSCRIBE b"]);
+    for _ in 0..100 {
+        if !matches!(bench.relay.state(), State::Connected { .. }) {
+            break;
+        }
+        bench.now = bench.relay.poll_timeout().expect("a timeout");
+        bench.handle(Input::Timeout);
+        if bench.sent(REMOTE).contains(&"PINGREQ".to_owned()) {
+            bench.packet(REMOTE, Packet::PingResp);
+        }
+    }
+    let error = bench.relay.last_error().expect("an error");
+    assert_eq!(error, "one: the server did not answer a SUBSCRIBE or UNSUBSCRIBE");
+    bench.run();
+    bench.wait();
+    bench.run();
+    assert!(bench.answer_requests(REMOTE).contains(&"SUBSCRIBE b".to_owned()));
+    assert_eq!(bench.relay.subscribed(), 2);
+}

@@ -37,6 +37,22 @@ pub enum Command {
     Queued(u64),
     /// Change the filters that are wanted at the remote broker.
     Want { number: u64, add: Vec<Box<str>>, remove: Vec<Box<str>> },
+    /// Keep this until the remote broker has answered these filters.
+    Hold(Held),
+}
+
+/// A token that is dropped when the remote broker has confirmed or refused filters.
+pub struct Held {
+    /// Filters without an answer.
+    pub filters: Vec<Box<str>>,
+    /// The token.
+    pub _until_then: Box<dyn Send>,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("filters", &self.filters).finish_non_exhaustive()
+    }
 }
 
 /// Decision whether a relay runs.
@@ -78,6 +94,10 @@ pub struct Driver {
     pub buffer: Vec<u8>,
     /// Time at which operators get the counters again.
     pub next_view: Time,
+    /// Tokens that wait for answers of the remote broker.
+    pub held: Vec<Held>,
+    /// [`Relay::settles`] and the state at the last look at `held`.
+    pub looked: (u64, State),
 }
 
 impl Driver {
@@ -138,7 +158,16 @@ impl Driver {
             match self.commands.try_recv() {
                 Ok(Command::Decided(ticket, decision)) => self.decided(ticket, decision),
                 Ok(Command::Queued(count)) => self.handle(Input::Queued(count)),
-                Ok(Command::Want { number, add, remove }) => self.handle(Input::Want { number, add, remove }),
+                Ok(Command::Want { number, add, remove }) => {
+                    self.handle(Input::Want { number, add, remove });
+                    // What nobody wants any more is not waited for.
+                    self.looked.0 = u64::MAX;
+                }
+                Ok(Command::Hold(held)) => {
+                    if let Some(held) = still_held(&self.relay, held) {
+                        self.held.push(held);
+                    }
+                }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -370,8 +399,21 @@ impl Driver {
         }
     }
 
+    /// Drops what waits for filters that the remote broker has answered.
+    fn release_held(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let seen = (self.relay.settles(), self.relay.state());
+        if std::mem::replace(&mut self.looked, seen.clone()) != seen {
+            let held = std::mem::take(&mut self.held);
+            self.held = held.into_iter().filter_map(|held| still_held(&self.relay, held)).collect();
+        }
+    }
+
     /// Shows operators the state, at once when it has changed.
     fn publish(&mut self) {
+        self.release_held();
         let settled = self.relay.settled_number();
         if self.published.settled.swap(settled, Ordering::Relaxed) < settled {
             (self.settings.on_settled)(settled);
@@ -415,4 +457,10 @@ impl Driver {
             may_have_stale: self.relay.may_have_stale(),
         };
     }
+}
+
+/// Returns what still waits for answers. The rest is dropped.
+fn still_held(relay: &Relay, mut held: Held) -> Option<Held> {
+    held.filters.retain(|filter| relay.is_pending(filter));
+    (!held.filters.is_empty()).then_some(held)
 }

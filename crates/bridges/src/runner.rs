@@ -12,7 +12,7 @@ use mio::{Poll, Waker};
 use random::Random;
 use rustls::ClientConfig;
 
-use crate::driver::{Command, Decision, Driver, WAKER};
+use crate::driver::{Command, Decision, Driver, Held, WAKER};
 use crate::settings::BridgeProblem;
 
 /// Password and TLS of a relay at the remote broker. They are asked for at each connection.
@@ -149,6 +149,8 @@ impl Runner {
             shown: State::New,
             buffer: Vec::new(),
             next_view: Time::default(),
+            held: Vec::new(),
+            looked: (0, State::New),
         };
         critical::spawn(thread, move || driver.run()).map_err(|error| failed(&error))?;
         let commands = Mutex::new(Commands { sender, wants: 0 });
@@ -175,6 +177,13 @@ impl Runner {
     /// [`Self::settled_number`].
     pub fn want(&self, add: Vec<Box<str>>, remove: Vec<Box<str>>) -> u64 {
         self.numbered(|number| Command::Want { number, add, remove })
+    }
+
+    /// Keeps `until_then` until the remote broker has confirmed or refused these filters, and drops it then. Filters of
+    /// earlier changes count. It is dropped, too, when no answer is expected any more: when the connection is lost or
+    /// cannot be made, when the relay stops, and with the runner.
+    pub fn hold(&self, filters: Vec<Box<str>>, until_then: Box<dyn Send>) {
+        self.send(Command::Hold(Held { filters, _until_then: until_then }));
     }
 
     /// Notes how many messages wait in the local session. A lazy relay needs it.

@@ -10,6 +10,7 @@ use crate::access::AuthResult;
 use crate::admin::AdminCommand;
 use crate::groups::{GroupAnswer, GroupRequest};
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::link_waits::WaitingSuback;
 use crate::message::Message;
 use crate::peers::{Inbound, ShardFrame};
 use crate::retained::{Page, Scan};
@@ -193,6 +194,11 @@ pub enum WorkerCommand {
     StartReplica(Box<ReplicaStart>),
     /// This node has no replica of the shard any more.
     StopReplica(ShardId),
+    /// Links to other clusters have confirmed the filters of a SUBSCRIBE, or have not done so in time.
+    LinksAnswered {
+        suback: WaitingSuback,
+        is_confirmed: bool,
+    },
 }
 
 /// The request that waits until workers have passed on what they published before.
@@ -271,6 +277,7 @@ impl WorkerCommand {
             | WorkerCommand::RetryAuthorize(..)
             | WorkerCommand::StartReplica(_)
             | WorkerCommand::StopReplica(_)
+            | WorkerCommand::LinksAnswered { .. }
             | WorkerCommand::AdminRequest(_) => 0,
             WorkerCommand::Store(events) => {
                 let size = |event: &StoreEvent| match event {

@@ -376,6 +376,8 @@ pub(crate) struct PendingAck {
     pub rules: u64,
     /// Nodes that have to know the subscriptions once this node does; `Local` when no other node has to any more.
     pub level: SubackLevel,
+    /// Linked clusters that have to know the subscriptions once all nodes do.
+    pub links: LinksStage,
     /// Route position of the session's shard that other nodes have to reach, if the shard belongs to a cluster.
     pub shard: Option<(ShardId, u64)>,
     pub outstanding: u32,
@@ -389,6 +391,17 @@ pub(crate) struct PendingAck {
     pub bytes: usize,
     /// Number of shared subscriptions of the durable session.
     pub shared: u32,
+}
+
+/// Progress of a SUBACK that waits for links to other clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinksStage {
+    /// Nothing is to be waited for, or not any more.
+    Done,
+    /// The wait begins when all nodes of this cluster know the subscriptions.
+    Due,
+    /// One completion comes from the links.
+    Waiting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

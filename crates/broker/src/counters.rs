@@ -150,6 +150,9 @@ counters! {
         subscribe_shapes_refused as "subscribes_refused" "reason" = "shapes",
         /// Shared subscriptions refused because the client has the maximum number (`session.shared_subscriptions_max`).
         subscribe_shared_refused as "subscribes_refused" "reason" = "shared",
+        /// SUBACKs of level `links` that were sent without the confirmation of a linked cluster, because it took longer
+        /// than `routing.suback_links_timeout` or because too many waited.
+        subacks_links_unconfirmed as "subacks_links_unconfirmed",
         /// Packets that waited for another server to say whether they are allowed.
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.

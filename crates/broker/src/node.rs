@@ -22,6 +22,7 @@ use crate::full_queues::FullQueues;
 use crate::groups::GroupRequest;
 use crate::ids::{ShardId, ShardSet, Time, WorkerId};
 use crate::interest::{InterestWatch, Wake};
+use crate::link_waits::LinkWaits;
 use crate::origin::{OriginFacts, Origins};
 use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::publishers::Publishers;
@@ -54,6 +55,8 @@ pub struct Node {
     durability: OnceLock<Vec<Durability>>,
     /// Nodes that must know the subscriptions of each listener before SUBACK, by its index.
     suback: OnceLock<Vec<Option<SubackLevel>>>,
+    /// Links to other clusters, for SUBACKs of level `links`.
+    link_waits: OnceLock<Arc<dyn LinkWaits>>,
     /// Function by which threads that are not workers send a command to a worker.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, WorkerCommand) + Send + Sync>>,
     pub(crate) refusal_log: RefusalLog,
@@ -298,6 +301,7 @@ impl Node {
             listeners: OnceLock::new(),
             durability: OnceLock::new(),
             suback: OnceLock::new(),
+            link_waits: OnceLock::new(),
             mailbox: OnceLock::new(),
             refusal_log: RefusalLog::default(),
             watches: Watches::default(),
@@ -491,6 +495,18 @@ impl Node {
         if self.suback.set(listeners).is_err() {
             debug_assert!(false, "a listener has one level");
         }
+    }
+
+    /// Sets the links for which SUBACKs of level `links` wait, see
+    /// [`Admin::set_link_waits`](crate::admin::Admin::set_link_waits).
+    pub(crate) fn set_link_waits(&self, waits: Arc<dyn LinkWaits>) {
+        if self.link_waits.set(waits).is_err() {
+            debug_assert!(false, "a node has one engine of links");
+        }
+    }
+
+    pub(crate) fn link_waits(&self) -> Option<&Arc<dyn LinkWaits>> {
+        self.link_waits.get()
     }
 
     pub(crate) fn listener_suback(&self, listener: u16) -> Option<SubackLevel> {

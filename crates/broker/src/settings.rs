@@ -102,9 +102,12 @@ section! {
     [routing]
     pub struct Routing {
         /// Nodes that have to know a subscription before SUBACK is sent. Subscriptions of sessions that outlive their
-        /// connection always wait for `cluster`. A client may ask for another level by a User Property `suback` of its
-        /// SUBSCRIBE.
+        /// connection always wait for `cluster`, and for `links` if that is set. A client may ask for another level by
+        /// a User Property `suback` of its SUBSCRIBE.
         pub suback: SubackLevel = "region", on reload;
+        /// Maximum time that a SUBACK of level `links` waits for linked clusters, after the nodes of this cluster know
+        /// the subscription. After that, SUBACK is sent all the same.
+        pub suback_links_timeout: Duration = "5s" in "100ms..=5m", on reload;
         /// Maximum number of unusual arrangements of wildcards in all Topic Filters of the node. A message costs at
         /// worst one look at each. Usual arrangements, with up to two `+` in up to 16 levels, are not limited. A
         /// SUBSCRIBE beyond it gets 0x97. Filters that other nodes have granted are always routed.

@@ -1,5 +1,7 @@
 //! All links of a node, and the thread that starts and stops them and follows the interest of clients.
 
+mod waits;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -12,7 +14,9 @@ use broker::admin::Admin;
 use definitions::Named;
 use edge::Door;
 
+use self::waits::{Inbox, Waits};
 use crate::acceptor::Acceptor;
+use crate::answers::Answers;
 use crate::giving::Given;
 use crate::interest::Walk;
 use crate::names::{USERNAME, local_session, remote_session};
@@ -20,7 +24,10 @@ use crate::puller::{Key, Puller, Running, STOP_MAX};
 use crate::registry::{Registry, usable};
 use crate::service::Service;
 use crate::settings::LinkSettings;
+use crate::subacks::Subacks;
 use crate::view::LinkView;
+
+pub use self::waits::{Answered, Answerer, Nodes};
 
 /// Time between two looks at what each link has to do.
 const LOOK: Duration = Duration::from_millis(250);
@@ -57,6 +64,9 @@ struct Shared {
     has_stopped: AtomicBool,
     /// Number of the last look that has seen all definitions.
     seen: AtomicU64,
+    /// True when SUBACKs may have to wait for links.
+    takes: AtomicBool,
+    inbox: Mutex<Inbox>,
 }
 
 impl Shared {
@@ -68,7 +78,7 @@ impl Shared {
 
 impl Engine {
     /// Starts the thread that runs the links whose sessions belong to this node. `name` is that of the cluster or,
-    /// without one, of the node.
+    /// without one, of the node. `nodes` are the others of the cluster.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -78,6 +88,7 @@ impl Engine {
         name: &str,
         door: &Door,
         admin: &Admin,
+        nodes: Option<Arc<dyn Nodes>>,
     ) -> Result<Self, String> {
         let (wake, woken) = sync_channel(1);
         let shared = Arc::new(Shared {
@@ -88,7 +99,10 @@ impl Engine {
             is_stopping: AtomicBool::new(false),
             has_stopped: AtomicBool::new(false),
             seen: AtomicU64::new(0),
+            takes: AtomicBool::new(false),
+            inbox: Mutex::default(),
         });
+        admin.set_link_waits(Arc::new(Waits(shared.clone())));
         let thread = Thread {
             registry: registry.clone(),
             acceptor: acceptor.clone(),
@@ -100,6 +114,9 @@ impl Engine {
             watch: None,
             service: None,
             given: Given::default(),
+            nodes,
+            subacks: Subacks::default(),
+            answers: Answers::default(),
             walked: Instant::now(),
             read: None,
         };
@@ -109,6 +126,11 @@ impl Engine {
 
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// Answers the questions of other nodes about links that run here.
+    pub fn answerer(&self) -> Answerer {
+        Answerer(self.shared.clone())
     }
 
     /// State of the links that exist, as far as this node knows it.
@@ -186,6 +208,11 @@ struct Thread {
     /// Exists since the first link.
     service: Option<Service>,
     given: Given,
+    nodes: Option<Arc<dyn Nodes>>,
+    /// SUBACKs of this node that wait for links of any node.
+    subacks: Subacks,
+    /// Questions of nodes about links that run here.
+    answers: Answers,
     /// Time of the last look at all filters.
     walked: Instant,
     /// Number of the definitions that were taken over, and the time at which secrets were read.
@@ -215,7 +242,9 @@ impl Thread {
                     .filter_map(|puller| puller.running.as_mut())
                     .for_each(Running::release);
             }
+            self.serve_subacks(Instant::now());
             let due = if has_changes { next_look.min(next_changes) } else { next_look };
+            let due = self.subacks_due().map_or(due, |of_subacks| due.min(of_subacks));
             match woken.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.end(),
@@ -226,6 +255,7 @@ impl Thread {
     /// Stops all links, and waits until they have completed what is in flight.
     fn end(mut self) {
         self.watch = None;
+        self.end_subacks();
         self.pullers.values_mut().for_each(Puller::stop);
         let deadline = Instant::now() + STOP_MAX;
         while self.pullers.values().any(|puller| !puller.ending.is_empty()) && Instant::now() < deadline {
@@ -268,6 +298,7 @@ impl Thread {
                     match Running::start(key, puller, own_id, &self.door, Box::new(on_settled)) {
                         Ok(running) => {
                             puller.running = Some(running);
+                            puller.starts += 1;
                             (puller.failure, puller.retry) = (None, None);
                             new.insert(key.clone());
                         }
@@ -280,6 +311,7 @@ impl Thread {
                 _ => {}
             }
         }
+        self.shared.takes.store(self.pullers.values().any(Puller::is_wanted), Ordering::Relaxed);
         self.watch_while_needed();
         self.walk(&new);
         if self.walked.elapsed() >= WALK {
@@ -317,7 +349,7 @@ impl Thread {
         for (key, link) in wanted {
             let own = link.settings.own(self.registry.own()).map(str::to_owned);
             match self.pullers.get_mut(&key) {
-                Some(puller) => (puller.link, puller.own) = (link, own),
+                Some(puller) => puller.replace(link, own),
                 None => drop(self.pullers.insert(key, Puller::new(link, own))),
             }
         }

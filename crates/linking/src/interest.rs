@@ -193,6 +193,15 @@ impl Interest {
         self.takes_all
     }
 
+    /// Returns the filters at the other cluster that a filter of a client needs.
+    pub fn remote(&self, local: &str) -> Vec<Box<str>> {
+        if self.takes_all {
+            let needed = self.map.topics.iter().filter(|topic| topic.cut(local).is_some());
+            return needed.map(|topic| topic.topic().into()).collect();
+        }
+        self.map.remote(local).map(Box::from).collect()
+    }
+
     /// Number of filters that are wanted at the other cluster.
     pub fn wanted(&self) -> usize {
         if self.takes_all { self.map.topics.len() } else { self.tables.remote.len() }

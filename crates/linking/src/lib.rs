@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod answers;
 mod check;
 mod cut;
 mod engine;
@@ -15,16 +16,18 @@ mod giving;
 mod interest;
 mod names;
 mod puller;
+mod question;
 mod registry;
 mod service;
 mod settings;
+mod subacks;
 mod token;
 mod view;
 
 pub use acceptor::Acceptor;
 pub use check::check;
 pub use cut::{Taken, cut};
-pub use engine::Engine;
+pub use engine::{Answered, Answerer, Engine, Nodes};
 pub use filters::{Filters, Names};
 pub use interest::{Delta, Interest, Walk};
 pub use registry::{LINKS_MAX, Registry};

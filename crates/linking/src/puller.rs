@@ -11,6 +11,7 @@ use edge::Door;
 use mqtt::Version;
 use rustls::ClientConfig;
 
+use crate::cut::Taken;
 use crate::interest::{Delta, Interest};
 use crate::names::{USERNAME, local_session, remote_session};
 use crate::settings::LinkSettings;
@@ -46,7 +47,11 @@ pub struct Puller {
     pub link: Arc<Definition<LinkSettings>>,
     /// Name of this cluster.
     pub own: Result<String, Problem>,
+    /// Topics of the link.
+    taken: Vec<Taken>,
     pub running: Option<Running>,
+    /// Number of times that it was started.
+    pub starts: u64,
     /// Runners that complete what is in flight, with the time at which they are dropped.
     pub ending: Vec<(Runner, Instant)>,
     /// True while this node leads the shard of the session.
@@ -62,15 +67,28 @@ pub struct Puller {
 impl Puller {
     pub fn new(link: Arc<Definition<LinkSettings>>, own: Result<String, Problem>) -> Self {
         Self {
+            taken: taken(&link),
             link,
             own,
             running: None,
+            starts: 0,
             ending: Vec::new(),
             is_here: false,
             is_removed: false,
             failure: None,
             retry: None,
         }
+    }
+
+    /// Replaces the settings of the link. What runs has the former ones.
+    pub fn replace(&mut self, link: Arc<Definition<LinkSettings>>, own: Result<String, Problem>) {
+        self.taken = taken(&link);
+        (self.link, self.own) = (link, own);
+    }
+
+    /// Returns whether the link takes a part of a filter of a client.
+    pub fn takes(&self, local: &str) -> bool {
+        self.taken.iter().any(|topic| topic.cut(local).is_some())
     }
 
     /// Returns whether it should run on the node that leads its shard.
@@ -111,6 +129,11 @@ impl Puller {
         let (filters_wanted, takes_all) = (running.interest.wanted() as u64, running.interest.takes_all());
         Taking { relay: running.runner.view(), filters_wanted, takes_all, ..of_key }
     }
+}
+
+fn taken(link: &Definition<LinkSettings>) -> Vec<Taken> {
+    let LinkSettings { prefix, topics, .. } = &link.settings;
+    topics.iter().map(|topic| Taken::new(prefix, topic)).collect()
 }
 
 /// A puller that runs.

@@ -108,9 +108,15 @@ impl Node {
         name: &str,
         registry: Arc<linking::Registry>,
         acceptor: Arc<Acceptor>,
+        cluster: Option<&Arc<Cluster>>,
     ) -> Result<linking::Engine, String> {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
-        linking::Engine::start(registry, acceptor, name, &self.0.door(), &self.admin())
+        let nodes = cluster.cloned().map(|cluster| cluster as Arc<dyn linking::Nodes>);
+        let engine = linking::Engine::start(registry, acceptor, name, &self.0.door(), &self.admin(), nodes)?;
+        if let Some(cluster) = cluster {
+            cluster.answer_links(engine.answerer());
+        }
+        Ok(engine)
     }
 
     /// Starts the actions.

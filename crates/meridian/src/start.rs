@@ -250,7 +250,7 @@ fn serve(
     let node = Node::start(&config, guard.clone(), broker_store, peers, spans, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
-    let links = Arc::new(node.start_links(&config, name, links, acceptor)?);
+    let links = Arc::new(node.start_links(&config, name, links, acceptor, cluster.as_ref())?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     node.admin().name_node(name);

@@ -257,6 +257,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_messages_acknowledged_unsynced_total", &[]),
     ("meridian_messages_unsynced_limited_total", &[]),
     ("meridian_messages_unreadable_total", &[]),
+    ("meridian_subacks_links_unconfirmed_total", &[]),
     ("meridian_permissions_awaited_total", &[]),
     ("meridian_publishers_blocked_total", &[]),
     ("meridian_fan_out_pauses_total", &[]),

@@ -23,6 +23,8 @@ pub enum CloseReason {
     AnswerMismatch(PacketType),
     /// The server did not answer a PINGREQ.
     PingTimeout,
+    /// The server did not answer a SUBSCRIBE or UNSUBSCRIBE.
+    RequestTimeout,
     /// The options do not fit into a CONNECT.
     ConnectNotEncodable,
 }
@@ -48,7 +50,7 @@ impl CloseReason {
             Self::Malformed(error) => Some(error.reason_code()),
             Self::Unexpected(_) | Self::AnswerMismatch(_) => Some(ReasonCode::ProtocolError),
             Self::TopicAlias => Some(ReasonCode::TopicAliasInvalid),
-            Self::PingTimeout => Some(ReasonCode::UnspecifiedError),
+            Self::PingTimeout | Self::RequestTimeout => Some(ReasonCode::UnspecifiedError),
         }
     }
 }
@@ -78,6 +80,7 @@ impl fmt::Display for CloseReason {
             Self::TopicAlias => f.write_str("the server used a Topic Alias without permission"),
             Self::AnswerMismatch(packet) => write!(f, "the server sent {packet} that answers no request"),
             Self::PingTimeout => f.write_str("the server did not answer a PINGREQ"),
+            Self::RequestTimeout => f.write_str("the server did not answer a SUBSCRIBE or UNSUBSCRIBE"),
             Self::ConnectNotEncodable => {
                 f.write_str("the client id, user name, password or Will does not fit into a CONNECT")
             }

@@ -1,11 +1,14 @@
 //! SUBSCRIBE and UNSUBSCRIBE packets that wait for their answer.
 
+use std::time::Duration;
+
 use mqtt::{
     Packet, PacketId, PacketType, Properties, ReasonCode, SubAck, Subscribe, SubscribeFiltersBuf,
     SubscriptionOptions, Unsubscribe, UnsubscribeFiltersBuf, Version,
 };
 
 use super::error::CloseReason;
+use crate::time::Time;
 
 /// Requests that the server has not answered.
 ///
@@ -13,10 +16,18 @@ use super::error::CloseReason;
 /// chosen. They count down from 65,535. When the server reports that one is in use, the request gets the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    open: Vec<(PacketId, Request)>,
+    open: Vec<Open>,
     /// Number of identifiers that were used.
     used: u16,
     retries: u8,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+struct Open {
+    packet_id: PacketId,
+    request: Request,
+    since: Time,
 }
 
 #[derive(Debug)]
@@ -27,6 +38,9 @@ enum Request {
 
 /// Maximum number of filters in one packet. Some public brokers accept no more.
 const FILTERS_MAX: usize = 8;
+
+/// Maximum time for an answer. A cluster may wait for a majority of its nodes before it answers.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum number of requests in a row that are repeated with another Packet Identifier.
 const RETRIES_MAX: u8 = 16;
@@ -39,7 +53,7 @@ impl Requests {
 
     /// Number of filters without an answer.
     pub(crate) fn open(&self) -> usize {
-        let filters = self.open.iter().map(|(_, request)| match request {
+        let filters = self.open.iter().map(|open| match &open.request {
             Request::Subscribe(filters) => filters.len(),
             Request::Unsubscribe(filters) => filters.len(),
         });
@@ -48,18 +62,20 @@ impl Requests {
 
     pub(crate) fn subscribe(
         &mut self,
+        now: Time,
         version: Version,
         filters: &[(String, SubscriptionOptions)],
         out: &mut Vec<u8>,
     ) {
         for filters in filters.chunks(FILTERS_MAX) {
-            self.subscribe_at_once(version, filters.to_vec(), out);
+            self.subscribe_at_once(now, version, filters.to_vec(), out);
         }
     }
 
     /// Subscribes to all filters with one packet.
     pub(crate) fn subscribe_at_once(
         &mut self,
+        now: Time,
         version: Version,
         filters: Vec<(String, SubscriptionOptions)>,
         out: &mut Vec<u8>,
@@ -73,17 +89,23 @@ impl Requests {
         let is_written =
             Packet::Subscribe(Subscribe { packet_id, properties, filters: list }).encode(version, out);
         debug_assert!(is_written, "parsed filters fit into a packet");
-        self.open.push((packet_id, Request::Subscribe(filters)));
+        self.open.push(Open { packet_id, request: Request::Subscribe(filters), since: now });
     }
 
-    pub(crate) fn unsubscribe(&mut self, version: Version, filters: &[String], out: &mut Vec<u8>) {
+    pub(crate) fn unsubscribe(&mut self, now: Time, version: Version, filters: &[String], out: &mut Vec<u8>) {
         for filters in filters.chunks(FILTERS_MAX) {
-            self.unsubscribe_at_once(version, filters.to_vec(), out);
+            self.unsubscribe_at_once(now, version, filters.to_vec(), out);
         }
     }
 
     /// Ends all these subscriptions with one packet.
-    pub(crate) fn unsubscribe_at_once(&mut self, version: Version, filters: Vec<String>, out: &mut Vec<u8>) {
+    pub(crate) fn unsubscribe_at_once(
+        &mut self,
+        now: Time,
+        version: Version,
+        filters: Vec<String>,
+        out: &mut Vec<u8>,
+    ) {
         let packet_id = self.next_id();
         let mut buf = UnsubscribeFiltersBuf::default();
         for filter in &filters {
@@ -93,12 +115,13 @@ impl Requests {
         let is_written =
             Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters: list }).encode(version, out);
         debug_assert!(is_written, "parsed filters fit into a packet");
-        self.open.push((packet_id, Request::Unsubscribe(filters)));
+        self.open.push(Open { packet_id, request: Request::Unsubscribe(filters), since: now });
     }
 
     /// Handles a SUBACK. Returns `None` when the request is repeated with another Packet Identifier.
     pub(crate) fn subscribed(
         &mut self,
+        now: Time,
         version: Version,
         ack: &SubAck<'_>,
         out: &mut Vec<u8>,
@@ -111,7 +134,7 @@ impl Requests {
         let in_use = ReasonCode::PacketIdentifierInUse.as_u8();
         if ack.reasons.contains(&in_use) && self.retries < RETRIES_MAX {
             self.retries += 1;
-            self.subscribe_at_once(version, filters, out);
+            self.subscribe_at_once(now, version, filters, out);
             return Ok(None);
         }
         self.retries = 0;
@@ -134,16 +157,28 @@ impl Requests {
         }
     }
 
+    /// Returns the time at which the oldest request must have its answer.
+    pub(crate) fn timeout(&self) -> Option<Time> {
+        self.open.first().map(|open| open.since.after(ANSWER_MAX))
+    }
+
+    /// Gives the server more time, because nothing was read for that time.
+    pub(crate) fn extend(&mut self, by: Duration) {
+        for open in &mut self.open {
+            open.since = open.since.after(by);
+        }
+    }
+
     fn take(&mut self, packet_id: PacketId) -> Option<Request> {
-        let at = self.open.iter().position(|(known, _)| *known == packet_id)?;
-        Some(self.open.remove(at).1)
+        let at = self.open.iter().position(|open| open.packet_id == packet_id)?;
+        Some(self.open.remove(at).request)
     }
 
     fn next_id(&mut self) -> PacketId {
         loop {
             let id = PacketId::new(u16::MAX - self.used);
             self.used = (self.used + 1) % u16::MAX;
-            if let Some(id) = id.filter(|id| self.open.iter().all(|(open, _)| open != id)) {
+            if let Some(id) = id.filter(|id| self.open.iter().all(|open| open.packet_id != *id)) {
                 return id;
             }
         }

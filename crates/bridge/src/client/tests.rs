@@ -127,7 +127,7 @@ fn a_ping_is_sent_and_a_lost_answer_closes() {
     let due = client.timeout().expect("Keep Alive");
     client.handle_timeout(due).expect("a ping");
     // While the caller does not read, silence means nothing.
-    client.pause();
+    client.pause(NOW);
     assert_eq!(client.timeout(), None);
     let later = due.after(Duration::from_secs(100));
     client.resume(later);
@@ -220,4 +220,37 @@ fn a_large_message_of_3_1_1_is_discarded_as_it_arrives() {
     assert_eq!(events.len(), 2, "{events:?}");
     assert_eq!(events[0], "TooLarge(ExactlyOnce, Some(PacketId(7)))");
     assert!(events[1].starts_with("Packet(PubAck"), "{}", events[1]);
+}
+
+#[test]
+fn a_request_without_an_answer_closes_unless_nothing_is_read() {
+    let subscribe = |client: &mut Client, now| {
+        client.subscribe(now, &[("a".to_owned(), SubscriptionOptions::default())]);
+    };
+    let quiet = || {
+        let mut client =
+            Client::new(NOW, &ConnectOptions { keep_alive: 0, ..options(Version::V5) }).expect("valid");
+        client.receive(NOW, &bytes(Version::V5, connack(Properties::EMPTY)));
+        assert!(matches!(client.poll(NOW), Ok(Some((Event::Connected, _)))));
+        client
+    };
+    let (half, due) = (NOW.after(requests::ANSWER_MAX / 2), NOW.after(requests::ANSWER_MAX));
+    let mut client = quiet();
+    assert_eq!(client.timeout(), None);
+    subscribe(&mut client, NOW);
+    client.unsubscribe(half, &["b".to_owned()]);
+    assert_eq!((client.timeout(), client.handle_timeout(half)), (Some(due), Ok(())));
+    assert_eq!(client.handle_timeout(due), Err(CloseReason::RequestTimeout));
+    assert_eq!((client.timeout(), client.handle_timeout(due)), (None, Ok(())));
+    let mut client = quiet();
+    subscribe(&mut client, NOW);
+    client.pause(half);
+    assert_eq!((client.timeout(), client.handle_timeout(due)), (None, Ok(())));
+    client.resume(due);
+    assert_eq!(client.timeout(), Some(due.after(requests::ANSWER_MAX / 2)));
+    let packet_id = PacketId::new(u16::MAX).expect("not 0");
+    let ack = SubAck { packet_id, properties: Properties::EMPTY, reasons: &[0] };
+    client.receive(due, &bytes(Version::V5, Packet::SubAck(ack)));
+    assert!(matches!(client.poll(due), Ok(Some((Event::Subscribed(_), _)))));
+    assert_eq!(client.timeout(), None);
 }

@@ -42,8 +42,10 @@ pub(crate) use trace::{EventContext, Traces, Tracing};
 pub use watch::{Traffic, Watched};
 pub(crate) use watch::{Watch, Watches};
 
+use crate::batch::WorkerCommand;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId, client_hash};
 use crate::interest::{InterestWatch, Wake};
+use crate::link_waits::{LinkWaits, WaitingSuback};
 use crate::message::{Message, MessageView};
 use crate::node::{Node, OwnerKey};
 use crate::origin::OriginFacts;
@@ -272,6 +274,17 @@ impl Admin {
     /// one watch: a later one replaces it.
     pub fn watch_interest(&self, wake: Wake) -> InterestWatch {
         self.node.watch_interest(wake)
+    }
+
+    /// Sets the links to other clusters for which SUBACKs of level `links` wait. Only the first call has an effect.
+    pub fn set_link_waits(&self, waits: Arc<dyn LinkWaits>) {
+        self.node.set_link_waits(waits);
+    }
+
+    /// Ends the wait of a SUBACK for links. `is_confirmed` is false when a linked cluster has not answered in time.
+    pub fn links_answered(&self, suback: WaitingSuback, is_confirmed: bool) {
+        let command = WorkerCommand::LinksAnswered { suback, is_confirmed };
+        self.node.post(suback.connection.worker, command);
     }
 
     /// Returns whether the queue of a session of the process may refuse messages: all nodes of the cluster understand

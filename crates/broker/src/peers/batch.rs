@@ -134,6 +134,9 @@ choices! {
         Region = "region",
         /// Every reachable node: messages that are published anywhere after SUBACK are delivered.
         Cluster = "cluster",
+        /// Every reachable node, and each linked cluster whose link is connected and takes topics of the subscription:
+        /// messages that are published there after SUBACK are delivered, too.
+        Links = "links",
     }
 }
 

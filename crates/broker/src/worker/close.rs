@@ -8,7 +8,7 @@ use mqtt::{Disconnect, Packet, Properties, PropertiesBuf, Property, ReasonCode, 
 use super::events::{self, Event};
 use super::{Worker, report};
 use crate::batch::WorkerCommand;
-use crate::connection::Phase;
+use crate::connection::{LinksStage, Phase};
 use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, ShardSet, Ticket, Time, WorkerId, fold};
 use crate::message::Message;
@@ -202,6 +202,12 @@ impl Worker {
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());
         if let Some(flow) = flow {
+            let mut waiting = flow.acknowledging.iter().map(|pending| pending.links);
+            if let Some(waits) = self.node.link_waits()
+                && waiting.any(|links| links == LinksStage::Waiting)
+            {
+                waits.cancel(id);
+            }
             // In a cluster a page may wait for as long as a shard has no leader.
             if let Some(job) = flow.retained.first().filter(|_| flow.page_asked && self.has_cluster_shards())
             {

@@ -9,10 +9,11 @@ use super::Worker;
 use super::dispatch::{Origin, Publishing};
 use super::spans::OpenSpan;
 use crate::batch::Token;
-use crate::connection::{AckKind, PendingAck};
+use crate::connection::{AckKind, LinksStage, PendingAck, PendingFilter};
 use crate::durability::Durability;
 use crate::groups::{GroupRequest, Offer};
 use crate::ids::{ConnectionId, ShardId, Ticket, Time, WorkerId, hash};
+use crate::link_waits::{Begun, WaitingSuback};
 use crate::message::MessageView;
 use crate::node::Node;
 use crate::peers::{
@@ -49,11 +50,18 @@ pub(super) struct PeerTraffic {
     arrivals: Slab<Arrival>,
     /// Route position of each shard that all nodes that may acknowledge messages have reached, as far as it is known.
     known: [u64; SHARDS as usize],
+    /// SUBACKs that do not wait for links because too many do, since [`Worker::send_to_peers`] has counted them.
+    links_busy: u64,
 }
 
 impl PeerTraffic {
     pub fn new(worker: WorkerId) -> Self {
-        Self { outbound: Outbound::new(worker), arrivals: Slab::new(), known: [0; SHARDS as usize] }
+        Self {
+            outbound: Outbound::new(worker),
+            arrivals: Slab::new(),
+            known: [0; SHARDS as usize],
+            links_busy: 0,
+        }
     }
 
     /// Returns the location of a message in the frames of this turn, and the hash of its topic.
@@ -114,8 +122,8 @@ impl PeerTraffic {
         }
     }
 
-    /// Announces subscriptions that this node knows to other nodes. Returns true if others must know them before SUBACK
-    /// is sent; one more completion then comes.
+    /// Announces subscriptions that this node knows to other nodes, and then to links. Returns true if others must know
+    /// them before SUBACK is sent; more completions then come.
     pub fn announce(&mut self, node: &Node, connection: ConnectionId, pending: &mut PendingAck) -> bool {
         let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
         let PendingAck { ticket, shard, .. } = *pending;
@@ -130,7 +138,38 @@ impl PeerTraffic {
                 pending.outstanding += 1;
             }
         }
-        is_awaited
+        // The node of a link must know the subscription before it is asked.
+        is_awaited || self.await_links(node, connection, pending)
+    }
+
+    /// Begins to wait for links, if that is due. Returns true if a completion then comes.
+    fn await_links(&mut self, node: &Node, connection: ConnectionId, pending: &mut PendingAck) -> bool {
+        if pending.links != LinksStage::Due {
+            return false;
+        }
+        pending.links = LinksStage::Done;
+        let Some(waits) = node.link_waits() else { return false };
+        let reasons = &pending.reasons;
+        let is_granted =
+            |filter: &&PendingFilter| reasons[filter.index as usize] < ReasonCode::UnspecifiedError.as_u8();
+        let granted: Vec<Box<str>> =
+            pending.filters.iter().filter(is_granted).map(|filter| filter.text.clone()).collect();
+        if granted.is_empty() {
+            return false;
+        }
+        let suback = WaitingSuback { connection, ticket: pending.ticket };
+        match waits.begin(suback, granted, node.settings().routing.suback_links_timeout) {
+            Begun::Waits => {
+                pending.links = LinksStage::Waiting;
+                pending.outstanding += 1;
+                true
+            }
+            Begun::Nothing => false,
+            Begun::Busy => {
+                self.links_busy += 1;
+                false
+            }
+        }
     }
 
     /// Announces the subscriptions of a session that a connection has claimed.
@@ -188,6 +227,7 @@ impl Worker {
     /// Submits the messages for other nodes. Call this at the end of a turn, after the batches for other workers are
     /// sent.
     pub fn send_to_peers(&mut self) {
+        self.counters.subacks_links_unconfirmed += std::mem::take(&mut self.peers.links_busy);
         if self.peers.outbound.is_empty() {
             return;
         }
@@ -432,6 +472,7 @@ pub(super) fn suback_level(properties: &Properties<'_>) -> Option<SubackLevel> {
         "core" => Some(SubackLevel::Core),
         "region" => Some(SubackLevel::Region),
         "cluster" => Some(SubackLevel::Cluster),
+        "links" => Some(SubackLevel::Links),
         _ => None,
     }
 }

@@ -127,6 +127,9 @@ impl Worker {
             WorkerCommand::RoutesReached { shard, position } => self.routes_reached(shard, position),
             WorkerCommand::StartReplica(start) => self.start_replica(*start),
             WorkerCommand::StopReplica(shard) => self.stop_replica(shard),
+            WorkerCommand::LinksAnswered { suback, is_confirmed } => {
+                self.links_answered(suback, is_confirmed)
+            }
         }
     }
 

@@ -14,9 +14,10 @@ use super::publish::is_beyond_limits;
 use super::refusals::{self, ExceededLimits};
 use super::report;
 use crate::access::Action;
-use crate::connection::{AckKind, Connection, PendingAck, PendingFilter, Phase, Role};
+use crate::connection::{AckKind, Connection, LinksStage, PendingAck, PendingFilter, Phase, Role};
 use crate::groups::{GroupRequest, Join};
 use crate::ids::{ConnectionId, Ticket};
+use crate::link_waits::WaitingSuback;
 use crate::mount::mounted_filter;
 use crate::node::Node;
 use crate::peers::SubackLevel;
@@ -59,13 +60,21 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let (id, session) = (connection.id, connection.session);
         let is_bridge = connection.marks.role == Role::Bridge && ticket.operator().is_none();
+        // What a linked cluster wants of this one is no interest in other clusters.
+        let has_interest = connection.marks.role != Role::Link && !connection.marks.role.is_process();
+        let awaits_links = level == SubackLevel::Links && has_interest;
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
             // Read the generation before the permissions are checked.
             rules: self.node.access.generation(),
             // A durable session must not miss messages from any node.
-            level: if session.is_some() { SubackLevel::Cluster } else { level },
+            level: if session.is_some() || level == SubackLevel::Links {
+                SubackLevel::Cluster
+            } else {
+                level
+            },
+            links: if awaits_links { LinksStage::Due } else { LinksStage::Done },
             shard: None,
             outstanding: 0,
             is_answered: false,
@@ -224,6 +233,7 @@ impl Worker {
             kind: AckKind::Unsub,
             rules: 0,
             level: SubackLevel::Local,
+            links: LinksStage::Done,
             shard: None,
             outstanding: 0,
             is_answered: false,
@@ -453,6 +463,19 @@ impl Worker {
     /// Handles the answer of a shared group that a member has left.
     pub(super) fn left(&mut self, id: ConnectionId, ticket: Ticket) {
         self.one_stored(id, ticket, AckKind::Unsub);
+    }
+
+    /// Handles the answer of the links to other clusters. Without a confirmation the client gets its SUBACK all the
+    /// same: this cluster has the subscription.
+    pub(super) fn links_answered(&mut self, suback: WaitingSuback, is_confirmed: bool) {
+        let WaitingSuback { connection, ticket } = suback;
+        let Some(pending) = self.pending_ack(connection, ticket, AckKind::Sub) else { return };
+        if pending.links != LinksStage::Waiting {
+            return;
+        }
+        pending.links = LinksStage::Done;
+        self.counters.subacks_links_unconfirmed += u64::from(!is_confirmed);
+        self.one_stored(connection, ticket, AckKind::Sub);
     }
 
     pub(super) fn pending_ack(

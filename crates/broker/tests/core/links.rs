@@ -1,13 +1,14 @@
 //! Sessions of linked clusters: what they get, and what they do to others.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use broker::access::{
     Access, Action, Admission, AuthReply, AuthResult, Credentials, INTERNAL_LISTENER, Identity, LinkQueue,
     LinkTerms, Permission, Principal, RetryAuthorize,
 };
-use broker::{Changed, InterestWatch};
+use broker::{Begun, Changed, ConnectionId, InterestWatch, LinkWaits, WaitingSuback};
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::V5;
@@ -243,5 +244,121 @@ fn a_watch_tells_filters_of_clients_from_those_of_linked_clusters() {
         assert_eq!(wanted(&watch, None), ["t/3", "t/4", "t/before"]);
         net.lose(own);
         assert_eq!(wanted(&watch, Some("")), ["t/2", "t/4"], "the session stays");
+    });
+}
+
+/// Links that answer nothing by themselves.
+#[derive(Default)]
+struct Links {
+    are_busy: bool,
+    begun: Mutex<Vec<(WaitingSuback, Vec<String>)>>,
+    cancelled: Mutex<Vec<ConnectionId>>,
+}
+
+impl LinkWaits for Links {
+    fn begin(&self, suback: WaitingSuback, filters: Vec<Box<str>>, within: Duration) -> Begun {
+        assert_eq!(within, Duration::from_secs(5), "the default");
+        if self.are_busy {
+            return Begun::Busy;
+        }
+        let filters: Vec<_> = filters.into_iter().map(String::from).collect();
+        if filters.iter().all(|filter| filter.starts_with("local/")) {
+            return Begun::Nothing;
+        }
+        self.begun.lock().expect("one thread").push((suback, filters));
+        Begun::Waits
+    }
+
+    fn cancel(&self, connection: ConnectionId) {
+        self.cancelled.lock().expect("one thread").push(connection);
+    }
+}
+
+impl Links {
+    fn of(net: &Net, are_busy: bool) -> Arc<Self> {
+        let links = Arc::new(Self { are_busy, ..Self::default() });
+        net.admin().set_link_waits(links.clone());
+        links
+    }
+
+    /// Takes the only SUBACK that waits, with its filters.
+    fn waiting(&self) -> (WaitingSuback, Vec<String>) {
+        let mut begun = std::mem::take(&mut *self.begun.lock().expect("one thread"));
+        assert_eq!(begun.len(), 1, "{begun:?}");
+        begun.remove(0)
+    }
+}
+
+#[test]
+fn a_suback_of_level_links_waits_for_linked_clusters() {
+    everywhere(|net| {
+        let links = Links::of(net, false);
+        let publisher = net.connect(2, v5("publisher"));
+        for (index, connecting) in [(0, v5("ephemeral")), (1, durable(V5, "kept"))] {
+            let client = net.connect(index, connecting);
+            for (packet_id, is_confirmed) in [(1, true), (2, false), (3, true)] {
+                let before = net.counter(|counters| counters.subacks_links_unconfirmed);
+                let asked = subscribe(packet_id).to("t/1", AtLeastOnce).to("$share/g/t/2", AtLeastOnce);
+                // A filter that is not granted makes nobody wait.
+                let asked = asked.to(&"x/".repeat(200), AtMostOnce).level("links");
+                net.send(client, asked);
+                assert_eq!(net.received(client), [], "it waits");
+                net.publish(publisher, "t/1", "before");
+                assert_eq!(net.payloads(client), ["before"], "it is subscribed here");
+                let (suback, filters) = links.waiting();
+                assert_eq!(filters, ["t/1", "$share/g/t/2"]);
+                net.admin().links_answered(suback, is_confirmed);
+                // A second answer says nothing.
+                net.admin().links_answered(suback, false);
+                net.run();
+                match &net.received(client)[..] {
+                    [Sent::SubAck(id, reasons)] => assert_eq!((*id, reasons.len()), (packet_id, 3)),
+                    other => panic!("{other:?}"),
+                }
+                let unconfirmed = net.counter(|counters| counters.subacks_links_unconfirmed) - before;
+                assert_eq!(unconfirmed, u64::from(!is_confirmed));
+            }
+            net.send(client, subscribe(4).to("local/1", AtMostOnce).level("links"));
+            assert_eq!(net.received(client), [suback(4, &[AtMostOnce])], "no link takes it");
+            net.send(client, subscribe(5).to("t/3", AtMostOnce).level("cluster"));
+            assert_eq!(net.received(client), [suback(5, &[AtMostOnce])], "another level");
+        }
+        assert!(links.begun.lock().expect("one thread").is_empty());
+        assert!(links.cancelled.lock().expect("one thread").is_empty());
+    });
+}
+
+#[test]
+fn a_linked_cluster_and_a_full_node_do_not_wait_for_links() {
+    everywhere(|net| {
+        let links = Links::of(net, false);
+        let link = connect_link(net, 0, "$link/c");
+        net.send(link, subscribe(1).to("t/1", ExactlyOnce).level("links"));
+        assert_eq!(net.received(link), [suback(1, &[ExactlyOnce])]);
+        assert!(links.begun.lock().expect("one thread").is_empty());
+    });
+    everywhere(|net| {
+        Links::of(net, true);
+        let client = net.connect(0, v5("client"));
+        net.send(client, subscribe(1).to("t/1", AtMostOnce).level("links"));
+        assert_eq!(net.received(client), [suback(1, &[AtMostOnce])]);
+        net.send_to_peers();
+        assert_eq!(net.counter(|counters| counters.subacks_links_unconfirmed), 1);
+    });
+}
+
+#[test]
+fn the_end_of_a_connection_ends_its_waits_for_links() {
+    everywhere(|net| {
+        let links = Links::of(net, false);
+        let (client, other) = (net.connect(0, v5("client")), net.connect(1, v5("other")));
+        net.send(client, subscribe(1).to("t/1", AtMostOnce).level("links"));
+        let (suback, _) = links.waiting();
+        net.lose(other);
+        assert!(links.cancelled.lock().expect("one thread").is_empty());
+        net.lose(client);
+        assert_eq!(*links.cancelled.lock().expect("one thread"), [suback.connection]);
+        net.admin().links_answered(suback, true);
+        net.run();
     });
 }

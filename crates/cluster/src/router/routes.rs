@@ -229,8 +229,12 @@ impl ClusterRouter {
                 // The core has no part in the routes of a shard: this node has them from the shard's leader.
                 SubackLevel::Core if !is_core && shard.is_none() => Scope::Core,
                 SubackLevel::Region if !is_early => Scope::Region,
-                SubackLevel::Cluster if !is_early => Scope::Cluster,
-                SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
+                SubackLevel::Cluster | SubackLevel::Links if !is_early => Scope::Cluster,
+                SubackLevel::Core
+                | SubackLevel::Local
+                | SubackLevel::Region
+                | SubackLevel::Cluster
+                | SubackLevel::Links => {
                     self.inbound.announce(*connection, *ticket, true);
                     continue;
                 }

@@ -27,7 +27,7 @@ use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
 use cluster::meta::{Command, CoreLog, Meta, MetaConfig, MetaState};
-use cluster::{ClusterRouter, Role, RouterCommand, View};
+use cluster::{ClusterRouter, Role, RouterCommand, Unanswered, View};
 use configstore::ReplicatedStore;
 use consensus::{Group, LogGroup, Member, ReplicaId, StartError, StorageGroups};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
@@ -40,7 +40,7 @@ use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 pub use settings::ClusterSettings;
 
 use self::known::WhenKnown;
-use self::peer_requests::PeerRequests;
+use self::peer_requests::{NoAnswer, PeerRequests};
 use self::proposals::Proposals;
 use self::record_copies::RecordCopies;
 use self::shards::{PreparedShards, ShardPlacements};
@@ -482,6 +482,11 @@ impl Cluster {
         sync::lock(&self.tls)
     }
 
+    /// Lets the links of this node answer other nodes. Later calls have no effect.
+    pub fn answer_links(&self, answerer: linking::Answerer) {
+        self.shared.peer_requests.set_links(answerer);
+    }
+
     /// Announces that the node stops. From then on it cannot be made to leave the cluster, and another core leads if
     /// this one did. Returns whether the node leaves its cluster when it has stopped.
     pub fn stopping(&self) -> bool {
@@ -573,6 +578,8 @@ impl api::Cluster for Cluster {
 
     fn ask(&self, node: &str, question: Vec<u8>, callback: api::AnswerCallback) {
         let Shared { sender, peer_requests, .. } = &*self.shared;
+        let callback =
+            Box::new(|answer: Result<_, NoAnswer>| callback(answer.map_err(peer_requests::explain)));
         peer_requests.ask(sender.get(), node, question, self.request_timeout, callback);
     }
 
@@ -603,6 +610,42 @@ impl api::Cluster for Cluster {
 
     fn is_leaving(&self) -> bool {
         self.shutdown.leaves()
+    }
+}
+
+impl linking::Nodes for Cluster {
+    fn leader_of(&self, client_id: &str) -> Option<String> {
+        let shard = broker::shard_of_client(client_id);
+        let view = self.shared.lock_last_view().view.clone()?;
+        let mut shards = view.membership.placement.as_ref()?.shards.iter();
+        let leader = shards.find(|it| it.shard == shard.0)?.leader.as_ref()?;
+        Some(leader.to_string())
+    }
+
+    fn ask(
+        &self,
+        node: &str,
+        question: Vec<u8>,
+        within: Duration,
+        reply: Box<dyn FnOnce(linking::Answered) + Send>,
+    ) {
+        let Shared { sender, peer_requests, .. } = &*self.shared;
+        peer_requests.ask(
+            sender.get(),
+            node,
+            question,
+            within,
+            Box::new(|answer| reply(link_answer(answer))),
+        );
+    }
+}
+
+/// Returns the answer to a question about links.
+fn link_answer(answer: Result<Vec<u8>, NoAnswer>) -> linking::Answered {
+    match answer {
+        Ok(bytes) => linking::Answered::Bytes(bytes),
+        Err(NoAnswer::Of(Unanswered::Old | Unanswered::Declined)) => linking::Answered::Unsupported,
+        Err(NoAnswer::NoPart | NoAnswer::Of(_)) => linking::Answered::Lost,
     }
 }
 

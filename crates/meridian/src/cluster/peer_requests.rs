@@ -1,4 +1,4 @@
-//! Requests between nodes on behalf of operators: the queue between the API and the cluster router.
+//! Requests between nodes, of operators and about links: the queue between the API, the links and the cluster router.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -6,24 +6,43 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use api::{AnswerCallback, RequestHandler};
+use api::RequestHandler;
 use cluster::{
     ANSWER_MAX, Asker, ClusterRouter, QUESTION_MAX, Question, ReceivedQuestion, RouterCommand, Unanswered,
 };
+use linking::Answerer;
 use transport::Sender;
 
-/// Waiting requests of this node, and the handler for those of others.
+/// Takes the answer of another node.
+pub type AnswerCallback = Box<dyn FnOnce(Result<Vec<u8>, NoAnswer>) + Send>;
+
+/// Reason why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// This node takes no part in the cluster now.
+    NoPart,
+    /// The cluster router gives this reason.
+    Of(Unanswered),
+}
+
+/// Waiting requests of this node, and the handlers for those of others.
 #[derive(Default)]
 pub struct PeerRequests {
     keys: AtomicU64,
     waiting: Mutex<BTreeMap<u64, AnswerCallback>>,
     request_handler: OnceLock<Arc<dyn RequestHandler>>,
+    links: OnceLock<Answerer>,
 }
 
 impl PeerRequests {
     /// Sets the handler for requests of other nodes. Later calls have no effect.
     pub fn set_request_handler(&self, request_handler: Arc<dyn RequestHandler>) {
         let _ = self.request_handler.set(request_handler);
+    }
+
+    /// Sets the handler for questions about links. Later calls have no effect.
+    pub fn set_links(&self, links: Answerer) {
+        let _ = self.links.set(links);
     }
 
     /// Sends a request to `node`. The cluster router bounds the number of waiting requests and their time.
@@ -43,7 +62,7 @@ impl PeerRequests {
             return;
         }
         if let Some(callback) = self.take(key) {
-            callback(Err("this node takes no part in the cluster at present".to_owned()));
+            callback(Err(NoAnswer::NoPart));
         }
     }
 
@@ -51,7 +70,7 @@ impl PeerRequests {
     pub fn poll(&self, router: &mut ClusterRouter, sender: Option<&Sender<RouterCommand>>) {
         while let Some((key, answer)) = router.poll_answered() {
             if let Some(callback) = self.take(key) {
-                callback(answer.map(Vec::from).map_err(explain));
+                callback(answer.map(Vec::from).map_err(NoAnswer::Of));
             }
         }
         // Requests that arrive before the node can answer stay in the router.
@@ -59,7 +78,11 @@ impl PeerRequests {
         while let Some(ReceivedQuestion { asker, name, bytes }) = router.poll_question() {
             let reply = PendingReply { sender: sender.clone(), asker, is_done: false };
             // Without a handler the reply is dropped, which sends a refusal.
-            if let Some(request_handler) = self.request_handler.get() {
+            if Answerer::is_for(&bytes) {
+                if let Some(links) = self.links.get() {
+                    links.answer(&bytes, Box::new(move |answer| reply.reply(answer)));
+                }
+            } else if let Some(request_handler) = self.request_handler.get() {
                 request_handler.answer(&name, &bytes, Box::new(move |answer| reply.reply(answer)));
             }
         }
@@ -99,7 +122,12 @@ impl Drop for PendingReply {
     }
 }
 
-fn explain(why: Unanswered) -> String {
+/// Returns the reason for an operator.
+pub fn explain(why: NoAnswer) -> String {
+    let why = match why {
+        NoAnswer::NoPart => return "this node takes no part in the cluster at present".to_owned(),
+        NoAnswer::Of(why) => why,
+    };
     match why {
         Unanswered::Unknown => "it is no member of the cluster".to_owned(),
         Unanswered::Down => "it is silent".to_owned(),

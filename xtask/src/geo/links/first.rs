@@ -9,7 +9,9 @@ use super::{CLIENTS, EAST, Setup, WEST};
 use crate::bench::child::interrupted;
 use crate::cluster::client::Client;
 
-/// Number of topics. Nobody has subscribed to them before.
+/// Levels of SUBACK.
+const LEVELS: [&str; 2] = ["cluster", "links"];
+/// Number of topics of each level. Nobody has subscribed to them before.
 const TOPICS: usize = 20;
 /// Pause between two messages of the topic.
 const EVERY: Duration = Duration::from_millis(10);
@@ -27,33 +29,35 @@ pub fn run(setup: &Setup) -> Result<()> {
         EVERY.as_millis()
     );
     println!(
-        "| topics | SUBACK median, ms | first message median, ms | max, ms | round trip, ms | median in round trips |"
+        "| level | topics | SUBACK median, ms | first message median, ms | max, ms | round trip, ms | median in round trips |"
     );
-    println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     let lab = setup.lab()?;
     let pair = Pair::start(&lab, setup, setup.links(None))?;
-    let (subacks, firsts) = measure(&pair)?;
     let topology = lab.topology();
     let round_trip =
         topology.round_trip(topology.host("east1")?, topology.host("west1")?).as_secs_f64() * 1e3;
-    let (suback, _) = median_and_max(subacks);
-    let (median, max) = median_and_max(firsts);
-    println!(
-        "| {TOPICS} | {suback:.1} | {median:.1} | {max:.1} | {round_trip:.1} | {:.2} |",
-        median / round_trip
-    );
+    for level in LEVELS {
+        let (subacks, firsts) = measure(&pair, level)?;
+        let (suback, _) = median_and_max(subacks);
+        let (median, max) = median_and_max(firsts);
+        println!(
+            "| `{level}` | {TOPICS} | {suback:.1} | {median:.1} | {max:.1} | {round_trip:.1} | {:.2} |",
+            median / round_trip
+        );
+    }
     Ok(())
 }
 
 /// Times in milliseconds until SUBACK and until the first message.
-fn measure(pair: &Pair) -> Result<(Vec<f64>, Vec<f64>)> {
+fn measure(pair: &Pair, level: &str) -> Result<(Vec<f64>, Vec<f64>)> {
     let lab = pair.lab();
     let first_of = |site| addresses(lab, site)?.first().copied().context("no nodes");
     let (west, east) = (first_of(WEST)?, first_of(EAST)?);
     let mut publisher = lab.within(CLIENTS, || Client::connect(west, "first-publisher"))??;
     let mut subscriber = lab.within(CLIENTS, || Client::connect(east, "first-subscriber"))??;
     let (topic, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let name = |at: usize| format!("first/{at}");
+    let name = |at: usize| format!("first/{level}/{at}");
     std::thread::scope(|scope| {
         let publishing = scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
@@ -68,7 +72,7 @@ fn measure(pair: &Pair) -> Result<(Vec<f64>, Vec<f64>)> {
             let name = name(at);
             std::thread::sleep(BEFORE);
             let begun = Instant::now();
-            subscriber.subscribe(&name, 0, "cluster")?;
+            subscriber.subscribe(&name, 0, level)?;
             subacks.push(begun.elapsed().as_secs_f64() * 1e3);
             loop {
                 let left = LONGEST.saturating_sub(begun.elapsed());

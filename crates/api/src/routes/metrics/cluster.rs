@@ -124,13 +124,17 @@ fn own(text: &mut Text, view: &ClusterView) {
             "Connections to the cluster port that were closed because too many were unauthenticated.",
             view.unauthenticated_closed,
         ),
-        ("requests_sent", "Requests of operators sent to other nodes.", view.requests_sent),
+        ("requests_sent", "Requests of operators and of links sent to other nodes.", view.requests_sent),
         (
             "requests_unanswered",
-            "Requests of operators to other nodes that got no answer.",
+            "Requests of operators and of links to other nodes that got no answer.",
             view.requests_unanswered,
         ),
-        ("requests_received", "Requests of operators received from other nodes.", view.requests_received),
+        (
+            "requests_received",
+            "Requests of operators and of links received from other nodes.",
+            view.requests_received,
+        ),
         (
             "requests_refused",
             "Requests of other nodes that were refused because too many waited, or because their answers had \

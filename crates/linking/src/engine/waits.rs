@@ -1,0 +1,241 @@
+//! SUBACKs that wait for links: those of this node, and questions about the links that run here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use broker::{Begun, ConnectionId, LinkWaits, WaitingSuback};
+use mqtt::Subscription;
+
+use super::{Shared, Thread};
+use crate::answers::{ANSWER_MAX, OpenQuestion, Part, Reply, Until};
+use crate::puller::Puller;
+use crate::question::{Question, decode_answer, encode_answer};
+use crate::subacks::{Answer, Output, WAITS_MAX};
+
+/// Maximum time for the answer of another node.
+const ANSWER_ARRIVES: Duration = Duration::from_secs(2);
+
+/// The other nodes of the cluster.
+pub trait Nodes: Send + Sync {
+    /// Returns the name of the node that leads the shard of a Client Identifier, as far as this node knows.
+    fn leader_of(&self, client_id: &str) -> Option<String>;
+
+    /// Asks a node. It answers by an [`Answerer`].
+    fn ask(&self, node: &str, question: Vec<u8>, within: Duration, reply: Box<dyn FnOnce(Answered) + Send>);
+}
+
+/// Result of [`Nodes::ask`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answered {
+    Bytes(Vec<u8>),
+    /// The version of the node does not know such questions.
+    Unsupported,
+    /// No answer has come.
+    Lost,
+}
+
+/// Events for the thread from others.
+#[derive(Default)]
+pub struct Inbox {
+    begun: Vec<Begin>,
+    cancelled: Vec<ConnectionId>,
+    questions: Vec<(Question, Reply)>,
+    answered: Vec<(u64, Answer)>,
+}
+
+/// A SUBACK that begins to wait.
+struct Begin {
+    suback: WaitingSuback,
+    filters: Vec<Box<str>>,
+    at: Instant,
+    within: Duration,
+}
+
+/// The links, as the workers know them.
+pub(super) struct Waits(pub(super) Arc<Shared>);
+
+impl LinkWaits for Waits {
+    fn begin(&self, suback: WaitingSuback, filters: Vec<Box<str>>, within: Duration) -> Begun {
+        if !self.0.takes.load(Ordering::Relaxed) {
+            return Begun::Nothing;
+        }
+        {
+            let mut inbox = sync::lock(&self.0.inbox);
+            if inbox.begun.len() >= WAITS_MAX {
+                return Begun::Busy;
+            }
+            inbox.begun.push(Begin { suback, filters, at: Instant::now(), within });
+        }
+        self.0.wake();
+        Begun::Waits
+    }
+
+    fn cancel(&self, connection: ConnectionId) {
+        sync::lock(&self.0.inbox).cancelled.push(connection);
+        self.0.wake();
+    }
+}
+
+/// Answers the questions of other nodes.
+#[derive(Clone)]
+pub struct Answerer(pub(super) Arc<Shared>);
+
+impl Answerer {
+    /// Returns whether the bytes are a question for it.
+    pub fn is_for(question: &[u8]) -> bool {
+        Question::is_one(question)
+    }
+
+    /// Answers a question of another node. The reply is dropped if the question is not valid.
+    pub fn answer(&self, question: &[u8], reply: Box<dyn FnOnce(Vec<u8>) + Send>) {
+        let Some(question) = Question::decode(question) else { return };
+        let reply: Reply = Box::new(move |parts| reply(encode_answer(&parts)));
+        if self.0.is_stopping.load(Ordering::Acquire) {
+            // The link moves to another node.
+            return reply(vec![false; question.parts.len()]);
+        }
+        sync::lock(&self.0.inbox).questions.push((question, reply));
+        self.0.wake();
+    }
+}
+
+impl Thread {
+    /// Handles what has happened with SUBACKs that wait for links.
+    pub(super) fn serve_subacks(&mut self, now: Instant) {
+        let inbox = std::mem::take(&mut *sync::lock(&self.shared.inbox));
+        for Begin { suback, filters, at, within } in inbox.begun {
+            let links = self.links_of(&filters);
+            self.subacks.begin(at, suback, within, links);
+        }
+        inbox.cancelled.into_iter().for_each(|connection| self.subacks.cancel(connection));
+        for (number, answer) in inbox.answered {
+            self.subacks.answered(now, number, answer);
+        }
+        if self.subacks.timeout().is_some_and(|due| due <= now) {
+            self.subacks.handle_timeout(now);
+        }
+        for (question, reply) in inbox.questions {
+            self.answer(now, question, reply);
+        }
+        while let Some(output) = self.subacks.poll_output() {
+            match output {
+                Output::Done { suback, is_confirmed } => self.admin.links_answered(suback, is_confirmed),
+                Output::Ask { number, session, parts } => self.ask(now, number, Question { session, parts }),
+            }
+        }
+        let pullers = &self.pullers;
+        self.answers.release(now, |session, start| {
+            let puller = pullers.iter().find(|(key, _)| key.session() == session).map(|(_, puller)| puller);
+            // Nobody waits for a link that is off or removed.
+            puller.is_none_or(|it| !it.is_wanted() || it.running.is_some() && it.starts == start)
+        });
+    }
+
+    /// Returns the time at which [`Self::serve_subacks`] is due.
+    pub(super) fn subacks_due(&self) -> Option<Instant> {
+        self.subacks.timeout().into_iter().chain(self.answers.timeout()).min()
+    }
+
+    /// Ends all waits, because this node stops.
+    pub(super) fn end_subacks(&mut self) {
+        self.shared.takes.store(false, Ordering::Relaxed);
+        self.subacks.end_all();
+        let inbox = std::mem::take(&mut *sync::lock(&self.shared.inbox));
+        while let Some(output) = self.subacks.poll_output() {
+            if let Output::Done { suback, is_confirmed } = output {
+                self.admin.links_answered(suback, is_confirmed);
+            }
+        }
+        for begin in inbox.begun {
+            self.admin.links_answered(begin.suback, false);
+        }
+        for (question, reply) in inbox.questions {
+            reply(vec![false; question.parts.len()]);
+        }
+        self.answers.release(Instant::now() + ANSWER_MAX, |_, _| false);
+    }
+
+    /// Returns the links that take some of these filters: the session of each here, and the filters.
+    fn links_of(&self, filters: &[Box<str>]) -> Vec<(String, Vec<Box<str>>)> {
+        let links = self.pullers.iter().filter(|(_, puller)| puller.is_wanted());
+        let links = links.map(|(key, puller)| {
+            let taken = filters.iter().filter(|filter| puller.takes(filter)).cloned().collect();
+            (key.session(), taken)
+        });
+        links.filter(|(_, filters): &(_, Vec<_>)| !filters.is_empty()).collect()
+    }
+
+    /// Asks the node that runs a link, which may be this one.
+    fn ask(&mut self, now: Instant, number: u64, question: Question) {
+        let shared = self.shared.clone();
+        let answered = move |answer| {
+            sync::lock(&shared.inbox).answered.push((number, answer));
+            shared.wake();
+        };
+        let nodes = self.nodes.clone().filter(|_| !self.admin.hosts_internal(&question.session));
+        let Some(nodes) = nodes else {
+            return self.answer(now, question, Box::new(move |parts| answered(Answer::Parts(parts))));
+        };
+        let leader = nodes.leader_of(&question.session);
+        let Some(node) = leader.filter(|leader| *leader != self.registry.own().node) else {
+            return answered(Answer::Lost);
+        };
+        let reply = move |answer| {
+            answered(match answer {
+                Answered::Bytes(bytes) => Answer::Parts(decode_answer(&bytes)),
+                Answered::Unsupported => Answer::Unsupported,
+                Answered::Lost => Answer::Lost,
+            });
+        };
+        nodes.ask(&node, question.encode(), ANSWER_ARRIVES, Box::new(reply));
+    }
+
+    /// Answers a question about a link, at once or when the other cluster has answered.
+    fn answer(&mut self, now: Instant, question: Question, reply: Reply) {
+        let Question { session, parts } = question;
+        let is_here = self.admin.hosts_internal(&session);
+        let found = self.pullers.iter_mut().find(|(key, _)| key.session() == session);
+        let Some((_, puller)) = found.filter(|(_, puller)| puller.is_wanted()) else {
+            return reply(vec![true; parts.len()]);
+        };
+        if !is_here || puller.failure.is_some() {
+            // It runs on another node, or nobody waits for it.
+            return reply(vec![is_here; parts.len()]);
+        }
+        let Puller { running: Some(running), starts, .. } = puller else {
+            return reply(vec![false; parts.len()]);
+        };
+        let Some(watch) = self.watch.as_ref().filter(|_| !running.is_new) else {
+            return reply(vec![false; parts.len()]);
+        };
+        let mut wanted = Vec::new();
+        for filters in &parts {
+            let locals =
+                filters.iter().filter_map(|filter| Some(Subscription::parse(filter).ok()?.filter.as_str()));
+            let mut of_part = Some(Vec::new());
+            for local in locals {
+                // The node may learn of a shared group, or of a node that was cut off, a moment later.
+                if !watch.is_wanted(None, local) {
+                    of_part = None;
+                    break;
+                }
+                running.interest.set(local, true);
+            }
+            if let Some(of_part) = &mut of_part {
+                filters.iter().for_each(|filter| of_part.extend(running.interest.remote(filter)));
+            }
+            wanted.push(of_part);
+        }
+        running.flush();
+        let parts = wanted.into_iter().map(|filters| {
+            let Some(filters) = filters else { return Part::Is(false) };
+            let shared = self.shared.clone();
+            let (until, part) = Until::new(move || shared.wake());
+            running.runner.hold(filters, Box::new(until));
+            part
+        });
+        let (parts, start) = (parts.collect(), *starts);
+        self.answers.push(OpenQuestion { session, start, parts, until: now + ANSWER_MAX, reply });
+    }
+}
