@@ -133,6 +133,28 @@ def link_takes_what_is_wanted(_):
         assert gives["connected"] and gives["queued_messages"] == 0, gives
 
 
+def link_widens(_):
+    """a client with more filters than a link may have widens its own part of the topics only, and single filters come back"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="#", filters_max=100))
+        pair.start(1, pair.link(1, 0))
+        calm = a.subscriber("calm", "plant/1", qos=1)
+        until(lambda: is_settled(a, "b", 1), "the link runs")
+        greedy = a.subscriber("greedy", *(f"line/{at}/temp" for at in range(300)), qos=1)
+        until(lambda: is_settled(a, "b", 2), "a broader filter stands for those of the client")
+        seen = taking(a, "b")
+        assert (seen["filters_broader"], seen["broader"]) == (1, ["line/+/temp"]), seen
+        assert "line/+/temp" in a.text("links", "external", "show", "b")
+        for topic in ("plant/2", "line/1/speed", "line/new/temp", "line/299/temp", "plant/1"):
+            b.publish(topic, "x", "-q", "1")
+        assert text_of(received(calm, 1)) == ["plant/1 x"]
+        until(lambda: taking(a, "b")["messages"] == 3, "only one message comes that nobody wants")
+        until(lambda: taking(a, "b")["dropped"]["unwanted"] == 1, "it is counted")
+        assert text_of(received(greedy, 1)) == ["line/299/temp x"]
+        until(lambda: is_settled(a, "b", 0) and taking(a, "b")["filters_broader"] == 0, "single filters come back when the client is gone", 20)
+
+
 def link_takes_retained(_):
     """a new filter gets the retained messages of the other cluster once, and they are retained here"""
     with clusters(2) as pair:
@@ -321,4 +343,4 @@ def link_moves(_):
         os.rmdir(directory)
 
 
-CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]

@@ -294,7 +294,7 @@ METRICS = {
     "meridian_cluster_link_failing": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_filters_wanted": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_subscriptions_refused_total": (COUNTER, {"link": ANY, "origin": ANY}),
-    "meridian_cluster_link_takes_all": (GAUGE, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_filters_broader": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_queued_messages": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_queued_bytes": (GAUGE, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_oldest_age_seconds": (GAUGE, {"link": ANY, "origin": ANY}),

@@ -26,8 +26,11 @@ use crate::view::LinkView;
 const LOOK: Duration = Duration::from_millis(250);
 /// Minimum time between two looks at the changes of filters. The first change after a pause does not wait.
 const COALESCE: Duration = Duration::from_millis(50);
-/// Time between two looks at all filters, for links that take all of their topics.
-const WALK: Duration = Duration::from_secs(60);
+/// Time between two looks at all filters, for links that take broader filters than those of clients: the shortest and
+/// the longest one. In between, the looks take one part in [`WALK_PARTS`] of the time of the thread.
+const WALK_MIN: Duration = Duration::from_secs(5);
+const WALK_MAX: Duration = Duration::from_secs(60);
+const WALK_PARTS: u32 = 100;
 /// Time between two looks at the files with secrets.
 const SECRETS: Duration = Duration::from_secs(5);
 /// Maximum time for the removal of a session.
@@ -100,7 +103,7 @@ impl Engine {
             watch: None,
             service: None,
             given: Given::default(),
-            walked: Instant::now(),
+            next_walk: Instant::now() + WALK_MIN,
             read: None,
         };
         critical::spawn("cluster-links", move || thread.run(&woken)).map_err(|error| error.to_string())?;
@@ -186,8 +189,8 @@ struct Thread {
     /// Exists since the first link.
     service: Option<Service>,
     given: Given,
-    /// Time of the last look at all filters.
-    walked: Instant,
+    /// Time of the next look at all filters.
+    next_walk: Instant,
     /// Number of the definitions that were taken over, and the time at which secrets were read.
     read: Option<(u64, Instant)>,
 }
@@ -282,13 +285,15 @@ impl Thread {
         }
         self.watch_while_needed();
         self.walk(&new);
-        if self.walked.elapsed() >= WALK {
-            let beyond = self.pullers.iter().filter(|(_, puller)| {
-                puller.running.as_ref().is_some_and(|running| running.interest.takes_all())
+        if Instant::now() >= self.next_walk {
+            let broader = self.pullers.iter().filter(|(_, puller)| {
+                puller.running.as_ref().is_some_and(|running| running.interest.has_broader())
             });
-            let beyond = beyond.map(|(key, _)| key.clone()).collect();
-            self.walk(&beyond);
-            self.walked = Instant::now();
+            let broader = broader.map(|(key, _)| key.clone()).collect();
+            let began = Instant::now();
+            self.walk(&broader);
+            let pause = (began.elapsed() * WALK_PARTS).clamp(WALK_MIN, WALK_MAX);
+            self.next_walk = Instant::now() + pause;
         }
         self.serve(&all);
         let own = self.registry.own();
@@ -357,9 +362,9 @@ impl Thread {
         }
         for (key, walk) in walks {
             if let Some(running) = self.pullers.get_mut(key).and_then(|puller| puller.running.as_mut()) {
-                let took_all = running.interest.takes_all();
+                let before = running.interest.broader().count();
                 running.interest.finish(walk);
-                log_takes_all(key, took_all, running);
+                log_broader(key, before, running);
                 running.flush();
             }
         }
@@ -375,15 +380,21 @@ impl Thread {
             let all = all.map(|(key, _)| key.clone()).collect();
             return self.walk(&all);
         }
+        let running = self.pullers.iter().filter_map(|(key, puller)| Some((key, puller.running.as_ref()?)));
+        let before: Vec<(Key, usize)> =
+            running.map(|(key, running)| (key.clone(), running.interest.broader().count())).collect();
         let filters: HashSet<Box<str>> = changed.filters.into_iter().collect();
         for filter in &filters {
             let of_clients = watch.is_wanted(None, filter);
             for (key, puller) in &mut self.pullers {
                 let Some(running) = &mut puller.running else { continue };
                 let is_wanted = of_clients || watch.is_wanted(Some(&key.origin), filter);
-                let took_all = running.interest.takes_all();
                 running.interest.set(filter, is_wanted);
-                log_takes_all(key, took_all, running);
+            }
+        }
+        for (key, before) in before {
+            if let Some(running) = self.pullers.get(&key).and_then(|puller| puller.running.as_ref()) {
+                log_broader(&key, before, running);
             }
         }
         self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
@@ -422,19 +433,19 @@ impl Thread {
     }
 }
 
-fn log_takes_all(key: &Key, before: bool, running: &Running) {
+fn log_broader(key: &Key, before: usize, running: &Running) {
     let (link, origin) = (&key.link, &key.origin);
-    match (before, running.interest.takes_all()) {
-        (false, true) => tracing::warn!(
+    let count = running.interest.broader().count();
+    if before == 0 && count > 0 {
+        let example = running.interest.broader().next().unwrap_or_default();
+        tracing::warn!(
             link,
             origin,
-            "cluster link: clients have more filters than filters_max; taking all topics of the link"
-        ),
-        (true, false) => tracing::info!(
-            link,
-            origin,
-            "cluster link: clients have fewer filters than filters_max; taking these only"
-        ),
-        _ => {}
+            count,
+            example,
+            "cluster link: clients have more filters than filters_max; taking broader ones for some of them"
+        );
+    } else if before > 0 && count == 0 {
+        tracing::info!(link, origin, "cluster link: clients have fewer filters again; taking exactly these");
     }
 }

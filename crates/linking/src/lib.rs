@@ -20,6 +20,7 @@ mod service;
 mod settings;
 mod token;
 mod view;
+mod widen;
 
 pub use acceptor::Acceptor;
 pub use check::check;

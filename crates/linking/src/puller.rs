@@ -19,8 +19,11 @@ use crate::view::Taking;
 
 /// Maximum time for the messages in flight of a link that stops or moves to another node.
 pub const STOP_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of filters whose subscription ends only after others have begun.
-const HELD_MAX: usize = 10_000;
+/// Number of broader filters that operators see.
+const BROADER_SHOWN: usize = 20;
+
+/// Number of filters whose subscription may always wait for the begin of others.
+const HELD_MIN: usize = 10_000;
 
 /// A link and the cluster of origin whose messages it takes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,8 +111,14 @@ impl Puller {
                 RunnerView { state: state.to_owned(), is_failing, last_error, ..RunnerView::default() };
             return Taking { relay, ..of_key };
         };
-        let (filters_wanted, takes_all) = (running.interest.wanted() as u64, running.interest.takes_all());
-        Taking { relay: running.runner.view(), filters_wanted, takes_all, ..of_key }
+        let interest = &running.interest;
+        Taking {
+            relay: running.runner.view(),
+            filters_wanted: interest.wanted() as u64,
+            filters_broader: interest.broader().count() as u64,
+            broader: interest.broader().take(BROADER_SHOWN).map(str::to_owned).collect(),
+            ..of_key
+        }
     }
 }
 
@@ -121,6 +130,8 @@ pub struct Running {
     pub is_new: bool,
     /// Filters whose subscription is to end when the change with this number is settled.
     held: HashMap<Box<str>, u64>,
+    /// Maximum number of these. Beyond, subscriptions end before others have begun.
+    held_max: usize,
     /// Number of the last change.
     number: u64,
     own_id: String,
@@ -158,6 +169,8 @@ impl Running {
             interest: Interest::new(&settings.prefix, topics, settings.filters_max as usize),
             is_new: true,
             held: HashMap::new(),
+            // A broader filter may replace as many as there may be.
+            held_max: (settings.filters_max as usize).saturating_mul(2).max(HELD_MIN),
             number: 0,
             own_id,
         })
@@ -189,7 +202,7 @@ impl Running {
             return;
         }
         let settled = self.runner.settled_number();
-        let is_beyond = self.held.len() > HELD_MAX;
+        let is_beyond = self.held.len() > self.held_max;
         let due: Vec<Box<str>> = self
             .held
             .extract_if(|_, number| is_beyond || *number <= settled)

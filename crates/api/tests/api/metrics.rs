@@ -295,7 +295,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_cluster_link_failing", &["link", "origin"]),
     ("meridian_cluster_link_filters_wanted", &["link", "origin"]),
     ("meridian_cluster_link_subscriptions_refused_total", &["link", "origin"]),
-    ("meridian_cluster_link_takes_all", &["link", "origin"]),
+    ("meridian_cluster_link_filters_broader", &["link", "origin"]),
     ("meridian_cluster_link_messages_total", &["link", "origin"]),
     ("meridian_cluster_link_bytes_total", &["link", "origin"]),
     ("meridian_cluster_link_refused_total", &["link", "origin"]),

@@ -5,7 +5,7 @@ use super::*;
 fn taking(origin: &str, connected: bool) -> Value {
     json!({"origin": origin, "node": "n2", "state": "connected to m:1883", "connected": connected, "failing": !connected,
         "connected_s": 70, "address": "m:1883", "session": "$linked/munich", "filters_wanted": 1200,
-        "filters_subscribed": 1199, "filters_refused": 1, "takes_all": false, "stale_filters": 0, "messages": 5000,
+        "filters_subscribed": 1199, "filters_refused": 1, "filters_broader": 0, "broader": [], "stale_filters": 0, "messages": 5000,
         "bytes": 2048, "in_flight": 0, "refused": 0, "dropped": {"too_large": 3, "looped": 1, "no_room": 0},
         "reconnects": 2, "failed_attempts": 9, "remote_sessions_lost": 0,
         "last_error": if connected { Value::Null } else { json!("connection refused") }})
