@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mqtt::{QoS, ReasonCode, RetainHandling, Subscription, SubscriptionOptions};
 
 use crate::counters::Counters;
+use crate::cover::cover;
 use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
 use list::{List, Progress};
@@ -418,11 +419,26 @@ impl Interest {
         if names.is_empty() {
             return None;
         }
-        let names = names.iter().map(|name| name.to_string());
         Some(match is_end {
-            true => Request::Unsubscribe(names.collect()),
-            false => Request::Subscribe(names.map(|name| (name, options(self.settings.qos))).collect()),
+            true => Request::Unsubscribe(names.iter().map(|name| name.to_string()).collect()),
+            false => Request::Subscribe(
+                names.iter().map(|name| (name.to_string(), self.options_of(name))).collect(),
+            ),
         })
+    }
+
+    /// Returns the options of a new subscription. While another one includes it, the retained messages of its topics
+    /// have come here, and their changes come. They would come again to clients that have them. A session queues no
+    /// messages of QoS 0, so without others it may have missed changes.
+    fn options_of(&self, name: &str) -> SubscriptionOptions {
+        let is_present = |other: &str, filter: &Filter| other != name && filter.there == There::Present;
+        let is_covered =
+            self.settings.qos > QoS::AtMostOnce && cover(name, &self.filters, is_present).is_some();
+        let retain_handling = match is_covered {
+            true => RetainHandling::DoNotSend,
+            false => RetainHandling::SendIfNew,
+        };
+        SubscriptionOptions { retain_handling, ..options(self.settings.qos) }
     }
 
     /// Gives up a filter that does not fit into a packet that the remote broker accepts.

@@ -262,6 +262,28 @@ fn a_change_that_comes_before_an_answer_is_sent_after_it() {
 }
 
 #[test]
+fn a_filter_that_a_confirmed_one_includes_gets_no_retained_messages_again() {
+    let mut bench = with_filters(settings(), &["a/+", "b"]);
+    want(&mut bench, 2, &["a/1", "a/#", "b/1"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE a/1(no retained) a/# b/1"]);
+    want(&mut bench, 3, &["a/1/x"], &["a/#"]);
+    assert_eq!(bench.answer_requests(REMOTE), ["UNSUBSCRIBE a/#", "SUBSCRIBE a/1/x"], "it ends first");
+    // A filter that is not confirmed yet has brought nothing.
+    want(&mut bench, 4, &["c/#"], &[]);
+    want(&mut bench, 5, &["c/1"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE c/#", "SUBSCRIBE c/1"]);
+    // A session that is new has brought nothing either.
+    bench.answers.remote.session_present = false;
+    assert!(again(&mut bench).iter().all(|sent| !sent.contains("(no retained)")));
+
+    let mut settings = settings();
+    settings.interest.as_mut().expect("interest").qos = QoS::AtMostOnce;
+    let mut bench = with_filters(settings, &["a/#"]);
+    want(&mut bench, 2, &["a/1"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE a/1"], "changes may have been missed");
+}
+
+#[test]
 fn a_refused_filter_is_named_and_tried_again_at_the_next_connection() {
     let mut bench = with_filters(settings(), &["a"]);
     want(&mut bench, 2, &["b", "c"], &[]);
