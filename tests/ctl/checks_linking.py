@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import time
@@ -207,6 +208,41 @@ def link_survives_kills(_):
         assert taking(a, "b")["remote_sessions_lost"] == 0
 
 
+def link_restored(_):
+    """a cluster that is restored from a backup gets the subscriptions of its links that it had lost, and the other cluster says so once"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="t/#"))
+        pair.start(1, pair.link(1, 0))
+        first = a.subscriber("first", "t/1", qos=2)
+        until(lambda: is_settled(a, "b", 1), "the link runs")
+        b.stop()
+        data, backup = b.directory / "data", b.directory / "backup"
+        b.run("storage", "backup", str(data), str(backup))
+        pair.restart(1)
+        second = a.subscriber("second", "t/2", qos=2)
+        until(lambda: is_settled(a, "b", 2), "a restart is no restore, and the next filter is subscribed")
+        assert taking(a, "b")["restores"] == 0, taking(a, "b")
+        b.publish("t/1", "before", "-q", "2")
+        until(lambda: taking(a, "b")["messages"] == 1, "a message comes")
+        pair.kill(1)
+        shutil.rmtree(data)
+        b.run("storage", "restore", str(backup), str(data))
+        pair.restart(1)
+        until(lambda: taking(a, "b").get("restores") == 1, "the restore is noticed", 20)
+        until(lambda: is_settled(a, "b", 2) and giving(b, "a", "b").get("filters") == 3, "what the backup did not have is subscribed again", 20)
+        b.publish("t/1", "one", "-q", "2")
+        b.publish("t/2", "two", "-q", "2")
+        assert text_of(received(second, 1)) == ["t/2 two"]
+        assert text_of(received(first, 2)) == ["t/1 before", "t/1 one"]
+        assert "restored from a backup" in a.text("links", "external", "show", "b")
+        pair.kill(1)
+        pair.restart(1)
+        until(lambda: taking(a, "b").get("connected") and taking(a, "b")["reconnects"] >= 3, "the link is connected again", 20)
+        assert taking(a, "b")["restores"] == 1, taking(a, "b")
+        assert (a.directory / "node.log").read_text(errors="replace").count("continues from a backup") == 1
+
+
 def link_ring(_):
     """in a full mesh of three clusters each client gets each message once"""
     with clusters(3) as ring:
@@ -346,4 +382,4 @@ def link_moves(_):
         os.rmdir(directory)
 
 
-CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_restored, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves]

@@ -304,6 +304,7 @@ METRICS = {
     "meridian_cluster_link_reconnects_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_failed_attempts_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_sessions_lost_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_restores_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_stale_filters_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_refused_connections_total": (COUNTER, {"link": ANY}),
     "meridian_bridge_connected": (GAUGE, {"bridge": ANY}),

@@ -164,6 +164,8 @@ pub struct LinkTaking {
     pub failed_attempts: u64,
     /// Times that the other cluster had lost the session of the link. Messages may be lost then.
     pub remote_sessions_lost: u64,
+    /// Times that the other cluster continued from a backup. Messages may be missing or come again then.
+    pub restores: u64,
     /// Cause of the last failure; null when there was none.
     pub last_error: Option<String>,
 }

@@ -23,6 +23,9 @@ pub struct Counters {
     pub failed_attempts: u64,
     /// Times that the remote broker had lost the bridge's session. Messages may be duplicated then.
     pub remote_sessions_lost: u64,
+    /// Times that the remote cluster continued from a backup, of a relay whose subscriptions change. Messages may be
+    /// missing or duplicated then.
+    pub remote_restores: u64,
     /// Times that this broker had lost the bridge's session.
     pub local_sessions_lost: u64,
     /// Subscriptions that were refused.

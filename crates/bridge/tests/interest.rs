@@ -374,6 +374,56 @@ fn the_session_is_listed_again_when_another_may_have_changed_it() {
 }
 
 #[test]
+fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again() {
+    let answer_with = |bench: &mut Bench, history: Option<&'static str>| {
+        let property = history.map(|history| Property::UserProperty("meridian-history", history));
+        bench.answers.remote.properties = property.into_iter().collect();
+    };
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a", "b"], &[]);
+    answer_with(&mut bench, Some("n:1"));
+    start_new(&mut bench);
+    bench.answer_requests(REMOTE);
+    let listed = ["SUBSCRIBE $link/own/filters"];
+    for (history, is_restored) in [
+        (Some("n:1"), false),
+        // Not known yet.
+        (None, false),
+        // The node has become a cluster.
+        (Some("c:1"), false),
+        (Some("c:2"), true),
+        (Some("n:2"), true),
+        (Some("n:1"), true),
+    ] {
+        answer_with(&mut bench, history);
+        let before = bench.relay.counters().remote_restores;
+        bench.cut(REMOTE);
+        bench.wait();
+        bench.run();
+        let sent = bench.answer_requests(REMOTE).split_off(1);
+        assert_eq!(sent, if is_restored { &listed[..] } else { &[] }, "{history:?}");
+        assert_eq!(bench.relay.counters().remote_restores - before, u64::from(is_restored), "{history:?}");
+        if is_restored {
+            assert_eq!(bench.relay.subscribed(), 0, "nothing is known");
+            assert_eq!(bench.sent(REMOTE), ["PUBLISH q0 $link/own/list 0"]);
+            list(&mut bench, "0 2\na\n$link/own/filters");
+            assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE b"]);
+        }
+        assert_eq!(bench.relay.subscribed(), 2);
+    }
+    assert_eq!(bench.relay.history(), Some("n:1"));
+    assert_eq!(bench.relay.counters().remote_sessions_lost, 0);
+    // The owner of a new relay may know it.
+    let mut settings = settings();
+    settings.interest.as_mut().expect("interest").history = Some("n:7".into());
+    let mut bench = Bench::new(settings);
+    want(&mut bench, 1, &["a"], &[]);
+    answer_with(&mut bench, Some("n:8"));
+    start_new(&mut bench);
+    assert_eq!(bench.relay.counters().remote_restores, 1);
+}
+
+#[test]
 fn filters_that_cannot_be_sent_are_refused() {
     let mut bench = Bench::new(settings());
     bench.answers.remote.properties.push(Property::MaximumPacketSize(300));

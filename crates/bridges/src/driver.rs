@@ -72,6 +72,8 @@ pub struct Driver {
     pub readable: [bool; 2],
     /// State that was logged last.
     pub logged: State,
+    /// Number of restores of the remote cluster that were logged.
+    pub restores_logged: u64,
     /// State that operators see.
     pub shown: State,
     /// Memory for reads.
@@ -376,6 +378,15 @@ impl Driver {
         if self.published.settled.swap(settled, Ordering::Relaxed) < settled {
             (self.settings.on_settled)(settled);
         }
+        let restores = self.relay.counters().remote_restores;
+        if std::mem::replace(&mut self.restores_logged, restores) < restores {
+            let (noun, name) = (self.settings.noun, &*self.settings.relay.name);
+            tracing::warn!(
+                name,
+                "{noun}: the other cluster continues from a backup; comparing subscriptions again. Messages of the \
+                 time since the backup may be missing, and earlier ones may come again"
+            );
+        }
         let (now, state) = (self.now(), self.relay.state());
         if now < self.next_view && state == self.shown {
             return;
@@ -412,6 +423,7 @@ impl Driver {
             last_error: self.relay.last_error().map(str::to_owned),
             filters_wanted: self.relay.wanted() as u64,
             filters_subscribed: self.relay.subscribed() as u64,
+            history: self.relay.history().map(str::to_owned),
             may_have_stale: self.relay.may_have_stale(),
         };
     }

@@ -81,6 +81,8 @@ pub struct RunnerView {
     pub filters_wanted: u64,
     /// Number of these that the remote broker has confirmed.
     pub filters_subscribed: u64,
+    /// Name of the state that the sessions of the remote cluster continue.
+    pub history: Option<String>,
     /// True when the remote session may have subscriptions that are not wanted, because it was not listed.
     pub may_have_stale: bool,
 }
@@ -146,6 +148,7 @@ impl Runner {
             remote: None,
             readable: [false; 2],
             logged: State::New,
+            restores_logged: 0,
             shown: State::New,
             buffer: Vec::new(),
             next_view: Time::default(),

@@ -48,6 +48,10 @@ pub struct Engine {
     door: Door,
 }
 
+/// Returns the name of the state that the sessions of this node or cluster continue, if it is known. It is another one
+/// after a restore from a backup: `n:..` for a node alone, and `c:..` for a cluster.
+pub type History = Box<dyn Fn() -> Option<String> + Send>;
+
 /// Facts that the thread shares with others.
 struct Shared {
     views: Mutex<Vec<LinkView>>,
@@ -79,8 +83,8 @@ impl Engine {
         registry: Arc<Registry>,
         acceptor: Arc<Acceptor>,
         name: &str,
-        door: &Door,
-        admin: &Admin,
+        history: History,
+        (door, admin): (&Door, &Admin),
     ) -> Result<Self, String> {
         let (wake, woken) = sync_channel(1);
         let shared = Arc::new(Shared {
@@ -99,6 +103,7 @@ impl Engine {
             door: door.clone(),
             admin: admin.clone(),
             name: name.to_owned(),
+            history,
             pullers: BTreeMap::new(),
             watch: None,
             service: None,
@@ -183,6 +188,7 @@ struct Thread {
     admin: Admin,
     /// Name of the cluster or of the node, for the hops of messages.
     name: String,
+    history: History,
     pullers: BTreeMap<Key, Puller>,
     /// Exists while a link runs here.
     watch: Option<InterestWatch>,
@@ -246,7 +252,7 @@ impl Thread {
         let is_new = self.read.is_none_or(|(seen, _)| seen != changes);
         if is_new || self.read.is_some_and(|(_, at)| at.elapsed() >= SECRETS) {
             self.read = Some((changes, Instant::now()));
-            self.acceptor.update(&all, self.registry.own());
+            self.acceptor.update(&all, self.registry.own(), (self.history)().as_deref());
         }
         if is_new {
             self.update(&all);

@@ -25,7 +25,7 @@ mod widen;
 pub use acceptor::Acceptor;
 pub use check::check;
 pub use cut::{Taken, cut};
-pub use engine::Engine;
+pub use engine::{Engine, History};
 pub use filters::{Filters, Names};
 pub use interest::{Delta, Interest, Walk};
 pub use registry::{LINKS_MAX, Registry};

@@ -60,6 +60,8 @@ pub struct Puller {
     pub failure: Option<String>,
     /// Time before which it does not start again.
     pub retry: Option<Instant>,
+    /// State of the other cluster that the last runner has seen.
+    history: Option<String>,
 }
 
 impl Puller {
@@ -73,6 +75,7 @@ impl Puller {
             is_removed: false,
             failure: None,
             retry: None,
+            history: None,
         }
     }
 
@@ -84,6 +87,7 @@ impl Puller {
     /// Stops it. What is in flight is completed for a while.
     pub fn stop(&mut self) {
         if let Some(Running { runner, .. }) = self.running.take() {
+            self.history = runner.view().history.or_else(|| self.history.take());
             runner.stop(STOP_MAX);
             self.ending.push((runner, Instant::now() + STOP_MAX + STOP_MAX));
         }
@@ -157,7 +161,7 @@ impl Running {
             RunnerSettings {
                 noun: "cluster link",
                 thread: format!("link-{}{transit}", key.link),
-                relay: relay(settings, own, key),
+                relay: relay(settings, own, key, puller.history.as_deref()),
                 credentials: Box::new(credentials),
                 on_settled,
             },
@@ -216,12 +220,13 @@ impl Running {
 }
 
 /// Settings of the relay of a puller.
-fn relay(settings: &LinkSettings, own: &str, key: &Key) -> bridge::Settings {
+fn relay(settings: &LinkSettings, own: &str, key: &Key, history: Option<&str>) -> bridge::Settings {
     let transit = key.transit();
     let qos = settings.qos_max();
     let topic = |filter: &str| Topic::prefixed(filter, Direction::In, qos, &settings.prefix, "");
     let mut interest = InterestSettings::new(own, &key.link, transit);
     interest.qos = qos;
+    interest.history = history.map(str::to_owned);
     // Its own subscription for answers is one more.
     interest.filters_max = (settings.filters_max as usize).max(settings.topics.iter().count()) + 1;
     let name = transit.map_or_else(|| key.link.clone(), |transit| format!("{}.{transit}", key.link));
@@ -288,7 +293,7 @@ mod tests {
             [("south", "$link/north", "$linked/south"), ("east", "$link/north/east", "$linked/south/east")]
         {
             let key = Key { link: "south".into(), origin: origin.into() };
-            let relay = relay(&settings, "north", &key);
+            let relay = relay(&settings, "north", &key, None);
             assert_eq!(relay.check().err(), None);
             assert_eq!((relay.client_id.as_str(), relay.local_client_id().as_str()), (client_id, session));
             assert_eq!((relay.addresses.len(), relay.topics.len()), (2, 2));

@@ -145,6 +145,7 @@ impl LinkViews {
             reconnects: counters.reconnects,
             failed_attempts: counters.failed_attempts,
             remote_sessions_lost: counters.remote_sessions_lost,
+            restores: counters.remote_restores,
             state: relay.state,
             last_error: relay.last_error,
         }

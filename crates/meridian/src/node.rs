@@ -106,11 +106,11 @@ impl Node {
         &self,
         config: &Config,
         name: &str,
-        registry: Arc<linking::Registry>,
-        acceptor: Arc<Acceptor>,
+        (registry, acceptor): (Arc<linking::Registry>, Arc<Acceptor>),
+        history: linking::History,
     ) -> Result<linking::Engine, String> {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
-        linking::Engine::start(registry, acceptor, name, &self.0.door(), &self.admin())
+        linking::Engine::start(registry, acceptor, name, history, (&self.0.door(), &self.admin()))
     }
 
     /// Starts the actions.

@@ -594,6 +594,7 @@ export interface LinkTaking {
   reconnects: number;
   failed_attempts: number;
   remote_sessions_lost: number;
+  restores: number;
   last_error: string | null;
 }
 

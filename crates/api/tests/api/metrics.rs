@@ -302,6 +302,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_cluster_link_reconnects_total", &["link", "origin"]),
     ("meridian_cluster_link_failed_attempts_total", &["link", "origin"]),
     ("meridian_cluster_link_sessions_lost_total", &["link", "origin"]),
+    ("meridian_cluster_link_restores_total", &["link", "origin"]),
     ("meridian_cluster_link_stale_filters_total", &["link", "origin"]),
     ("meridian_cluster_link_queued_messages", &["link", "origin"]),
     ("meridian_cluster_link_queued_bytes", &["link", "origin"]),

@@ -351,6 +351,7 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         ("  reconnects", taking.count_cell("reconnects")),
         ("  failed attempts", taking.count_cell("failed_attempts")),
         ("  sessions lost", taking.count_cell("remote_sessions_lost")),
+        ("  restored from a backup", nonzero(taking, "restores")),
     ])
 }
 

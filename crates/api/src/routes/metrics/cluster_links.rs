@@ -74,6 +74,8 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_sessions_lost_total", Kind::Counter, help, |taking| {
         taking.remote_sessions_lost
     });
+    let help = "Times that the other cluster continued from a backup.";
+    each("meridian_cluster_link_restores_total", Kind::Counter, help, |taking| taking.restores);
     let help = "Times that the list of subscriptions of the other cluster was not received.";
     each("meridian_cluster_link_stale_filters_total", Kind::Counter, help, |taking| taking.stale_filters);
 }
