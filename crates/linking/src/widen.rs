@@ -33,8 +33,10 @@ pub enum Kind {
 
 /// Maximum number of levels of a filter that are compared. A filter with more levels keeps the first ones.
 const LEVELS_MAX: usize = 32;
-/// Number of members of a group that is worth a broader filter.
+/// Numbers of members of groups that are worth a broader filter. Smaller groups are joined only when that is not
+/// enough.
 const MANY: usize = 16;
+const FEW: usize = 4;
 
 /// Joins filters until at most `target` are left, or the topics of the link. Each filter is included in one that is
 /// left.
@@ -50,25 +52,28 @@ const MANY: usize = 16;
 /// arguments.
 pub fn widen(mut pieces: Pieces, target: usize, topics: &[&str]) -> Pieces {
     absorb(&mut pieces);
-    for members_min in [MANY, 2] {
-        let limits = Limits { target, members_min };
+    let by_level = |pieces: &mut Pieces, members_min: usize| {
         let mut before = usize::MAX;
         while pieces.len() > target && pieces.len() < before {
             before = pieces.len();
-            join_by_level(&mut pieces, limits, topics);
-            absorb(&mut pieces);
+            join_by_level(pieces, Limits { target, members_min }, topics);
+            absorb(pieces);
         }
-        for depth in (1..LEVELS_MAX).rev() {
+    };
+    let by_shape = |pieces: &mut Pieces, members_min: usize, depths: std::ops::Range<usize>| {
+        for depth in depths.rev() {
             if pieces.len() > target {
-                join_by_shape(&mut pieces, limits, topics, depth);
+                join_by_shape(pieces, Limits { target, members_min }, topics, depth);
             }
         }
-        absorb(&mut pieces);
-    }
-    if pieces.len() > target {
-        join_by_shape(&mut pieces, Limits { target, members_min: 2 }, topics, 0);
-        absorb(&mut pieces);
-    }
+        absorb(pieces);
+    };
+    by_level(&mut pieces, MANY);
+    by_level(&mut pieces, FEW);
+    by_shape(&mut pieces, MANY, 1..LEVELS_MAX);
+    by_level(&mut pieces, 2);
+    by_shape(&mut pieces, 2, 1..LEVELS_MAX);
+    by_shape(&mut pieces, 2, 0..1);
     join_by_topic(&mut pieces, target, topics);
     pieces
 }
@@ -111,9 +116,10 @@ struct Group {
     level: usize,
 }
 
-type Names = Vec<(Arc<str>, u32)>;
+/// A filter, and the index of its topic.
+type Name = (Arc<str>, u32);
 
-fn names(pieces: &Pieces) -> Names {
+fn names(pieces: &Pieces) -> Vec<Name> {
     pieces.iter().map(|(name, piece)| (name.clone(), piece.topic)).collect()
 }
 
@@ -166,7 +172,7 @@ fn join_by_topic(pieces: &mut Pieces, target: usize, topics: &[&str]) {
 }
 
 /// Finds the filters that have the same key.
-fn group(names: &Names, level: usize, key: impl Fn(&str, u32) -> Option<u64>, groups: &mut Vec<Group>) {
+fn group(names: &[Name], level: usize, key: impl Fn(&str, u32) -> Option<u64>, groups: &mut Vec<Group>) {
     let keyed = names.iter().zip(0..).filter_map(|((name, topic), at)| Some((key(name, *topic)?, at)));
     let mut keyed: Vec<(u64, u32)> = keyed.collect();
     keyed.sort_unstable();
@@ -180,7 +186,7 @@ fn join(
     pieces: &mut Pieces,
     Limits { target, members_min }: Limits,
     topics: &[&str],
-    names: &Names,
+    names: &[Name],
     mut groups: Vec<Group>,
     broader: impl Fn(&str, usize) -> Option<String>,
 ) {
@@ -296,7 +302,8 @@ mod tests {
         let mut names = numbered(100, |at| format!("big/{at}/x{at}"));
         names.extend(numbered(5, |at| format!("small/{at}/x{at}")));
         names.push("big/7".to_owned());
-        let expected = ["big/+/+", "big/7", "small/0/x0", "small/1/x1", "small/2/x2", "small/3/x3", "small/4/x4"];
+        let expected =
+            ["big/+/+", "big/7", "small/0/x0", "small/1/x1", "small/2/x2", "small/3/x3", "small/4/x4"];
         assert_eq!(widened(names.clone(), 50, "#"), expected);
         assert_eq!(widened(names.clone(), 3, "#"), ["big/+/+", "big/7", "small/+/+"]);
         assert_eq!(widened(names.clone(), 2, "#"), ["+/+/+", "big/7"]);
@@ -321,9 +328,11 @@ mod tests {
         let open = numbered(20, |at| format!("a/{at}/{at}/#"));
         assert_eq!(widened(open, 5, "+/#"), ["a/+/+/#"]);
         let mut two = pieces(numbered(9, |at| format!("a/{at}")));
-        two.extend(pieces(numbered(3, |at| format!("b/{at}"))).into_keys().map(|name| {
-            (name, Piece { topic: 1, kind: Kind::Wanted })
-        }));
+        two.extend(
+            pieces(numbered(3, |at| format!("b/{at}")))
+                .into_keys()
+                .map(|name| (name, Piece { topic: 1, kind: Kind::Wanted })),
+        );
         let left: Vec<Arc<str>> = widen(two, 4, &["a/+", "b/+"]).into_keys().collect();
         assert_eq!(left, ["a/+".into(), "b/0".into(), "b/1".into(), "b/2".into()]);
     }

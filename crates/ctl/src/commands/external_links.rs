@@ -357,7 +357,8 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
 
 /// Filters that stand for several ones of clients; empty without any.
 fn broader(taking: &Value) -> String {
-    let names: Vec<&str> = taking.list("broader").iter().filter_map(Value::as_str).take(BROADER_SHOWN).collect();
+    let names: Vec<&str> =
+        taking.list("broader").iter().filter_map(Value::as_str).take(BROADER_SHOWN).collect();
     match taking.whole("filters_broader").unwrap_or_default() {
         0 => String::new(),
         count => {

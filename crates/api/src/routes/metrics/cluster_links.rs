@@ -54,7 +54,8 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_failing", Kind::Gauge, help, |taking| u64::from(taking.failing));
     let help = "Topic Filters that this cluster wants from the other one.";
     each("meridian_cluster_link_filters_wanted", Kind::Gauge, help, |taking| taking.filters_wanted);
-    let help = "Topic Filters of these that stand for several ones of clients, which have more than filters_max.";
+    let help =
+        "Topic Filters of these that stand for several ones of clients, which have more than filters_max.";
     each("meridian_cluster_link_filters_broader", Kind::Gauge, help, |taking| taking.filters_broader);
     let help = "Messages that this cluster took by the link.";
     each("meridian_cluster_link_messages_total", Kind::Counter, help, |taking| taking.messages);
