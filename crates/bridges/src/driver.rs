@@ -11,6 +11,7 @@ use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
 
+use crate::opening::Opening;
 use crate::remote::Remote;
 use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
 
@@ -68,6 +69,9 @@ pub struct Driver {
     pub clock: Instant,
     pub local: Option<(ConnectionId, mio::net::UnixStream)>,
     pub remote: Option<(ConnectionId, Remote)>,
+    pub opening: Opening<Remote>,
+    /// Connection to the remote broker that is being opened, with the password for it.
+    pub opens: Option<(ConnectionId, Option<Vec<u8>>)>,
     /// Sides that may have something to read.
     pub readable: [bool; 2],
     /// State that was logged last.
@@ -95,6 +99,7 @@ impl Driver {
                 return;
             }
             self.go_on();
+            self.take_opened();
             // What one step sends may allow the next one.
             let is_busy = (0..STEPS_AT_ONCE).all(|_| self.obey() | self.write() | self.read());
             self.publish();
@@ -232,17 +237,29 @@ impl Driver {
         let tls = credentials.tls().map_err(|problem| problem.to_string());
         let name = credentials.tls_server_name();
         let password = credentials.password().map_err(|problem| problem.to_string());
-        let opened = tls.and_then(|tls| {
+        let (address, name) = (address.to_owned(), name.map(str::to_owned));
+        let begun = tls.and_then(|tls| {
             let password = password?;
-            let remote = Remote::open(address, tls.as_ref().map(|config| (config, name)))?;
-            Ok((remote, password))
+            let open = move || Remote::open(&address, tls.as_ref().map(|config| (config, name.as_deref())));
+            self.opening.begin(connection, open)?;
+            Ok(password)
         });
-        let opened = opened.and_then(|(mut remote, password)| {
+        match begun {
+            Ok(password) => self.opens = Some((connection, password)),
+            Err(why) => self.handle(Input::Failed(connection, why)),
+        }
+    }
+
+    /// Takes over a connection that was opened, unless the relay has given it up.
+    fn take_opened(&mut self) {
+        let Some((connection, opened)) = self.opening.take() else { return };
+        let Some((_, password)) = self.opens.take_if(|(id, _)| *id == connection) else { return };
+        let opened = opened.and_then(|mut remote| {
             remote.register(self.poll.registry(), REMOTE).map_err(|error| error.to_string())?;
-            Ok((remote, password))
+            Ok(remote)
         });
         match opened {
-            Ok((remote, password)) => {
+            Ok(remote) => {
                 self.remote = Some((connection, remote));
                 self.handle(Input::Password(password.map(Password::new)));
                 self.handle(Input::Opened(connection));
@@ -260,6 +277,7 @@ impl Driver {
                 }
             }
             Side::Remote => {
+                self.opens.take_if(|(id, _)| *id == connection);
                 if let Some((_, mut remote)) = self.remote.take_if(|(id, _)| *id == connection) {
                     // The same.
                     let _ = remote.write(rest);

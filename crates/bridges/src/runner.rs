@@ -13,6 +13,7 @@ use random::Random;
 use rustls::ClientConfig;
 
 use crate::driver::{Command, Decision, Driver, WAKER};
+use crate::opening::Opening;
 use crate::settings::BridgeProblem;
 
 /// Password and TLS of a relay at the remote broker. They are asked for at each connection.
@@ -102,7 +103,7 @@ pub struct Published {
 /// again: [`Self::stop`] completes them first.
 pub struct Runner {
     commands: Mutex<Commands>,
-    waker: Waker,
+    waker: Arc<Waker>,
     published: Arc<Published>,
     decisions: AtomicU64,
 }
@@ -126,7 +127,7 @@ impl Runner {
         let relay = Relay::new(settings.relay.clone(), "", Existing::default(), random.draw());
         let relay = relay.map_err(|error| failed(&error))?;
         let poll = Poll::new().map_err(|error| failed(&error))?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?);
         // tidy: allow(unbounded-channel): the owner joins its changes, and the thread takes all commands at once.
         let (sender, received) = channel();
         let published = Arc::new(Published::default());
@@ -146,6 +147,8 @@ impl Runner {
             clock: Instant::now(),
             local: None,
             remote: None,
+            opening: Opening::new(waker.clone()),
+            opens: None,
             readable: [false; 2],
             logged: State::New,
             restores_logged: 0,
