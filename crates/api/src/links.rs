@@ -236,7 +236,8 @@ pub struct LinkGiving {
     pub oldest_s: Option<u64>,
     /// Messages that were sent and are not acknowledged.
     pub in_flight: u64,
-    /// Messages that were dropped because the queue was full, or that expired, since this node leads the shard.
+    /// Messages that were dropped because the queue was full, or that expired, while this node led the shard. It counts
+    /// since the start of the node, and does not begin again with a new leader.
     pub dropped: u64,
 }
 

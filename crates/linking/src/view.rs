@@ -49,7 +49,7 @@ pub struct Giving {
     /// Seconds that the oldest message has waited.
     pub oldest_s: Option<u64>,
     pub in_flight: u64,
-    /// Messages that were dropped or have expired, since this node leads the shard.
+    /// Messages that were dropped or have expired while this node led the shard, since it started.
     pub dropped: u64,
 }
 
