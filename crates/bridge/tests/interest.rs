@@ -399,7 +399,8 @@ fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again
         bench.wait();
         bench.run();
         let sent = bench.answer_requests(REMOTE).split_off(1);
-        assert_eq!(sent, if is_restored { &listed[..] } else { &[] }, "{history:?}");
+        let expected: &[&str] = if is_restored { &listed } else { &[] };
+        assert_eq!(sent, expected, "{history:?}");
         assert_eq!(bench.relay.counters().remote_restores - before, u64::from(is_restored), "{history:?}");
         if is_restored {
             assert_eq!(bench.relay.subscribed(), 0, "nothing is known");

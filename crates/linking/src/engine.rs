@@ -14,6 +14,7 @@ use edge::Door;
 
 use crate::acceptor::Acceptor;
 use crate::giving::Given;
+use crate::histories::Histories;
 use crate::interest::Walk;
 use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
@@ -104,6 +105,7 @@ impl Engine {
             admin: admin.clone(),
             name: name.to_owned(),
             history,
+            histories: Histories::new(registry.config_store().clone()),
             pullers: BTreeMap::new(),
             watch: None,
             service: None,
@@ -189,6 +191,7 @@ struct Thread {
     /// Name of the cluster or of the node, for the hops of messages.
     name: String,
     history: History,
+    histories: Histories,
     pullers: BTreeMap<Key, Puller>,
     /// Exists while a link runs here.
     watch: Option<InterestWatch>,
@@ -269,6 +272,8 @@ impl Thread {
                     if puller.ending.is_empty() && puller.retry.is_none_or(|at| Instant::now() >= at) =>
                 {
                     let own_id = self.admin.unique_name(&self.name);
+                    // Another node may have run it meanwhile.
+                    puller.history = self.histories.of(key).or_else(|| puller.history.take());
                     let shared = self.shared.clone();
                     let on_settled = move |_| {
                         shared.has_settled.store(true, Ordering::Release);
@@ -287,6 +292,12 @@ impl Thread {
                     }
                 }
                 _ => {}
+            }
+        }
+        for (key, puller) in &self.pullers {
+            let seen = puller.running.as_ref().and_then(|running| running.runner.view().history);
+            if let Some(history) = seen {
+                self.histories.note(key, &history);
             }
         }
         self.watch_while_needed();
@@ -323,7 +334,11 @@ impl Thread {
             if wanted.get(key).is_none_or(|link| *link != puller.link) {
                 puller.stop();
             }
-            puller.is_removed = !wanted.contains_key(key);
+            let is_removed = !wanted.contains_key(key);
+            if is_removed && !puller.is_removed && puller.is_here {
+                self.histories.forget(key);
+            }
+            puller.is_removed = is_removed;
         }
         for (key, link) in wanted {
             let own = link.settings.own(self.registry.own()).map(str::to_owned);

@@ -12,6 +12,7 @@ mod cut;
 mod engine;
 mod filters;
 mod giving;
+mod histories;
 mod interest;
 mod names;
 mod puller;

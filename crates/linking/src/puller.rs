@@ -60,8 +60,8 @@ pub struct Puller {
     pub failure: Option<String>,
     /// Time before which it does not start again.
     pub retry: Option<Instant>,
-    /// State of the other cluster that the last runner has seen.
-    history: Option<String>,
+    /// State of the other cluster that was seen last.
+    pub history: Option<String>,
 }
 
 impl Puller {

@@ -31,7 +31,8 @@ impl Limits {
     pub(crate) fn of(ack: &ConnAck<'_>) -> Self {
         let properties = ack.properties;
         let named = |wanted: &str| {
-            let found = properties.user_properties().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+            let found =
+                properties.user_properties().find(|(name, _)| *name == wanted).map(|(_, value)| value);
             found.filter(|value| value.len() <= TEXT_MAX).map(str::to_owned)
         };
         Self {

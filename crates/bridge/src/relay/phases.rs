@@ -260,8 +260,8 @@ impl Relay {
         self.history = Some(history);
         if is_restored {
             self.flow.counters.remote_restores += 1;
-            self.replace_remote_session();
-            self.known.remote = true;
+            self.interest.iter_mut().for_each(Interest::forget_session);
+            self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         }
     }
 
