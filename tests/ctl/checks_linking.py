@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import time
@@ -135,6 +136,28 @@ def link_takes_what_is_wanted(_):
         assert gives["connected"] and gives["queued_messages"] == 0, gives
 
 
+def link_widens(_):
+    """a client with more filters than a link may have widens its own part of the topics only, and single filters come back"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="#", filters_max=100))
+        pair.start(1, pair.link(1, 0))
+        calm = a.subscriber("calm", "plant/1", qos=1)
+        until(lambda: is_settled(a, "b", 1), "the link runs")
+        greedy = a.subscriber("greedy", *(f"line/{at}/temp" for at in range(300)), qos=1)
+        until(lambda: is_settled(a, "b", 2), "a broader filter stands for those of the client")
+        seen = taking(a, "b")
+        assert (seen["filters_broader"], seen["broader"]) == (1, ["line/+/temp"]), seen
+        assert "line/+/temp" in a.text("links", "external", "show", "b")
+        for topic in ("plant/2", "line/1/speed", "line/new/temp", "line/299/temp", "plant/1"):
+            b.publish(topic, "x", "-q", "1")
+        assert text_of(received(calm, 1)) == ["plant/1 x"]
+        until(lambda: taking(a, "b")["messages"] == 3, "only one message comes that nobody wants")
+        until(lambda: taking(a, "b")["dropped"]["unwanted"] == 1, "it is counted")
+        assert text_of(received(greedy, 1)) == ["line/299/temp x"]
+        until(lambda: is_settled(a, "b", 0) and taking(a, "b")["filters_broader"] == 0, "single filters come back when the client is gone", 20)
+
+
 def link_takes_retained(_):
     """a new filter gets the retained messages of the other cluster once, and they are retained here"""
     with clusters(2) as pair:
@@ -149,13 +172,17 @@ def link_takes_retained(_):
         second = a.subscriber("second", "state/#", durable=True)
         assert "state/1 old" in text_of(received(second, 1))
         seen = taking(a, "b")["messages"]
+        third = a.subscriber("third", "state/1")
+        until(lambda: is_settled(a, "b", 3), "a filter is subscribed that another one of this connection includes")
+        assert text_of(received(third, 1)) == ["state/1 old"], "its copy comes, and the message does not come again"
+        assert taking(a, "b")["messages"] == seen, taking(a, "b")
         pair.kill(0)
         b.publish("state/1", "new", "-q", "1", "-r")
         pair.restart(0)
         until(lambda: is_settled(a, "b", 2), "the link is connected again")
         until(lambda: taking(a, "b")["messages"] == 1, "only the message of the meantime comes")
         assert seen in (1, 2), (seen, taking(a, "b"))
-        # It is retained here, and comes once more because the filter is new at the other cluster.
+        # It is retained here, and comes once more because the filter is new on this connection.
         later = text_of(received(a.subscriber("later", "state/1"), 2))
         assert set(later) == {"state/1 new"}, later
 
@@ -182,6 +209,49 @@ def link_survives_kills(_):
         lines = text_of(received(a.subscriber("here", "t/#", durable=True, qos=2), 80))
         assert lines == [f"t/n {number}" for number in range(80)], lines
         assert taking(a, "b")["remote_sessions_lost"] == 0
+
+
+def link_restored(_):
+    """a cluster that is restored from a backup gets the subscriptions of its links that it had lost, and the other cluster says so once"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="t/#"))
+        pair.start(1, pair.link(1, 0))
+        first = a.subscriber("first", "t/1", qos=2)
+        until(lambda: is_settled(a, "b", 1), "the link runs")
+        b.stop()
+        data, backup = b.directory / "data", b.directory / "backup"
+        b.run("storage", "backup", str(data), str(backup))
+        pair.restart(1)
+        second = a.subscriber("second", "t/2", qos=2)
+        until(lambda: is_settled(a, "b", 2), "a restart is no restore, and the next filter is subscribed")
+        assert taking(a, "b")["restores"] == 0, taking(a, "b")
+        b.publish("t/1", "before", "-q", "2")
+        until(lambda: taking(a, "b")["messages"] == 1, "a message comes")
+        pair.kill(1)
+        shutil.rmtree(data)
+        b.run("storage", "restore", str(backup), str(data))
+        pair.restart(1)
+        until(lambda: taking(a, "b").get("restores") == 1, "the restore is noticed", 20)
+        until(lambda: is_settled(a, "b", 2) and giving(b, "a", "b").get("filters") == 3, "what the backup did not have is subscribed again", 20)
+        b.publish("t/1", "one", "-q", "2")
+        b.publish("t/2", "two", "-q", "2")
+        assert text_of(received(second, 1)) == ["t/2 two"]
+        assert text_of(received(first, 2)) == ["t/1 before", "t/1 one"]
+        assert "restored from a backup" in a.text("links", "external", "show", "b")
+        pair.kill(1)
+        pair.restart(1)
+        until(lambda: taking(a, "b").get("connected") and taking(a, "b")["reconnects"] >= 3, "the link is connected again", 20)
+        assert taking(a, "b")["restores"] == 1, taking(a, "b")
+        assert (a.directory / "node.log").read_text(errors="replace").count("continues from a backup") == 1
+        # A node that was stopped meanwhile knows what it has seen last.
+        a.stop()
+        pair.kill(1)
+        shutil.rmtree(data)
+        b.run("storage", "restore", str(backup), str(data))
+        pair.restart(1)
+        pair.restart(0)
+        until(lambda: taking(a, "b").get("connected") and taking(a, "b")["restores"] == 1, "the second restore is noticed", 20)
 
 
 def link_ring(_):
@@ -454,4 +524,4 @@ def link_giver_killed(_):
         os.rmdir(directory)
 
 
-CHECKS = [link_takes_what_is_wanted, link_takes_retained, link_survives_kills, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback, link_giver_killed]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback]

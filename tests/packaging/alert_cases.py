@@ -163,6 +163,7 @@ FIRING = {
     "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
     "MeridianClusterLinkDown": (changed("meridian_cluster_link_failing", "1x600", ',link="munich",origin="munich"'), 20),
     "MeridianClusterLinkDropping": (changed("meridian_cluster_link_dropped_total", "0+1x600", LINK_DROPS), 16),
+    "MeridianClusterLinkRestored": (changed("meridian_cluster_link_restores_total", "0+1x600", ',link="munich",origin="munich"'), 16),
     "MeridianActionFailing": (changed("meridian_action_failing", "1x600", ',action="rows"'), 20),
     "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),

@@ -131,6 +131,9 @@ pub struct LinkTerms {
     pub export: Box<[Box<str>]>,
     /// Limits of what waits for it.
     pub queue: LinkQueue,
+    /// Name of the state that the sessions here continue. After a restore from a backup it is another one. `None` if it
+    /// is not known.
+    pub history: Option<Box<str>>,
 }
 
 /// Limits of the messages that wait for a linked cluster.

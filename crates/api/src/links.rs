@@ -134,14 +134,17 @@ pub struct LinkTaking {
     pub address: Option<String>,
     /// Client Identifier of the session at this cluster. It has messages that are not acknowledged yet.
     pub session: String,
-    /// Topic Filters that this cluster wants from the other one.
+    /// Topic Filters that this cluster wants from the other one, at most `filters_max` of the link.
     pub filters_wanted: u64,
     /// Topic Filters that the session at the other cluster has, as far as it has confirmed them.
     pub filters_subscribed: u64,
     /// Subscriptions that the other cluster refused, because its `export` does not include them.
     pub filters_refused: u64,
-    /// True when the clients have more than `filters_max` filters, and the link takes all of its `topics` instead.
-    pub takes_all: bool,
+    /// Those of `filters_wanted` that stand for several Topic Filters of clients, because these have more than
+    /// `filters_max`. Messages that nobody wants come by them, too.
+    pub filters_broader: u64,
+    /// Some of these broader Topic Filters.
+    pub broader: Vec<String>,
     /// Times that the list of subscriptions of the other cluster was not received. Filters that nobody wants any more
     /// may remain subscribed.
     pub stale_filters: u64,
@@ -161,6 +164,8 @@ pub struct LinkTaking {
     pub failed_attempts: u64,
     /// Times that the other cluster had lost the session of the link. Messages may be lost then.
     pub remote_sessions_lost: u64,
+    /// Times that the other cluster continued from a backup. Messages may be missing or come again then.
+    pub restores: u64,
     /// Cause of the last failure; null when there was none.
     pub last_error: Option<String>,
 }
@@ -177,7 +182,8 @@ pub struct TakingDrops {
     pub too_many_hops: u64,
     /// The message has been at this cluster before.
     pub looped: u64,
-    /// The topic is none of `topics`, or the message is not of this origin.
+    /// No client has subscribed to it. QoS 1 and 2 only: a broader filter brought it, or the subscription had just
+    /// ended. Or the topic is none of `topics`, or the message is not of this origin.
     pub unwanted: u64,
     /// A QoS 0 message arrived before the link was ready.
     pub not_ready: u64,
@@ -230,7 +236,8 @@ pub struct LinkGiving {
     pub oldest_s: Option<u64>,
     /// Messages that were sent and are not acknowledged.
     pub in_flight: u64,
-    /// Messages that were dropped because the queue was full, or that expired, since this node leads the shard.
+    /// Messages that were dropped because the queue was full, or that expired, while this node led the shard. It counts
+    /// since the start of the node, and does not begin again with a new leader.
     pub dropped: u64,
 }
 

@@ -6,13 +6,15 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::side::Sides;
 
-/// Counters of one bridge since its start. In `messages`, `refused`, `dropped` and `held`, a side stands for the broker
-/// that the messages come from.
+/// Counters of one bridge since its start. In `messages`, `refused`, `unmatched`, `dropped` and `held`, a side stands
+/// for the broker that the messages come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub messages: Sides<[Traffic; 3]>,
     /// Messages that the other broker refused, by Reason Code.
     pub refused: Sides<BTreeMap<ReasonCode, u64>>,
+    /// Messages that the other broker accepted although nobody there has subscribed to them.
+    pub unmatched: Sides<u64>,
     /// Messages that were not passed on, by cause.
     pub dropped: Sides<[u64; Dropped::ALL.len()]>,
     /// Connections to the remote broker after the first one.
@@ -21,6 +23,9 @@ pub struct Counters {
     pub failed_attempts: u64,
     /// Times that the remote broker had lost the bridge's session. Messages may be duplicated then.
     pub remote_sessions_lost: u64,
+    /// Times that the remote cluster continued from a backup, of a relay whose subscriptions change. Messages may be
+    /// missing or duplicated then.
+    pub remote_restores: u64,
     /// Times that this broker had lost the bridge's session.
     pub local_sessions_lost: u64,
     /// Subscriptions that were refused.

@@ -390,16 +390,16 @@ impl Flow {
         lane.has_progress |= lane.step(id).is_some();
         match (packet_type, lane.step(id)) {
             (PacketType::PubAck, Some(Step::Published { came, went: QoS::AtLeastOnce })) => {
-                self.note_refusal(from, ack.reason);
+                self.note_reason(from, ack.reason);
                 self.complete(from, terms, id, came, ack.reason, ends.source);
             }
             (PacketType::PubRec, Some(Step::Published { came, went: QoS::ExactlyOnce })) => {
+                self.note_reason(from, ack.reason);
                 if ack.reason.is_error() {
-                    self.note_refusal(from, ack.reason);
                     self.lanes.of_mut(from).unreleased.remove(id);
                     self.complete(from, terms, id, came, ack.reason, ends.source);
                 } else {
-                    lane.set(id, Step::Received);
+                    self.lanes.of_mut(from).set(id, Step::Received);
                     put_ack(PacketType::PubRec, id, ack.reason, version, ends.source);
                 }
             }
@@ -415,10 +415,11 @@ impl Flow {
         }
     }
 
-    fn note_refusal(&mut self, from: Side, reason: ReasonCode) {
+    fn note_reason(&mut self, from: Side, reason: ReasonCode) {
         if reason.is_error() {
             *self.counters.refused.of_mut(from).entry(reason).or_default() += 1;
         }
+        *self.counters.unmatched.of_mut(from) += u64::from(reason == ReasonCode::NoMatchingSubscribers);
     }
 
     /// Returns the identifier on the other connection, which is the same.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mqtt::{QoS, ReasonCode, RetainHandling, Subscription, SubscriptionOptions};
 
 use crate::counters::Counters;
+use crate::cover::cover;
 use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
 use list::{List, Progress};
@@ -55,6 +56,8 @@ struct Filter {
     /// True when only the list of the remote session has it.
     is_stale: bool,
     there: There,
+    /// True when the remote broker has confirmed the subscription on this connection.
+    is_fresh: bool,
     /// Request that is to be sent, with the key of its queue.
     queued: Option<(Need, u64)>,
     /// Number of the owner's request that is not settled because of this filter.
@@ -106,8 +109,14 @@ const HEADER: usize = 8;
 const EACH: usize = 3;
 
 impl Filter {
-    const NEW: Self =
-        Self { is_wanted: false, is_stale: true, there: There::Absent, queued: None, since: None };
+    const NEW: Self = Self {
+        is_wanted: false,
+        is_stale: true,
+        there: There::Absent,
+        is_fresh: false,
+        queued: None,
+        since: None,
+    };
 
     fn need(&self) -> Need {
         match (self.there, self.is_wanted) {
@@ -266,7 +275,8 @@ impl Interest {
     fn set(&mut self, name: &Arc<str>, is_wanted: bool, there: There, number: u64) {
         let before = self.filters.get(name).copied().unwrap_or(Filter::NEW);
         let is_stale = before.is_stale && !is_wanted;
-        let mut after = Filter { is_wanted, is_stale, there, ..before };
+        let is_fresh = before.is_fresh && there == There::Present;
+        let mut after = Filter { is_wanted, is_stale, there, is_fresh, ..before };
         self.wanted = self.wanted + usize::from(is_wanted) - usize::from(before.is_wanted);
         let subscribed = usize::from(after.is_subscribed());
         self.subscribed = self.subscribed + subscribed - usize::from(before.is_subscribed());
@@ -365,6 +375,7 @@ impl Interest {
             There::Subscribing | There::Unsubscribing => There::Unknown,
             there => there,
         });
+        self.filters.values_mut().for_each(|filter| filter.is_fresh = false);
     }
 
     /// Forgets what is known of the remote session: another client or broker may have changed it.
@@ -432,11 +443,24 @@ impl Interest {
         if names.is_empty() {
             return None;
         }
-        let names = names.iter().map(|name| name.to_string());
         Some(match is_end {
-            true => Request::Unsubscribe(names.collect()),
-            false => Request::Subscribe(names.map(|name| (name, options(self.settings.qos))).collect()),
+            true => Request::Unsubscribe(names.iter().map(|name| name.to_string()).collect()),
+            false => Request::Subscribe(
+                names.iter().map(|name| (name.to_string(), self.options_of(name))).collect(),
+            ),
         })
+    }
+
+    /// Returns the options of a new subscription. When another one of this connection includes it, the retained
+    /// messages of its topics have come here, and their changes come. They would come again to clients that have them.
+    /// One of an earlier connection may have missed changes: a session queues no messages of QoS 0.
+    fn options_of(&self, name: &str) -> SubscriptionOptions {
+        let is_fresh = |other: &str, filter: &Filter| other != name && filter.is_fresh;
+        let retain_handling = match cover(name, &self.filters, is_fresh).is_some() {
+            true => RetainHandling::DoNotSend,
+            false => RetainHandling::SendIfNew,
+        };
+        SubscriptionOptions { retain_handling, ..options(self.settings.qos) }
     }
 
     /// Gives up a filter that does not fit into a packet that the remote broker accepts.
@@ -485,6 +509,9 @@ impl Interest {
                 counters.subscriptions_made += 1;
                 let is_wanted = known.is_wanted || mutated(Mutation::ForgetChange);
                 self.set(&name, is_wanted, There::Present, self.last_number + 1);
+                if let Some(filter) = self.filters.get_mut(&name) {
+                    filter.is_fresh = true;
+                }
             }
         }
     }
@@ -597,6 +624,7 @@ impl Interest {
         for filter in self.filters.values() {
             let need = filter.need();
             assert_ne!(need, Need::Forget);
+            assert!(!filter.is_fresh || filter.there == There::Present, "{filter:?}");
             let queued = filter.queued.map_or(Need::Nothing, |(queued, _)| queued);
             assert_eq!(queued, need, "{filter:?}");
         }

@@ -16,6 +16,7 @@
 
 mod client;
 mod counters;
+mod cover;
 mod flow;
 mod interest;
 mod lane;
@@ -30,6 +31,7 @@ mod topic_map;
 
 pub use client::{Client, CloseReason, ConnectOptions, Event, Limits, Unsent, WillMessage};
 pub use counters::{Counters, Dropped, Traffic};
+pub use cover::cover;
 pub use interest::{InterestError, InterestSettings};
 pub use message::{ORIGIN, VIA};
 pub use mutation::Mutation;

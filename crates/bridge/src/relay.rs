@@ -75,6 +75,8 @@ pub struct Relay {
     refused: Option<String>,
     /// Subscriptions at the remote broker, if they change.
     interest: Option<Interest>,
+    /// Name of the state that the sessions of the remote cluster continue, as it was seen last.
+    history: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +171,7 @@ impl Relay {
             last_error: None,
             refused: None,
             interest: settings.interest.clone().map(Interest::new),
+            history: settings.interest.as_ref().and_then(|interest| interest.history.clone()),
             settings,
         };
         for side in Side::ALL {
@@ -191,11 +194,22 @@ impl Relay {
         if let (Some(interest), Some(earlier)) = (&mut self.interest, &earlier.interest) {
             interest.continue_from(earlier);
         }
+        if earlier.history.is_some() {
+            self.history.clone_from(&earlier.history);
+        }
         self
     }
 
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Name of the state that the sessions of the remote cluster continue, for [`InterestSettings`]. It is another one
+    /// after a restore from a backup.
+    ///
+    /// [`InterestSettings`]: crate::InterestSettings
+    pub fn history(&self) -> Option<&str> {
+        self.history.as_deref()
     }
 
     /// Number of filters that are wanted at the remote broker.

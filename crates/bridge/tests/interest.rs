@@ -262,6 +262,26 @@ fn a_change_that_comes_before_an_answer_is_sent_after_it() {
 }
 
 #[test]
+fn a_filter_that_a_confirmed_one_includes_gets_no_retained_messages_again() {
+    let mut bench = with_filters(settings(), &["a/+", "b"]);
+    want(&mut bench, 2, &["a/1", "a/#", "b/1"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE a/1(no retained) a/# b/1"]);
+    want(&mut bench, 3, &["a/1/x"], &["a/#"]);
+    assert_eq!(bench.answer_requests(REMOTE), ["UNSUBSCRIBE a/#", "SUBSCRIBE a/1/x"], "it ends first");
+    // A filter that is not confirmed yet has brought nothing.
+    want(&mut bench, 4, &["c/#"], &[]);
+    want(&mut bench, 5, &["c/1"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE c/#", "SUBSCRIBE c/1"]);
+    // On a new connection, changes of QoS 0 may have been missed.
+    assert_eq!(again(&mut bench), [""; 0]);
+    want(&mut bench, 6, &["c/2/#"], &[]);
+    want(&mut bench, 7, &["d"], &["a/1"]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE c/2/#", "UNSUBSCRIBE a/1", "SUBSCRIBE d"]);
+    want(&mut bench, 8, &["c/2/x"], &[]);
+    assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE c/2/x(no retained)"]);
+}
+
+#[test]
 fn a_refused_filter_is_named_and_tried_again_at_the_next_connection() {
     let mut bench = with_filters(settings(), &["a"]);
     want(&mut bench, 2, &["b", "c"], &[]);
@@ -349,6 +369,57 @@ fn the_session_is_listed_again_when_another_may_have_changed_it() {
     bench.run();
     assert_eq!(bench.sent(REMOTE)[1..], ["SUBSCRIBE $link/own/filters"]);
     assert_eq!(bench.relay.settled_number(), 1);
+}
+
+#[test]
+fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again() {
+    let answer_with = |bench: &mut Bench, history: Option<&'static str>| {
+        let property = history.map(|history| Property::UserProperty("meridian-history", history));
+        bench.answers.remote.properties = property.into_iter().collect();
+    };
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a", "b"], &[]);
+    answer_with(&mut bench, Some("n:1"));
+    start_new(&mut bench);
+    bench.answer_requests(REMOTE);
+    let listed = ["SUBSCRIBE $link/own/filters"];
+    for (history, is_restored) in [
+        (Some("n:1"), false),
+        // Not known yet.
+        (None, false),
+        // The node has become a cluster.
+        (Some("c:1"), false),
+        (Some("c:2"), true),
+        (Some("n:2"), true),
+        (Some("n:1"), true),
+    ] {
+        answer_with(&mut bench, history);
+        let before = bench.relay.counters().remote_restores;
+        bench.cut(REMOTE);
+        bench.wait();
+        bench.run();
+        let sent = bench.answer_requests(REMOTE).split_off(1);
+        let expected: &[&str] = if is_restored { &listed } else { &[] };
+        assert_eq!(sent, expected, "{history:?}");
+        assert_eq!(bench.relay.counters().remote_restores - before, u64::from(is_restored), "{history:?}");
+        if is_restored {
+            assert_eq!(bench.relay.subscribed(), 0, "nothing is known");
+            assert_eq!(bench.sent(REMOTE), ["PUBLISH q0 $link/own/list 0"]);
+            list(&mut bench, "0 2\na\n$link/own/filters");
+            assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE b"]);
+        }
+        assert_eq!(bench.relay.subscribed(), 2);
+    }
+    assert_eq!(bench.relay.history(), Some("n:1"));
+    assert_eq!(bench.relay.counters().remote_sessions_lost, 0);
+    // The owner of a new relay may know it.
+    let mut settings = settings();
+    settings.interest.as_mut().expect("interest").history = Some("n:7".into());
+    let mut bench = Bench::new(settings);
+    want(&mut bench, 1, &["a"], &[]);
+    answer_with(&mut bench, Some("n:8"));
+    start_new(&mut bench);
+    assert_eq!(bench.relay.counters().remote_restores, 1);
 }
 
 #[test]

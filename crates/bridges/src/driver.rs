@@ -11,6 +11,7 @@ use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
 
+use crate::opening::Opening;
 use crate::remote::Remote;
 use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
 
@@ -84,10 +85,15 @@ pub struct Driver {
     pub clock: Instant,
     pub local: Option<(ConnectionId, mio::net::UnixStream)>,
     pub remote: Option<(ConnectionId, Remote)>,
+    pub opening: Opening<Remote>,
+    /// Connection to the remote broker that is being opened, with the password for it.
+    pub opens: Option<(ConnectionId, Option<Vec<u8>>)>,
     /// Sides that may have something to read.
     pub readable: [bool; 2],
     /// State that was logged last.
     pub logged: State,
+    /// Number of restores of the remote cluster that were logged.
+    pub restores_logged: u64,
     /// State that operators see.
     pub shown: State,
     /// Memory for reads.
@@ -113,6 +119,7 @@ impl Driver {
                 return;
             }
             self.go_on();
+            self.take_opened();
             // What one step sends may allow the next one.
             let is_busy = (0..STEPS_AT_ONCE).all(|_| self.obey() | self.write() | self.read());
             self.publish();
@@ -259,17 +266,29 @@ impl Driver {
         let tls = credentials.tls().map_err(|problem| problem.to_string());
         let name = credentials.tls_server_name();
         let password = credentials.password().map_err(|problem| problem.to_string());
-        let opened = tls.and_then(|tls| {
+        let (address, name) = (address.to_owned(), name.map(str::to_owned));
+        let begun = tls.and_then(|tls| {
             let password = password?;
-            let remote = Remote::open(address, tls.as_ref().map(|config| (config, name)))?;
-            Ok((remote, password))
+            let open = move || Remote::open(&address, tls.as_ref().map(|config| (config, name.as_deref())));
+            self.opening.begin(connection, open)?;
+            Ok(password)
         });
-        let opened = opened.and_then(|(mut remote, password)| {
+        match begun {
+            Ok(password) => self.opens = Some((connection, password)),
+            Err(why) => self.handle(Input::Failed(connection, why)),
+        }
+    }
+
+    /// Takes over a connection that was opened, unless the relay has given it up.
+    fn take_opened(&mut self) {
+        let Some((connection, opened)) = self.opening.take() else { return };
+        let Some((_, password)) = self.opens.take_if(|(id, _)| *id == connection) else { return };
+        let opened = opened.and_then(|mut remote| {
             remote.register(self.poll.registry(), REMOTE).map_err(|error| error.to_string())?;
-            Ok((remote, password))
+            Ok(remote)
         });
         match opened {
-            Ok((remote, password)) => {
+            Ok(remote) => {
                 self.remote = Some((connection, remote));
                 self.handle(Input::Password(password.map(Password::new)));
                 self.handle(Input::Opened(connection));
@@ -287,6 +306,7 @@ impl Driver {
                 }
             }
             Side::Remote => {
+                self.opens.take_if(|(id, _)| *id == connection);
                 if let Some((_, mut remote)) = self.remote.take_if(|(id, _)| *id == connection) {
                     // The same.
                     let _ = remote.write(rest);
@@ -418,6 +438,15 @@ impl Driver {
         if self.published.settled.swap(settled, Ordering::Relaxed) < settled {
             (self.settings.on_settled)(settled);
         }
+        let restores = self.relay.counters().remote_restores;
+        if std::mem::replace(&mut self.restores_logged, restores) < restores {
+            let (noun, name) = (self.settings.noun, &*self.settings.relay.name);
+            tracing::warn!(
+                name,
+                "{noun}: the other cluster continues from a backup; comparing subscriptions again. Messages of the \
+                 time since the backup may be missing, and earlier ones may come again"
+            );
+        }
         let (now, state) = (self.now(), self.relay.state());
         if now < self.next_view && state == self.shown {
             return;
@@ -454,6 +483,7 @@ impl Driver {
             last_error: self.relay.last_error().map(str::to_owned),
             filters_wanted: self.relay.wanted() as u64,
             filters_subscribed: self.relay.subscribed() as u64,
+            history: self.relay.history().map(str::to_owned),
             may_have_stale: self.relay.may_have_stale(),
         };
     }

@@ -8,6 +8,7 @@
 mod bridges;
 mod driver;
 mod end_session;
+mod opening;
 mod remote;
 mod runner;
 mod settings;

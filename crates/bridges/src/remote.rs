@@ -1,4 +1,4 @@
-//! A connection to the other broker: TCP, with TLS if it is configured. It never blocks, except while it is opened.
+//! A connection to the other broker: TCP, with TLS if it is configured. It never blocks, except in [`Remote::open`].
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
@@ -29,7 +29,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Opens a connection. Blocks for some seconds at most.
+    /// Opens a connection. Blocks for some seconds, while a name or an address does not answer.
     ///
     /// # Errors
     /// The reason why there is no connection.

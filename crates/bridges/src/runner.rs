@@ -13,6 +13,7 @@ use random::Random;
 use rustls::ClientConfig;
 
 use crate::driver::{Command, Decision, Driver, Held, WAKER};
+use crate::opening::Opening;
 use crate::settings::BridgeProblem;
 
 /// Password and TLS of a relay at the remote broker. They are asked for at each connection.
@@ -81,6 +82,8 @@ pub struct RunnerView {
     pub filters_wanted: u64,
     /// Number of these that the remote broker has confirmed.
     pub filters_subscribed: u64,
+    /// Name of the state that the sessions of the remote cluster continue.
+    pub history: Option<String>,
     /// True when the remote session may have subscriptions that are not wanted, because it was not listed.
     pub may_have_stale: bool,
 }
@@ -100,7 +103,7 @@ pub struct Published {
 /// again: [`Self::stop`] completes them first.
 pub struct Runner {
     commands: Mutex<Commands>,
-    waker: Waker,
+    waker: Arc<Waker>,
     published: Arc<Published>,
     decisions: AtomicU64,
 }
@@ -124,7 +127,7 @@ impl Runner {
         let relay = Relay::new(settings.relay.clone(), "", Existing::default(), random.draw());
         let relay = relay.map_err(|error| failed(&error))?;
         let poll = Poll::new().map_err(|error| failed(&error))?;
-        let waker = Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(|error| failed(&error))?);
         // tidy: allow(unbounded-channel): the owner joins its changes, and the thread takes all commands at once.
         let (sender, received) = channel();
         let published = Arc::new(Published::default());
@@ -144,8 +147,11 @@ impl Runner {
             clock: Instant::now(),
             local: None,
             remote: None,
+            opening: Opening::new(waker.clone()),
+            opens: None,
             readable: [false; 2],
             logged: State::New,
+            restores_logged: 0,
             shown: State::New,
             buffer: Vec::new(),
             next_view: Time::default(),

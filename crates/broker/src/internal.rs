@@ -29,6 +29,9 @@ pub const LINK_LIST: &str = "/list";
 /// End of the topic of the answers.
 pub const LINK_FILTERS: &str = "/filters";
 
+/// User Property of a CONNACK to a linked cluster: name of the state that its session continues.
+pub const LINK_HISTORY: &str = "meridian-history";
+
 /// Beginning of the Client Identifiers that publish what comes over a link.
 pub const LINKED: &str = "$linked/";
 

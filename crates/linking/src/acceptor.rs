@@ -50,6 +50,8 @@ struct Rule {
     secret: Secret,
     export: Box<[Box<str>]>,
     queue: access::LinkQueue,
+    /// State that the sessions here continue.
+    history: Option<Box<str>>,
     /// Other clusters whose messages come here, and may be passed on.
     transit: Vec<Box<str>>,
 }
@@ -57,12 +59,13 @@ struct Rule {
 impl Acceptor {
     /// Reads the secrets, and takes over changed links. Clusters whose link has changed are disconnected, and connect
     /// again if they still may.
-    pub fn update(&self, all: &Named<LinkSettings>, own: &Own) {
+    pub fn update(&self, all: &Named<LinkSettings>, own: &Own, history: Option<&str>) {
         let before = self.links.load();
         let mut links = BTreeMap::new();
         let mut has_revoked = false;
         for (name, entry) in all {
             let rule = rule(name, all, entry.fault.as_deref(), own);
+            let rule = rule.map(|rule| Rule { history: history.map(Into::into), ..rule });
             let known = before.get(name).filter(|known| known.rule == rule);
             if let (None, Some(before)) = (known, before.get(name)) {
                 before.validity.end();
@@ -116,6 +119,7 @@ impl Acceptor {
             origin: transit.map(Into::into),
             export: rule.export.clone(),
             queue: rule.queue,
+            history: rule.history.clone(),
         };
         // The exports of the link are its access rules.
         let principal = Principal { superuser: true, link: Some(link_terms), ..Principal::default() };
@@ -165,7 +169,7 @@ fn rule(name: &str, all: &Named<LinkSettings>, fault: Option<&str>, own: &Own) -
     transit.sort_unstable();
     transit.dedup();
     let export = settings.export.iter().map(Into::into).collect();
-    Ok(Rule { own: own.into(), secret, export, queue: settings.queue(), transit })
+    Ok(Rule { own: own.into(), secret, export, queue: settings.queue(), history: None, transit })
 }
 
 /// Clusters whose messages come here by other links than this one, and may be passed on by it.
@@ -227,7 +231,7 @@ mod tests {
 
     fn acceptor(of: &[(&str, Json)]) -> Acceptor {
         let acceptor = Acceptor::default();
-        acceptor.update(&links(of), &own());
+        acceptor.update(&links(of), &own(), Some("n:1"));
         acceptor
     }
 
@@ -263,7 +267,7 @@ mod tests {
             let principal = admission.principal.expect("a principal");
             let terms = principal.link.as_ref().expect("terms");
             assert_eq!((&*terms.name, terms.origin.as_deref(), terms.export.len()), ("south", origin, 2));
-            assert_eq!(terms.queue.messages_max, 7);
+            assert_eq!((terms.queue.messages_max, terms.history.as_deref()), (7, Some("n:1")));
             assert!(principal.superuser, "the exports are its access rules");
         }
         assert_eq!(acceptor.refusal("south"), None);
@@ -310,13 +314,13 @@ mod tests {
         let first = validity(admit(&acceptor, south, SECRET, 0));
         let other = validity(admit(&acceptor, east, SECRET, 0));
         let before = acceptor.revocations();
-        acceptor.update(&links(&of(json!({"backoff_max": "5m"}))), &own());
+        acceptor.update(&links(&of(json!({"backoff_max": "5m"}))), &own(), Some("n:1"));
         assert!(!first.has_ended() && acceptor.revocations() == before, "what it takes does not matter here");
-        acceptor.update(&links(&of(json!({"export": "a"}))), &own());
+        acceptor.update(&links(&of(json!({"export": "a"}))), &own(), Some("n:1"));
         assert!(first.has_ended() && acceptor.revocations() > before);
         let second = validity(admit(&acceptor, south, SECRET, 0));
         assert!(!second.has_ended());
-        acceptor.update(&links(&[("east", json!({}))]), &own());
+        acceptor.update(&links(&[("east", json!({}))]), &own(), Some("n:1"));
         assert!(second.has_ended() && !other.has_ended());
         assert!(matches!(admit(&acceptor, south, SECRET, 0), AuthResult::Deny(_)));
     }

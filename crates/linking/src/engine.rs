@@ -18,6 +18,7 @@ use self::waits::{Inbox, Waits};
 use crate::acceptor::Acceptor;
 use crate::answers::Answers;
 use crate::giving::Given;
+use crate::histories::Histories;
 use crate::interest::Walk;
 use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
@@ -33,8 +34,11 @@ pub use self::waits::{Answered, Answerer, Nodes};
 const LOOK: Duration = Duration::from_millis(250);
 /// Minimum time between two looks at the changes of filters. The first change after a pause does not wait.
 const COALESCE: Duration = Duration::from_millis(50);
-/// Time between two looks at all filters, for links that take all of their topics.
-const WALK: Duration = Duration::from_secs(60);
+/// Time between two looks at all filters, for links that take broader filters than those of clients: the shortest and
+/// the longest one. In between, the looks take one part in [`WALK_PARTS`] of the time of the thread.
+const WALK_MIN: Duration = Duration::from_secs(5);
+const WALK_MAX: Duration = Duration::from_secs(60);
+const WALK_PARTS: u32 = 100;
 /// Time between two looks at the files with secrets.
 const SECRETS: Duration = Duration::from_secs(5);
 /// Maximum time for the removal of a session.
@@ -51,6 +55,10 @@ pub struct Engine {
     shared: Arc<Shared>,
     door: Door,
 }
+
+/// Returns the name of the state that the sessions of this node or cluster continue, if it is known. It is another one
+/// after a restore from a backup: `n:..` for a node alone, and `c:..` for a cluster.
+pub type History = Box<dyn Fn() -> Option<String> + Send>;
 
 /// Facts that the thread shares with others.
 struct Shared {
@@ -86,8 +94,8 @@ impl Engine {
         registry: Arc<Registry>,
         acceptor: Arc<Acceptor>,
         name: &str,
-        door: &Door,
-        admin: &Admin,
+        history: History,
+        (door, admin): (&Door, &Admin),
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Result<Self, String> {
         let (wake, woken) = sync_channel(1);
@@ -110,6 +118,8 @@ impl Engine {
             door: door.clone(),
             admin: admin.clone(),
             name: name.to_owned(),
+            history,
+            histories: Histories::new(registry.config_store().clone()),
             pullers: BTreeMap::new(),
             watch: None,
             service: None,
@@ -117,7 +127,7 @@ impl Engine {
             nodes,
             subacks: Subacks::default(),
             answers: Answers::default(),
-            walked: Instant::now(),
+            next_walk: Instant::now() + WALK_MIN,
             read: None,
         };
         critical::spawn("cluster-links", move || thread.run(&woken)).map_err(|error| error.to_string())?;
@@ -202,6 +212,8 @@ struct Thread {
     admin: Admin,
     /// Name of the cluster or of the node, for the hops of messages.
     name: String,
+    history: History,
+    histories: Histories,
     pullers: BTreeMap<Key, Puller>,
     /// Exists while a link runs here.
     watch: Option<InterestWatch>,
@@ -213,8 +225,8 @@ struct Thread {
     subacks: Subacks,
     /// Questions of nodes about links that run here.
     answers: Answers,
-    /// Time of the last look at all filters.
-    walked: Instant,
+    /// Time of the next look at all filters.
+    next_walk: Instant,
     /// Number of the definitions that were taken over, and the time at which secrets were read.
     read: Option<(u64, Instant)>,
 }
@@ -273,7 +285,7 @@ impl Thread {
         let is_new = self.read.is_none_or(|(seen, _)| seen != changes);
         if is_new || self.read.is_some_and(|(_, at)| at.elapsed() >= SECRETS) {
             self.read = Some((changes, Instant::now()));
-            self.acceptor.update(&all, self.registry.own());
+            self.acceptor.update(&all, self.registry.own(), (self.history)().as_deref());
         }
         if is_new {
             self.update(&all);
@@ -290,6 +302,8 @@ impl Thread {
                     if puller.ending.is_empty() && puller.retry.is_none_or(|at| Instant::now() >= at) =>
                 {
                     let own_id = self.admin.unique_name(&self.name);
+                    // Another node may have run it meanwhile.
+                    puller.history = self.histories.of(key).or_else(|| puller.history.take());
                     let shared = self.shared.clone();
                     let on_settled = move |_| {
                         shared.has_settled.store(true, Ordering::Release);
@@ -312,15 +326,23 @@ impl Thread {
             }
         }
         self.shared.takes.store(self.pullers.values().any(Puller::is_wanted), Ordering::Relaxed);
+        for (key, puller) in &self.pullers {
+            let seen = puller.running.as_ref().and_then(|running| running.runner.view().history);
+            if let Some(history) = seen {
+                self.histories.note(key, &history);
+            }
+        }
         self.watch_while_needed();
         self.walk(&new);
-        if self.walked.elapsed() >= WALK {
-            let beyond = self.pullers.iter().filter(|(_, puller)| {
-                puller.running.as_ref().is_some_and(|running| running.interest.takes_all())
+        if Instant::now() >= self.next_walk {
+            let broader = self.pullers.iter().filter(|(_, puller)| {
+                puller.running.as_ref().is_some_and(|running| running.interest.has_broader())
             });
-            let beyond = beyond.map(|(key, _)| key.clone()).collect();
-            self.walk(&beyond);
-            self.walked = Instant::now();
+            let broader = broader.map(|(key, _)| key.clone()).collect();
+            let began = Instant::now();
+            self.walk(&broader);
+            let pause = (began.elapsed() * WALK_PARTS).clamp(WALK_MIN, WALK_MAX);
+            self.next_walk = Instant::now() + pause;
         }
         self.serve(&all);
         let own = self.registry.own();
@@ -344,7 +366,11 @@ impl Thread {
             if wanted.get(key).is_none_or(|link| *link != puller.link) {
                 puller.stop();
             }
-            puller.is_removed = !wanted.contains_key(key);
+            let is_removed = !wanted.contains_key(key);
+            if is_removed && !puller.is_removed && puller.is_here {
+                self.histories.forget(key);
+            }
+            puller.is_removed = is_removed;
         }
         for (key, link) in wanted {
             let own = link.settings.own(self.registry.own()).map(str::to_owned);
@@ -389,9 +415,9 @@ impl Thread {
         }
         for (key, walk) in walks {
             if let Some(running) = self.pullers.get_mut(key).and_then(|puller| puller.running.as_mut()) {
-                let took_all = running.interest.takes_all();
+                let before = running.interest.broader().count();
                 running.interest.finish(walk);
-                log_takes_all(key, took_all, running);
+                log_broader(key, before, running);
                 running.flush();
             }
         }
@@ -407,15 +433,21 @@ impl Thread {
             let all = all.map(|(key, _)| key.clone()).collect();
             return self.walk(&all);
         }
+        let running = self.pullers.iter().filter_map(|(key, puller)| Some((key, puller.running.as_ref()?)));
+        let before: Vec<(Key, usize)> =
+            running.map(|(key, running)| (key.clone(), running.interest.broader().count())).collect();
         let filters: HashSet<Box<str>> = changed.filters.into_iter().collect();
         for filter in &filters {
             let of_clients = watch.is_wanted(None, filter);
             for (key, puller) in &mut self.pullers {
                 let Some(running) = &mut puller.running else { continue };
                 let is_wanted = of_clients || watch.is_wanted(Some(&key.origin), filter);
-                let took_all = running.interest.takes_all();
                 running.interest.set(filter, is_wanted);
-                log_takes_all(key, took_all, running);
+            }
+        }
+        for (key, before) in before {
+            if let Some(running) = self.pullers.get(&key).and_then(|puller| puller.running.as_ref()) {
+                log_broader(&key, before, running);
             }
         }
         self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
@@ -454,19 +486,19 @@ impl Thread {
     }
 }
 
-fn log_takes_all(key: &Key, before: bool, running: &Running) {
+fn log_broader(key: &Key, before: usize, running: &Running) {
     let (link, origin) = (&key.link, &key.origin);
-    match (before, running.interest.takes_all()) {
-        (false, true) => tracing::warn!(
+    let count = running.interest.broader().count();
+    if before == 0 && count > 0 {
+        let example = running.interest.broader().next().unwrap_or_default();
+        tracing::warn!(
             link,
             origin,
-            "cluster link: clients have more filters than filters_max; taking all topics of the link"
-        ),
-        (true, false) => tracing::info!(
-            link,
-            origin,
-            "cluster link: clients have fewer filters than filters_max; taking these only"
-        ),
-        _ => {}
+            count,
+            example,
+            "cluster link: clients have more filters than filters_max; taking broader ones for some of them"
+        );
+    } else if before > 0 && count == 0 {
+        tracing::info!(link, origin, "cluster link: clients have fewer filters again; taking exactly these");
     }
 }

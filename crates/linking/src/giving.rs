@@ -15,11 +15,43 @@ use crate::view::Giving;
 /// Time between two questions about a session.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Sessions of other clusters in shards that this node leads, by link and Client Identifier.
+/// Sessions of other clusters in shards that this node leads.
 #[derive(Default)]
 pub struct Given {
-    sessions: Arc<Mutex<BTreeMap<(String, String), Giving>>>,
+    known: Arc<Mutex<Known>>,
     asked: Option<Instant>,
+}
+
+/// A link, and the Client Identifier of a session of the other cluster.
+type Key = (String, String);
+
+#[derive(Default)]
+struct Known {
+    sessions: BTreeMap<Key, Giving>,
+    /// Messages that were dropped, also of sessions whose shards other nodes lead now.
+    dropped: BTreeMap<Key, Sum>,
+}
+
+/// Sum of a counter that begins again with each leader of its shard. So a metric of this node never goes back.
+#[derive(Debug, Default)]
+struct Sum {
+    total: u64,
+    /// Value of the counter, as it was seen last.
+    seen: u64,
+}
+
+impl Sum {
+    /// Adds what was counted since the last call.
+    fn add(&mut self, counted: u64) -> u64 {
+        self.total += if counted < self.seen { counted } else { counted - self.seen };
+        self.seen = counted;
+        self.total
+    }
+
+    /// Notes that the counter begins again: another node leads the shard.
+    fn begin_again(&mut self) {
+        self.seen = 0;
+    }
 }
 
 impl Given {
@@ -36,15 +68,23 @@ impl Given {
                 expected.insert((name.clone(), remote_session(name, Some(origin))), origin.to_owned());
             }
         }
+        sync::lock(&self.known).dropped.retain(|key, _| expected.contains_key(key));
         expected.retain(|(_, session), _| admin.hosts_internal(session));
-        sync::lock(&self.sessions).retain(|key, _| expected.contains_key(key));
+        let mut known = sync::lock(&self.known);
+        known.sessions.retain(|key, _| expected.contains_key(key));
+        let elsewhere = known.dropped.iter_mut().filter(|(key, _)| !expected.contains_key(*key));
+        elsewhere.for_each(|(_, sum)| sum.begin_again());
+        drop(known);
         for (key, origin) in expected {
             let session = key.1.clone();
-            let sessions = self.sessions.clone();
+            let known = self.known.clone();
             let answered = move |detail: Option<Box<ClientDetail>>| {
-                let mut sessions = sync::lock(&sessions);
+                let Known { sessions, dropped } = &mut *sync::lock(&known);
                 match detail.and_then(|detail| giving(origin, &key.1, &detail)) {
-                    Some(giving) => drop(sessions.insert(key, giving)),
+                    Some(giving) => {
+                        let dropped = dropped.entry(key.clone()).or_default().add(giving.dropped);
+                        sessions.insert(key, Giving { dropped, ..giving });
+                    }
                     None => drop(sessions.remove(&key)),
                 }
             };
@@ -53,8 +93,13 @@ impl Given {
     }
 
     pub fn of(&self, link: &str) -> Vec<Giving> {
-        let sessions = sync::lock(&self.sessions);
-        sessions.iter().filter(|((name, _), _)| name == link).map(|(_, giving)| giving.clone()).collect()
+        let known = sync::lock(&self.known);
+        known
+            .sessions
+            .iter()
+            .filter(|((name, _), _)| name == link)
+            .map(|(_, giving)| giving.clone())
+            .collect()
     }
 }
 
@@ -73,4 +118,18 @@ fn giving(origin: String, session: &str, detail: &ClientDetail) -> Option<Giving
         in_flight: state.inflight as u64,
         dropped: state.dropped,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_messages_add_up_over_the_times_as_leader() {
+        let mut sum = Sum::default();
+        assert_eq!([sum.add(2), sum.add(2), sum.add(5)], [2, 2, 5]);
+        assert_eq!(sum.add(1), 6, "the node has led the shard again between two looks");
+        sum.begin_again();
+        assert_eq!([sum.add(3), sum.add(4)], [9, 10], "another node led it meanwhile");
+    }
 }

@@ -20,8 +20,11 @@ use crate::view::Taking;
 
 /// Maximum time for the messages in flight of a link that stops or moves to another node.
 pub const STOP_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of filters whose subscription ends only after others have begun.
-const HELD_MAX: usize = 10_000;
+/// Number of broader filters that operators see.
+const BROADER_SHOWN: usize = 20;
+
+/// Number of filters whose subscription may always wait for the begin of others.
+const HELD_MIN: usize = 10_000;
 
 /// A link and the cluster of origin whose messages it takes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +65,8 @@ pub struct Puller {
     pub failure: Option<String>,
     /// Time before which it does not start again.
     pub retry: Option<Instant>,
+    /// State of the other cluster that was seen last.
+    pub history: Option<String>,
 }
 
 impl Puller {
@@ -77,6 +82,7 @@ impl Puller {
             is_removed: false,
             failure: None,
             retry: None,
+            history: None,
         }
     }
 
@@ -99,6 +105,7 @@ impl Puller {
     /// Stops it. What is in flight is completed for a while.
     pub fn stop(&mut self) {
         if let Some(Running { runner, .. }) = self.running.take() {
+            self.history = runner.view().history.or_else(|| self.history.take());
             runner.stop(STOP_MAX);
             self.ending.push((runner, Instant::now() + STOP_MAX + STOP_MAX));
         }
@@ -126,8 +133,14 @@ impl Puller {
                 RunnerView { state: state.to_owned(), is_failing, last_error, ..RunnerView::default() };
             return Taking { relay, ..of_key };
         };
-        let (filters_wanted, takes_all) = (running.interest.wanted() as u64, running.interest.takes_all());
-        Taking { relay: running.runner.view(), filters_wanted, takes_all, ..of_key }
+        let interest = &running.interest;
+        Taking {
+            relay: running.runner.view(),
+            filters_wanted: interest.wanted() as u64,
+            filters_broader: interest.broader().count() as u64,
+            broader: interest.broader().take(BROADER_SHOWN).map(str::to_owned).collect(),
+            ..of_key
+        }
     }
 }
 
@@ -144,6 +157,8 @@ pub struct Running {
     pub is_new: bool,
     /// Filters whose subscription is to end when the change with this number is settled.
     held: HashMap<Box<str>, u64>,
+    /// Maximum number of these. Beyond, subscriptions end before others have begun.
+    held_max: usize,
     /// Number of the last change.
     number: u64,
     own_id: String,
@@ -169,7 +184,7 @@ impl Running {
             RunnerSettings {
                 noun: "cluster link",
                 thread: format!("link-{}{transit}", key.link),
-                relay: relay(settings, own, key),
+                relay: relay(settings, own, key, puller.history.as_deref()),
                 credentials: Box::new(credentials),
                 on_settled,
             },
@@ -181,6 +196,8 @@ impl Running {
             interest: Interest::new(&settings.prefix, topics, settings.filters_max as usize),
             is_new: true,
             held: HashMap::new(),
+            // A broader filter may replace as many as there may be.
+            held_max: (settings.filters_max as usize).saturating_mul(2).max(HELD_MIN),
             number: 0,
             own_id,
         })
@@ -212,7 +229,7 @@ impl Running {
             return;
         }
         let settled = self.runner.settled_number();
-        let is_beyond = self.held.len() > HELD_MAX;
+        let is_beyond = self.held.len() > self.held_max;
         let due: Vec<Box<str>> = self
             .held
             .extract_if(|_, number| is_beyond || *number <= settled)
@@ -226,12 +243,13 @@ impl Running {
 }
 
 /// Settings of the relay of a puller.
-fn relay(settings: &LinkSettings, own: &str, key: &Key) -> bridge::Settings {
+fn relay(settings: &LinkSettings, own: &str, key: &Key, history: Option<&str>) -> bridge::Settings {
     let transit = key.transit();
     let qos = settings.qos_max();
     let topic = |filter: &str| Topic::prefixed(filter, Direction::In, qos, &settings.prefix, "");
     let mut interest = InterestSettings::new(own, &key.link, transit);
     interest.qos = qos;
+    interest.history = history.map(str::to_owned);
     // Its own subscription for answers is one more.
     interest.filters_max = (settings.filters_max as usize).max(settings.topics.iter().count()) + 1;
     let name = transit.map_or_else(|| key.link.clone(), |transit| format!("{}.{transit}", key.link));
@@ -298,7 +316,7 @@ mod tests {
             [("south", "$link/north", "$linked/south"), ("east", "$link/north/east", "$linked/south/east")]
         {
             let key = Key { link: "south".into(), origin: origin.into() };
-            let relay = relay(&settings, "north", &key);
+            let relay = relay(&settings, "north", &key, None);
             assert_eq!(relay.check().err(), None);
             assert_eq!((relay.client_id.as_str(), relay.local_client_id().as_str()), (client_id, session));
             assert_eq!((relay.addresses.len(), relay.topics.len()), (2, 2));

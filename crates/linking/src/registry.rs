@@ -44,6 +44,7 @@ impl Kind for LinkKind {
 pub struct Registry {
     shared: Arc<Shared>,
     changes: Changes,
+    config_store: Arc<dyn ConfigStore>,
     /// Addresses at which this node listens.
     listens: Vec<HostPort>,
 }
@@ -77,7 +78,7 @@ impl Registry {
         });
         shared.publish(&Named::new());
         config_store.subscribe(LinkKind::TABLE, shared.clone())?;
-        Ok(Self { shared, changes: Changes::new(config_store, COUNTER), listens })
+        Ok(Self { shared, changes: Changes::new(config_store.clone(), COUNTER), config_store, listens })
     }
 
     /// Returns all links.
@@ -88,6 +89,10 @@ impl Registry {
     /// Number of the last change. It grows when [`Self::definitions`] change.
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::Acquire)
+    }
+
+    pub fn config_store(&self) -> &Arc<dyn ConfigStore> {
+        &self.config_store
     }
 
     pub fn own(&self) -> &Own {

@@ -30,6 +30,10 @@ const REQUESTS_BURST: f64 = 200.0;
 const SESSIONS_MAX: usize = 1024;
 /// Pause after a connection that failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time without a connection after which it is logged: at a start, shards have no leaders for a while.
+const QUIET: Duration = Duration::from_secs(60);
+/// Minimum time between two such lines.
+const LOG: Duration = Duration::from_secs(60);
 const PACKET_MAX: u32 = 64 << 10;
 const READ: usize = 16 << 10;
 
@@ -75,6 +79,7 @@ impl Service {
             poll,
             clock: Instant::now(),
             rates: HashMap::new(),
+            failures: Failures::default(),
             page_max: PAGE_MAX,
         };
         critical::spawn("link-lists", move || thread.run()).map_err(|error| error.to_string())?;
@@ -135,6 +140,7 @@ struct Thread {
     poll: Poll,
     clock: Instant,
     rates: HashMap<String, Rate>,
+    failures: Failures,
     /// Maximum size of an answer that the broker accepts.
     page_max: usize,
 }
@@ -155,6 +161,26 @@ impl Rate {
     }
 }
 
+/// Failed connections since the last one that served.
+#[derive(Debug, Default)]
+struct Failures {
+    since: Option<Instant>,
+    logged: Option<Instant>,
+}
+
+impl Failures {
+    /// Notes one. Returns whether it is to be logged.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_due = now.duration_since(since) >= QUIET
+            && self.logged.is_none_or(|logged| now.duration_since(logged) >= LOG);
+        if is_due {
+            self.logged = Some(now);
+        }
+        is_due
+    }
+}
+
 impl Thread {
     fn run(mut self) {
         let mut events = Events::with_capacity(4);
@@ -162,7 +188,14 @@ impl Thread {
             let mut pause = None;
             if self.shared.is_wanted() {
                 if let Err(error) = self.serve() {
-                    tracing::warn!(%error, "cluster links: the connection of the service was lost; opening another one");
+                    match self.failures.is_due(Instant::now()) {
+                        true => tracing::warn!(
+                            %error,
+                            "cluster links: the service has no connection for a minute; trying again. Other clusters \
+                             may keep filters that they do not need"
+                        ),
+                        false => tracing::debug!(%error, "cluster links: the service has no connection"),
+                    }
                 }
                 pause = Some(RETRY);
             }
@@ -231,6 +264,7 @@ impl Thread {
                     if let Some((filter, reason)) = answers.iter().find(|(_, reason)| reason.is_error()) {
                         return Err(format!("the subscription {filter} was refused: {reason}"));
                     }
+                    self.failures = Failures::default();
                 }
                 Some((Event::Packet(Packet::Publish(publish)), _)) => {
                     self.request(publish.topic, publish.payload);
@@ -334,6 +368,14 @@ fn publish(client: &mut Client, topic: &str, payload: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_are_logged_after_a_minute_and_not_each_time() {
+        let (mut failures, start) = (Failures::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let logged: Vec<u64> = (0..150).filter(|second| failures.is_due(after(*second))).collect();
+        assert_eq!(logged, [60, 120]);
+    }
 
     #[test]
     fn a_page_has_positions_and_lines_up_to_its_size() {

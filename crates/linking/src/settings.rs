@@ -68,8 +68,8 @@ section! {
         pub backoff_max: Duration = "30s" in "100ms..=1d", at start;
         /// Maximum size of a packet that this cluster takes.
         pub packet_size_max: ByteSize = "1MiB" in "128KiB..=256MiB", at start;
-        /// Maximum number of Topic Filters that this cluster subscribes to at the other one. Beyond it, it takes all of
-        /// `topics`. The other one refuses more than its `session.subscriptions_max`.
+        /// Maximum number of Topic Filters that this cluster subscribes to at the other one. Beyond it, broader ones
+        /// stand for the largest groups of them. The other one refuses more than its `session.subscriptions_max`.
         pub filters_max: u32 = "50000" in "1..=10000000", at start;
         /// Maximum number of messages that wait here for the other cluster, for each of its sessions. Each takes about
         /// 100 bytes of memory on each node that has a replica of the session; its payload is on disk.

@@ -24,10 +24,12 @@ pub struct Taking {
     /// Client Identifier of the session here.
     pub session: String,
     pub relay: RunnerView,
-    /// Number of filters that clients here want from the other cluster.
+    /// Number of filters that the link takes from the other cluster.
     pub filters_wanted: u64,
-    /// True when there are more filters than the maximum, so the link takes all of its topics.
-    pub takes_all: bool,
+    /// Number of these that stand for several filters of clients, because there are more than the maximum.
+    pub filters_broader: u64,
+    /// Some of the broader filters.
+    pub broader: Vec<String>,
 }
 
 /// Session of another cluster, with what waits for it.
@@ -47,7 +49,7 @@ pub struct Giving {
     /// Seconds that the oldest message has waited.
     pub oldest_s: Option<u64>,
     pub in_flight: u64,
-    /// Messages that were dropped or have expired, since this node leads the shard.
+    /// Messages that were dropped or have expired while this node led the shard, since it started.
     pub dropped: u64,
 }
 

@@ -110,7 +110,7 @@ impl LinkViews {
     }
 
     fn taking(&self, taking: Taking) -> LinkTaking {
-        let Taking { origin, session, relay, filters_wanted, takes_all } = taking;
+        let Taking { origin, session, relay, filters_wanted, filters_broader, broader } = taking;
         let counters = &relay.counters;
         let messages = counters.messages.of(Side::Remote);
         let dropped = |cause: Dropped| counters.dropped(Side::Remote, cause);
@@ -125,7 +125,8 @@ impl LinkViews {
             filters_wanted,
             filters_subscribed: relay.filters_subscribed,
             filters_refused: counters.subscriptions_refused,
-            takes_all,
+            filters_broader,
+            broader,
             stale_filters: counters.lists_unanswered + counters.lists_invalid,
             messages: messages.iter().map(|traffic| traffic.messages).sum(),
             bytes: messages.iter().map(|traffic| traffic.bytes).sum(),
@@ -136,12 +137,15 @@ impl LinkViews {
                 no_room: dropped(Dropped::BufferFull),
                 too_many_hops: dropped(Dropped::HopLimit),
                 looped: dropped(Dropped::OwnLoop) + dropped(Dropped::OwnOrigin),
-                unwanted: dropped(Dropped::NotMapped) + dropped(Dropped::OtherOrigin),
+                unwanted: counters.unmatched.of(Side::Remote)
+                    + dropped(Dropped::NotMapped)
+                    + dropped(Dropped::OtherOrigin),
                 not_ready: dropped(Dropped::NotReady),
             },
             reconnects: counters.reconnects,
             failed_attempts: counters.failed_attempts,
             remote_sessions_lost: counters.remote_sessions_lost,
+            restores: counters.remote_restores,
             state: relay.state,
             last_error: relay.last_error,
         }

@@ -106,13 +106,14 @@ impl Node {
         &self,
         config: &Config,
         name: &str,
-        registry: Arc<linking::Registry>,
-        acceptor: Arc<Acceptor>,
+        (registry, acceptor): (Arc<linking::Registry>, Arc<Acceptor>),
+        history: linking::History,
         cluster: Option<&Arc<Cluster>>,
     ) -> Result<linking::Engine, String> {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
         let nodes = cluster.cloned().map(|cluster| cluster as Arc<dyn linking::Nodes>);
-        let engine = linking::Engine::start(registry, acceptor, name, &self.0.door(), &self.admin(), nodes)?;
+        let of_node = (&self.0.door(), &self.admin());
+        let engine = linking::Engine::start(registry, acceptor, name, history, of_node, nodes)?;
         if let Some(cluster) = cluster {
             cluster.answer_links(engine.answerer());
         }

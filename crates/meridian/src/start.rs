@@ -250,7 +250,9 @@ fn serve(
     let node = Node::start(&config, guard.clone(), broker_store, peers, spans, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
-    let links = Arc::new(node.start_links(&config, name, links, acceptor, cluster.as_ref())?);
+    let history = history(store.as_ref(), replicated.clone());
+    let links =
+        Arc::new(node.start_links(&config, name, (links, acceptor), history, cluster.as_ref())?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     node.admin().name_node(name);
@@ -412,4 +414,16 @@ fn leave(cluster: &Cluster) -> Result<(), String> {
         tracing::info!("this node has left the cluster");
     }
     left
+}
+
+/// Returns the name of the state that sessions continue, for linked clusters.
+fn history(store: Option<&Store>, replicated: Option<Arc<ReplicatedStore>>) -> linking::History {
+    let log = store.map(Store::log_name);
+    Box::new(move || match &replicated {
+        Some(config_store) => {
+            let founded = config_store.position().founded;
+            (founded != 0).then(|| format!("c:{founded:032x}"))
+        }
+        None => log.as_ref().map(|log| format!("n:{log}")),
+    })
 }

@@ -48,6 +48,7 @@ impl Access for Rules {
                 age_max_ms: u64::MAX,
                 drop_newest: false,
             },
+            history: None,
         };
         let principal = Principal { superuser: true, link: Some(link), ..Principal::default() };
         let admission = Admission { principal: Some(Arc::new(principal)), ..Admission::default() };

@@ -230,7 +230,7 @@ export const LINK_FIELDS: Group[] = [
   {
     title: 'Limits and pauses',
     fields: [
-      amount('filters_max', 'Maximum number of filters', 'Topic Filters that are subscribed to at the other cluster. Beyond it, this cluster takes all of its topics.', '50000', 1, 10_000_000),
+      amount('filters_max', 'Maximum number of filters', 'Topic Filters that are subscribed to at the other cluster. Beyond it, broader ones stand for the largest groups of them.', '50000', 1, 10_000_000),
       amount('in_flight', 'Messages at a time', 'Maximum number of unacknowledged messages.', '10000', 1, 65_535),
       text('packet_size_max', 'Maximum size of a packet', 'Larger messages are not taken.', { fallback: '1MiB' }),
       text('keep_alive', 'Keep Alive', 'Longest silence on the connection.', { fallback: '30s' }),

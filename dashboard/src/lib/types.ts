@@ -583,8 +583,9 @@ export interface LinkTaking {
   filters_wanted: number;
   filters_subscribed: number;
   filters_refused: number;
-  /** The clients have too many filters, and the link takes all of its topics. */
-  takes_all: boolean;
+  /** Those of `filters_wanted` that stand for several filters of clients, which have more than `filters_max`. */
+  filters_broader: number;
+  broader: string[];
   stale_filters: number;
   messages: number;
   bytes: number;
@@ -594,6 +595,7 @@ export interface LinkTaking {
   reconnects: number;
   failed_attempts: number;
   remote_sessions_lost: number;
+  restores: number;
   last_error: string | null;
 }
 

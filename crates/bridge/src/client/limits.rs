@@ -23,12 +23,18 @@ pub struct Limits {
     pub server_reference: Option<String>,
     /// Id of the server's broker or cluster for the list of hops: the User Property `meridian-id`.
     pub hop: Option<String>,
+    /// Name of the state that the server's sessions continue: the User Property `meridian-history`.
+    pub history: Option<String>,
 }
 
 impl Limits {
     pub(crate) fn of(ack: &ConnAck<'_>) -> Self {
         let properties = ack.properties;
-        let hop = properties.user_properties().find(|(name, _)| *name == "meridian-id").map(|(_, id)| id);
+        let named = |wanted: &str| {
+            let found =
+                properties.user_properties().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+            found.filter(|value| value.len() <= TEXT_MAX).map(str::to_owned)
+        };
         Self {
             session_present: ack.session_present,
             receive_maximum: properties.receive_maximum().unwrap_or(u16::MAX),
@@ -42,7 +48,8 @@ impl Limits {
             shared_subscriptions: properties.shared_subscription_available().unwrap_or(true),
             reason_string: properties.reason_string().map(printable),
             server_reference: properties.server_reference().map(printable),
-            hop: hop.filter(|id| id.len() <= TEXT_MAX).map(str::to_owned),
+            hop: named("meridian-id"),
+            history: named("meridian-history"),
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct InterestSettings {
     pub own: String,
     /// The only cluster whose messages this session takes; `None` for the remote cluster itself.
     pub transit: Option<String>,
+    /// Name of the state of the remote cluster that was seen last, see [`Relay::history`](crate::Relay::history).
+    pub history: Option<String>,
     /// Maximum number of SUBSCRIBE and UNSUBSCRIBE packets without an answer; at least 1.
     pub requests_max: usize,
     /// Maximum number of filters that the owner wants at a time. A list of the remote broker may have four times as
@@ -64,6 +66,7 @@ impl InterestSettings {
             origin: origin.to_owned(),
             own: own.to_owned(),
             transit: transit.map(str::to_owned),
+            history: None,
             requests_max: 8,
             filters_max: 100_000,
         }

@@ -227,6 +227,7 @@ impl Relay {
                 }
             }
             Side::Remote => {
+                self.note_history(limits.history);
                 if !limits.session_present {
                     self.interest.iter_mut().for_each(Interest::session_is_new);
                 }
@@ -251,6 +252,19 @@ impl Relay {
         let is_separate = self.settings.address_sessions == AddressSessions::Separate;
         if is_other && is_separate && !mutated(Mutation::IgnoreAddress) {
             self.replace_remote_session();
+        }
+    }
+
+    /// Notes the state that the remote cluster continues. One that was restored has older sessions, with other
+    /// subscriptions, and with other messages under the same identifiers. The broker of an older version has none.
+    fn note_history(&mut self, history: Option<String>) {
+        let Some(history) = history.filter(|_| self.interest.is_some()) else { return };
+        let is_restored = self.history.as_deref().is_some_and(|before| is_other_history(before, &history));
+        self.history = Some(history);
+        if is_restored {
+            self.flow.counters.remote_restores += 1;
+            self.interest.iter_mut().for_each(Interest::forget_session);
+            self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         }
     }
 
@@ -552,6 +566,12 @@ impl Relay {
             _ => {}
         }
     }
+}
+
+/// Returns whether a state does not continue an earlier one. A node alone has the state `n:..`. It continues as a
+/// cluster, whose state is `c:..`.
+fn is_other_history(before: &str, now: &str) -> bool {
+    before != now && !(before.starts_with("n:") && now.starts_with("c:"))
 }
 
 fn will(topic: &str, form: WillForm) -> WillMessage {

@@ -7,8 +7,8 @@ use bridge::{
     ConnectionId, Direction, Existing, Input, Output, Relay, Settings, Side, Sides, State, Time, Topic,
 };
 use mqtt::{
-    Ack, ConnAck, Packet, PacketId, Properties, PropertiesBuf, Property, Publish, QoS, ReasonCode, SubAck,
-    Version, decode, frame,
+    Ack, ConnAck, Packet, PacketId, Properties, PropertiesBuf, Property, Publish, QoS, ReasonCode,
+    RetainHandling, SubAck, Version, decode, frame,
 };
 
 pub struct Bench {
@@ -289,8 +289,11 @@ fn text(packet: &Packet<'_>) -> String {
         Packet::PubRel(it) => ack("PUBREL", it),
         Packet::PubComp(it) => ack("PUBCOMP", it),
         Packet::Subscribe(it) => {
-            let filters: Vec<&str> = it.filters.iter().map(|(filter, _)| filter).collect();
-            format!("SUBSCRIBE {}", filters.join(" "))
+            let filters = it.filters.iter().map(|(filter, options)| match options.retain_handling {
+                RetainHandling::DoNotSend if !filter.starts_with('$') => format!("{filter}(no retained)"),
+                _ => filter.to_owned(),
+            });
+            format!("SUBSCRIBE {}", filters.collect::<Vec<_>>().join(" "))
         }
         Packet::Unsubscribe(it) => {
             format!("UNSUBSCRIBE {}", it.filters.iter().collect::<Vec<_>>().join(" "))

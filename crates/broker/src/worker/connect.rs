@@ -371,6 +371,9 @@ impl Worker {
             if connecting.response_information && !mqtt.response_information.is_empty() {
                 properties.push(Property::ResponseInformation(&mqtt.response_information));
             }
+            if let Some(history) = connection.link_terms().and_then(|terms| terms.history.as_deref()) {
+                properties.push(Property::UserProperty(internal::LINK_HISTORY, history));
+            }
         }
         let properties = properties.as_properties();
         let packet = Packet::ConnAck(ConnAck { session_present, reason: ReasonCode::Success, properties });

@@ -19,7 +19,7 @@ const EXPIRY_MIN_S: u32 = 24 * 60 * 60;
 
 impl Connection {
     /// Terms of a linked cluster.
-    fn link_terms(&self) -> Option<&LinkTerms> {
+    pub(super) fn link_terms(&self) -> Option<&LinkTerms> {
         let principal = self.extra.as_ref()?.principal.as_ref()?;
         principal.link.as_ref().filter(|_| self.marks.role == Role::Link)
     }

@@ -40,6 +40,7 @@ impl Access for Clusters {
                 age_max_ms: u64::MAX,
                 drop_newest: false,
             },
+            history: Some("n:1".into()),
         };
         let principal = Principal { superuser: true, link: Some(link), ..Principal::default() };
         let admission = Admission { principal: Some(Arc::new(principal)), ..Admission::default() };

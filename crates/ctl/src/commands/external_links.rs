@@ -252,10 +252,10 @@ fn filters(link: &Value) -> String {
     }
     let total = |key: &str| taking.iter().filter_map(|it| it.whole(key)).fold(0, u64::saturating_add);
     let (subscribed, wanted) = (total("filters_subscribed"), total("filters_wanted"));
-    match (taking.iter().any(|it| it.truth("takes_all")), subscribed == wanted) {
-        (true, _) => "all".to_owned(),
-        (false, true) => human::count(wanted),
-        (false, false) => format!("{}/{}", human::count(subscribed), human::count(wanted)),
+    let broader = if total("filters_broader") > 0 { " (broader)" } else { "" };
+    match subscribed == wanted {
+        true => format!("{}{broader}", human::count(wanted)),
+        false => format!("{}/{}{broader}", human::count(subscribed), human::count(wanted)),
     }
 }
 
@@ -327,10 +327,8 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         true => String::new(),
         false => format!(" for {}", taking.seconds_cell("connected_s")),
     };
-    let all =
-        if taking.truth("takes_all") { "; it takes all topics, because there are too many" } else { "" };
     let filters = format!(
-        "{} of {} wanted{all}",
+        "{} of {} wanted",
         taking.count_cell("filters_subscribed"),
         taking.count_cell("filters_wanted")
     );
@@ -342,6 +340,7 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         ("  last error", taking.text("last_error")),
         ("  session", taking.cell("session")),
         ("  filters", filters),
+        ("  broader filters", broader(taking)),
         ("  refused subscriptions", nonzero(taking, "filters_refused")),
         ("  lists not received", nonzero(taking, "stale_filters")),
         ("  messages", taking.count_cell("messages")),
@@ -352,8 +351,25 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         ("  reconnects", taking.count_cell("reconnects")),
         ("  failed attempts", taking.count_cell("failed_attempts")),
         ("  sessions lost", taking.count_cell("remote_sessions_lost")),
+        ("  restored from a backup", nonzero(taking, "restores")),
     ])
 }
+
+/// Filters that stand for several ones of clients; empty without any.
+fn broader(taking: &Value) -> String {
+    let names: Vec<&str> =
+        taking.list("broader").iter().filter_map(Value::as_str).take(BROADER_SHOWN).collect();
+    match taking.whole("filters_broader").unwrap_or_default() {
+        0 => String::new(),
+        count => {
+            let more = if count > names.len() as u64 { ", ..." } else { "" };
+            format!("{}, for more than filters_max: {}{more}", human::count(count), names.join(", "))
+        }
+    }
+}
+
+/// Number of broader filters that are shown.
+const BROADER_SHOWN: usize = 5;
 
 fn show_giving(console: &mut Console, giving: &Value) -> Result<(), Failure> {
     let place = |key: &str| {

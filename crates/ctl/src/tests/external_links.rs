@@ -5,9 +5,9 @@ use super::*;
 fn taking(origin: &str, connected: bool) -> Value {
     json!({"origin": origin, "node": "n2", "state": "connected to m:1883", "connected": connected, "failing": !connected,
         "connected_s": 70, "address": "m:1883", "session": "$linked/munich", "filters_wanted": 1200,
-        "filters_subscribed": 1199, "filters_refused": 1, "takes_all": false, "stale_filters": 0, "messages": 5000,
+        "filters_subscribed": 1199, "filters_refused": 1, "filters_broader": 0, "broader": [], "stale_filters": 0, "messages": 5000,
         "bytes": 2048, "in_flight": 0, "refused": 0, "dropped": {"too_large": 3, "looped": 1, "no_room": 0},
-        "reconnects": 2, "failed_attempts": 9, "remote_sessions_lost": 0,
+        "reconnects": 2, "failed_attempts": 9, "remote_sessions_lost": 0, "restores": 1,
         "last_error": if connected { Value::Null } else { json!("connection refused") }})
 }
 
@@ -80,6 +80,7 @@ fn a_link_is_shown_with_all_its_parts() {
         "state connected to m:1883 for 1m 10s",
         "filters 1,199 of 1,200 wanted",
         "dropped 3 too_large, 1 looped",
+        "restored from a backup 1",
         "giving messages of berlin",
         "other cluster connected at n1",
         "session $link/munich on n3",
@@ -88,7 +89,12 @@ fn a_link_is_shown_with_all_its_parts() {
     ] {
         assert!(shown.lines().any(|found| words(found) == line), "{line}: {shown}");
     }
-    assert!(!shown.contains("lists not received"), "{shown}");
+    assert!(!shown.contains("lists not received") && !shown.contains("broader"), "{shown}");
+    of_munich["taking"][0]["filters_broader"] = 6.into();
+    of_munich["taking"][0]["broader"] = json!(["a/+", "b/+", "c/+", "d/+", "e/+", "f/+"]);
+    let wide = ctl(&Mock::always(Reply::json(&of_munich)), "links external munich").out();
+    let line = "broader filters 6, for more than filters_max: a/+, b/+, c/+, d/+, e/+, ...";
+    assert!(wide.lines().any(|found| words(found) == line), "{wide}");
     assert_eq!(ctl(&mock, "links external show munich").out(), shown);
 }
 

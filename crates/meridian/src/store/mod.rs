@@ -272,6 +272,12 @@ impl Store {
         self.log.log().stats().segments as u64
     }
 
+    /// Name of the log. A log that was restored or repaired has another one.
+    pub fn log_name(&self) -> String {
+        let identity = self.log.log().identity();
+        format!("{}.{:x}", identity.log_text(), identity.copy)
+    }
+
     /// Writes the queue and closes the store. Call after the node has ended.
     pub fn close(self) {
         self.threads.stop();

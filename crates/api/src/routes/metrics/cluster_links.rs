@@ -54,8 +54,9 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_failing", Kind::Gauge, help, |taking| u64::from(taking.failing));
     let help = "Topic Filters that this cluster wants from the other one.";
     each("meridian_cluster_link_filters_wanted", Kind::Gauge, help, |taking| taking.filters_wanted);
-    let help = "Whether the link takes all of its topics because its clients have too many filters: 1 or 0.";
-    each("meridian_cluster_link_takes_all", Kind::Gauge, help, |taking| u64::from(taking.takes_all));
+    let help =
+        "Topic Filters of these that stand for several ones of clients, which have more than filters_max.";
+    each("meridian_cluster_link_filters_broader", Kind::Gauge, help, |taking| taking.filters_broader);
     let help = "Messages that this cluster took by the link.";
     each("meridian_cluster_link_messages_total", Kind::Counter, help, |taking| taking.messages);
     let help = "Bytes of the packets of these messages.";
@@ -74,6 +75,8 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_sessions_lost_total", Kind::Counter, help, |taking| {
         taking.remote_sessions_lost
     });
+    let help = "Times that the other cluster continued from a backup.";
+    each("meridian_cluster_link_restores_total", Kind::Counter, help, |taking| taking.restores);
     let help = "Times that the list of subscriptions of the other cluster was not received.";
     each("meridian_cluster_link_stale_filters_total", Kind::Counter, help, |taking| taking.stale_filters);
 }
