@@ -314,8 +314,7 @@ impl Consumer {
         // A filter of another rule's fallback, or one that has just ended, may have led here. So may one of an earlier
         // action with this name, which belonged to another tenant.
         let seen = plan.namespace.seen(of_broker);
-        let selected =
-            seen.filter(|topic| plan.rule.sources().iter().any(|source| selects(source, topic)));
+        let selected = seen.filter(|topic| plan.rule.sources().iter().any(|source| selects(source, topic)));
         let Some(topic) = selected else {
             self.counters.not_selected += 1;
             return;

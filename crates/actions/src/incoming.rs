@@ -320,7 +320,8 @@ mod tests {
             let properties = PropertiesBuf::from_iter([Property::UserProperty(ORIGIN, &value)]);
             let message = Incoming::of(&publish("acme/x", properties.as_properties()), "acme/x", 5);
             let message = message.within(&acme(), "x");
-            let fields = [Field::ClientId, Field::Username, Field::Peerhost, Field::Mountpoint, Field::Tenant];
+            let fields =
+                [Field::ClientId, Field::Username, Field::Peerhost, Field::Mountpoint, Field::Tenant];
             assert_eq!(message.field(Field::Topic), Value::from("x"));
             assert_eq!(message.field(Field::Timestamp), Value::Int(7));
             fields.iter().filter(|field| !message.field(**field).is_null()).count()

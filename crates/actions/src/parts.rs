@@ -37,8 +37,7 @@ impl Parts {
             let why = "the action has no rule; write one such as SELECT * FROM \"sensors/#\"";
             return Err(SinkProblem::new("rule", why));
         }
-        let namespace =
-            Namespace::new(&settings.tenant).map_err(|why| SinkProblem::new("tenant", why))?;
+        let namespace = Namespace::new(&settings.tenant).map_err(|why| SinkProblem::new("tenant", why))?;
         let rule = Rule::parse(&settings.rule, &limits).map_err(|error| SinkProblem::new("rule", error))?;
         namespace.check(&rule).map_err(|why| SinkProblem::new("rule", why))?;
         // The target parses those of its kind. One that nothing uses is a mistake, too.

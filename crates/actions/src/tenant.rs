@@ -55,15 +55,20 @@ impl Namespace {
             return Err(format!("{name} is about nodes, which a tenant does not see; leave it out"));
         }
         for filter in rule.filters() {
-            mqtt::TopicFilter::parse(&self.mounted(filter))
-                .map_err(|error| format!("the filter `{filter}` with the mountpoint of the tenant: {error}"))?;
+            mqtt::TopicFilter::parse(&self.mounted(filter)).map_err(|error| {
+                format!("the filter `{filter}` with the mountpoint of the tenant: {error}")
+            })?;
         }
         Ok(())
     }
 
     /// Topic or Topic Filter of the tenant as the broker knows it.
     pub fn mounted<'a>(&self, topic: &'a str) -> Cow<'a, str> {
-        if self.is_of_tenant() { Cow::Owned(format!("{}{topic}", self.mountpoint)) } else { Cow::Borrowed(topic) }
+        if self.is_of_tenant() {
+            Cow::Owned(format!("{}{topic}", self.mountpoint))
+        } else {
+            Cow::Borrowed(topic)
+        }
     }
 
     /// Filters with which the session of an action subscribes to a source.
@@ -97,7 +102,9 @@ impl Namespace {
             Some(own) => Some(own).filter(|own| !own.is_empty() && !own.starts_with(EVENTS)),
             None => {
                 let event = topic.strip_prefix(ACTION)?.strip_suffix(&*self.mountpoint)?;
-                Event::of_name(event.strip_suffix('/')?).filter(|event| *event != Event::Alarm).map(Event::name)
+                Event::of_name(event.strip_suffix('/')?)
+                    .filter(|event| *event != Event::Alarm)
+                    .map(Event::name)
             }
         }
     }
@@ -156,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_source_is_subscribed_below_the_mountpoint() {
-        let rule = Rule::parse("SELECT * FROM \"#\", \"$x/+\", \"$events/client/connected\"", &Limits::default());
+        let rule =
+            Rule::parse("SELECT * FROM \"#\", \"$x/+\", \"$events/client/connected\"", &Limits::default());
         let rule = rule.expect("a rule");
         let filters: Vec<_> = rule.sources().iter().flat_map(|source| acme().filters(source)).collect();
         let event = "$action/$events/client/connected/";

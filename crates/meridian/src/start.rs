@@ -231,8 +231,7 @@ fn serve(
         cluster.copy_records(config_store)?;
     }
     let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
-    let registry =
-        Registry::open(config_store.clone(), connectors, actions, &config.connector_access)?;
+    let registry = Registry::open(config_store.clone(), connectors, actions, &config.connector_access)?;
     if !registry.definitions().actions.is_empty() {
         // Actions need the origin of the first message, too.
         guard.close();
@@ -251,8 +250,7 @@ fn serve(
         .map_err(|error| holder::of_listener(error).to_string())?;
     let bridges = Arc::new(node.start_bridges(&config, name)?);
     let history = history(store.as_ref(), replicated.clone());
-    let links =
-        Arc::new(node.start_links(&config, name, (links, acceptor), history, cluster.as_ref())?);
+    let links = Arc::new(node.start_links(&config, name, (links, acceptor), history, cluster.as_ref())?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);
     let https = http.as_ref().map(Bound::certificates);
     node.admin().name_node(name);

@@ -293,7 +293,11 @@ impl<'a> Run<'a> {
             [Effect::Answer { ordinal: 0, answer: Answer::PerhapsRefused { .. } }] if is_doubtful => {}
             _ => {
                 assert!(!is_doubtful, "{command:?} after {first:?}: {effects:?}");
-                assert_eq!(effects, [Effect::Answer { ordinal: 0, answer: expected }], "{command:?} after {first:?}");
+                assert_eq!(
+                    effects,
+                    [Effect::Answer { ordinal: 0, answer: expected }],
+                    "{command:?} after {first:?}"
+                );
             }
         }
         assert_eq!(self.shard.digest(), digest, "{command:?} comes again");

@@ -111,7 +111,10 @@ mod tests {
     fn all_paths_are_known() {
         let mut settings = ConnectorSettings::default();
         let keys: Vec<&str> = settings.description().fields.iter().map(|field| field.key).collect();
-        for key in keys.iter().filter(|key| key.ends_with("_file") || key.starts_with("tls_") || **key == "directory") {
+        for key in keys
+            .iter()
+            .filter(|key| key.ends_with("_file") || key.starts_with("tls_") || **key == "directory")
+        {
             settings.set(key, &settings::Raw::String("/x".to_owned())).expect(key);
         }
         assert_eq!(settings.paths().count(), 7);

@@ -44,7 +44,8 @@ impl Consumer {
 
 /// Evaluates the rule.
 fn evaluate(plan: &Plan, message: &Incoming, context: &Context) -> Result<Vec<Value>, Failure> {
-    let input = Input::of(message, &plan.limits, &plan.namespace).map_err(|text| Failure { reason: "not_an_event", text })?;
+    let input = Input::of(message, &plan.limits, &plan.namespace)
+        .map_err(|text| Failure { reason: "not_an_event", text })?;
     let outputs = plan.rule.evaluate(input.as_message(), context, &plan.limits);
     outputs.map_err(|error| Failure { reason: error.reason(), text: error.to_string() })
 }

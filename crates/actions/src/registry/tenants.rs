@@ -9,12 +9,7 @@ use super::entries::Definitions;
 use crate::settings::ActionsSettings;
 
 /// Checks that an action belongs to the same tenant as another entry that it names.
-pub fn same(
-    action: &ActionSettings,
-    tenant: &str,
-    setting: &'static str,
-    name: &str,
-) -> Result<(), Problem> {
+pub fn same(action: &ActionSettings, tenant: &str, setting: &'static str, name: &str) -> Result<(), Problem> {
     if action.tenant == tenant {
         return Ok(());
     }
@@ -105,7 +100,8 @@ pub fn paths(connector: &ConnectorSettings, settings: &ActionsSettings) -> Resul
     }
     for (setting, path) in connector.paths() {
         let Some(directory) = settings.tenant_directory.as_deref() else {
-            let why = "a connector of a tenant has files only below actions.tenant_directory, which is not set";
+            let why =
+                "a connector of a tenant has files only below actions.tenant_directory, which is not set";
             return Err(Problem::new(setting, why));
         };
         let own = directory.join(&connector.tenant);

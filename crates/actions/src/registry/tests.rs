@@ -11,7 +11,8 @@ fn targets() -> Targets {
             (Some("strict"), "/loose") => Err(SinkProblem::new("path", "it is too loose")),
             _ => Ok(()),
         };
-    let settings = ActionsSettings { tenant_directory: Some("/tenants".into()), ..ActionsSettings::default() };
+    let settings =
+        ActionsSettings { tenant_directory: Some("/tenants".into()), ..ActionsSettings::default() };
     Targets { settings, target: check }
 }
 
@@ -319,7 +320,11 @@ fn a_tenant_uses_its_own_entries_only() {
     for (name, more, expected) in [
         ("a", json!({"tenant": "y", "connector": "x"}), "connector: \"x\" belongs to the tenant \"x\", and"),
         ("a", json!({"tenant": "x", "connector": "shared"}), "connector: \"shared\" belongs to no tenant"),
-        ("a", json!({"connector": "x"}), "connector: \"x\" belongs to the tenant \"x\", and the action to no"),
+        (
+            "a",
+            json!({"connector": "x"}),
+            "connector: \"x\" belongs to the tenant \"x\", and the action to no",
+        ),
         ("a", json!({"tenant": "y", "fallback": "of-x"}), "fallback: \"of-x\" belongs to"),
         ("a", json!({"tenant": "y", "fallback": "of-nobody"}), "fallback: \"of-nobody\" belongs to no"),
         ("a", json!({"fallback": "of-y"}), "fallback: \"of-y\" belongs to the tenant"),

@@ -560,10 +560,13 @@ impl Client {
             publisher_blocked: connection.publisher_blocked,
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),
-            client_attrs: connection.attributes.into_iter().fold(BTreeMap::new(), |mut all, (name, value)| {
-                all.entry(name.into()).or_insert_with(Vec::new).push(value.into());
-                all
-            }),
+            client_attrs: connection.attributes.into_iter().fold(
+                BTreeMap::new(),
+                |mut all, (name, value)| {
+                    all.entry(name.into()).or_insert_with(Vec::new).push(value.into());
+                    all
+                },
+            ),
         });
         let view = state.cluster.as_ref().and_then(|cluster| cluster.view());
         let owner = detail.elsewhere.map(|elsewhere| Owner::new(state, elsewhere));

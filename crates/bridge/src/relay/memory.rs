@@ -48,9 +48,8 @@ impl Memory {
     /// Filters to unsubscribe at this broker after the remote one has answered an UNSUBSCRIBE.
     pub(super) fn to_forget(&self, answers: &[(String, ReasonCode)]) -> Vec<String> {
         let Some(prefix) = &self.prefix else { return Vec::new() };
-        let ended = answers.iter().filter(|(filter, reason)| {
-            !reason.is_error() && self.stored.contains(filter)
-        });
+        let ended =
+            answers.iter().filter(|(filter, reason)| !reason.is_error() && self.stored.contains(filter));
         ended.map(|(filter, _)| format!("{prefix}{filter}")).collect()
     }
 

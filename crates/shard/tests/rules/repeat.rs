@@ -150,8 +150,7 @@ fn a_message_that_comes_again_is_accepted_and_not_queued() {
 #[test]
 fn a_refused_message_that_comes_again_is_not_accepted() {
     let (mut host, owner) = refusing();
-    let publish =
-        |topic, wait, identity| Command::Publish { message: view(topic), wait, identity };
+    let publish = |topic, wait, identity| Command::Publish { message: view(topic), wait, identity };
     let identity = Some(Identity { origin: 8, number: 2 });
     let known = Some(Identity { origin: 8, number: 4 });
     let refused = Answer::Refused { session: owner.0 };
@@ -159,7 +158,10 @@ fn a_refused_message_that_comes_again_is_not_accepted() {
     assert_eq!(host.request(&publish("a/3", true, None), in_lane(ONE, 0, 1)), refused);
     assert_eq!(host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 2)), refused);
     host.ack(owner, 1, PubAck);
-    assert_eq!(host.request(&publish("a/4", true, known), in_lane(ONE, 0, 3)), Answer::Published { matched: 1 });
+    assert_eq!(
+        host.request(&publish("a/4", true, known), in_lane(ONE, 0, 3)),
+        Answer::Published { matched: 1 }
+    );
     for (command, number, answer) in [
         (publish("a/3", true, None), 1, &perhaps),
         (publish("a/3", true, identity), 2, &perhaps),
@@ -173,7 +175,10 @@ fn a_refused_message_that_comes_again_is_not_accepted() {
     }
     // The publisher sends it again as a new message.
     host.ack(owner, 2, PubAck);
-    assert_eq!(host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 4)), Answer::Published { matched: 1 });
+    assert_eq!(
+        host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 4)),
+        Answer::Published { matched: 1 }
+    );
     // Without such a session no message was refused.
     host.answer(&Command::End { session: owner.0 });
     assert_eq!(host.again(&publish("a/3", true, None), in_lane(ONE, 0, 1)), Answer::Repeated);

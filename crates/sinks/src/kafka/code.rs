@@ -40,9 +40,23 @@ impl Code {
             // The batch is damaged or invalid for the server, or its policy refuses it. Another batch may be accepted.
             2 | 42 | 43 | 44 => Consequence::NotStored,
             // Leaders, replicas, logins, rights, disks and quotas.
-            3 | 5..=9 | 13..=16 | 19 | 20 | 29 | 31 | 33..=35 | 41 | 51 | 56..=58 | 60 | 74 | 75 | 78 | 89 | 100 => {
-                Consequence::Later
-            }
+            3
+            | 5..=9
+            | 13..=16
+            | 19
+            | 20
+            | 29
+            | 31
+            | 33..=35
+            | 41
+            | 51
+            | 56..=58
+            | 60
+            | 74
+            | 75
+            | 78
+            | 89
+            | 100 => Consequence::Later,
             // An unexpected error of the server (-1), and codes whose meaning is not known here.
             _ => Consequence::Failed,
         }

@@ -530,7 +530,9 @@ impl Events {
         if view.topic.starts_with('$') || crate::internal::is_reserved(client_id) {
             return;
         }
-        let Some(mut json) = self.begin(Event::DeliveryDropped, now, (None, view.payload.len())) else { return };
+        let Some(mut json) = self.begin(Event::DeliveryDropped, now, (None, view.payload.len())) else {
+            return;
+        };
         json.message_for(client_id, (now, &view, view.qos), &self.node);
         json.publisher(&self.node, view.publisher_key);
         json.text("reason", Some(why));
