@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n115:4:site6:north1";
+    const OWN: &str = "2:ff4:10001:22:c20:2:m/9:192.0.2.12:n114:4:site6:north1";
 
     fn publish<'a>(topic: &'a str, properties: Properties<'a>) -> Publish<'a> {
         let packet_id = PacketId::new(1);
