@@ -421,7 +421,13 @@ impl Interest {
         let names = names.iter().map(|name| name.to_string());
         Some(match is_end {
             true => Request::Unsubscribe(names.collect()),
-            false => Request::Subscribe(names.map(|name| (name, options(self.settings.qos))).collect()),
+            false => {
+                let with_options = |name: String| {
+                    let options = options(&name, self.settings.qos);
+                    (name, options)
+                };
+                Request::Subscribe(names.map(with_options).collect())
+            }
         })
     }
 
@@ -440,9 +446,9 @@ impl Interest {
 
     /// Subscription of the answers that the list consists of.
     fn answers(&self) -> (String, SubscriptionOptions) {
-        let options =
-            SubscriptionOptions { retain_handling: RetainHandling::DoNotSend, ..options(QoS::AtMostOnce) };
-        (self.settings.filters_topic.clone(), options)
+        let filter = &self.settings.filters_topic;
+        let options = options(filter, QoS::AtMostOnce);
+        (filter.clone(), SubscriptionOptions { retain_handling: RetainHandling::DoNotSend, ..options })
     }
 
     /// Handles a SUBACK.
@@ -589,10 +595,11 @@ impl Interest {
     }
 }
 
-fn options(qos: QoS) -> SubscriptionOptions {
+fn options(filter: &str, qos: QoS) -> SubscriptionOptions {
     SubscriptionOptions {
         qos,
-        no_local: true,
+        // A shared subscription cannot have it [MQTT-3.8.3-4].
+        no_local: !filter.starts_with("$share/"),
         retain_as_published: true,
         retain_handling: RetainHandling::SendIfNew,
     }

@@ -31,7 +31,7 @@ mod topic_map;
 pub use client::{Client, CloseReason, ConnectOptions, Event, Limits, Unsent, WillMessage};
 pub use counters::{Counters, Dropped, Traffic};
 pub use interest::{InterestError, InterestSettings};
-pub use message::{ORIGIN, VIA};
+pub use message::{GROUP, ORIGIN, VIA};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};

@@ -284,7 +284,8 @@ impl Thread {
         self.walk(&new);
         if self.walked.elapsed() >= WALK {
             let beyond = self.pullers.iter().filter(|(_, puller)| {
-                puller.running.as_ref().is_some_and(|running| running.interest.takes_all())
+                let interest = puller.running.as_ref().map(|running| &running.interest);
+                interest.is_some_and(|interest| interest.takes_all() || interest.lacks_groups())
             });
             let beyond = beyond.map(|(key, _)| key.clone()).collect();
             self.walk(&beyond);
@@ -357,9 +358,9 @@ impl Thread {
         }
         for (key, walk) in walks {
             if let Some(running) = self.pullers.get_mut(key).and_then(|puller| puller.running.as_mut()) {
-                let took_all = running.interest.takes_all();
+                let before = Beyond::of(running);
                 running.interest.finish(walk);
-                log_takes_all(key, took_all, running);
+                before.log_change(key, running);
                 running.flush();
             }
         }
@@ -381,9 +382,9 @@ impl Thread {
             for (key, puller) in &mut self.pullers {
                 let Some(running) = &mut puller.running else { continue };
                 let is_wanted = of_clients || watch.is_wanted(Some(&key.origin), filter);
-                let took_all = running.interest.takes_all();
+                let before = Beyond::of(running);
                 running.interest.set(filter, is_wanted);
-                log_takes_all(key, took_all, running);
+                before.log_change(key, running);
             }
         }
         self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
@@ -422,19 +423,39 @@ impl Thread {
     }
 }
 
-fn log_takes_all(key: &Key, before: bool, running: &Running) {
-    let (link, origin) = (&key.link, &key.origin);
-    match (before, running.interest.takes_all()) {
-        (false, true) => tracing::warn!(
-            link,
-            origin,
-            "cluster link: clients have more filters than filters_max; taking all topics of the link"
-        ),
-        (true, false) => tracing::info!(
-            link,
-            origin,
-            "cluster link: clients have fewer filters than filters_max; taking these only"
-        ),
-        _ => {}
+/// What a link has more of than `filters_max`.
+struct Beyond {
+    filters: bool,
+    groups: bool,
+}
+
+impl Beyond {
+    fn of(running: &Running) -> Self {
+        Self { filters: running.interest.takes_all(), groups: running.interest.lacks_groups() }
+    }
+
+    fn log_change(self, key: &Key, running: &Running) {
+        let (link, origin) = (&key.link, &key.origin);
+        let after = Self::of(running);
+        match (self.filters, after.filters) {
+            (false, true) => tracing::warn!(
+                link,
+                origin,
+                "cluster link: clients have more filters than filters_max; taking all topics of the link"
+            ),
+            (true, false) => tracing::info!(
+                link,
+                origin,
+                "cluster link: clients have fewer filters than filters_max; taking these only"
+            ),
+            _ => {}
+        }
+        if !self.groups && after.groups {
+            tracing::warn!(
+                link,
+                origin,
+                "cluster link: more linked shared groups than filters_max; some get no messages of the other cluster"
+            );
+        }
     }
 }

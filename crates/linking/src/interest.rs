@@ -13,13 +13,16 @@ const LOCAL_FACTOR: usize = 4;
 /// A filter that another wanted one covers is wanted, too: its removal and that of the other one then need no look at
 /// all others.
 ///
+/// A group that has one member over all linked clusters is wanted as a shared subscription of its own.
+///
 /// **Invariant:** a filter is wanted exactly while a filter of a client cuts a topic of the link to it. Beyond the
-/// maximum number of filters, exactly the topics of the link are wanted.
+/// maximum number of filters, exactly the topics of the link are wanted. Groups are wanted in both cases.
 #[derive(Debug)]
 pub struct Interest {
     map: Arc<Map>,
     filters_max: usize,
     tables: Tables,
+    groups: Groups,
     /// The maximum was exceeded. The tables are empty then: a walk finds out whether it still is.
     takes_all: bool,
     /// Filters that the link knows of.
@@ -46,12 +49,52 @@ impl Delta {
 #[derive(Debug)]
 struct Map {
     topics: Vec<Taken>,
+    takes_groups: bool,
 }
 
 impl Map {
     fn remote<'a>(&'a self, local: &'a str) -> impl Iterator<Item = String> + 'a {
         self.topics.iter().filter_map(move |topic| topic.cut(local))
     }
+
+    /// Shared subscription at the other cluster. All topics of a link have the same prefix, so it is one at most.
+    fn join(&self, local: &str) -> Option<String> {
+        self.topics.iter().find_map(|topic| topic.join(local)).filter(|_| self.takes_groups)
+    }
+}
+
+/// Shared subscriptions at the other cluster.
+#[derive(Debug, Default)]
+struct Groups {
+    all: HashSet<Arc<str>>,
+    /// Some did not fit since the last walk.
+    is_beyond: bool,
+}
+
+impl Groups {
+    /// Returns the subscription if it is new.
+    fn add(&mut self, map: &Map, local: &str, groups_max: usize) -> Option<Arc<str>> {
+        let remote: Arc<str> = map.join(local)?.into();
+        if self.all.contains(&remote) {
+            return None;
+        }
+        if self.all.len() >= groups_max {
+            self.is_beyond = true;
+            return None;
+        }
+        self.all.insert(remote.clone());
+        Some(remote)
+    }
+
+    /// Returns the subscription if it was there.
+    fn remove(&mut self, map: &Map, local: &str) -> Option<Arc<str>> {
+        self.all.take(map.join(local)?.as_str())
+    }
+}
+
+/// Returns whether a text names a group that has one member over all linked clusters.
+fn is_group(local: &str) -> bool {
+    local.starts_with("$share/")
 }
 
 #[derive(Debug, Default)]
@@ -111,13 +154,19 @@ impl Tables {
 pub struct Walk {
     map: Arc<Map>,
     filters_max: usize,
+    groups_max: usize,
     tables: Tables,
+    groups: Groups,
     is_beyond: bool,
 }
 
 impl Walk {
     /// Takes the next filter.
     pub fn offer(&mut self, local: &str) {
+        if is_group(local) {
+            self.groups.add(&self.map, local, self.groups_max);
+            return;
+        }
         if self.is_beyond {
             return;
         }
@@ -130,13 +179,15 @@ impl Walk {
 }
 
 impl Interest {
-    /// `prefix` is that of the names here; `topics` are filters at the other cluster.
+    /// `prefix` is that of the names here; `topics` are filters at the other cluster. `filters_max` is also the maximum
+    /// number of groups.
     pub fn new<'a>(prefix: &str, topics: impl Iterator<Item = &'a str>, filters_max: usize) -> Self {
         let topics = topics.map(|topic| Taken::new(prefix, topic)).collect();
         Self {
-            map: Arc::new(Map { topics }),
+            map: Arc::new(Map { topics, takes_groups: true }),
             filters_max: filters_max.max(1),
             tables: Tables::default(),
+            groups: Groups::default(),
             takes_all: false,
             announced: HashSet::new(),
             touched: HashSet::new(),
@@ -144,8 +195,22 @@ impl Interest {
         }
     }
 
+    /// Leaves groups out: the link takes messages of a third cluster.
+    #[must_use]
+    pub fn without_groups(self) -> Self {
+        let topics = self.map.topics.clone();
+        Self { map: Arc::new(Map { topics, takes_groups: false }), ..self }
+    }
+
     /// Notes whether clients here want a filter. It may be said again.
     pub fn set(&mut self, local: &str, is_wanted: bool) {
+        if is_group(local) {
+            let changed = match is_wanted {
+                true => self.groups.add(&self.map, local, self.filters_max),
+                false => self.groups.remove(&self.map, local),
+            };
+            return self.touched.extend(changed);
+        }
         if self.takes_all {
             return;
         }
@@ -166,15 +231,24 @@ impl Interest {
             true => self.filters_max - self.filters_max / 4,
             false => self.filters_max,
         };
-        Walk { map: self.map.clone(), filters_max, tables: Tables::default(), is_beyond: false }
+        Walk {
+            map: self.map.clone(),
+            filters_max,
+            groups_max: self.filters_max,
+            tables: Tables::default(),
+            groups: Groups::default(),
+            is_beyond: false,
+        }
     }
 
     /// Ends a walk. Changes since its begin must be set after this.
     pub fn finish(&mut self, walk: Walk) {
+        self.groups = walk.groups;
         if walk.is_beyond {
             if !self.takes_all {
                 self.take_all();
             }
+            self.all_touched = true;
             return;
         }
         self.tables = walk.tables;
@@ -193,9 +267,15 @@ impl Interest {
         self.takes_all
     }
 
-    /// Number of filters that are wanted at the other cluster.
+    /// Returns true while there are more groups than the maximum, so some of them are not joined.
+    pub fn lacks_groups(&self) -> bool {
+        self.groups.is_beyond
+    }
+
+    /// Number of filters and groups that are wanted at the other cluster.
     pub fn wanted(&self) -> usize {
-        if self.takes_all { self.map.topics.len() } else { self.tables.remote.len() }
+        let filters = if self.takes_all { self.map.topics.len() } else { self.tables.remote.len() };
+        filters + self.groups.all.len()
     }
 
     /// Returns what changed since the last call.
@@ -204,7 +284,8 @@ impl Interest {
         let mut delta = Delta::default();
         if !std::mem::take(&mut self.all_touched) {
             for remote in touched {
-                match (self.tables.remote.contains_key(&remote), self.announced.contains(&remote)) {
+                let is_wanted = self.tables.remote.contains_key(&remote) || self.groups.all.contains(&remote);
+                match (is_wanted, self.announced.contains(&remote)) {
                     (true, false) => {
                         delta.add.push((*remote).into());
                         self.announced.insert(remote);
@@ -218,10 +299,11 @@ impl Interest {
             }
             return delta;
         }
-        let wanted: HashSet<Arc<str>> = match self.takes_all {
+        let mut wanted: HashSet<Arc<str>> = match self.takes_all {
             true => self.map.topics.iter().map(|topic| topic.topic().into()).collect(),
             false => self.tables.remote.keys().cloned().collect(),
         };
+        wanted.extend(self.groups.all.iter().cloned());
         delta.add.extend(wanted.difference(&self.announced).map(|remote| Box::from(&**remote)));
         delta.remove.extend(self.announced.difference(&wanted).map(|remote| Box::from(&**remote)));
         self.announced = wanted;
@@ -240,6 +322,7 @@ impl Interest {
         }
         assert!(!self.takes_all || self.tables.local.is_empty(), "beyond the maximum nothing is counted");
         assert!(!self.tables.exceeds(self.filters_max), "the tables are within the maximum");
+        assert!(self.groups.all.len() <= self.filters_max, "the groups are within the maximum");
     }
 }
 
@@ -340,7 +423,9 @@ mod tests {
             "n/c/+",
             "x/y",
             "n/#",
-            "$share/g/n/a",
+            "$share/linked:g/n/a/b",
+            "$share/linked:h/n/a/+",
+            "$share/linked:g/#",
             "n/b",
             "+/b",
         ];
@@ -369,7 +454,12 @@ mod tests {
                         for filter in delta.remove {
                             assert!(remote.remove(&filter), "seed {seed}: {filter} was not there");
                         }
-                        let scratch: BTreeSet<Box<str>> = match interest.takes_all() {
+                        let groups = local.iter().filter(|filter| filter.starts_with("$share/linked:"));
+                        let groups =
+                            groups.filter_map(|filter| filter.strip_prefix("$share/")?.split_once("/n/"));
+                        let groups =
+                            groups.map(|(share, rest)| format!("$share/$link:{share}/{rest}").into());
+                        let mut scratch: BTreeSet<Box<str>> = match interest.takes_all() {
                             true => topics.iter().map(|topic| Box::from(*topic)).collect(),
                             false => {
                                 let taken = topics.map(|topic| Taken::new("n/", topic));
@@ -381,9 +471,10 @@ mod tests {
                                         .map(Box::from)
                                         .collect::<Vec<_>>()
                                 };
-                                local.iter().flat_map(cut).collect()
+                                local.iter().filter(|filter| !is_group(filter)).flat_map(cut).collect()
                             }
                         };
+                        scratch.extend(groups);
                         assert_eq!(remote, scratch, "seed {seed}");
                         assert_eq!(remote.len(), interest.wanted(), "seed {seed}");
                     }
@@ -403,5 +494,34 @@ mod tests {
             }
         }
         assert!(beyond > 50 && back > 50, "{beyond} times beyond the maximum, {back} times back");
+    }
+
+    #[test]
+    fn a_group_is_joined_apart_from_filters_up_to_the_maximum() {
+        let mut interest = interest(&["#"], 2);
+        for filter in ["n/1", "n/2", "n/3", "$share/linked:g/n/1", "$share/linked:g/#"] {
+            interest.set(filter, true);
+        }
+        assert!(interest.takes_all());
+        let joined = "$share/$link:linked:g/1".into();
+        assert_eq!(sorted(interest.take()), (vec!["#".into(), joined], vec![]));
+        interest.set("$share/linked:g/n/2", true);
+        assert!(!interest.lacks_groups());
+        interest.set("$share/linked:g/n/3", true);
+        assert!(interest.lacks_groups());
+        assert_eq!((interest.take().add.len(), interest.wanted()), (1, 3));
+        interest.set("$share/linked:g/n/2", false);
+        assert_eq!(sorted(interest.take()).1, ["$share/$link:linked:g/2".into()]);
+        let mut walk = interest.walk();
+        ["$share/linked:g/n/1", "$share/linked:g/n/3"].iter().for_each(|filter| walk.offer(filter));
+        interest.finish(walk);
+        assert!(!interest.lacks_groups());
+        let (add, remove) = sorted(interest.take());
+        assert_eq!(add, ["$share/$link:linked:g/3".into()]);
+        assert_eq!(remove, ["#".into()]);
+        interest.check_invariants();
+        let mut of_transit = self::interest(&["#"], 2).without_groups();
+        of_transit.set("$share/linked:g/n/1", true);
+        assert!(of_transit.take().is_empty());
     }
 }
