@@ -218,8 +218,8 @@ impl Translator {
     }
 }
 
-/// Returns the shared group here that a message is for, if the remote cluster has given it to one. `mapped` is the topic
-/// here.
+/// Returns the shared group here that a message is for, if the remote cluster has given it to one. `mapped` is the
+/// topic here.
 ///
 /// # Errors
 /// The name of the group is missing, or it is none that gets the topic.

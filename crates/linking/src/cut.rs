@@ -38,8 +38,9 @@ impl Taken {
         &self.filter[self.prefix..]
     }
 
-    /// Returns the shared subscription at the other cluster for one of clients here that belongs to all linked clusters.
-    /// The link must take everything that its filter matches: the members of a group have one filter in all clusters.
+    /// Returns the shared subscription at the other cluster for one of clients here that belongs to all linked
+    /// clusters. The link must take everything that its filter matches: the members of a group have one filter in all
+    /// clusters.
     pub fn join(&self, local: &str) -> Option<String> {
         let Subscription { share, filter } = Subscription::parse(local).ok()?;
         let filter = TopicFilter::parse(filter.as_str().strip_prefix(&self.filter[..self.prefix])?).ok()?;

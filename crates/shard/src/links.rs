@@ -14,8 +14,8 @@ pub const LINK: &str = "$link/";
 /// User Property of a message that came over a link: the cluster where it was published.
 pub const ORIGIN_CLUSTER: &str = "meridian-origin";
 
-/// Beginning of the ShareNames by which linked clusters join the shared groups of this one. The rest is the ShareName of
-/// the clients' group.
+/// Beginning of the ShareNames by which linked clusters join the shared groups of this one. The rest is the ShareName
+/// of the clients' group.
 pub const LINK_SHARE: &str = "$link:";
 
 /// User Property of a message that a linked cluster gets as a member of a shared group: the group,

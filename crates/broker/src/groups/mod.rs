@@ -6,7 +6,8 @@
 //! has durable sessions in the group, and the shard chooses one. All nodes know these shards ([`GroupDirectory`]), so
 //! neither an election nor the end of a node hides a group.
 //!
-//! A group may have one member over all linked clusters. Then sessions of linked clusters are members, too ([`linked`]).
+//! A group may have one member over all linked clusters. Then sessions of linked clusters are members, too
+//! ([`linked`]).
 
 mod appends;
 mod directory;
@@ -268,9 +269,9 @@ impl GroupHost {
         group_at(&mut self.groups, slot)
     }
 
-    /// Chooses the receiver of a message: a connected member, a linked cluster that is connected and has members, a shard
-    /// with durable sessions, a node with absent members, the session of a linked cluster that is not connected, and at
-    /// last a node that is not reachable.
+    /// Chooses the receiver of a message: a connected member, a linked cluster that is connected and has members, a
+    /// shard with durable sessions, a node with absent members, the session of a linked cluster that is not connected,
+    /// and at last a node that is not reachable.
     fn choose(
         &mut self,
         now: Time,
