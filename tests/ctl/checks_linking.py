@@ -270,6 +270,128 @@ def link_ring(_):
             assert sorted(lines) == ["ring/t from a", "ring/t from b", "ring/t from c"], lines
 
 
+GROUP = "$share/linked:jobs/jobs/#"
+
+
+def publish_numbers(node, numbers, prefix):
+    """Publishes numbers at QoS 2 in their order, over one connection."""
+    lines = "".join(f"{prefix}{number}\n" for number in numbers)
+    subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-t", "jobs/x", "-q", "2", "-l"],
+                   input=lines, text=True, check=True, capture_output=True, timeout=60)
+
+
+def numbers_of(lines):
+    """Payloads of lines. Those of one publisher are in their order, and none comes twice."""
+    payloads = [line.split()[1] for line in text_of(lines)]
+    assert len(payloads) == len(set(payloads)), payloads
+    for prefix in {payload[0] for payload in payloads}:
+        numbers = [int(payload[1:]) for payload in payloads if payload[0] == prefix]
+        assert numbers == sorted(numbers), numbers
+    return payloads
+
+
+def named(prefix, numbers):
+    return sorted(f"{prefix}{number}" for number in numbers)
+
+
+def link_group(_):
+    """of a group over two linked clusters one member gets each message, one in the publisher's cluster first, and messages wait for the other cluster"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="#"))
+        pair.start(1, pair.link(1, 0, topics="#"))
+        here = a.subscriber("here", GROUP, qos=2)
+        there = [b.subscriber(f"there-{at}", GROUP, qos=2) for at in range(2)]
+        plain, other = b.subscriber("plain", "jobs/#", qos=2), b.subscriber("other", "$share/other/jobs/+", qos=2)
+        until(lambda: is_settled(a, "b", 1) and is_settled(b, "a", 3), "the groups are joined at the other cluster")
+        publish_numbers(a, range(60), "a")
+        publish_numbers(b, range(40), "b")
+        assert sorted(numbers_of(received(here, 60))) == named("a", range(60)), "a member in the publisher's cluster gets them"
+        until(lambda: is_settled(a, "b", 0), "the last member there has left")
+        publish_numbers(a, range(60, 120), "a")
+        got = [numbers_of(received(process, 50)) for process in there]
+        assert sorted(got[0] + got[1]) == sorted(named("b", range(40)) + named("a", range(60, 120))), got
+        assert all(got), "each member gets some"
+        # Others get their own copies, and each message once.
+        for process in (plain, other):
+            assert sorted(numbers_of(received(process, 160))) == sorted(named("a", range(120)) + named("b", range(40)))
+        until(lambda: is_settled(b, "a", 0), "all have left")
+        leave(b.subscriber("durable", GROUP, durable=True, qos=2))
+        until(lambda: is_settled(b, "a", 1), "a durable member is one, too")
+        pair.kill(1)
+        until(lambda: not giving(a, "b", "a").get("connected"), "the other cluster is away")
+        publish_numbers(a, range(200, 220), "a")
+        until(lambda: giving(a, "b", "a")["queued_messages"] == 20, "the messages wait for the other cluster")
+        late = a.subscriber("late", GROUP, qos=2)
+        publish_numbers(a, range(220, 230), "a")
+        assert numbers_of(received(late, 10)) == [f"a{number}" for number in range(220, 230)], "nothing waits while a member is connected"
+        pair.restart(1)
+        got = numbers_of(received(b.subscriber("durable", GROUP, durable=True, qos=2), 20))
+        assert sorted(got) == named("a", range(200, 220)), got
+        for node, link in ((a, "b"), (b, "a")):
+            seen = taking(node, link)
+            assert sum(seen["dropped"].values()) == 0 and seen["filters_refused"] == 0, seen
+
+
+def link_group_of_three(_):
+    """of a group over three linked clusters one member gets each message, and none goes through two clusters"""
+    with clusters(3) as ring:
+        for at in range(3):
+            ring.start(at, *(ring.link(at, to, topics="#") for to in range(3) if to != at))
+        a, b, c = ring.nodes
+        plain = a.subscriber("plain", "jobs/#", qos=2)
+        in_b, in_c = b.subscriber("in-b", GROUP, qos=2), c.subscriber("in-c", GROUP, qos=2)
+        for at, node in enumerate(ring.nodes):
+            for to in range(3):
+                until(lambda node=node, to=to, at=at: to == at or is_settled(node, ring.names[to], 1), "all subscriptions are made")
+        for node, name in zip(ring.nodes, ring.names):
+            publish_numbers(node, range(60), name)
+        of_b, of_c = numbers_of(received(in_b, 90)), numbers_of(received(in_c, 90))
+        assert sorted(of_b + of_c) == sorted(sum((named(name, range(60)) for name in "abc"), [])), (of_b, of_c)
+        count = lambda payloads, name: sum(payload[0] == name for payload in payloads)  # noqa: E731
+        assert (count(of_b, "b"), count(of_c, "c")) == (60, 60), "a member in the publisher's cluster comes first"
+        assert count(of_b, "a") and count(of_c, "a"), "the others take turns"
+        assert len(numbers_of(received(plain, 180))) == 180
+
+
+def link_group_in_cluster(_):
+    """a group over a cluster of several nodes and a linked one: each node gives its messages to clients of the cluster first, wherever they are connected"""
+    alone, directory = Node(), pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
+    secret = directory / "link.secret"
+    secret.write_text(SECRET)
+    entry = {"name": "b", "own_name": "a", "secret_file": str(secret), "address": f"127.0.0.1:{alone.mqtt}", "topics": "#", "backoff_max": "1s"}
+    try:
+        with cluster(*(f"cluster_link.0.{key}={value}" for key, value in entry.items())) as nodes:
+            first, _, _, replicant = nodes.values()
+            addresses = ",".join(f"127.0.0.1:{node.mqtt}" for node in nodes.values())
+            path = alone.directory / "meridian.toml"
+            other = {"name": "a", "own_name": "b", "secret_file": str(secret), "address": addresses, "topics": "#", "backoff_max": "1s"}
+            path.write_text("[[cluster_link]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in other.items()))
+            alone.start("--config", str(path))
+            there = alone.subscriber("there", GROUP, qos=2)
+            until(lambda: is_settled(alone, "a", 1) and is_settled(replicant, "b", 0), "the group is joined", 60)
+            for prefix, node in zip("abcd", nodes.values()):
+                publish_numbers(node, range(10), prefix)
+            here = replicant.subscriber("here", GROUP, qos=2)
+            until(lambda: is_settled(replicant, "b", 1), "the other cluster knows that clients here are members", 30)
+            # A SUBACK says that all nodes know the member.
+            for prefix, node in zip("efgh", nodes.values()):
+                publish_numbers(node, range(10), prefix)
+            got = numbers_of(received(here, 40))
+            assert sorted(got) == sorted(sum((named(prefix, range(10)) for prefix in "efgh"), [])), got
+            until(lambda: is_settled(replicant, "b", 0), "the last member here has left", 30)
+            publish_numbers(first, range(10), "i")
+            got = numbers_of(received(there, 50))
+            assert sorted(got) == sorted(sum((named(prefix, range(10)) for prefix in "abcdi"), [])), got
+            for node, link in ((replicant, "b"), (alone, "a")):
+                seen = taking(node, link)
+                assert sum(seen["dropped"].values()) == 0 and seen["filters_refused"] == 0, seen
+    finally:
+        alone.close()
+        secret.unlink(missing_ok=True)
+        os.rmdir(directory)
+
+
 def link_transit(_):
     """a cluster takes messages of a third one through its neighbour if its link says so, and interest goes the whole way"""
     with clusters(3) as line:
@@ -522,4 +644,4 @@ def link_giver_killed(_):
         os.rmdir(directory)
 
 
-CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback]

@@ -5,7 +5,7 @@ ANY = None  # a label with values that only the running node knows
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DROPPED = {
     "slow_reader", "queue_full", "expired", "packet_too_large", "not_readable", "overload", "session_ended", "no_group_member",
-    "malformed", "not_stored",
+    "no_linked_member", "malformed", "not_stored",
 }  # fmt: skip
 LANES = {"control", "claims", "agreement", "requests", "routes", "assured", "best_effort"}
 QOS = {"0", "1", "2"}

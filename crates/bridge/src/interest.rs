@@ -460,7 +460,7 @@ impl Interest {
             true => RetainHandling::DoNotSend,
             false => RetainHandling::SendIfNew,
         };
-        SubscriptionOptions { retain_handling, ..options(self.settings.qos) }
+        SubscriptionOptions { retain_handling, ..options(name, self.settings.qos) }
     }
 
     /// Gives up a filter that does not fit into a packet that the remote broker accepts.
@@ -478,9 +478,9 @@ impl Interest {
 
     /// Subscription of the answers that the list consists of.
     fn answers(&self) -> (String, SubscriptionOptions) {
-        let options =
-            SubscriptionOptions { retain_handling: RetainHandling::DoNotSend, ..options(QoS::AtMostOnce) };
-        (self.settings.filters_topic.clone(), options)
+        let filter = &self.settings.filters_topic;
+        let options = options(filter, QoS::AtMostOnce);
+        (filter.clone(), SubscriptionOptions { retain_handling: RetainHandling::DoNotSend, ..options })
     }
 
     /// Handles a SUBACK.
@@ -631,10 +631,11 @@ impl Interest {
     }
 }
 
-fn options(qos: QoS) -> SubscriptionOptions {
+fn options(filter: &str, qos: QoS) -> SubscriptionOptions {
     SubscriptionOptions {
         qos,
-        no_local: true,
+        // A shared subscription cannot have it [MQTT-3.8.3-4].
+        no_local: !filter.starts_with("$share/"),
         retain_as_published: true,
         retain_handling: RetainHandling::SendIfNew,
     }

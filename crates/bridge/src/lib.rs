@@ -33,7 +33,7 @@ pub use client::{Client, CloseReason, ConnectOptions, Event, Limits, Unsent, Wil
 pub use counters::{Counters, Dropped, Traffic};
 pub use cover::cover;
 pub use interest::{InterestError, InterestSettings};
-pub use message::{ORIGIN, VIA};
+pub use message::{GROUP, ORIGIN, VIA};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};

@@ -1,6 +1,6 @@
 //! Translation of a message for the other broker.
 
-use mqtt::{Properties, PropertiesBuf, Property, Publish, QoS, TopicName, Version};
+use mqtt::{Properties, PropertiesBuf, Property, Publish, QoS, Subscription, TopicName, Version};
 
 use crate::counters::Dropped;
 use crate::mutation::{Mutation, mutated};
@@ -14,6 +14,10 @@ pub const VIA: &str = "meridian-via";
 /// User Property with the name of the cluster that a message comes from.
 pub const ORIGIN: &str = "meridian-origin";
 
+/// User Property with the shared group that a message is for, `$share/{ShareName}/{filter}`. Only the name that the
+/// cluster of the message has put there counts: its Subscription Identifier says so.
+pub const GROUP: &str = "meridian-group";
+
 /// Properties of one broker that matter for a message to or from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -24,6 +28,9 @@ pub(crate) struct Terms {
     /// Maximum number of unacknowledged messages to it.
     pub(crate) receive_maximum: u16,
 }
+
+/// Subscription Identifier that a cluster gives to the shared subscriptions of another one.
+const GROUP_SUBSCRIPTION: u32 = 1;
 
 /// Rules of the translation.
 #[derive(Debug)]
@@ -136,6 +143,10 @@ impl Translator {
             Some(origins) => origins.check(publish.properties)?.map(str::to_owned),
             None => None,
         };
+        let group = match origins {
+            Some(origins) => group_of(origins, publish, &mapped.topic)?,
+            None => None,
+        };
         let mut message_expiry = None;
         self.properties.clear();
         if target.version.has_properties() {
@@ -157,6 +168,11 @@ impl Translator {
             }
             if let Some(origin) = &origin {
                 self.properties.push(Property::UserProperty(ORIGIN, origin));
+            }
+            if let Some(group) = &group
+                && !self.properties.push(Property::UserProperty(GROUP, group))
+            {
+                return Err(Dropped::TooLarge);
             }
         }
         Ok(Translated {
@@ -185,6 +201,8 @@ impl Translator {
             Property::PayloadFormatIndicator(_) => pass.payload_format,
             Property::ContentType(_) => pass.content_type,
             Property::CorrelationData(_) => pass.correlation_data,
+            // A client may have put it there.
+            Property::UserProperty(GROUP, _) if self.origins.is_some() => false,
             Property::UserProperty(name, _) => pass.user_properties || name == VIA || name == ORIGIN,
             Property::ResponseTopic(topic) if pass.response_topic => {
                 let name = TopicName::parse(topic).ok();
@@ -198,6 +216,28 @@ impl Translator {
             self.properties.push(property);
         }
     }
+}
+
+/// Returns the shared group here that a message is for, if the remote cluster has given it to one. `mapped` is the
+/// topic here.
+///
+/// # Errors
+/// The name of the group is missing, or it is none that gets the topic.
+fn group_of(origins: &Origins, publish: &Publish<'_>, mapped: &str) -> Result<Option<String>, Dropped> {
+    let is_for_group = publish.properties.subscription_identifier() == Some(GROUP_SUBSCRIPTION);
+    if !is_for_group || origins.transit.is_some() {
+        return Ok(None);
+    }
+    let named = publish.properties.user_properties().filter(|(name, _)| *name == GROUP).last();
+    let group = named.and_then(|(_, text)| Subscription::parse(text).ok());
+    let (Some(Subscription { share: Some(share), filter }), Ok(topic)) =
+        (group, TopicName::parse(publish.topic))
+    else {
+        return Err(Dropped::NotMapped);
+    };
+    let prefix = mapped.strip_suffix(publish.topic).filter(|_| filter.matches(topic));
+    let prefix = prefix.ok_or(Dropped::NotMapped)?;
+    Ok(Some(format!("$share/{share}/{prefix}{}", filter.as_str())))
 }
 
 #[cfg(test)]
@@ -307,5 +347,37 @@ mod tests {
         assert_eq!(translate(Side::Remote, &["own/b"]), Err(Dropped::OwnLoop));
         assert_eq!(translate(Side::Local, &["x", "y", "z"]), Err(Dropped::HopLimit));
         assert_eq!(translate(Side::Remote, &[]), Ok("a".into()));
+    }
+
+    /// Only the cluster of origin names the group, and only one that gets the topic.
+    #[test]
+    fn a_message_for_a_group_names_it_as_it_is_called_here() {
+        let mut settings = Settings::new("b", "remote");
+        settings.topics = vec![Topic::prefixed("#", Direction::In, QoS::ExactlyOnce, "far/", "")];
+        settings.interest = Some(crate::InterestSettings::new("own", "far", None));
+        let map = settings.check().expect("valid settings");
+        let mut translator = Translator::new(&settings, map, "own");
+        let mut translate = |properties: &[Property<'_>]| {
+            let properties = PropertiesBuf::from_iter(properties.iter().copied());
+            let publish = publish(properties.as_properties());
+            translator.translate(Side::Remote, &publish, &V5).map(|_| {
+                let properties = translator.properties();
+                let named = properties.user_properties().filter(|(name, _)| *name == GROUP);
+                named.map(|(_, group)| group.to_owned()).collect::<Vec<_>>()
+            })
+        };
+        let of_group = Property::SubscriptionIdentifier(GROUP_SUBSCRIPTION);
+        let forged = Property::UserProperty(GROUP, "$share/forged/#");
+        let named = Property::UserProperty(GROUP, "$share/linked:g/+");
+        let known = Ok(vec!["$share/linked:g/far/+".to_owned()]);
+        assert_eq!(translate(&[of_group, named]), known);
+        assert_eq!(translate(&[of_group, forged, named]), known);
+        assert_eq!(translate(&[forged]), Ok(vec![]), "a client has put it there");
+        assert_eq!(translate(&[]), Ok(vec![]));
+        for wrong in ["$share/linked:g/b", "a", "$share/g"] {
+            let named = Property::UserProperty(GROUP, wrong);
+            assert_eq!(translate(&[of_group, named]), Err(Dropped::NotMapped), "{wrong}");
+        }
+        assert_eq!(translate(&[of_group]), Err(Dropped::NotMapped));
     }
 }

@@ -202,6 +202,9 @@ counters! {
         dropped_session_ended as "messages_dropped" "reason" = "session_ended",
         /// Messages of shared subscriptions dropped because no member could receive them.
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
+        /// Messages that a linked cluster gave to this one for a shared group, dropped because the group has no member
+        /// here any more.
+        dropped_no_linked_member as "messages_dropped" "reason" = "no_linked_member",
         /// QoS 0 messages to be stored for actions that were dropped because the disk is too slow
         /// (`limits.memory_unsynced_max`).
         dropped_not_stored as "messages_dropped" "reason" = "not_stored",

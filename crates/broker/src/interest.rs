@@ -15,6 +15,7 @@ use shard::fnv64;
 use crate::node::Node;
 use crate::peers::Wants;
 use crate::route::{Route, RouteKind};
+use crate::store::GroupName;
 
 /// Maximum number of changed filters that wait for the watch, and of their bytes. Beyond, it has to look at all.
 const CHANGES_MAX: usize = 100_000;
@@ -44,9 +45,9 @@ impl Receivers {
 
     fn include(self, route: &Route) -> bool {
         match (route.kind, self) {
-            (RouteKind::Connection | RouteKind::ConnectionQos0 | RouteKind::ShardGroups, Self::Clients) => {
-                true
-            }
+            (RouteKind::Connection | RouteKind::ConnectionQos0, Self::Clients) => true,
+            // Groups that have one member over all linked clusters are wanted as such.
+            (RouteKind::ShardGroups, Self::Clients) => !route.options.is_of_linked_groups(),
             (RouteKind::Shard, Self::Clients) => route.slot == 0,
             (RouteKind::Shard, Self::Links(slot)) => (route.slot, route.generation) == slot,
             (RouteKind::Node, Self::Clients) => !route.wants().without(Wants::LINK).is_nothing(),
@@ -86,6 +87,13 @@ impl InterestChanges {
     pub fn note(&self, filter: TopicFilter<'_>) {
         if self.is_watched.load(Relaxed) {
             self.note_watched(filter.as_str());
+        }
+    }
+
+    /// Records that members of a group, `$share/{ShareName}/{filter}`, have changed.
+    pub fn note_group(&self, text: &str) {
+        if self.is_watched.load(Relaxed) {
+            self.note_watched(text);
         }
     }
 
@@ -154,9 +162,13 @@ impl InterestWatch {
     }
 
     /// Calls `f` for each filter that clients want (`None`), or that linked clusters want for messages that come from
-    /// the cluster `origin`. It may name a filter several times.
+    /// the cluster `origin`. It may name a filter several times. Of a group that has one member over all linked
+    /// clusters, it names the group: `$share/{ShareName}/{filter}`.
     pub fn for_each(&self, origin: Option<&str>, f: &mut dyn FnMut(&str)) {
         let receivers = Receivers::of(origin);
+        if origin.is_none() {
+            self.node.routes.linked_groups().iter().for_each(|group| f(group));
+        }
         let reader = self.node.routes.reader();
         self.node.routes.for_each(&reader, |filter, route| {
             if receivers.include(&route) {
@@ -167,6 +179,10 @@ impl InterestWatch {
 
     /// Returns whether a filter is wanted now, for the receivers of [`Self::for_each`].
     pub fn is_wanted(&self, origin: Option<&str>, filter: &str) -> bool {
+        if let Some(group) = GroupName::parse(filter) {
+            let directory = self.node.routes.groups(group.shard());
+            return origin.is_none() && directory.has_clients_of_linked(&group);
+        }
         let receivers = Receivers::of(origin);
         TopicFilter::parse(filter)
             .is_ok_and(|filter| self.node.routes.any_of(filter, |route| receivers.include(route)))
@@ -233,6 +249,7 @@ mod tests {
             generation: slot.1,
             ..Route::of_node(crate::peers::NodeIndex(1), wants)
         };
+        let of_linked_groups = |route: Route| Route { options: route.options.of_linked_groups(), ..route };
         let none = Wants::NOTHING;
         let (clients, here, there) = (Receivers::of(None), Receivers::of(Some("")), Receivers::of(Some("b")));
         let cases = [
@@ -240,6 +257,7 @@ mod tests {
             (of(RouteKind::ConnectionQos0, (4, 2), none), [true, false, false]),
             (of(RouteKind::ConnectionLink, (4, 2), none), [false, false, false]),
             (of(RouteKind::ShardGroups, (0, 0), none), [true, false, false]),
+            (of_linked_groups(of(RouteKind::ShardGroups, (0, 0), none)), [false, false, false]),
             (of(RouteKind::Shard, (0, 0), none), [true, false, false]),
             (of(RouteKind::Shard, slot_of_links(""), none), [false, true, false]),
             (of(RouteKind::Shard, slot_of_links("b"), none), [false, false, true]),

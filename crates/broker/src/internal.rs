@@ -24,6 +24,9 @@ pub const STORE_QOS0: &str = "store-qos0";
 /// them as such.
 pub const LINK: &str = shard::LINK;
 
+/// Beginning of the ShareNames by which linked clusters join shared groups. Other clients may not use it.
+pub const LINK_SHARE: &str = shard::LINK_SHARE;
+
 /// End of the topic on which a linked cluster asks for the subscriptions of its session, after its Client Identifier.
 pub const LINK_LIST: &str = "/list";
 /// End of the topic of the answers.

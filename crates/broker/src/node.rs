@@ -199,6 +199,8 @@ pub struct NodeLoad {
     pub reads_queue_limits: AtomicBool,
     /// True while all nodes of the cluster know the routes of linked clusters.
     pub reads_links: AtomicBool,
+    /// True while all nodes of the cluster know that linked clusters join shared groups.
+    pub reads_linked_groups: AtomicBool,
     /// True while all nodes of the cluster understand queues that refuse messages.
     pub reads_queue_refusals: AtomicBool,
     /// True while all nodes of the cluster understand origins of messages.
@@ -291,8 +293,10 @@ impl Node {
         // may have more levels.
         let limits =
             IndexLimits { shapes_max: settings.routing.shapes_max as usize, ..IndexLimits::default() };
+        let routes = Routes::new(Index::new(seed, limits), seed, own.is_some());
+        routes.set_linked_prefix(settings.shared.linked_prefix.clone());
         Arc::new(Self {
-            routes: Arc::new(Routes::new(Index::new(seed, limits), seed, own.is_some())),
+            routes: Arc::new(routes),
             settings: ArcSwap::from_pointee(settings),
             access,
             version,
@@ -415,6 +419,16 @@ impl Node {
     pub(crate) fn serves_links(&self) -> bool {
         let load = &self.load;
         self.own.is_none() || load.reads_links.load(Relaxed) && load.reads_queue_limits.load(Relaxed)
+    }
+
+    /// Says whether all nodes of the cluster know that linked clusters join shared groups.
+    pub fn read_linked_groups(&self, read: bool) {
+        self.load.reads_linked_groups.store(read, Relaxed);
+    }
+
+    /// Returns whether linked clusters may join shared groups.
+    pub(crate) fn serves_linked_groups(&self) -> bool {
+        self.own.is_none() || self.load.reads_linked_groups.load(Relaxed)
     }
 
     /// Says whether all nodes of the cluster understand queues that refuse messages.

@@ -38,13 +38,14 @@ pub enum RouteKind {
     /// Shard `index` has durable sessions that want the filter at QoS 1 or 2. `slot` is 1 for those of linked clusters,
     /// see [`interest`](crate::interest).
     Shard,
-    /// Shard `index` has shared groups of the filter.
+    /// Shard `index` has shared groups of the filter. In `options`: whether all of them have one member over all linked
+    /// clusters.
     ShardGroups,
     /// Node `index` of the cluster wants the filter; the byte of `options` is its [`Wants`].
     Node,
     /// Durable session `slot`, in a shard's own index.
     Session,
-    /// Shared group `slot`, in a shard's own index.
+    /// Shared group `slot`, in a shard's own index. In `options`: whether it has one member over all linked clusters.
     Group,
 }
 
@@ -73,6 +74,9 @@ pub struct Options(u8);
 
 /// A bit that SUBSCRIBE leaves at 0 [MQTT-3.8.3-5]; shards know it too.
 const BEHIND_MOUNTPOINT: u8 = shard::BEHIND_MOUNTPOINT;
+
+/// The bit of No Local, which a shared subscription cannot have [MQTT-3.8.3-4].
+const LINKED_GROUPS: u8 = 4;
 
 impl Options {
     /// Decodes the output of [`Self::byte`].
@@ -125,6 +129,16 @@ impl Options {
     #[must_use]
     pub(crate) fn of_link(self) -> Self {
         Self(self.0 | shard::OF_LINK)
+    }
+
+    /// Copy of the options for the route of groups that have one member over all linked clusters.
+    #[must_use]
+    pub(crate) fn of_linked_groups(self) -> Self {
+        Self(self.0 | LINKED_GROUPS)
+    }
+
+    pub(crate) fn is_of_linked_groups(self) -> bool {
+        self.0 & LINKED_GROUPS != 0
     }
 
     /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published

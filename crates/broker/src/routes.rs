@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
-use crate::groups::GroupDirectory;
+use crate::groups::{GroupDirectory, LinkedPrefix};
 use crate::ids::ShardId;
 use crate::interest::InterestChanges;
 use crate::peers::{Members, NodeIndex, Peers, Wants};
@@ -48,6 +48,8 @@ pub struct Routes {
     /// Filters whose messages get their origin.
     origins: Mutex<BTreeSet<Box<str>>>,
     interest: InterestChanges,
+    /// Beginning of the names of groups that have one member over all linked clusters.
+    linked: OnceLock<LinkedPrefix>,
 }
 
 /// Maximum number of filters of a shard that are tried again at once.
@@ -85,7 +87,21 @@ impl Routes {
             are_shards_agreed,
             origins: Mutex::default(),
             interest: InterestChanges::default(),
+            linked: OnceLock::new(),
         }
+    }
+
+    /// Sets the beginning of the ShareNames of groups that have one member over all linked clusters, once and before
+    /// there are groups.
+    pub(crate) fn set_linked_prefix(&self, prefix: LinkedPrefix) {
+        if self.linked.set(prefix).is_err() {
+            debug_assert!(false, "the names of linked groups do not change");
+        }
+    }
+
+    /// Returns whether groups with this ShareName have one member over all linked clusters.
+    pub(crate) fn is_linked(&self, share: &str) -> bool {
+        self.linked.get().is_some_and(|prefix| prefix.includes(share))
     }
 
     /// Changes for links to other clusters.
@@ -116,6 +132,12 @@ impl Routes {
             }
         }
         if failed == 0 { Ok(()) } else { Err(failed) }
+    }
+
+    /// Texts of all groups that have one member over all linked clusters, and clients as members.
+    pub(crate) fn linked_groups(&self) -> Vec<String> {
+        let groups = self.groups.iter().flat_map(GroupDirectory::linked_with_clients);
+        groups.map(|name| name.text()).collect()
     }
 
     /// Shared groups whose names hash to a shard.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use settings::{ByteSize, choices, section};
 
 pub use crate::durability::{Durability, DurabilityRule, Filter};
+pub use crate::groups::LinkedPrefix;
 pub use crate::peers::SubackLevel;
 
 /// All sections of the broker.
@@ -270,6 +271,10 @@ section! {
     pub struct Shared {
         /// Member of the group that gets a message.
         pub strategy: SharedStrategy = "round_robin", on reload;
+        /// Groups whose ShareNames begin with this have one member over all linked clusters: a message goes to a
+        /// member in the cluster where it is published, and without one to a member in another cluster. It must be the
+        /// same in all linked clusters. Empty: there are no such groups.
+        pub linked_prefix: LinkedPrefix = "linked:", at start;
     }
 }
 

@@ -64,12 +64,16 @@ pub const LINKS: u64 = 65536;
 /// node knows the result for the publisher. It offers this with [`SHARDS`].
 pub const QUEUE_REFUSALS: u64 = 131_072;
 
+/// The node knows that sessions of linked clusters are members of shared groups. A core reads messages of groups for
+/// them in the logs of shards. It offers this with [`SHARDS`].
+pub const LINKED_GROUPS: u64 = 524_288;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
 /// Features of that log that this version can read. A core reads those that it offers.
 pub const LOG_READABLE: u64 =
-    LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS | LINKS | QUEUE_REFUSALS;
+    LOG | SHARDS | EPHEMERAL_SESSIONS | QUEUE_LIMITS | ORIGINS | LINKS | QUEUE_REFUSALS | LINKED_GROUPS;
 
 /// Features of this version that a node has with any settings, except [`ORIGINS`].
 pub const FEATURES: u64 =

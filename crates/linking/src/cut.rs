@@ -1,5 +1,6 @@
 //! Intersection of Topic Filters: which filter of the other cluster a client here wants.
 
+use broker::internal::LINK_SHARE;
 use mqtt::{Subscription, TopicError, TopicFilter};
 
 /// Longest Topic Filter. No topic matches a longer one.
@@ -35,6 +36,18 @@ impl Taken {
     /// The filter at the other cluster.
     pub fn topic(&self) -> &str {
         &self.filter[self.prefix..]
+    }
+
+    /// Returns the shared subscription at the other cluster for one of clients here that belongs to all linked
+    /// clusters. The link must take everything that its filter matches: the members of a group have one filter in all
+    /// clusters.
+    pub fn join(&self, local: &str) -> Option<String> {
+        let Subscription { share, filter } = Subscription::parse(local).ok()?;
+        let filter = TopicFilter::parse(filter.as_str().strip_prefix(&self.filter[..self.prefix])?).ok()?;
+        let is_whole =
+            !filter.as_str().starts_with('$') && TopicFilter::parse(self.topic()).ok()?.covers(filter);
+        let text = format!("$share/{LINK_SHARE}{}/{}", share?, filter.as_str());
+        (is_whole && text.len() <= FILTER_MAX).then_some(text)
     }
 
     /// Returns the filter at the other cluster for a Topic Filter of a client here. The latter may have a share name.
@@ -217,6 +230,29 @@ mod tests {
             ("#", "$n/", "a", None),
         ] {
             assert_eq!(Taken::new(prefix, topic).cut(local).as_deref(), expected, "{local} {prefix} {topic}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_joined_if_the_link_takes_all_of_its_filter() {
+        for (local, prefix, topic, expected) in [
+            ("$share/linked:g/a/+", "", "a/#", Some("$share/$link:linked:g/a/+")),
+            ("$share/linked:g/a/+", "", "a/b", None),
+            ("$share/linked:g/#", "", "a/#", None),
+            ("$share/linked:g/#", "", "#", Some("$share/$link:linked:g/#")),
+            ("$share/linked:g/n/a", "n/", "#", Some("$share/$link:linked:g/a")),
+            ("$share/linked:g/n/#", "n/", "a/#", None),
+            ("$share/linked:g/#", "n/", "#", None),
+            ("$share/linked:g/+/a", "n/", "#", None),
+            ("$share/linked:g/n/$SYS/a", "n/", "#", None),
+            ("$share/linked:g/$SYS/a", "", "#", None),
+            ("a", "", "#", None),
+        ] {
+            assert_eq!(
+                Taken::new(prefix, topic).join(local).as_deref(),
+                expected,
+                "{local} {prefix} {topic}"
+            );
         }
     }
 

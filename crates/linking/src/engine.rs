@@ -336,7 +336,8 @@ impl Thread {
         self.walk(&new);
         if Instant::now() >= self.next_walk {
             let broader = self.pullers.iter().filter(|(_, puller)| {
-                puller.running.as_ref().is_some_and(|running| running.interest.has_broader())
+                let interest = puller.running.as_ref().map(|running| &running.interest);
+                interest.is_some_and(|interest| interest.has_broader() || interest.lacks_groups())
             });
             let broader = broader.map(|(key, _)| key.clone()).collect();
             let began = Instant::now();
@@ -415,9 +416,9 @@ impl Thread {
         }
         for (key, walk) in walks {
             if let Some(running) = self.pullers.get_mut(key).and_then(|puller| puller.running.as_mut()) {
-                let before = running.interest.broader().count();
+                let before = Beyond::of(running);
                 running.interest.finish(walk);
-                log_broader(key, before, running);
+                before.log_change(key, running);
                 running.flush();
             }
         }
@@ -434,8 +435,8 @@ impl Thread {
             return self.walk(&all);
         }
         let running = self.pullers.iter().filter_map(|(key, puller)| Some((key, puller.running.as_ref()?)));
-        let before: Vec<(Key, usize)> =
-            running.map(|(key, running)| (key.clone(), running.interest.broader().count())).collect();
+        let before: Vec<(Key, Beyond)> =
+            running.map(|(key, running)| (key.clone(), Beyond::of(running))).collect();
         let filters: HashSet<Box<str>> = changed.filters.into_iter().collect();
         for filter in &filters {
             let of_clients = watch.is_wanted(None, filter);
@@ -447,7 +448,7 @@ impl Thread {
         }
         for (key, before) in before {
             if let Some(running) = self.pullers.get(&key).and_then(|puller| puller.running.as_ref()) {
-                log_broader(&key, before, running);
+                before.log_change(&key, running);
             }
         }
         self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
@@ -486,19 +487,48 @@ impl Thread {
     }
 }
 
-fn log_broader(key: &Key, before: usize, running: &Running) {
-    let (link, origin) = (&key.link, &key.origin);
-    let count = running.interest.broader().count();
-    if before == 0 && count > 0 {
-        let example = running.interest.broader().next().unwrap_or_default();
-        tracing::warn!(
-            link,
-            origin,
-            count,
-            example,
-            "cluster link: clients have more filters than filters_max; taking broader ones for some of them"
-        );
-    } else if before > 0 && count == 0 {
-        tracing::info!(link, origin, "cluster link: clients have fewer filters again; taking exactly these");
+/// Things of a link that exceed `filters_max`.
+#[derive(Clone, Copy)]
+struct Beyond {
+    has_broader: bool,
+    lacks_groups: bool,
+}
+
+impl Beyond {
+    fn of(running: &Running) -> Self {
+        let interest = &running.interest;
+        let has_broader = interest.broader().next().is_some();
+        Self { has_broader, lacks_groups: interest.lacks_groups() }
+    }
+
+    fn log_change(self, key: &Key, running: &Running) {
+        let (link, origin) = (&key.link, &key.origin);
+        let after = Self::of(running);
+        match (self.has_broader, after.has_broader) {
+            (false, true) => {
+                let count = running.interest.broader().count();
+                let example = running.interest.broader().next().unwrap_or_default();
+                tracing::warn!(
+                    link,
+                    origin,
+                    count,
+                    example,
+                    "cluster link: clients have more filters than filters_max; taking broader ones for some of them"
+                );
+            }
+            (true, false) => tracing::info!(
+                link,
+                origin,
+                "cluster link: clients have fewer filters again; taking exactly these"
+            ),
+            _ => {}
+        }
+        if !self.lacks_groups && after.lacks_groups {
+            tracing::warn!(
+                link,
+                origin,
+                "cluster link: more linked shared groups than filters_max; some get no messages of the other cluster"
+            );
+        }
     }
 }

@@ -18,12 +18,15 @@ const LOCAL_FACTOR: usize = 4;
 /// broader ones, a filter that another one includes is taken, too: its removal and that of the other one then need no
 /// look at all others.
 ///
+/// A group that has one member over all linked clusters is taken as a shared subscription of its own.
+///
 /// **Invariant:** each filter at the other cluster that a client wants is taken, or a broader one that includes it. The
-/// link never takes more than the maximum number of filters.
+/// link never takes more than the maximum number of filters, and no more than that number of groups.
 #[derive(Debug)]
 pub struct Interest {
     map: Arc<Map>,
     tables: Tables,
+    groups: Groups,
     /// Filters that the link knows of.
     announced: HashSet<Arc<str>>,
     /// Filters that may have begun or ceased to be taken since then.
@@ -48,8 +51,9 @@ impl Delta {
 #[derive(Debug)]
 struct Map {
     topics: Vec<Taken>,
-    /// Maximum number of filters that are taken.
+    /// Maximum number of filters that are taken, and of groups.
     filters_max: usize,
+    takes_groups: bool,
 }
 
 impl Map {
@@ -66,6 +70,45 @@ impl Map {
     fn target(&self) -> usize {
         (self.filters_max - self.filters_max / 4).max(self.topics.len())
     }
+
+    /// Shared subscription at the other cluster. All topics of a link have the same prefix, so it is one at most.
+    fn join(&self, local: &str) -> Option<String> {
+        self.topics.iter().find_map(|topic| topic.join(local)).filter(|_| self.takes_groups)
+    }
+}
+
+/// Shared subscriptions at the other cluster.
+#[derive(Debug, Default)]
+struct Groups {
+    all: HashSet<Arc<str>>,
+    /// Some did not fit since the last walk.
+    is_beyond: bool,
+}
+
+impl Groups {
+    /// Returns the subscription if it is new.
+    fn add(&mut self, map: &Map, local: &str) -> Option<Arc<str>> {
+        let remote: Arc<str> = map.join(local)?.into();
+        if self.all.contains(&remote) {
+            return None;
+        }
+        if self.all.len() >= map.filters_max {
+            self.is_beyond = true;
+            return None;
+        }
+        self.all.insert(remote.clone());
+        Some(remote)
+    }
+
+    /// Returns the subscription if it was there.
+    fn remove(&mut self, map: &Map, local: &str) -> Option<Arc<str>> {
+        self.all.take(map.join(local)?.as_str())
+    }
+}
+
+/// Returns whether a text names a group that has one member over all linked clusters.
+fn is_group(local: &str) -> bool {
+    local.starts_with("$share/")
 }
 
 #[derive(Clone, Debug, Default)]
@@ -206,6 +249,7 @@ impl Tables {
 pub struct Walk {
     map: Arc<Map>,
     tables: Tables,
+    groups: Groups,
     /// What each broader filter includes.
     below: BTreeMap<Arc<str>, Below>,
     /// Number of filters in `below`.
@@ -234,7 +278,11 @@ impl Below {
 impl Walk {
     /// Takes the next filter.
     pub fn offer(&mut self, local: &str) {
-        let Self { map, tables, below, stored, has_shrunk } = self;
+        let Self { map, tables, groups, below, stored, has_shrunk } = self;
+        if is_group(local) {
+            groups.add(map, local);
+            return;
+        }
         tables.add(map, local, |_| {});
         if tables.exceeds(map) {
             tables.shrink(map);
@@ -306,22 +354,39 @@ impl Walk {
 }
 
 impl Interest {
-    /// `prefix` is that of the names here; `topics` are filters at the other cluster.
+    /// `prefix` is that of the names here; `topics` are filters at the other cluster. `filters_max` is also the maximum
+    /// number of groups.
     pub fn new<'a>(prefix: &str, topics: impl Iterator<Item = &'a str>, filters_max: usize) -> Self {
         let topics: Vec<Taken> = topics.map(|topic| Taken::new(prefix, topic)).collect();
         let filters_max = filters_max.max(topics.len()).max(1);
         Self {
-            map: Arc::new(Map { topics, filters_max }),
+            map: Arc::new(Map { topics, filters_max, takes_groups: true }),
             tables: Tables::default(),
+            groups: Groups::default(),
             announced: HashSet::new(),
             touched: HashSet::new(),
             all_touched: false,
         }
     }
 
+    /// Leaves groups out: the link takes messages of a third cluster.
+    #[must_use]
+    pub fn without_groups(self) -> Self {
+        let Map { topics, filters_max, .. } = &*self.map;
+        let map = Map { topics: topics.clone(), filters_max: *filters_max, takes_groups: false };
+        Self { map: Arc::new(map), ..self }
+    }
+
     /// Notes whether clients here want a filter. It may be said again.
     pub fn set(&mut self, local: &str, is_wanted: bool) {
-        let Self { map, tables, touched, .. } = self;
+        let Self { map, tables, groups, touched, .. } = self;
+        if is_group(local) {
+            let changed = match is_wanted {
+                true => groups.add(map, local),
+                false => groups.remove(map, local),
+            };
+            return touched.extend(changed);
+        }
         match is_wanted {
             true => tables.add(map, local, |remote| touched.extend([remote.clone()])),
             false => tables.remove(map, local, |remote| touched.extend([remote])),
@@ -338,6 +403,7 @@ impl Interest {
         Walk {
             map: self.map.clone(),
             tables: Tables { wide: self.tables.wide.clone(), ..Tables::default() },
+            groups: Groups::default(),
             below: BTreeMap::new(),
             stored: 0,
             has_shrunk: false,
@@ -347,7 +413,7 @@ impl Interest {
     /// Ends a walk. Changes since its begin must be set after this.
     pub fn finish(&mut self, mut walk: Walk) {
         walk.narrow();
-        self.tables = walk.tables;
+        (self.tables, self.groups) = (walk.tables, walk.groups);
         self.touch_all();
     }
 
@@ -367,9 +433,18 @@ impl Interest {
         wide.map(|(name, _)| &**name)
     }
 
-    /// Returns the filters at the other cluster that a filter of a client needs. Broader ones stand for those that they
-    /// include.
+    /// Returns true while there are more groups than the maximum, so some of them are not joined.
+    pub fn lacks_groups(&self) -> bool {
+        self.groups.is_beyond
+    }
+
+    /// Returns the filters at the other cluster that a filter of a client needs, or the shared subscription that a group
+    /// needs. Broader filters stand for those that they include.
     pub fn remote(&self, local: &str) -> Vec<Box<str>> {
+        if is_group(local) {
+            let joined = self.map.join(local).filter(|joined| self.groups.all.contains(joined.as_str()));
+            return joined.into_iter().map(Box::from).collect();
+        }
         let needed = self.map.remote(local).map(|(topic, remote)| {
             let wide = self.tables.wide_of(&self.map, topic, &remote);
             wide.map_or_else(|| remote.as_str().into(), |wide| Box::from(&**wide))
@@ -377,9 +452,9 @@ impl Interest {
         needed.collect()
     }
 
-    /// Number of filters that are taken from the other cluster.
+    /// Number of filters and groups that are taken from the other cluster.
     pub fn wanted(&self) -> usize {
-        self.tables.len()
+        self.tables.len() + self.groups.all.len()
     }
 
     /// Returns what changed since the last call.
@@ -388,7 +463,8 @@ impl Interest {
         let mut delta = Delta::default();
         if !std::mem::take(&mut self.all_touched) {
             for remote in touched {
-                match (self.tables.takes(&remote), self.announced.contains(&remote)) {
+                let is_taken = self.tables.takes(&remote) || self.groups.all.contains(&remote);
+                match (is_taken, self.announced.contains(&remote)) {
                     (true, false) => {
                         delta.add.push((*remote).into());
                         self.announced.insert(remote);
@@ -402,7 +478,7 @@ impl Interest {
             }
             return delta;
         }
-        let taken = self.tables.remote.keys().chain(self.tables.wide.keys());
+        let taken = self.tables.remote.keys().chain(self.tables.wide.keys()).chain(&self.groups.all);
         let taken: HashSet<Arc<str>> = taken.cloned().collect();
         delta.add.extend(taken.difference(&self.announced).map(|remote| Box::from(&**remote)));
         delta.remove.extend(self.announced.difference(&taken).map(|remote| Box::from(&**remote)));
@@ -426,6 +502,7 @@ impl Interest {
             assert_eq!(single.map(|single| single.count), Some(*count), "{remote}");
         }
         assert!(!self.tables.exceeds(&self.map), "the tables are within the maximum");
+        assert!(self.groups.all.len() <= self.map.filters_max, "the groups are within the maximum");
     }
 }
 
@@ -714,5 +791,36 @@ mod tests {
             sorted(interest.take()).0
         };
         assert_eq!(result(), result());
+    }
+
+    #[test]
+    fn a_group_is_joined_apart_from_filters_up_to_the_maximum() {
+        let mut interest = interest(&["#"], 2);
+        for filter in ["n/1", "n/2", "n/3", "$share/linked:g/n/1", "$share/linked:g/#"] {
+            interest.set(filter, true);
+        }
+        assert!(interest.has_broader());
+        let joined: Box<str> = "$share/$link:linked:g/1".into();
+        let (add, _) = sorted(interest.take());
+        assert!(
+            add.contains(&joined) && add.iter().filter(|filter| filter.starts_with("$share/")).count() == 1
+        );
+        assert_eq!(interest.remote("$share/linked:g/n/1"), [joined]);
+        assert!(interest.remote("$share/linked:g/n/2").is_empty());
+        interest.set("$share/linked:g/n/2", true);
+        assert!(!interest.lacks_groups());
+        interest.set("$share/linked:g/n/3", true);
+        assert!(interest.lacks_groups());
+        assert_eq!(interest.take().add.len(), 1);
+        interest.set("$share/linked:g/n/2", false);
+        assert_eq!(sorted(interest.take()).1, ["$share/$link:linked:g/2".into()]);
+        let filters = ["$share/linked:g/n/1", "$share/linked:g/n/3"].map(String::from);
+        walk(&mut interest, &filters);
+        assert!(!interest.lacks_groups());
+        let (add, _) = sorted(interest.take());
+        assert_eq!(add, ["$share/$link:linked:g/3".into()]);
+        let mut of_transit = self::interest(&["#"], 2).without_groups();
+        of_transit.set("$share/linked:g/n/1", true);
+        assert!(of_transit.take().is_empty());
     }
 }

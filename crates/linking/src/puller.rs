@@ -191,9 +191,13 @@ impl Running {
             door,
         );
         let topics = settings.topics.iter();
+        let mut interest = Interest::new(&settings.prefix, topics, settings.filters_max as usize);
+        if key.transit().is_some() {
+            interest = interest.without_groups();
+        }
         Ok(Self {
             runner: runner.map_err(|problem| problem.to_string())?,
-            interest: Interest::new(&settings.prefix, topics, settings.filters_max as usize),
+            interest,
             is_new: true,
             held: HashMap::new(),
             // A broader filter may replace as many as there may be.
@@ -252,6 +256,8 @@ fn relay(settings: &LinkSettings, own: &str, key: &Key, history: Option<&str>) -
     interest.history = history.map(str::to_owned);
     // Its own subscription for answers is one more.
     interest.filters_max = (settings.filters_max as usize).max(settings.topics.iter().count()) + 1;
+    // There may be as many groups.
+    interest.filters_max += settings.filters_max as usize;
     let name = transit.map_or_else(|| key.link.clone(), |transit| format!("{}.{transit}", key.link));
     bridge::Settings {
         local_client_id: Some(key.session()),

@@ -58,7 +58,7 @@ pub use ids::{
 };
 pub use kept::StoredBatch;
 pub use limits::{Limits, QueueFull, QueueLimits};
-pub use links::{LINK, LinkFilter, ORIGIN_CLUSTER, origin_cluster, wanted_origin};
+pub use links::{GROUP, LINK, LINK_SHARE, LinkFilter, ORIGIN_CLUSTER, origin_cluster, wanted_origin};
 pub use message::{Expired, MessageView, NEVER};
 pub use mutation::{Mutation, mutated};
 #[cfg(feature = "trial")]

@@ -14,6 +14,14 @@ pub const LINK: &str = "$link/";
 /// User Property of a message that came over a link: the cluster where it was published.
 pub const ORIGIN_CLUSTER: &str = "meridian-origin";
 
+/// Beginning of the ShareNames by which linked clusters join the shared groups of this one. The rest is the ShareName
+/// of the clients' group.
+pub const LINK_SHARE: &str = "$link:";
+
+/// User Property of a message that a linked cluster gets as a member of a shared group: the group,
+/// `$share/{ShareName}/{filter}`.
+pub const GROUP: &str = "meridian-group";
+
 /// Returns the cluster whose messages a session of another cluster gets; empty for this cluster.
 pub fn wanted_origin(client_id: &str) -> &str {
     let name = client_id.strip_prefix(LINK).unwrap_or_default();

@@ -449,6 +449,11 @@ report! {
     /// Pairs of acknowledged message and subscriber, and those in another cluster.
     linked_check_arrived,
     linked_check_arrived_over_links,
+    /// Messages that arrived at members of the group over all clusters, also in other clusters.
+    linked_group_arrivals,
+    linked_group_arrivals_over_links,
+    /// Acknowledged messages that had to arrive at one member of the group.
+    linked_check_arrived_in_group,
     /// Sessions of links whose filters were compared, and those that had to have no others.
     linked_check_interest,
     linked_check_interest_exact,
@@ -458,6 +463,8 @@ report! {
     linked_excused_before_subscription,
     /// Acknowledged messages whose subscriber has unsubscribed.
     linked_excused_unsubscribed,
+    /// Messages that arrived twice in the group: of QoS 1, or because a process ended.
+    linked_excused_twice_in_group,
 }
 
 /// Number of simulations from which on each counter has to be greater than 0.

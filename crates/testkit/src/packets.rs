@@ -51,6 +51,8 @@ pub struct Connecting {
 
 /// User Property of a message that came over a link.
 const ORIGIN: &str = "meridian-origin";
+/// User Property of a message for a shared group over linked clusters.
+const GROUP: &str = "meridian-group";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
@@ -66,6 +68,8 @@ pub struct Message {
     pub alias: Option<u16>,
     /// Value of the User Property `meridian-origin`: the linked cluster where it was published.
     pub origin: Option<String>,
+    /// Last value of the User Property `meridian-group`: the shared group that a linked cluster gets the message for.
+    pub group: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,6 +263,11 @@ impl Message {
 
     pub fn from_cluster(mut self, origin: &str) -> Self {
         self.origin = Some(origin.into());
+        self
+    }
+
+    pub fn for_group(mut self, group: &str) -> Self {
+        self.group = Some(group.into());
         self
     }
 
@@ -465,6 +474,11 @@ impl Message {
                 .user_properties()
                 .find(|(name, _)| *name == ORIGIN)
                 .map(|(_, origin)| origin.to_owned()),
+            group: properties
+                .user_properties()
+                .filter(|(name, _)| *name == GROUP)
+                .last()
+                .map(|(_, group)| group.to_owned()),
         }
     }
 
@@ -475,6 +489,7 @@ impl Message {
             self.content_type.as_deref().map(Property::ContentType),
             self.alias.map(Property::TopicAlias),
             self.origin.as_deref().map(|origin| Property::UserProperty(ORIGIN, origin)),
+            self.group.as_deref().map(|group| Property::UserProperty(GROUP, group)),
         ]);
         let publish = Publish {
             dup: self.dup,

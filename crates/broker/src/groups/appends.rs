@@ -5,12 +5,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use mqtt::{ReasonCode, TopicName};
 
 use super::GroupHost;
+use super::linked::placeholder;
 use super::offers::Delivery;
 use crate::batch::{Token, WorkerCommand};
 use crate::ids::Time;
 use crate::message::Message;
-use crate::route::RouteKind;
-use crate::store::{Identity, QUEUE_REFUSED, Request, ShardOutput, worse};
+use crate::route::{Route, RouteKind};
+use crate::store::{GroupName, Identity, QUEUE_REFUSED, Request, ShardOutput, worse};
 
 /// A message for the groups of a host, and perhaps for durable sessions of the shard with the same number.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct GroupAppend {
     /// Reason why the log accepts no message.
     pub refusal: Option<ReasonCode>,
     pub token: Option<Token>,
+    /// The only group that gets the message: another cluster has chosen this one for it.
+    pub only: Option<Box<GroupName>>,
 }
 
 /// Messages that members of several groups have to accept.
@@ -65,6 +68,8 @@ struct Ordered {
     message: Message,
     sessions: bool,
     refusal: Option<ReasonCode>,
+    /// Value of [`GroupAppend::only`].
+    only: Option<Box<GroupName>>,
     /// Token of the message, and those of repetitions.
     tokens: Vec<Token>,
     /// Result of the groups, when that is known.
@@ -136,15 +141,19 @@ impl GroupHost {
     /// is known there, so a repetition is not given to the groups again. A crash in between may bring it twice to a
     /// group, but loses it for none.
     pub(super) fn append(&mut self, now: Time, append: GroupAppend, out: &mut ShardOutput) {
-        let GroupAppend { message, sessions, identity, is_again, refusal, token } = append;
+        let GroupAppend { message, sessions, identity, is_again, refusal, token, only } = append;
         let Some(identity) = identity else {
+            if let Some(only) = only {
+                let delivery = Delivery { refusal, token, ..Delivery::default() };
+                return self.deliver_to_one(now, &only, &message, delivery, out);
+            }
             return self.deliver_to_groups(now, &message, refusal, token, out);
         };
         if let Some(ordered) = self.appends.of_identity(identity, true) {
             return ordered.tokens.extend(token);
         }
         let tokens = token.into_iter().collect();
-        let ordered = Ordered { identity, message, sessions, refusal, tokens, result: None };
+        let ordered = Ordered { identity, message, sessions, refusal, only, tokens, result: None };
         self.appends.push(ordered);
         // A Will may have been published before a crash.
         if is_again || identity.is_of_shard() {
@@ -157,9 +166,27 @@ impl GroupHost {
 
     fn deliver_ordered(&mut self, now: Time, identity: Identity, out: &mut ShardOutput) {
         let Some(ordered) = self.appends.of_identity(identity, true) else { return };
-        let (message, refusal) = (ordered.message.clone(), ordered.refusal);
+        let (message, refusal, only) = (ordered.message.clone(), ordered.refusal, ordered.only.clone());
         let key = self.appends.insert(Waiter::Groups(identity));
-        self.deliver_to_all(now, &message, refusal, key, out);
+        let Some(only) = only else { return self.deliver_to_all(now, &message, refusal, key, out) };
+        let token = Some(self.awaits_group(key));
+        self.deliver_to_one(now, &only, &message, Delivery { refusal, token, ..Delivery::default() }, out);
+        self.accepted(now, key, ReasonCode::Success, out);
+    }
+
+    /// Gives a message to the only group that it is for.
+    fn deliver_to_one(
+        &mut self,
+        now: Time,
+        name: &GroupName,
+        message: &Message,
+        delivery: Delivery,
+        out: &mut ShardOutput,
+    ) {
+        match self.routes.groups(self.id).find(name) {
+            Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
+            None => self.no_member(now, &message.view(), &delivery, out),
+        }
     }
 
     /// Gives a message without an identity to the groups.
@@ -172,7 +199,10 @@ impl GroupHost {
         out: &mut ShardOutput,
     ) {
         let view = message.view();
-        if let Some(group) = self.known_match(view.topic) {
+        if let Some(route) = self.known_match(view.topic)
+            && Self::is_for_group(&route, &view)
+        {
+            let group = self.group_id((route.slot, route.generation));
             // The only member that gets it answers.
             let delivery = Delivery { refusal, token, ..Delivery::default() };
             return self.deliver_view(now, group, (message, &view), delivery, out);
@@ -208,19 +238,24 @@ impl GroupHost {
     ) {
         let Ok(topic) = TopicName::parse(message.view().topic) else { return };
         let matches = self.matching(topic);
-        for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
-            let token = key.map(|key| {
-                if let Some(waiting) = self.appends.waiting.get_mut(key as usize) {
-                    waiting.remaining += 1;
-                    waiting.groups += 1;
-                }
-                Token::Groups { shard: self.id, key }
-            });
+        let is_for =
+            |route: &&Route| route.kind == RouteKind::Group && Self::is_for_group(route, &message.view());
+        for route in matches.iter().filter(is_for) {
+            let token = key.map(|key| self.awaits_group(key));
             let group = self.group_id((route.slot, route.generation));
             let delivery = Delivery { refusal, token, ..Delivery::default() };
             self.deliver(now, group, message, delivery, out);
         }
         self.reuse(matches);
+    }
+
+    /// Notes that a message waits for one more group. Returns the token of the answer.
+    fn awaits_group(&mut self, key: u32) -> Token {
+        if let Some(waiting) = self.appends.waiting.get_mut(key as usize) {
+            waiting.remaining += 1;
+            waiting.groups += 1;
+        }
+        Token::Groups { shard: self.id, key }
     }
 
     /// Handles one of the answers that a message waits for.
@@ -255,7 +290,9 @@ impl GroupHost {
     /// their order [MQTT-4.6.0-6].
     fn taken(&mut self, now: Time, identity: Identity, result: Taken, out: &mut ShardOutput) {
         for (ordered, result) in self.appends.taken(identity, result) {
-            let Ordered { identity, message, sessions, refusal, tokens, .. } = ordered;
+            let Ordered { identity, message, sessions, refusal, tokens, only, .. } = ordered;
+            // The log gets the identity, and no session the message.
+            let message = if only.is_some() { placeholder(&message) } else { message };
             let reason = match result {
                 Taken::ByGroups => {
                     // Only sessions need the log now.

@@ -13,7 +13,7 @@ use crate::peers::Members;
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
 use crate::slots::Slots;
-use crate::store::GroupName;
+use crate::store::{GroupName, MemberKind};
 
 type HashMap<K, V> = StdHashMap<K, V, FixedState>;
 
@@ -33,21 +33,56 @@ struct Known {
     groups: Slots<KnownGroup>,
     names: HashMap<GroupName, (u32, u32)>,
     /// Number of groups with each filter.
-    uses: HashMap<Box<str>, u32>,
+    uses: HashMap<Box<str>, Uses>,
+}
+
+/// Number of groups with a filter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    all: u32,
+    /// Groups that have one member over all linked clusters.
+    linked: u32,
 }
 
 struct KnownGroup {
+    /// Name by which clients join.
     name: GroupName,
-    /// The worker that hosts the group has members of it.
+    /// The group has one member over all linked clusters.
+    is_linked: bool,
+    clients: KnownMembers,
+    /// Sessions of linked clusters.
+    links: KnownMembers,
+    /// Number of the next turn among the shards.
+    turn: u64,
+}
+
+/// Members of one kind.
+#[derive(Debug, Default)]
+struct KnownMembers {
+    /// The worker that hosts the group has such members of it.
     is_hosted: bool,
-    /// Number of connected members on this node.
+    /// Number of connected ones on this node.
     connected: u32,
-    /// Shards that have durable sessions in the group.
+    /// Shards that have such durable sessions.
     shards: ShardSet,
     /// Members that other nodes were last notified of.
     announced: Members,
-    /// Number of the next turn among the shards.
-    turn: u64,
+}
+
+/// Members of a group at its host.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hosted {
+    /// Number of members with a connection to this node.
+    pub connected: u32,
+    pub has_any: bool,
+}
+
+/// Shards that have durable sessions in a group, and the number of a turn among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub clients: ShardSet,
+    pub links: ShardSet,
+    pub number: u64,
 }
 
 /// Slot and generation of a group in its directory.
@@ -86,21 +121,40 @@ impl GroupDirectory {
         self.filters.version()
     }
 
+    /// Finds a group by the name by which members of any kind join it.
     pub fn find(&self, name: &GroupName) -> Option<GroupSlot> {
-        sync::lock(&self.known).names.get(name).copied()
+        sync::lock(&self.known).names.get(&*name.of_clients()).copied()
     }
 
+    /// Name by which clients join a group.
     pub fn name(&self, slot: GroupSlot) -> Option<GroupName> {
         sync::lock(&self.known).groups.get(slot.0, slot.1).map(|group| group.name.clone())
     }
 
-    /// Shards that have durable sessions in a group, and the number of a turn among them.
-    pub fn take_turn(&self, slot: GroupSlot) -> (ShardSet, u64) {
+    /// Takes a turn among the shards that have durable sessions in a group.
+    pub fn take_turn(&self, slot: GroupSlot) -> Turn {
         let mut known = sync::lock(&self.known);
         let group = known.groups.get_mut(slot.0, slot.1).filter(|_| !mutated(Mutation::ForgetGroups));
-        let Some(group) = group else { return (ShardSet::EMPTY, 0) };
+        let Some(group) = group else {
+            return Turn { clients: ShardSet::EMPTY, links: ShardSet::EMPTY, number: 0 };
+        };
         group.turn = group.turn.wrapping_add(1);
-        (group.shards, group.turn)
+        Turn { clients: group.clients.shards, links: group.links.shards, number: group.turn }
+    }
+
+    /// Returns whether clients are members of a group that has one member over all linked clusters.
+    pub fn has_clients_of_linked(&self, name: &GroupName) -> bool {
+        let known = sync::lock(&self.known);
+        let slot = known.names.get(name);
+        let group = slot.and_then(|slot| known.groups.get(slot.0, slot.1));
+        group.is_some_and(KnownGroup::has_clients_of_linked)
+    }
+
+    /// Names of the groups that have one member over all linked clusters, and clients as members.
+    pub fn linked_with_clients(&self) -> Vec<GroupName> {
+        let known = sync::lock(&self.known);
+        let groups = known.names.values().filter_map(|slot| known.groups.get(slot.0, slot.1));
+        groups.filter(|group| group.has_clients_of_linked()).map(|group| group.name.clone()).collect()
     }
 
     /// Makes room for members in the worker that hosts the group. Returns nothing when the node's index has no room for
@@ -109,17 +163,20 @@ impl GroupDirectory {
         let mut known = sync::lock(&self.known);
         let slot = self.find_or_add(&mut known, routes, name)?;
         if let Some(group) = known.groups.get_mut(slot.0, slot.1) {
-            group.is_hosted = true;
+            group.change(routes, |group| group.of(name.kind()).is_hosted = true);
         }
         Some(slot)
     }
 
-    /// Notes how many members of a group are connected to this node, and whether the worker has any members at all.
-    pub fn hosts(&self, routes: &Routes, slot: GroupSlot, connected: u32, is_hosted: bool) {
+    /// Notes how many members of each kind are connected to this node, and whether the worker has any at all.
+    pub fn hosts(&self, routes: &Routes, slot: GroupSlot, clients: Hosted, links: Hosted) {
         let mut known = sync::lock(&self.known);
         if let Some(group) = known.groups.get_mut(slot.0, slot.1) {
-            (group.connected, group.is_hosted) = (connected, is_hosted);
-            group.announce(routes);
+            group.change(routes, |group| {
+                for (members, hosted) in [(&mut group.clients, clients), (&mut group.links, links)] {
+                    (members.connected, members.is_hosted) = (hosted.connected, hosted.has_any);
+                }
+            });
         }
         self.drop_if_unused(&mut known, routes, slot);
     }
@@ -130,44 +187,48 @@ impl GroupDirectory {
         let mut known = sync::lock(&self.known);
         let Some(slot) = self.find_or_add(&mut known, routes, name) else { return false };
         if let Some(group) = known.groups.get_mut(slot.0, slot.1) {
-            group.shards.insert(shard);
-            group.announce(routes);
+            group.change(routes, |group| group.of(name.kind()).shards.insert(shard));
         }
         true
     }
 
     pub fn remove_shard(&self, routes: &Routes, name: &GroupName, shard: ShardId) {
         let mut known = sync::lock(&self.known);
-        let Some(slot) = known.names.get(name).copied() else { return };
+        let Some(slot) = known.names.get(&*name.of_clients()).copied() else { return };
         if let Some(group) = known.groups.get_mut(slot.0, slot.1) {
-            group.shards.remove(shard);
-            group.announce(routes);
+            group.change(routes, |group| group.of(name.kind()).shards.remove(shard));
         }
         self.drop_if_unused(&mut known, routes, slot);
     }
 
     fn find_or_add(&self, known: &mut Known, routes: &Routes, name: &GroupName) -> Option<GroupSlot> {
-        if let Some(slot) = known.names.get(name) {
+        let name = name.of_clients();
+        if let Some(slot) = known.names.get(&*name) {
             return Some(*slot);
         }
         let filter = TopicFilter::parse(&name.filter).ok()?;
+        let is_linked = routes.is_linked(&name.share);
         let group = KnownGroup {
-            name: name.clone(),
-            is_hosted: false,
-            connected: 0,
-            shards: ShardSet::EMPTY,
-            announced: Members::NONE,
+            name: name.clone().into_owned(),
+            is_linked,
+            clients: KnownMembers::default(),
+            links: KnownMembers::default(),
             turn: 0,
         };
         let (slot, generation) = known.groups.insert(group);
-        known.names.insert(name.clone(), (slot, generation));
+        known.names.insert(name.clone().into_owned(), (slot, generation));
         let uses = known.uses.entry(name.filter.clone()).or_default();
-        *uses += 1;
-        let uses = *uses;
-        let route = Route { slot, generation, ..self.route(RouteKind::Group) };
+        let before = self.route_of_groups(*uses);
+        uses.all += 1;
+        uses.linked += u32::from(is_linked);
+        let (is_first, after) = (uses.all == 1, self.route_of_groups(*uses));
+        let mut route = Route { slot, generation, ..self.route(RouteKind::Group) };
+        if is_linked {
+            route.options = route.options.of_linked_groups();
+        }
         let mut inserted = self.filters.insert(filter, route).is_ok();
-        if inserted && (uses == 1 || rounded(uses) != rounded(uses - 1)) {
-            inserted = routes.insert(filter, self.route_of_groups(uses)).is_ok();
+        if inserted && (is_first || before != after) {
+            inserted = routes.insert(filter, after).is_ok();
         }
         if !inserted {
             self.drop_if_unused(known, routes, (slot, generation));
@@ -177,22 +238,24 @@ impl GroupDirectory {
     }
 
     fn drop_if_unused(&self, known: &mut Known, routes: &Routes, (slot, generation): GroupSlot) {
-        let is_used = |group: &KnownGroup| group.is_hosted || !group.shards.is_empty();
+        let is_used = |group: &KnownGroup| group.clients.are_any() || group.links.are_any();
         if known.groups.get(slot, generation).is_none_or(is_used) {
             return;
         }
-        let Some(KnownGroup { name, .. }) = known.groups.remove(slot, generation) else { return };
+        let Some(KnownGroup { name, is_linked, .. }) = known.groups.remove(slot, generation) else { return };
         known.names.remove(&name);
         let Ok(filter) = TopicFilter::parse(&name.filter) else { return };
         let Some(uses) = known.uses.get_mut(filter.as_str()) else { return };
-        *uses -= 1;
-        let uses = *uses;
-        if uses == 0 {
+        let before = self.route_of_groups(*uses);
+        uses.all -= 1;
+        uses.linked -= u32::from(is_linked);
+        let (is_last, after) = (uses.all == 0, self.route_of_groups(*uses));
+        if is_last {
             known.uses.remove(filter.as_str());
             routes.remove(filter, (RouteKind::ShardGroups, self.id.0, 0, 0));
-        } else if rounded(uses) != rounded(uses + 1) {
+        } else if before != after {
             // The route replaces one that exists, so there is room for it.
-            let replaced = routes.insert(filter, self.route_of_groups(uses));
+            let replaced = routes.insert(filter, after);
             debug_assert!(replaced.is_ok(), "a route is replaced by one of the same filter");
         }
         self.filters.remove(filter, (RouteKind::Group, self.id.0, slot, generation));
@@ -204,8 +267,12 @@ impl GroupDirectory {
     }
 
     /// Route of the node's index for the groups of a filter.
-    fn route_of_groups(&self, uses: u32) -> Route {
-        Route { subscription_id: rounded(uses), ..self.route(RouteKind::ShardGroups) }
+    fn route_of_groups(&self, uses: Uses) -> Route {
+        let mut route = Route { subscription_id: rounded(uses.all), ..self.route(RouteKind::ShardGroups) };
+        if uses.linked == uses.all {
+            route.options = route.options.of_linked_groups();
+        }
+        route
     }
 
     pub fn check_empty(&self) {
@@ -216,18 +283,48 @@ impl GroupDirectory {
 }
 
 impl KnownGroup {
+    fn of(&mut self, kind: MemberKind) -> &mut KnownMembers {
+        match kind {
+            MemberKind::Client => &mut self.clients,
+            MemberKind::Link => &mut self.links,
+        }
+    }
+
+    fn has_clients_of_linked(&self) -> bool {
+        self.is_linked && self.clients.are_any()
+    }
+
+    /// Changes the members. Notifies other nodes, and links to other clusters.
+    fn change(&mut self, routes: &Routes, change: impl FnOnce(&mut Self)) {
+        let before = self.has_clients_of_linked();
+        change(self);
+        for kind in [MemberKind::Client, MemberKind::Link] {
+            self.announce(routes, kind);
+        }
+        if before != self.has_clients_of_linked() {
+            routes.interest().note_group(&self.name.text());
+        }
+    }
+
     /// Notifies other nodes of the members that the group has here, when they have changed. Absent members do not count
     /// while others are connected. Nodes of a cluster with shards of its own know the absent ones themselves.
-    fn announce(&mut self, routes: &Routes) {
-        let absent = if routes.are_shards_agreed() { 0 } else { self.shards.len() };
-        let members = match self.connected {
+    fn announce(&mut self, routes: &Routes, kind: MemberKind) {
+        let of_kind = self.of(kind);
+        let absent = if routes.are_shards_agreed() { 0 } else { of_kind.shards.len() };
+        let members = match of_kind.connected {
             0 => Members { count: absent, are_connected: false },
             count => Members { count, are_connected: true },
         };
-        if members != self.announced {
-            self.announced = members;
-            routes.note_group(&self.name.text(), members);
+        if members != of_kind.announced {
+            of_kind.announced = members;
+            routes.note_group(&self.name.clone().of(kind).text(), members);
         }
+    }
+}
+
+impl KnownMembers {
+    fn are_any(&self) -> bool {
+        self.is_hosted || !self.shards.is_empty()
     }
 }
 
@@ -236,9 +333,12 @@ mod tests {
     use mqtt::TopicName;
 
     use super::*;
+    use crate::groups::LinkedPrefix;
 
     fn routes() -> Routes {
-        Routes::new(Index::new([3; 16], IndexLimits::default()), [3; 16], false)
+        let routes = Routes::new(Index::new([3; 16], IndexLimits::default()), [3; 16], false);
+        routes.set_linked_prefix(LinkedPrefix::of("linked:"));
+        routes
     }
 
     fn name(share: &str) -> GroupName {
@@ -258,11 +358,12 @@ mod tests {
         assert_eq!(kinds(&routes), [RouteKind::ShardGroups]);
         let slot = directory.host(&routes, &name("g")).expect("room");
         assert_eq!(directory.find(&name("g")), Some(slot), "it is the same group");
-        directory.hosts(&routes, slot, 1, true);
+        let none = Hosted::default();
+        directory.hosts(&routes, slot, Hosted { connected: 1, has_any: true }, none);
         directory.remove_shard(&routes, &name("g"), ShardId(4));
-        assert!(directory.take_turn(slot).0.is_empty());
+        assert!(directory.take_turn(slot).clients.is_empty());
         assert_eq!(directory.name(slot), Some(name("g")));
-        directory.hosts(&routes, slot, 0, false);
+        directory.hosts(&routes, slot, none, none);
         assert_eq!(directory.find(&name("g")), None);
         assert!(kinds(&routes).is_empty());
         directory.check_empty();
@@ -281,6 +382,38 @@ mod tests {
             directory.remove_shard(&routes, name, ShardId(1));
         }
         assert!(kinds(&routes).is_empty());
+        directory.check_empty();
+    }
+
+    /// A link wants a group while clients are members, and not because other links have joined it.
+    #[test]
+    fn a_linked_group_is_wanted_while_it_has_clients() {
+        let (routes, directory) = (routes(), GroupDirectory::new(ShardId(2), [3; 16]));
+        let (group, plain) = (name("linked:g"), name("g"));
+        let of_links = group.clone().of(MemberKind::Link);
+        let wanted_route = || {
+            let filter = TopicFilter::parse("a/+").expect("a filter");
+            routes.any_of(filter, |route| !route.options.is_of_linked_groups())
+        };
+        assert!(directory.add_shard(&routes, &of_links, ShardId(4)));
+        let slot = directory.find(&group).expect("known by both names");
+        assert_eq!(directory.find(&of_links), Some(slot));
+        assert!(!directory.has_clients_of_linked(&group) && directory.linked_with_clients().is_empty());
+        assert!(!wanted_route());
+        assert!(directory.add_shard(&routes, &group, ShardId(5)));
+        assert!(directory.has_clients_of_linked(&group));
+        assert_eq!(directory.linked_with_clients(), [group.clone()]);
+        let turn = directory.take_turn(slot);
+        assert!(turn.clients.contains(ShardId(5)) && !turn.clients.contains(ShardId(4)));
+        assert!(turn.links.contains(ShardId(4)) && !turn.links.contains(ShardId(5)));
+        assert!(directory.add_shard(&routes, &plain, ShardId(5)));
+        assert!(!directory.has_clients_of_linked(&plain), "a group of its cluster");
+        assert!(wanted_route());
+        directory.remove_shard(&routes, &plain, ShardId(5));
+        assert!(!wanted_route());
+        directory.remove_shard(&routes, &group, ShardId(5));
+        assert!(!directory.has_clients_of_linked(&group));
+        directory.remove_shard(&routes, &of_links, ShardId(4));
         directory.check_empty();
     }
 }

@@ -5,10 +5,14 @@
 //! Durable sessions are members where they are connected. While no member is connected, a message goes to a shard that
 //! has durable sessions in the group, and the shard chooses one. All nodes know these shards ([`GroupDirectory`]), so
 //! neither an election nor the end of a node hides a group.
+//!
+//! A group may have one member over all linked clusters. Then sessions of linked clusters are members, too
+//! ([`linked`]).
 
 mod appends;
 mod directory;
 mod group;
+mod linked;
 mod offers;
 mod requests;
 
@@ -19,24 +23,27 @@ use routing::Reader;
 
 pub use self::appends::GroupAppend;
 pub(crate) use self::directory::GroupDirectory;
+pub use self::linked::LinkedPrefix;
+pub(crate) use self::linked::{GROUP_SUBSCRIPTION, GROUP_TEXT_MAX, asked_share, target};
 pub use self::offers::Offer;
 pub use self::requests::{GroupAnswer, GroupRequest, Join, Member};
 
 use self::appends::Appends;
-use self::directory::GroupSlot;
+use self::directory::{GroupSlot, Hosted};
 use self::group::Group;
+use self::linked::is_of_this_cluster;
 use self::offers::{Delivery, Offered, Receiver};
 use crate::admin::{Matches, Receiver as FoundReceiver};
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
-use crate::ids::{GroupId, SessionId, ShardId, Time};
+use crate::ids::{GroupId, SessionId, ShardId, ShardSet, Time};
 use crate::match_cache::MatchCache;
 use crate::message::MessageView;
-use crate::peers::{Members, NodeIndex};
+use crate::peers::{self, NodeIndex};
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::store::{GroupName, ShardOutput};
+use crate::store::{GroupName, MemberKind, ShardOutput};
 
 /// Groups whose names hash to one shard, on the worker of that shard, whether the node has a replica of it or not.
 pub(crate) struct GroupHost {
@@ -46,7 +53,7 @@ pub(crate) struct GroupHost {
     routes: Arc<Routes>,
     reader: Reader<Route>,
     /// Members that this host knows, at the slots of the directory with their generations.
-    groups: Vec<Option<(u32, Group)>>,
+    groups: Vec<Option<Members>>,
     /// Topics of messages with the groups that match.
     cache: MatchCache,
     /// Memory for [`Self::matching`].
@@ -59,6 +66,16 @@ pub(crate) struct GroupHost {
     /// State of the choice among members.
     random: u64,
     pub counters: StoreCounters,
+}
+
+/// Members of one group that the host knows.
+#[derive(Debug, Default)]
+struct Members {
+    /// Generation of the group's slot.
+    generation: u32,
+    clients: Group,
+    /// Sessions of linked clusters.
+    links: Option<Box<Group>>,
 }
 
 /// One member of a group as its host knows it.
@@ -78,15 +95,21 @@ struct GroupMember {
 /// Receivers that may get a message of a group.
 #[derive(Clone, Copy, Debug)]
 struct Allowed<'a> {
-    /// The message comes from another node, for a member on this one.
-    only_here: bool,
+    /// The message comes from another node, for a member of this kind on this one.
+    only_here: Option<MemberKind>,
     /// Receivers that could not take it.
     not_to: &'a [Receiver],
 }
 
 /// The receiver of a message, and whether it waits because only a node that is not reachable has a member.
 #[derive(Debug)]
-enum Choice {
+struct Choice {
+    kind: MemberKind,
+    receiver: Chosen,
+}
+
+#[derive(Debug)]
+enum Chosen {
     Connection(GroupMember),
     Node { node: NodeIndex, options: Options, is_reachable: bool },
     Shard(ShardId),
@@ -180,7 +203,7 @@ impl GroupHost {
     }
 
     /// Sets the members that a group has on another node. All of them take part as one that weighs as much.
-    fn join_node(&mut self, name: &GroupName, node: NodeIndex, members: Members) {
+    fn join_node(&mut self, name: &GroupName, node: NodeIndex, members: peers::Members) {
         let member = Member::Node(node);
         if members.count == 0 {
             self.routes.note_routed(node, &name.text(), true);
@@ -210,11 +233,11 @@ impl GroupHost {
             self.groups.resize_with(at + 1, || None);
         }
         let known = &mut self.groups[at];
-        if known.as_ref().is_none_or(|(known, _)| *known != generation) {
-            *known = Some((generation, Group::default()));
+        if known.as_ref().is_none_or(|known| known.generation != generation) {
+            *known = Some(Members { generation, ..Members::default() });
         }
-        if let Some((_, group)) = known {
-            group.join(member);
+        if let Some(group) = known {
+            group.of(name.kind()).join(member);
         }
         self.report((slot, generation));
         true
@@ -224,7 +247,8 @@ impl GroupHost {
     fn leave(&mut self, name: &GroupName, member: Member) {
         let Some(slot) = self.routes.groups(self.id).find(name) else { return };
         if let Some(group) = self.group_mut(slot) {
-            group.leave(member);
+            group.of(name.kind()).leave(member);
+            group.links.take_if(|links| links.is_empty());
             self.report(slot);
         }
     }
@@ -232,19 +256,22 @@ impl GroupHost {
     /// Notes in the directory how many members are connected. A group without members is dropped here.
     fn report(&mut self, slot: GroupSlot) {
         let Some(group) = self.group_mut(slot) else { return };
-        let (connected, is_empty) = (group.connections(), group.is_empty());
-        if is_empty {
+        let hosted = |group: &Group| Hosted { connected: group.connections(), has_any: !group.is_empty() };
+        let clients = hosted(&group.clients);
+        let links = group.links.as_deref().map(hosted).unwrap_or_default();
+        if !clients.has_any && !links.has_any {
             self.groups[slot.0 as usize] = None;
         }
-        self.routes.groups(self.id).hosts(&self.routes, slot, connected, !is_empty);
+        self.routes.groups(self.id).hosts(&self.routes, slot, clients, links);
     }
 
-    fn group_mut(&mut self, slot: GroupSlot) -> Option<&mut Group> {
+    fn group_mut(&mut self, slot: GroupSlot) -> Option<&mut Members> {
         group_at(&mut self.groups, slot)
     }
 
-    /// Chooses the receiver of a message: a connected member, a shard with durable sessions, a node with absent
-    /// members, and at last a node that is not reachable.
+    /// Chooses the receiver of a message: a connected member, a linked cluster that is connected and has members, a
+    /// shard with durable sessions, a node with absent members, the session of a linked cluster that is not connected,
+    /// and at last a node that is not reachable.
     fn choose(
         &mut self,
         now: Time,
@@ -252,6 +279,7 @@ impl GroupHost {
         view: &MessageView<'_>,
         Allowed { only_here, not_to }: Allowed<'_>,
     ) -> Option<Choice> {
+        use MemberKind::{Client, Link};
         if view.remaining_expiry(now).is_err() {
             return None;
         }
@@ -266,8 +294,8 @@ impl GroupHost {
             let name = directory.name(slot);
             name.is_some_and(|name| name.filter.strip_suffix("/#") == Some(view.topic))
         };
-        let may_go = |member: &GroupMember| match member.member {
-            Member::Node(node) => !only_here && !not_to.contains(&Receiver::Node(node)),
+        let may_go = |kind: MemberKind, member: &GroupMember| match member.member {
+            Member::Node(node) => only_here.is_none() && !not_to.contains(&Receiver::Node(node, kind)),
             // For a tenant's `#`, the topic that its mountpoint is below does not exist.
             Member::Connection(connection) => {
                 let is_its_own = !member.options.is_behind_mountpoint() || !is_above();
@@ -278,34 +306,68 @@ impl GroupHost {
             Member::Node(node) => routes.is_up(node),
             Member::Connection(_) => true,
         };
-        let is_candidate = |member: &GroupMember| may_go(member) && is_up(member);
-        let is_cut_off = |member: &GroupMember| may_go(member) && !is_up(member);
-        let mut group = group_at(groups, slot);
-        if let Some(group) = &mut group
-            && let Some(member) = group.connected.choose(strategy, view, random, &is_candidate)
+        let of_clients = |member: &GroupMember| may_go(Client, member) && is_up(member);
+        let of_links = |member: &GroupMember| may_go(Link, member) && is_up(member);
+        let (mut clients, mut links) = match group_at(groups, slot) {
+            Some(Members { clients, links, .. }) => (Some(clients), links.as_deref_mut()),
+            None => (None, None),
+        };
+        let takes_clients = only_here != Some(Link);
+        clients = clients.filter(|_| takes_clients);
+        if let Some(group) = &mut clients
+            && let Some(member) = group.connected.choose(strategy, view, random, &of_clients)
         {
-            return Some(Choice::of(member, true));
+            return Some(Choice::of(member, Client, true));
         }
-        // Only stored messages are for absent members.
+        // The cluster where a message was published decides. So it passes one other cluster at most.
+        let takes_links = only_here != Some(Client) && is_of_this_cluster(view);
+        links = links.filter(|_| takes_links);
+        if let Some(group) = &mut links
+            && let Some(member) = group.connected.choose(strategy, view, random, &of_links)
+        {
+            return Some(Choice::of(member, Link, true));
+        }
+        // Only stored messages are for absent members. The node that forwards a message knows the shards of the cluster
+        // itself.
         let is_stored = view.qos > QoS::AtMostOnce;
-        // The node that forwards a message knows the shards of the cluster itself.
-        if is_stored && !(only_here && routes.are_shards_agreed()) {
-            let (shards, turn) = directory.take_turn(slot);
-            let may_go = |shard: &ShardId| !not_to.contains(&Receiver::Shard(*shard));
-            let shards: Vec<ShardId> = shards.iter().filter(may_go).collect();
-            if let Some(at) = group::number(strategy, view, random, turn).checked_rem(shards.len() as u64) {
-                return Some(Choice::Shard(shards[at as usize]));
+        let mut of_shards = [None, None];
+        if is_stored && !(only_here.is_some() && routes.are_shards_agreed()) {
+            let turn = directory.take_turn(slot);
+            let choose = |kind: MemberKind, shards: ShardSet| {
+                let may_go = |shard: &ShardId| !not_to.contains(&Receiver::Shard(*shard, kind));
+                let shards: Vec<ShardId> = shards.iter().filter(may_go).collect();
+                let at =
+                    group::number(strategy, view, random, turn.number).checked_rem(shards.len() as u64)?;
+                Some(Choice { kind, receiver: Chosen::Shard(shards[at as usize]) })
+            };
+            of_shards = [
+                takes_clients.then(|| choose(Client, turn.clients)).flatten(),
+                takes_links.then(|| choose(Link, turn.links)).flatten(),
+            ];
+        }
+        for ((kind, group), choice) in [(Client, &mut clients), (Link, &mut links)].into_iter().zip(of_shards)
+        {
+            if choice.is_some() {
+                return choice;
+            }
+            let is_candidate = |member: &GroupMember| is_stored && may_go(kind, member) && is_up(member);
+            if let Some(group) = group
+                && let Some(member) = group.absent.choose(strategy, view, random, &is_candidate)
+            {
+                return Some(Choice::of(member, kind, true));
             }
         }
-        let Group { connected, absent } = group?;
-        let absent_one = absent.choose(strategy, view, random, &|member| is_stored && is_candidate(member));
-        if let Some(member) = absent_one {
-            return Some(Choice::of(member, true));
+        for (kind, group) in [(Client, clients), (Link, links)] {
+            let Some(Group { connected, absent }) = group else { continue };
+            let is_cut_off = |member: &GroupMember| may_go(kind, member) && !is_up(member);
+            let cut_off = connected
+                .choose(strategy, view, random, &is_cut_off)
+                .or_else(|| absent.choose(strategy, view, random, &|member| is_stored && is_cut_off(member)));
+            if let Some(member) = cut_off {
+                return Some(Choice::of(member, kind, false));
+            }
         }
-        let cut_off = connected.choose(strategy, view, random, &is_cut_off);
-        let cut_off = cut_off
-            .or_else(|| absent.choose(strategy, view, random, &|member| is_stored && is_cut_off(member)));
-        cut_off.map(|member| Choice::of(member, false))
+        None
     }
 
     /// Routes of the groups that match a topic. [`Self::reuse`] takes the memory back.
@@ -318,13 +380,17 @@ impl GroupHost {
     }
 
     /// The only group that matches a topic, if the topic is known.
-    fn known_match(&self, topic: &str) -> Option<GroupId> {
+    fn known_match(&self, topic: &str) -> Option<Route> {
         match self.cache.find(topic, self.routes.groups(self.id).version())?.routes() {
-            [Route { kind: RouteKind::Group, slot, generation, .. }] => {
-                Some(GroupId { shard: self.id, slot: *slot, generation: *generation })
-            }
+            [route @ Route { kind: RouteKind::Group, .. }] => Some(*route),
             _ => None,
         }
+    }
+
+    /// Returns whether a message is for a group that matches its topic. Another cluster has given its messages to a
+    /// member already, if the group has one over all linked clusters.
+    fn is_for_group(route: &Route, view: &MessageView<'_>) -> bool {
+        !route.options.is_of_linked_groups() || is_of_this_cluster(view)
     }
 
     fn reuse(&mut self, matches: Vec<Route>) {
@@ -348,7 +414,10 @@ impl GroupHost {
     fn find_members(&mut self, slot: GroupSlot, limit: usize, matches: &mut Matches) {
         let Some(name) = self.routes.groups(self.id).name(slot) else { return };
         let Some(group) = self.group_mut(slot) else { return };
-        let members = [&group.connected, &group.absent].into_iter().flat_map(|some| some.members());
+        let links = group.links.as_deref();
+        let groups = std::iter::once(&group.clients).chain(links);
+        let members =
+            groups.flat_map(|group| [&group.connected, &group.absent]).flat_map(|some| some.members());
         // Shards add durable sessions, unless these have QoS 0.
         let is_added =
             |member: &&GroupMember| member.session.is_none() || member.options.qos() == QoS::AtMostOnce;
@@ -380,16 +449,25 @@ impl GroupHost {
 }
 
 /// Returns the members of a group that the host knows.
-fn group_at(groups: &mut [Option<(u32, Group)>], (slot, generation): GroupSlot) -> Option<&mut Group> {
-    let (known, group) = groups.get_mut(slot as usize)?.as_mut()?;
-    (*known == generation).then_some(group)
+fn group_at(groups: &mut [Option<Members>], (slot, generation): GroupSlot) -> Option<&mut Members> {
+    groups.get_mut(slot as usize)?.as_mut().filter(|known| known.generation == generation)
+}
+
+impl Members {
+    fn of(&mut self, kind: MemberKind) -> &mut Group {
+        match kind {
+            MemberKind::Client => &mut self.clients,
+            MemberKind::Link => self.links.get_or_insert_default(),
+        }
+    }
 }
 
 impl Choice {
-    fn of(member: GroupMember, is_reachable: bool) -> Self {
-        match member.member {
-            Member::Connection(_) => Self::Connection(member),
-            Member::Node(node) => Self::Node { node, options: member.options, is_reachable },
-        }
+    fn of(member: GroupMember, kind: MemberKind, is_reachable: bool) -> Self {
+        let receiver = match member.member {
+            Member::Connection(_) => Chosen::Connection(member),
+            Member::Node(node) => Chosen::Node { node, options: member.options, is_reachable },
+        };
+        Self { kind, receiver }
     }
 }

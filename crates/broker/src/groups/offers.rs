@@ -2,13 +2,15 @@
 
 use mqtt::{QoS, ReasonCode};
 
-use super::{Allowed, Choice, GroupHost, GroupMember};
+use super::linked::{for_link, is_from_link_for_group};
+use super::{Allowed, Choice, Chosen, GroupHost, GroupMember};
 use crate::batch::{MemberDelivery, SubscriptionIds, Token, WorkerCommand};
 use crate::ids::{ConnectionId, GroupId, ShardId, Time};
 use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
 use crate::store::{
-    Enqueue, EnqueueForGroup, EnqueueToGroup, GroupName, Identity, QUEUE_REFUSED, Request, ShardOutput,
+    Enqueue, EnqueueForGroup, EnqueueToGroup, GroupName, Identity, MemberKind, QUEUE_REFUSED, Request,
+    ShardOutput,
 };
 
 /// Receiver that a message is offered to.
@@ -17,9 +19,9 @@ pub(super) enum Receiver {
     /// The durable session of a connection.
     Connection(ConnectionId),
     /// A durable session of a shard, which the shard chooses.
-    Shard(ShardId),
+    Shard(ShardId, MemberKind),
     /// A member on another node.
-    Node(NodeIndex),
+    Node(NodeIndex, MemberKind),
 }
 
 /// A message on its way to a member that answers.
@@ -41,7 +43,7 @@ pub(super) struct Offered {
     /// Value of [`Delivery::refusal`].
     refusal: Option<ReasonCode>,
     /// Value of [`Delivery::only_here`].
-    only_here: bool,
+    only_here: Option<MemberKind>,
 }
 
 /// Conditions under which a message is given to a member.
@@ -49,8 +51,8 @@ pub(super) struct Offered {
 pub(super) struct Delivery {
     /// Reason why a member that needs the log does not get it.
     pub refusal: Option<ReasonCode>,
-    /// The message comes from another node, for a member on this one.
-    pub only_here: bool,
+    /// The message comes from another node, for a member of this kind on this one.
+    pub only_here: Option<MemberKind>,
     /// Value of [`Offered::refused`].
     pub refused: Vec<Receiver>,
     /// Value of [`Offered::declined`].
@@ -61,6 +63,17 @@ pub(super) struct Delivery {
     pub identity: Option<Identity>,
     /// Token that the member answers.
     pub token: Option<Token>,
+}
+
+/// A message on the way to its receiver.
+#[derive(Clone, Copy)]
+struct Sending<'a> {
+    id: GroupId,
+    /// Members to which the receiver belongs.
+    kind: MemberKind,
+    message: &'a Message,
+    /// The message as the receiver gets it: a linked cluster gets the name of the group.
+    sent: &'a Message,
 }
 
 /// A message for a member of a shared group on another node.
@@ -100,16 +113,41 @@ impl GroupHost {
         out: &mut ShardOutput,
     ) {
         let allowed = Allowed { only_here: delivery.only_here, not_to: &delivery.refused };
-        match self.choose(now, id, view, allowed) {
-            None => self.no_member(now, &delivery, out),
-            Some(Choice::Connection(member)) => {
-                self.deliver_to_connection(now, id, member, (message, view), delivery, out);
+        let Some(Choice { kind, receiver }) = self.choose(now, id, view, allowed) else {
+            return self.no_member(now, view, &delivery, out);
+        };
+        // Another node that chose a linked cluster has named the group.
+        if kind == MemberKind::Link && delivery.only_here.is_none() {
+            let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
+                return self.no_member(now, view, &delivery, out);
+            };
+            let named = for_link(view, &name);
+            let sending = Sending { id, kind, message, sent: &named };
+            return self.deliver_to(now, sending, receiver, &named.view(), delivery, out);
+        }
+        let sending = Sending { id, kind, message, sent: message };
+        self.deliver_to(now, sending, receiver, view, delivery, out);
+    }
+
+    fn deliver_to(
+        &mut self,
+        now: Time,
+        sending: Sending<'_>,
+        receiver: Chosen,
+        view: &MessageView<'_>,
+        delivery: Delivery,
+        out: &mut ShardOutput,
+    ) {
+        let Sending { id, kind, sent, .. } = sending;
+        match receiver {
+            Chosen::Connection(member) => {
+                self.deliver_to_connection(now, sending, member, view, delivery, out);
             }
-            Some(Choice::Shard(shard)) => {
-                let receiver = (Receiver::Shard(shard), shard);
-                self.offer_to_store(now, id, message, receiver, delivery, out, |group, token| {
+            Chosen::Shard(shard) => {
+                let receiver = (Receiver::Shard(shard, kind), shard);
+                self.offer_to_store(now, sending, receiver, delivery, out, |group, token| {
                     let EnqueueForGroup { name, identity, .. } = group;
-                    let (group, message) = (id, message.clone());
+                    let (group, message) = (id, sent.clone());
                     Request::EnqueueToGroup(Box::new(EnqueueToGroup {
                         name,
                         group,
@@ -119,79 +157,93 @@ impl GroupHost {
                     }))
                 });
             }
-            Some(Choice::Node { node, options, is_reachable }) => {
+            Chosen::Node { node, options, is_reachable } => {
                 let qos = view.qos.min(options.qos());
-                self.offer_to_node(now, id, message, (node, is_reachable, qos), delivery, out);
+                self.offer_to_node(now, sending, (node, is_reachable, qos), delivery, out);
             }
         }
     }
 
     /// Handles a message that no member can get.
-    fn no_member(&mut self, now: Time, delivery: &Delivery, out: &mut ShardOutput) {
-        if let (true, Some(token)) = (delivery.only_here, delivery.token) {
+    pub(super) fn no_member(
+        &mut self,
+        now: Time,
+        view: &MessageView<'_>,
+        delivery: &Delivery,
+        out: &mut ShardOutput,
+    ) {
+        if let (true, Some(token)) = (delivery.only_here.is_some(), delivery.token) {
             // The node that sent the message may know another member.
             return self.answer_with(now, token, ReasonCode::ServerUnavailable, out);
         }
         if let (Some(reason), Some(token)) = (delivery.declined, delivery.token) {
             return self.answer_with(now, token, reason, out);
         }
-        self.counters.dropped_no_member += 1;
+        self.count_without_member(view);
         if let Some(token) = delivery.token {
             self.answer_with(now, token, ReasonCode::Success, out);
+        }
+    }
+
+    fn count_without_member(&mut self, view: &MessageView<'_>) {
+        match is_from_link_for_group(view.properties) {
+            true => self.counters.dropped_no_linked_member += 1,
+            false => self.counters.dropped_no_member += 1,
         }
     }
 
     fn deliver_to_connection(
         &mut self,
         now: Time,
-        id: GroupId,
+        sending: Sending<'_>,
         member: GroupMember,
-        (message, view): (&Message, &MessageView<'_>),
+        view: &MessageView<'_>,
         delivery: Delivery,
         out: &mut ShardOutput,
     ) {
+        let Sending { id, sent, .. } = sending;
         let Some(connection) = member.connection() else { return };
         let GroupMember { session, options, subscription_id, .. } = member;
         let qos = view.qos.min(options.qos());
         let Some(session) = session.filter(|_| qos > QoS::AtMostOnce) else {
-            let (message, token) = (message.clone(), delivery.token);
+            let (message, token) = (sent.clone(), delivery.token);
             let delivery = MemberDelivery { group: id, connection, message, options, subscription_id, token };
             return out.commands.push((connection.worker, WorkerCommand::Member(delivery)));
         };
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let entry = Enqueue {
-            message: message.clone(),
+            message: sent.clone(),
             qos,
             retain: view.retain && options.retain_as_published(),
             subscription_ids: SubscriptionIds::of(ids),
             group: Some(id),
         };
         let receiver = (Receiver::Connection(connection), session.shard);
-        self.offer_to_store(now, id, message, receiver, delivery, out, |group, token| {
+        self.offer_to_store(now, sending, receiver, delivery, out, |group, token| {
             let (entries, group) = (vec![entry], Some(Box::new(group)));
             Request::Enqueue { session, entries, group, token: Some(token), page: None }
         });
     }
 
     /// Offers a message to a durable session: to a known one, or to one that its shard chooses.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one offer")]
     fn offer_to_store(
         &mut self,
         now: Time,
-        id: GroupId,
-        message: &Message,
+        sending: Sending<'_>,
         (to, shard): (Receiver, ShardId),
         delivery: Delivery,
         out: &mut ShardOutput,
         request: impl FnOnce(EnqueueForGroup, Token) -> Request,
     ) {
+        let Sending { id, kind, message, .. } = sending;
         if let (Some(reason), Some(token)) = (delivery.refusal, delivery.token) {
             self.counters.refused_by_log += 1;
             return self.answer_with(now, token, reason, out);
         }
         let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
-            return self.no_member(now, &delivery, out);
+            return self.no_member(now, &message.view(), &delivery, out);
         };
+        let name = name.of(kind);
         let identity = delivery.identity;
         // The owner of an orphan has to know which shard may remember the identity before the orphan is queued there.
         if let (Some(_), Some(Token::Append { shard: owner, key })) = (identity, delivery.token) {
@@ -205,21 +257,21 @@ impl GroupHost {
     fn offer_to_node(
         &mut self,
         now: Time,
-        id: GroupId,
-        message: &Message,
+        sending: Sending<'_>,
         (to, is_reachable, qos): (NodeIndex, bool, QoS),
         mut delivery: Delivery,
         out: &mut ShardOutput,
     ) {
+        let Sending { id, kind, message, sent } = sending;
         let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
-            return self.no_member(now, &delivery, out);
+            return self.no_member(now, &message.view(), &delivery, out);
         };
         // No publisher waits for an orphan, or for a message to a node that is not reachable. Such a message was
         // acknowledged already: when that node has no member, another member gets it.
         let waiting = if is_reachable { None } else { delivery.token.take() };
         let is_assured = qos > QoS::AtMostOnce || delivery.token.is_some();
-        let token = is_assured.then(|| self.offer(id, message, Receiver::Node(to), delivery));
-        let (group, message, waits) = (Box::new(name), message.clone(), !is_reachable);
+        let token = is_assured.then(|| self.offer(id, message, Receiver::Node(to, kind), delivery));
+        let (group, message, waits) = (Box::new(name.of(kind)), sent.clone(), !is_reachable);
         out.offered.push(Offer { to, group, message, token, waits });
         if let Some(token) = waiting {
             self.answer_with(now, token, ReasonCode::Success, out);
@@ -258,7 +310,7 @@ impl GroupHost {
         // arrives. A connection that has refused is not chosen again.
         offers += u8::from(!matches!(to, Receiver::Connection(_)));
         if offers > OFFERS_MAX {
-            self.counters.dropped_no_member += 1;
+            self.count_without_member(&message.view());
             let reason = declined.unwrap_or(ReasonCode::UnspecifiedError);
             return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out));
         }
@@ -278,7 +330,7 @@ impl GroupHost {
         let delivery = Delivery { identity: Some(identity), token, ..Delivery::default() };
         match self.routes.groups(self.id).find(name) {
             Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
-            None => self.no_member(now, &delivery, out),
+            None => self.no_member(now, &message.view(), &delivery, out),
         }
     }
 
@@ -291,10 +343,11 @@ impl GroupHost {
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
-        let delivery = Delivery { refusal, only_here: true, token, ..Delivery::default() };
+        let only_here = Some(name.kind());
+        let delivery = Delivery { refusal, only_here, token, ..Delivery::default() };
         match self.routes.groups(self.id).find(name) {
             Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
-            None => self.no_member(now, &delivery, out),
+            None => self.no_member(now, &message.view(), &delivery, out),
         }
     }
 

@@ -17,13 +17,14 @@ mod shard_routes;
 mod stale;
 pub(crate) mod wire;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::shapes::ShapeReservations;
 use mqtt::{PacketId, QoS, ReasonCode, Subscription};
 use session::Dispatched;
 pub use shard::SHARDS;
-use shard::{QueueLimits, SessionUid};
+use shard::{LINK_SHARE, QueueLimits, SessionUid};
 
 pub(crate) use follower::Follower;
 pub use host::ShardOutput;
@@ -591,11 +592,50 @@ impl GroupName {
         format!("$share/{}/{}", self.share, self.filter)
     }
 
-    /// The shard that owns the group.
+    /// The shard that owns the group. It is the same for linked clusters that are members.
     pub fn shard(&self) -> ShardId {
-        let hash = hash(self.share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
+        let (share, _) = self.share_of_clients();
+        let hash = hash(share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
         ShardId::of_hash(hash)
     }
+
+    /// Members that join by this name.
+    pub(crate) fn kind(&self) -> MemberKind {
+        self.share_of_clients().1
+    }
+
+    /// Name by which clients join the group.
+    pub(crate) fn of_clients(&self) -> Cow<'_, Self> {
+        match self.share_of_clients() {
+            (_, MemberKind::Client) => Cow::Borrowed(self),
+            (share, MemberKind::Link) => {
+                Cow::Owned(Self { share: share.into(), filter: self.filter.clone() })
+            }
+        }
+    }
+
+    /// Name by which members of this kind join the group. To be called with the name of the clients.
+    pub(crate) fn of(self, kind: MemberKind) -> Self {
+        match kind {
+            MemberKind::Client => self,
+            MemberKind::Link => Self { share: format!("{LINK_SHARE}{}", self.share).into(), ..self },
+        }
+    }
+
+    fn share_of_clients(&self) -> (&str, MemberKind) {
+        match self.share.strip_prefix(LINK_SHARE) {
+            Some(share) => (share, MemberKind::Link),
+            None => (&self.share, MemberKind::Client),
+        }
+    }
+}
+
+/// Members of a shared group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberKind {
+    Client,
+    /// Sessions of linked clusters, which pass messages on to members of the group there.
+    Link,
 }
 
 /// The shard that owns a Client Identifier: identifiers hash to fixed buckets, buckets belong to shards.

@@ -19,7 +19,7 @@ use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
-use crate::store::{Identity, Request, reason_for_publisher};
+use crate::store::{GroupName, Identity, Request, reason_for_publisher};
 use crate::will::WillOwner;
 
 /// Maximum size of a message that is copied for each worker. Larger messages are shared.
@@ -43,6 +43,8 @@ pub(super) struct Publishing<'a> {
     pub will_payers: Option<&'a Payers>,
     /// Client of a Will whose connection is gone.
     pub will_owner: Option<&'a WillOwner>,
+    /// The only group that gets the message: another cluster has chosen this one for it.
+    pub group: Option<&'a GroupName>,
 }
 
 /// Origin of a publish.
@@ -143,6 +145,9 @@ impl Worker {
         view: MessageView<'_>,
         publishing: Publishing<'_>,
     ) -> Dispatched {
+        if let Some(group) = publishing.group {
+            return self.dispatch_to_group(&view, &publishing, group);
+        }
         // In a cluster whose shards have replicas, the publisher's node has sent the message to the topic's shard.
         let retains = view.retain && !(publishing.origin.is_peer() && self.has_cluster_shards());
         if retains {
@@ -272,7 +277,7 @@ impl Worker {
             // A message with an identity goes to the groups first, and then to the sessions of that shard.
             let sessions = identity.is_some() && for_sessions.contains(shard);
             let message = shared.message();
-            let append = GroupAppend { message, sessions, identity, is_again, refusal, token };
+            let append = GroupAppend { message, sessions, identity, is_again, refusal, token, only: None };
             self.outbox.group_request(shard, GroupRequest::Append(append));
             result.outstanding += u32::from(token.is_some());
             if sessions {
@@ -306,6 +311,43 @@ impl Worker {
             self.monitor.end_span(span);
         }
         result
+    }
+
+    /// Gives a message to one member of a shared group, and to nobody else.
+    #[cold]
+    fn dispatch_to_group(
+        &mut self,
+        view: &MessageView<'_>,
+        publishing: &Publishing<'_>,
+        group: &GroupName,
+    ) -> Dispatched {
+        let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
+        let (identity, is_again) = (publishing.identity, publishing.origin == Origin::HereAgain);
+        let refusal = if view.qos > QoS::AtMostOnce { self.node.refusal() } else { None };
+        // A member may have a repeated QoS 2 message. Otherwise the group decides when it chooses a member.
+        if refusal.is_some() && publishing.is_refusable() && is_again && identity.is_some() {
+            self.dispatcher.refused_by_log += 1;
+            return Dispatched { refused: refusal, matched: true, ..Dispatched::default() };
+        }
+        if self.monitor.events.observes_fates() {
+            self.note_dispatched(view, None);
+        }
+        self.dispatcher.begin(GROUP_FAN_OUT as usize);
+        let shard = group.shard();
+        let (message, only) = (view.to_message(), Some(Box::new(group.clone())));
+        let append = GroupAppend { message, sessions: false, identity, is_again, refusal, token, only };
+        self.outbox.group_request(shard, GroupRequest::Append(append));
+        let mut shards = ShardSet::EMPTY;
+        if identity.is_some() {
+            shards.insert(shard);
+        }
+        Dispatched {
+            outstanding: u32::from(token.is_some()),
+            matched: true,
+            shards,
+            stored: true,
+            ..Dispatched::default()
+        }
     }
 
     /// Appends the properties of a message with its origin in front.
@@ -423,7 +465,7 @@ impl Worker {
         let refusal = if shared.view.qos > QoS::AtMostOnce { self.node.refusal() } else { None };
         let message = shared.message();
         let (sessions, identity, is_again) = (false, None, false);
-        let append = GroupAppend { message, sessions, identity, is_again, refusal, token };
+        let append = GroupAppend { message, sessions, identity, is_again, refusal, token, only: None };
         self.outbox.group_request(ShardId(route.index), GroupRequest::Append(append));
         u32::from(token.is_some())
     }

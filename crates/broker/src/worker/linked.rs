@@ -3,14 +3,16 @@
 //! Such a client takes messages with a durable session, and publishes nothing but requests for the list of its own
 //! subscriptions. See [`shard::wanted_origin`] for the messages that it gets.
 
-use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, TopicFilter};
+use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, Subscription, TopicFilter};
 use shard::{QueueFull, QueueLimits, origin_cluster, wanted_origin};
 
 use super::Worker;
 use crate::access::{LinkQueue, LinkTerms};
 use crate::connection::{Connection, Role};
+use crate::groups;
 use crate::internal;
 use crate::message::MessageView;
+use crate::node::Node;
 use crate::origin;
 use crate::route::RouteKind;
 
@@ -34,16 +36,32 @@ impl Connection {
     }
 
     /// Returns whether the client may have a subscription, as far as it is a linked cluster: a filter that its link
-    /// exports, or the answers to its requests.
-    pub(super) fn may_take_by_link(&self, filter: TopicFilter<'_>, is_shared: bool) -> bool {
-        let Some(terms) = self.link_terms() else { return self.marks.role != Role::Link };
+    /// exports, or the answers to its requests. It joins only groups that have one member over all linked clusters.
+    pub(super) fn may_take_by_link(&self, node: &Node, subscription: &Subscription<'_>) -> bool {
+        let Subscription { share, filter } = *subscription;
+        let joined = share.and_then(groups::asked_share);
+        let Some(terms) = self.link_terms() else {
+            return self.marks.role != Role::Link && joined.is_none();
+        };
         let text = filter.as_str();
         let is_answer = text.strip_suffix(internal::LINK_FILTERS) == Some(&*self.client_id);
         let is_exported = || {
             let mut exports = terms.export.iter().filter_map(|export| TopicFilter::parse(export).ok());
             !text.starts_with('$') && exports.any(|export| export.covers(filter))
         };
-        !is_shared && (is_answer || is_exported())
+        match share {
+            None => is_answer || is_exported(),
+            // Messages of a third cluster are for members of that cluster, and of those that are linked with it.
+            Some(_) => {
+                terms.origin.is_none()
+                    && joined.is_some_and(|share| {
+                        node.routes.is_linked(share)
+                            && share.len() + text.len() <= groups::GROUP_TEXT_MAX
+                            && is_exported()
+                            && node.serves_linked_groups()
+                    })
+            }
+        }
     }
 
     /// Returns whether the client may publish to a topic, as far as it is a linked cluster.

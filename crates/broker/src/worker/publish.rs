@@ -17,6 +17,7 @@ use crate::access::Rates;
 use crate::batch::Token;
 use crate::connection::{Connection, Flow, RetainRoom};
 use crate::durability::Durability;
+use crate::groups;
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time};
 use crate::internal;
 use crate::message::MessageView;
@@ -25,7 +26,7 @@ use crate::node::Node;
 use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
-use crate::store::{Identity, QUEUE_REFUSED, Request, reason_for_publisher};
+use crate::store::{GroupName, Identity, QUEUE_REFUSED, Request, reason_for_publisher};
 
 /// Time in milliseconds after which a publisher is retried if the node lacks memory or cannot reach other nodes.
 pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
@@ -300,10 +301,12 @@ impl Worker {
             span: 0,
         };
         let mut without_time = Vec::new();
-        if publish.retain
-            && connection.marks.role.is_process()
-            && connection.client_id.starts_with(internal::LINKED)
-        {
+        let is_of_link = connection.marks.role.is_process()
+            && !view.properties.is_empty()
+            && connection.client_id.starts_with(internal::LINKED);
+        // Only a link may name the group that gets a message.
+        let group = if is_of_link { groups::target(view.properties) } else { None };
+        if publish.retain && is_of_link {
             // The time on this cluster's clock when the other one got it: the later message is retained.
             let published = linked::take_time(view.properties, &mut without_time);
             let published = published.map(|ms| ms.saturating_sub(self.node.origin_wall_ms()));
@@ -320,7 +323,7 @@ impl Worker {
         if publish.retain && connection.takes_no_room() {
             self.refuse_retained(slot, publish);
         } else {
-            self.publish_and_acknowledge(slot, publish, name, view);
+            self.publish_and_acknowledge(slot, publish, name, view, group.as_ref());
         }
         if view.span != 0 {
             self.monitor.end_span(span);
@@ -336,9 +339,10 @@ impl Worker {
         publish: &Publish<'_>,
         name: TopicName<'_>,
         view: MessageView<'_>,
+        group: Option<&GroupName>,
     ) {
         let Some(packet_id) = publish.packet_id else {
-            self.dispatch(name, view, None);
+            self.dispatch_as(name, view, Publishing { group, ..Publishing::default() });
             return;
         };
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -347,11 +351,13 @@ impl Worker {
         let token = Token::Publish { connection: id, sequence };
         if let Some(session) = session.filter(|_| publish.qos == QoS::ExactlyOnce) {
             let identity = (session, packet_id, publish.dup);
-            return self.publish_and_keep(slot, name, view, identity, (token, kept_bytes(publish, 1)));
+            let kept = (token, kept_bytes(publish, 1));
+            return self.publish_and_keep(slot, name, (view, group), identity, kept);
         }
         let publishing = Publishing {
             token: Some(token),
             origin: Origin::of_client(publish.dup),
+            group,
             ..Publishing::default()
         };
         let Dispatched { outstanding, matched, refused, may_be_partial, .. } =
@@ -372,7 +378,7 @@ impl Worker {
         &mut self,
         slot: u32,
         name: TopicName<'_>,
-        view: MessageView<'_>,
+        (view, group): (MessageView<'_>, Option<&GroupName>),
         (session, packet_id, dup): (SessionId, PacketId, bool),
         (token, bytes): (Token, u32),
     ) {
@@ -389,6 +395,7 @@ impl Worker {
             identity: Some(identity),
             previous_losses,
             origin: Origin::of_client(repeated),
+            group,
             ..Publishing::default()
         };
         let Dispatched { mut outstanding, matched, shards, stored, refused, may_be_partial } =

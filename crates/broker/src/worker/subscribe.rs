@@ -15,7 +15,7 @@ use super::refusals::{self, ExceededLimits};
 use super::report;
 use crate::access::Action;
 use crate::connection::{AckKind, Connection, LinksStage, PendingAck, PendingFilter, Phase, Role};
-use crate::groups::{GroupRequest, Join};
+use crate::groups::{GROUP_SUBSCRIPTION, GroupRequest, Join};
 use crate::ids::{ConnectionId, Ticket};
 use crate::link_waits::WaitingSuback;
 use crate::mount::mounted_filter;
@@ -146,6 +146,12 @@ impl Worker {
             }
             let index = pending.reasons.len() as u32;
             let shared = subscription.share.is_some();
+            // It says that the broker, and no client, has put the name of the group into a message.
+            let subscription_id = match connection.marks.role {
+                Role::Link if shared => GROUP_SUBSCRIPTION,
+                Role::Link => 0,
+                _ => subscription_id,
+            };
             let mut reason = qos as u8; // [MQTT-3.9.3-1]
             let mut existed = false;
             if session.is_some() {
@@ -601,7 +607,7 @@ impl Connection {
         let Some(own) = self.unmounted(filter) else {
             return Err(Refusal::Filter(ReasonCode::NotAuthorized));
         };
-        if !self.may_take_by_link(subscription.filter, subscription.share.is_some()) {
+        if !self.may_take_by_link(node, &subscription) {
             return Err(Refusal::Denied(subscription.filter));
         }
         if ticket.operator().is_none() && !self.may_read_own_topics(node, filter) {

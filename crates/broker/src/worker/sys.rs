@@ -64,6 +64,7 @@ impl Worker {
             + store.dropped_expired
             + store.dropped_session_ended
             + store.dropped_no_member
+            + store.dropped_no_linked_member
             + store.dropped_not_stored;
         let figures = [
             ("clients/connected", connected),

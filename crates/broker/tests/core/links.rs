@@ -66,16 +66,16 @@ impl Access for Clusters {
     }
 }
 
-fn everywhere(scenario: impl Fn(&mut Net)) {
+pub fn everywhere(scenario: impl Fn(&mut Net)) {
     everywhere_guarded(|_| {}, || Arc::new(Clusters), |net, _| scenario(net));
 }
 
-fn connect_link(net: &mut Net, index: usize, client_id: &str) -> Peer {
+pub fn connect_link(net: &mut Net, index: usize, client_id: &str) -> Peer {
     net.connect(index, durable(V5, client_id))
 }
 
 /// Filters that a watch finds, without duplicates.
-fn wanted(watch: &InterestWatch, origin: Option<&str>) -> Vec<String> {
+pub fn wanted(watch: &InterestWatch, origin: Option<&str>) -> Vec<String> {
     let mut filters = std::collections::BTreeSet::new();
     watch.for_each(origin, &mut |filter| {
         filters.insert(filter.to_owned());
@@ -88,13 +88,26 @@ fn wanted(watch: &InterestWatch, origin: Option<&str>) -> Vec<String> {
 fn a_linked_cluster_subscribes_to_what_its_link_exports_and_publishes_requests_only() {
     everywhere(|net| {
         let link = connect_link(net, 0, "$link/c");
-        let filters =
-            ["t/1", "t/#", "u", "#", "$link/c/filters", "$link/d/filters", "$share/g/t/1", "$SYS/t"];
+        let filters = [
+            "t/1",
+            "t/#",
+            "u",
+            "#",
+            "$link/c/filters",
+            "$link/d/filters",
+            "$share/g/t/1",
+            "$share/linked:g/t/1",
+            "$share/$link:g/t/1",
+            "$share/$link:linked:g/t/1",
+            "$share/$link:linked:g/u",
+            "$share/$link:linked:g/#",
+            "$SYS/t",
+        ];
         let refused = ReasonCode::NotAuthorized;
         for (id, filter) in filters.iter().enumerate() {
             net.send(link, subscribe(id as u16 + 1).to(filter, AtMostOnce));
             let [Sent::SubAck(_, reasons)] = &net.received(link)[..] else { panic!("one SUBACK") };
-            let is_granted = ["t/1", "t/#", "$link/c/filters"].contains(filter);
+            let is_granted = ["t/1", "t/#", "$link/c/filters", "$share/$link:linked:g/t/1"].contains(filter);
             let expected = if is_granted { ReasonCode::Success } else { refused };
             assert_eq!(reasons[..], [expected], "{filter}");
         }
@@ -117,7 +130,8 @@ fn other_clients_are_no_linked_clusters_and_see_none_of_their_topics() {
         let peer = net.connecting(1, durable(V5, "$link/c").will(message("w", "1")));
         assert_eq!(net.received(peer)[0], refused(ReasonCode::NotAuthorized));
         let client = net.connect(2, v5("client"));
-        for (id, filter) in ["$link/#", "$link/c/list"].iter().enumerate() {
+        let filters = ["$link/#", "$link/c/list", "$share/$link:linked:g/t/1", "$share/$link:x/t/1"];
+        for (id, filter) in filters.iter().enumerate() {
             net.send(client, subscribe(id as u16 + 1).to(filter, AtMostOnce));
             let [Sent::SubAck(_, reasons)] = &net.received(client)[..] else { panic!("one SUBACK") };
             assert_eq!(reasons[..], [ReasonCode::NotAuthorized], "{filter}");

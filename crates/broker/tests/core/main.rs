@@ -14,6 +14,7 @@ mod exactly_once;
 mod exchange;
 mod hostile;
 mod limits;
+mod link_groups;
 mod links;
 mod log;
 mod net;

@@ -240,6 +240,43 @@ fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
     }
 }
 
+/// A linked cluster that is connected to another node comes after all connected clients of this cluster.
+#[test]
+fn linked_clusters_on_other_nodes_come_after_clients_of_the_cluster() {
+    const CLIENTS: &str = "$share/linked:g/a/#";
+    const LINKS: &str = "$share/$link:linked:g/a/#";
+    everywhere(|net| {
+        let client = net.connect(1, v5("c"));
+        net.subscribe(client, CLIENTS, AtLeastOnce);
+        let others = joined(net, 0);
+        let members = |net: &mut Net, group: &str, node: u16, count: u32| {
+            net.node.routes.set_reachable(NodeIndex(node), true);
+            net.node.members_of_peer(group, NodeIndex(node), Members { count, are_connected: count > 0 });
+            net.run();
+        };
+        members(net, LINKS, 0, 3);
+        let publisher = net.connect(0, v5("p"));
+        let publish = |net: &mut Net, packet_id: u16, answer| {
+            net.send(publisher, message("a/1", packet_id).qos1(packet_id));
+            let offered = offers(net, &others, answer);
+            assert_eq!(net.received(publisher), [puback(packet_id)]);
+            offered
+        };
+        assert!(publish(net, 1, ReasonCode::Success).is_empty(), "a client here");
+        assert_eq!(net.payloads(client), ["1"]);
+        net.send(client, puback(1));
+        net.lose(client);
+        members(net, CLIENTS, 1, 1);
+        for packet_id in 2..=3 {
+            assert_eq!(publish(net, packet_id, ReasonCode::Success), [1], "clients come first");
+        }
+        assert_eq!(publish(net, 4, ReasonCode::ServerUnavailable), [1, 0], "then linked clusters");
+        members(net, CLIENTS, 1, 0);
+        assert_eq!(publish(net, 5, ReasonCode::Success), [0]);
+        members(net, LINKS, 0, 0);
+    });
+}
+
 /// The subscription is neither granted nor refused, because it is unknown whether other nodes know it.
 #[test]
 fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_with_a_reason() {

@@ -17,7 +17,9 @@ use storage::LogEvent;
 use super::ClusterRouter;
 use super::routes::{put, source_of};
 use crate::config::{LeaderPolicy, NodeInfo};
-use crate::features::{EPHEMERAL_SESSIONS, LINKS, NAMESAKES, ORIGINS, QUEUE_LIMITS, QUEUE_REFUSALS};
+use crate::features::{
+    EPHEMERAL_SESSIONS, LINKED_GROUPS, LINKS, NAMESAKES, ORIGINS, QUEUE_LIMITS, QUEUE_REFUSALS,
+};
 use crate::interest::Interest;
 use crate::meta::{
     Answer, Command, CoreLog, DrainedNodes, LeaderPreference, LinkStatus, Member, Meta, MetaMessage,
@@ -262,6 +264,11 @@ impl ClusterRouter {
         self.is_understood_by_all(LINKS)
     }
 
+    /// Returns whether all nodes know that linked clusters join shared groups, as far as this node knows.
+    pub fn reads_linked_groups(&self) -> bool {
+        self.is_understood_by_all(LINKED_GROUPS)
+    }
+
     /// Returns whether all nodes understand queues that refuse messages, as far as this node knows.
     pub fn reads_queue_refusals(&self) -> bool {
         self.is_understood_by_all(QUEUE_REFUSALS)
@@ -282,6 +289,7 @@ impl ClusterRouter {
     pub(super) fn update_origins(&self) {
         self.node.read_origins(self.reads_origins());
         self.node.read_links(self.reads_links());
+        self.node.read_linked_groups(self.reads_linked_groups());
     }
 
     /// Returns the preferred leaders of all shards, as far as this node knows. `None` before there is a placement.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use broker::{Begun, ConnectionId, LinkWaits, WaitingSuback};
+use broker::{Begun, ConnectionId, InterestWatch, LinkWaits, WaitingSuback};
 use mqtt::Subscription;
 
 use super::{Shared, Thread};
@@ -211,20 +211,13 @@ impl Thread {
         };
         let mut wanted = Vec::new();
         for filters in &parts {
-            let locals =
-                filters.iter().filter_map(|filter| Some(Subscription::parse(filter).ok()?.filter.as_str()));
-            let mut of_part = Some(Vec::new());
-            for local in locals {
-                // The node may learn of a shared group, or of a node that was cut off, a moment later.
-                if !watch.is_wanted(None, local) {
-                    of_part = None;
-                    break;
-                }
-                running.interest.set(local, true);
-            }
-            if let Some(of_part) = &mut of_part {
-                filters.iter().for_each(|filter| of_part.extend(running.interest.remote(filter)));
-            }
+            let locals: Vec<&str> = filters.iter().filter_map(|filter| wanted_as(watch, filter)).collect();
+            // The node may learn of a shared group, or of a node that was cut off, a moment later.
+            let are_wanted = locals.iter().all(|local| watch.is_wanted(None, local));
+            let of_part = are_wanted.then(|| {
+                locals.iter().for_each(|local| running.interest.set(local, true));
+                locals.iter().flat_map(|local| running.interest.remote(local)).collect::<Vec<_>>()
+            });
             wanted.push(of_part);
         }
         running.flush();
@@ -238,4 +231,13 @@ impl Thread {
         let (parts, start) = (parts.collect(), *starts);
         self.answers.push(OpenQuestion { session, start, parts, until: now + ANSWER_MAX, reply });
     }
+}
+
+/// Returns what the interest names a filter of a client: a group over all linked clusters as such, and another shared
+/// subscription by its filter.
+fn wanted_as<'a>(watch: &InterestWatch, filter: &'a str) -> Option<&'a str> {
+    if filter.starts_with("$share/") && watch.is_wanted(None, filter) {
+        return Some(filter);
+    }
+    Some(Subscription::parse(filter).ok()?.filter.as_str())
 }

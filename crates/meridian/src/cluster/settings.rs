@@ -314,7 +314,8 @@ pub fn features_of_shards(cluster: &ClusterSettings, has_own_state: bool) -> u64
         | cluster::EPHEMERAL_SESSIONS
         | cluster::QUEUE_LIMITS
         | cluster::QUEUE_REFUSALS
-        | cluster::LINKS;
+        | cluster::LINKS
+        | cluster::LINKED_GROUPS;
     match has_own_state {
         _ if cluster.replicas == 0 => 0,
         true => shards | cluster::OWN_STATE,

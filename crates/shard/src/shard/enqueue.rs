@@ -8,6 +8,7 @@ use crate::effect::{Answer, DropReason, Effect};
 use crate::entry::{Entry, message_size};
 use crate::ids::{MessageKey, SessionUid};
 use crate::limits::{Limits, QueueFull};
+use crate::links::LINK;
 use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::shard::Shard;
@@ -59,7 +60,11 @@ impl Shard {
         let entry = Entry::new(key, size, enqueue.qos, enqueue.retain, false);
         let group = enqueue.group.map(|group| self.group_name(slot, group));
         let details = EntryDetails { expires: view.expires, ids: Ids::of(&enqueue.ids), group };
-        self.enqueue(slot, Arrival { ordinal, entry, details, when_full: WhenFull::GoOver }, effects);
+        // A linked cluster that is slow must not make the publishers of this one wait.
+        let is_link = details.group.is_some()
+            && self.sessions.at(slot).is_some_and(|session| session.client_id.starts_with(LINK));
+        let when_full = if is_link { WhenFull::MakeRoom } else { WhenFull::GoOver };
+        self.enqueue(slot, Arrival { ordinal, entry, details, when_full }, effects);
         Answer::Done
     }
 

@@ -137,7 +137,8 @@ impl SimCluster {
             | cluster::QUEUE_LIMITS
             | cluster::QUEUE_REFUSALS
             | cluster::ORIGINS
-            | cluster::LINKS;
+            | cluster::LINKS
+            | cluster::LINKED_GROUPS;
         let all = cluster::LOG | if self.plan.places_shards { shards } else { 0 };
         let is_open = |adopted: u64| absent_node.is_some() || adopted == all;
         let absent_node = absent_node.map(|node| self.id_of(node));

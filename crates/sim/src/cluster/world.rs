@@ -94,7 +94,8 @@ impl SimCluster {
             | cluster::QUEUE_LIMITS
             | cluster::QUEUE_REFUSALS
             | cluster::ORIGINS
-            | cluster::LINKS;
+            | cluster::LINKS
+            | cluster::LINKED_GROUPS;
         let always = |number: usize| match plan.places_shards {
             true if plan.own_states.contains(&number) => of_shards | cluster::OWN_STATE,
             true => of_shards | cluster::EMPTY_SHARDS,

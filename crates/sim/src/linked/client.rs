@@ -13,6 +13,8 @@ use crate::report::Report;
 
 const TOPICS: [&str; 5] = ["t/0", "t/1", "t/2", "t/2/x", "t/3"];
 const FILTERS: [&str; 6] = ["t/0", "t/1", "t/+", "t/#", "t/2/#", "t/3"];
+/// Group with one member over all clusters.
+pub const GROUP: &str = "$share/linked:g/t/#";
 /// Maximum number of messages of a publisher without an acknowledgement.
 const WINDOW: usize = 4;
 
@@ -31,6 +33,8 @@ enum Kind {
         sent: usize,
     },
     Subscriber {
+        /// It has the subscription of a group, and no other.
+        is_member: bool,
         /// QoS 2 Packet Identifiers that were received and not released.
         received: BTreeSet<u16>,
         filters: BTreeSet<&'static str>,
@@ -60,7 +64,17 @@ impl Client {
     }
 
     pub fn subscriber(number: usize, node: usize) -> Self {
-        let kind = Kind::Subscriber { received: BTreeSet::new(), filters: BTreeSet::new(), asked: None };
+        Self::with_subscriptions(number, node, false)
+    }
+
+    /// A member of the group.
+    pub fn member(number: usize, node: usize) -> Self {
+        Self::with_subscriptions(number, node, true)
+    }
+
+    fn with_subscriptions(number: usize, node: usize, is_member: bool) -> Self {
+        let (received, filters) = Default::default();
+        let kind = Kind::Subscriber { is_member, received, filters, asked: None };
         Self { number, node, kind, connection: None, is_accepted: false }
     }
 
@@ -130,6 +144,13 @@ impl Client {
                 open.push_back((*next_id, number, message, awaits));
                 report.linked_published += 1;
             }
+            Kind::Subscriber { is_member: true, filters, asked, .. } => {
+                if asked.is_some() || !filters.is_empty() {
+                    return None;
+                }
+                end.write(&subscribe(1).to(GROUP, QoS::ExactlyOnce).into(), &mut bytes);
+                *asked = Some((GROUP, true));
+            }
             Kind::Subscriber { filters, asked, .. } => {
                 if asked.is_some() || !(filters.len() < 2 || random.percent(8)) {
                     return None;
@@ -163,12 +184,14 @@ impl Client {
                     repeat(&mut self.kind, end, &mut out);
                 }
                 Sent::Publish(message) => {
-                    let Kind::Subscriber { received, .. } = &mut self.kind else {
+                    let Kind::Subscriber { is_member, received, .. } = &mut self.kind else {
                         panic!("a publisher gets a message")
                     };
                     let id = message.packet_id;
                     let is_new = message.qos < QoS::ExactlyOnce || received.insert(id.unwrap_or(0));
-                    if is_new {
+                    if is_new && *is_member {
+                        oracle.arrives_in_group(report, self.number, &message.topic, &message.payload);
+                    } else if is_new {
                         oracle.arrives(report, self.number, &message.topic, &message.payload);
                     }
                     match (message.qos, id) {

@@ -18,6 +18,12 @@ struct Message {
     /// Subscribers that have to get it.
     owed: BTreeSet<usize>,
     arrived: BTreeSet<usize>,
+    /// The group has a member that can get it.
+    is_owed_to_group: bool,
+    /// Number of times that it arrived at members of the group.
+    arrived_in_group: u32,
+    /// Number of crashes before it was sent.
+    crashes: u64,
 }
 
 /// A subscription of a subscriber.
@@ -35,6 +41,10 @@ pub struct Oracle {
     subscribers: BTreeMap<usize, (usize, BTreeMap<String, Subscription>)>,
     /// Last first-time message by subscriber, publisher, topic and QoS.
     last: BTreeMap<(usize, usize, String, QoS), usize>,
+    /// Cluster of each member of the group, and its subscription.
+    members: BTreeMap<usize, (usize, Subscription)>,
+    /// Number of processes that have ended.
+    crashes: u64,
 }
 
 fn matches(filter: &str, topic: &str) -> bool {
@@ -47,14 +57,29 @@ impl Oracle {
         self.subscribers.insert(subscriber, (cluster, BTreeMap::new()));
     }
 
+    pub fn add_member(&mut self, member: usize, cluster: usize) {
+        self.members.insert(member, (cluster, Subscription::default()));
+    }
+
+    /// Notes that the process of a node ends.
+    pub fn crashes(&mut self) {
+        self.crashes += 1;
+    }
+
     /// Notes a SUBSCRIBE with SUBACK.
     pub fn granted(&mut self, subscriber: usize, filter: &str) {
+        if let Some((_, subscription)) = self.members.get_mut(&subscriber) {
+            subscription.is_granted = true;
+        }
         let Some((_, subscriptions)) = self.subscribers.get_mut(&subscriber) else { return };
         subscriptions.entry(filter.to_owned()).or_default().is_granted = true;
     }
 
     /// Notes that the links bring messages of an origin for a filter.
     pub fn settled(&mut self, subscriber: usize, filter: &str, origin: usize) {
+        if let Some((_, subscription)) = self.members.get_mut(&subscriber) {
+            subscription.settled.insert(origin);
+        }
         let Some((_, subscriptions)) = self.subscribers.get_mut(&subscriber) else { return };
         if let Some(subscription) = subscriptions.get_mut(filter).filter(|it| it.is_granted) {
             subscription.settled.insert(origin);
@@ -84,6 +109,9 @@ impl Oracle {
             })
         };
         let owed = self.subscribers.iter().filter(is_owed).map(|(subscriber, _)| *subscriber).collect();
+        let is_owed_to_group = self.members.values().any(|(cluster, subscription)| {
+            subscription.is_granted && (*cluster == origin || subscription.settled.contains(&origin))
+        });
         self.messages.push(Message {
             origin,
             publisher,
@@ -92,6 +120,9 @@ impl Oracle {
             is_acknowledged: false,
             owed,
             arrived: BTreeSet::new(),
+            is_owed_to_group,
+            arrived_in_group: 0,
+            crashes: self.crashes,
         });
         self.messages.len() - 1
     }
@@ -126,6 +157,38 @@ impl Oracle {
             return;
         }
         self.last.insert(key, number);
+    }
+
+    /// Checks a message that arrives at a member of the group. One member over all clusters gets it.
+    pub fn arrives_in_group(&mut self, report: &mut Report, member: usize, topic: &str, payload: &str) {
+        let number: usize = payload.parse().expect("a payload of the simulation");
+        let message = self.messages.get_mut(number).expect("a message that was sent");
+        assert_eq!(message.topic, topic, "the topic of message {number}");
+        let cluster = self.members.get(&member).map_or(0, |(cluster, _)| *cluster);
+        report.linked_group_arrivals += 1;
+        report.linked_group_arrivals_over_links += u64::from(cluster != message.origin);
+        message.arrived_in_group += 1;
+        if message.arrived_in_group > 1 {
+            // The process that gave it to a member may have ended before it recorded that.
+            let is_excused = message.qos < QoS::ExactlyOnce || self.crashes > message.crashes;
+            assert!(is_excused, "message {number} arrives twice in the group");
+            report.linked_excused_twice_in_group += 1;
+        }
+    }
+
+    /// Acknowledged messages that have arrived at no member of the group.
+    pub fn missing_in_group(&self) -> Vec<usize> {
+        let is_missing = |message: &Message| {
+            message.is_acknowledged && message.is_owed_to_group && message.arrived_in_group == 0
+        };
+        let all = self.messages.iter().enumerate();
+        all.filter(|(_, message)| is_missing(message)).map(|(number, _)| number).collect()
+    }
+
+    /// Number of acknowledged messages that had to arrive at one member of the group.
+    pub fn checked_in_group(&self) -> u64 {
+        let is_checked = |message: &&Message| message.is_acknowledged && message.is_owed_to_group;
+        self.messages.iter().filter(is_checked).count() as u64
     }
 
     /// Messages that are acknowledged, and have not arrived where they have to.

@@ -32,12 +32,21 @@ pub struct Route {
     pub origin: usize,
 }
 
+impl Route {
+    /// Returns whether the messages are those of the other cluster itself.
+    pub fn is_direct(&self) -> bool {
+        self.from == self.origin
+    }
+}
+
 pub struct Plan {
     pub nodes: usize,
     pub routes: Vec<Route>,
     pub setups: Vec<Setup>,
     pub publishers: usize,
     pub subscribers: usize,
+    /// Nodes of the members of the group.
+    pub members: Vec<usize>,
     pub length: Micros,
     pub faults: Vec<(Micros, Fault)>,
 }
@@ -77,7 +86,9 @@ impl Plan {
             (0..count).map(|_| (random.draw() % length, Fault::any(random, nodes, routes.len()))).collect();
         faults.sort_by_key(|(at, _)| *at);
         let (publishers, subscribers) = (nodes + random.below(3), nodes + random.below(4));
-        Self { nodes, routes, setups, publishers, subscribers, length, faults }
+        let count = if random.percent(70) { 1 + random.below(4) } else { 0 };
+        let members = (0..count).map(|_| random.below(nodes)).collect();
+        Self { nodes, routes, setups, publishers, subscribers, members, length, faults }
     }
 }
 

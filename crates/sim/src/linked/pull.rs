@@ -44,19 +44,20 @@ fn index(side: Side) -> usize {
     }
 }
 
-fn new_interest() -> Interest {
-    Interest::new("", std::iter::once(TOPICS), 1_000)
+fn new_interest(route: Route) -> Interest {
+    let interest = Interest::new("", std::iter::once(TOPICS), 1_000);
+    if route.is_direct() { interest } else { interest.without_groups() }
 }
 
 impl Pull {
     pub fn new(route: Route) -> Self {
         let (links, inbox) = Default::default();
-        Self { route, relay: None, interest: new_interest(), number: 0, links, inbox, tick: 0 }
+        Self { route, relay: None, interest: new_interest(route), number: 0, links, inbox, tick: 0 }
     }
 
     /// Cluster of origin, unless it is the other cluster.
     fn transit(&self) -> Option<&'static str> {
-        (self.route.origin != self.route.from).then(|| NAMES[self.route.origin])
+        (!self.route.is_direct()).then(|| NAMES[self.route.origin])
     }
 
     /// Begins a relay that knows nothing of the sessions.
@@ -77,7 +78,7 @@ impl Pull {
         };
         let relay = Relay::new(settings, &format!("{own}-id"), Existing::default(), seed);
         self.relay = Some(relay.expect("valid settings"));
-        self.interest = new_interest();
+        self.interest = new_interest(self.route);
         self.links = Default::default();
         self.inbox = Default::default();
         let mut walk = self.interest.walk();

@@ -8,7 +8,7 @@ use broker::InterestWatch;
 use broker::access::INTERNAL_LISTENER;
 use random::Random;
 
-use super::client::{Act, Client};
+use super::client::{Act, Client, GROUP};
 use super::oracle::Oracle;
 use super::plan::{Fault, Plan};
 use super::pull::{NAMES, Pull, TOPICS, Wants};
@@ -114,6 +114,10 @@ impl Linked {
             oracle.add_subscriber(number, node);
             clients.push(Client::subscriber(number, node));
         }
+        for node in &plan.members {
+            oracle.add_member(clients.len(), *node);
+            clients.push(Client::member(clients.len(), *node));
+        }
         let pulls = plan.routes.iter().map(|route| Pull::new(*route)).collect();
         let cx = Context {
             random,
@@ -160,6 +164,7 @@ impl Linked {
         let seconds = self.cx.now() / SECOND;
         let report = &mut self.cx.report;
         (report.linked_check_arrived, report.linked_check_arrived_over_links) = (checked, far);
+        report.linked_check_arrived_in_group = self.oracle.checked_in_group();
         report.seconds = seconds;
         self.cx.report.events = self.cx.schedule.handled();
         for member in &mut self.members {
@@ -199,15 +204,15 @@ impl Linked {
         loop {
             self.run_until(self.cx.now() + SECOND);
             let open: usize = self.clients.iter().map(Client::open).sum();
-            let missing = self.oracle.missing();
+            let (missing, of_group) = (self.oracle.missing(), self.oracle.missing_in_group());
             let are_settled = self.pulls.iter().all(Pull::is_settled);
-            if open == 0 && missing.is_empty() && are_settled {
+            if open == 0 && missing.is_empty() && of_group.is_empty() && are_settled {
                 break;
             }
             assert!(
                 self.cx.now() < deadline,
                 "{open} requests without an answer, links settled: {are_settled}, missing (message, subscriber): \
-                 {missing:?}\n{}",
+                 {missing:?}, missing in the group: {of_group:?}\n{}",
                 self.pulls.iter().map(Pull::describe).collect::<Vec<_>>().join("\n")
             );
         }
@@ -374,6 +379,9 @@ impl Linked {
                 if self.seen.insert((client.number, filter)) {
                     for origin in (0..self.members.len()).filter(|origin| *origin != at) {
                         let way = self.way(at, origin);
+                        if filter == GROUP && way.len() > 1 {
+                            continue;
+                        }
                         let subscriber = client.number;
                         self.pending.push(Pending {
                             subscriber,
@@ -561,6 +569,7 @@ impl Linked {
         if member.node.take().is_none() {
             return;
         }
+        self.oracle.crashes();
         member.watch = None;
         match is_power_cut {
             true => member.machine.cut(&mut self.cx),
