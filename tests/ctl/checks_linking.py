@@ -636,7 +636,10 @@ def link_giver_killed(_):
                     until(lambda: is_settled(here, "b", 1), "the link is connected again", 60)
                 empty = lambda: (it := giving(givers["n1"], "a", "b")).get("queued_messages") == 0 and it["in_flight"] == 0  # noqa: E731
                 until(empty, "nothing waits", 60)
-                lines = text_of(received(here.subscriber("here", "t/#", durable=True, qos=2), number))
+                command = ["mosquitto_sub", "-p", str(here.mqtt), "-V", "5", "-i", "here", "-q", "2", "-F", "%t %x", "-c", "-x", "3600", "-t", "t/#"]
+                last = subprocess.Popen(["stdbuf", "-oL", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                here.clients.append(last)
+                lines = text_of(received(last, number, 60))
                 assert lines == [f"t/n {number}" for number in range(number)], lines
                 assert taking(here, "b")["remote_sessions_lost"] == 0
     finally:
