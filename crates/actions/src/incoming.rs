@@ -48,7 +48,8 @@ impl Incoming {
         }
     }
 
-    /// The message as a rule of this namespace sees it, with this topic. A publisher that is not of the tenant is hidden.
+    /// The message as a rule of this namespace sees it, with this topic. A publisher that is not of the tenant is
+    /// hidden.
     #[must_use]
     pub fn within(mut self, namespace: &Namespace, topic: &str) -> Self {
         self.topic = topic.into();

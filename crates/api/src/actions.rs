@@ -12,8 +12,8 @@ use crate::timestamp::Timestamp;
 
 /// The connectors and actions of a node or its cluster.
 pub trait Actions: Send + Sync {
-    /// Connectors in the order of their names, after this one: those of a tenant, or all. The name is empty for those of
-    /// no tenant.
+    /// Connectors in the order of their names, after this one: those of a tenant, or all. The name is empty for those
+    /// of no tenant.
     fn connectors(&self, tenant: Option<&str>, after: Option<&str>, limit: usize) -> Vec<Connector>;
 
     fn connector(&self, name: &str) -> Option<Connector>;

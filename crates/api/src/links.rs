@@ -140,10 +140,10 @@ pub struct LinkTaking {
     pub filters_subscribed: u64,
     /// Subscriptions that the other cluster refused, because its `export` does not include them.
     pub filters_refused: u64,
-    /// Those of `filters_wanted` that stand for several Topic Filters of clients, because these have more than
+    /// Number of `filters_wanted` that stand for several Topic Filters of clients, because these have more than
     /// `filters_max`. Messages that nobody wants come by them, too.
     pub filters_broader: u64,
-    /// Some of these broader Topic Filters.
+    /// Examples of these broader Topic Filters.
     pub broader: Vec<String>,
     /// Times that the list of subscriptions of the other cluster was not received. Filters that nobody wants any more
     /// may remain subscribed.

@@ -61,8 +61,8 @@ pub struct Settings {
     pub outgoing_max: usize,
     /// User Properties of each CONNECT to this broker.
     pub local_properties: Vec<(String, String)>,
-    /// Beginning of filters at this broker, with which the local session stores the filters of the remote session. A later
-    /// relay ends those that its settings do not have. `None` to store nothing.
+    /// Beginning of filters at this broker, with which the local session stores the filters of the remote session. A
+    /// later relay ends those that its settings do not have. `None` to store nothing.
     pub memory: Option<String>,
     /// Subscriptions at the remote broker that change while the relay runs; `None` for those of `topics`.
     pub interest: Option<InterestSettings>,

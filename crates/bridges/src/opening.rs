@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use bridge::ConnectionId;
 use mio::Waker;
 
-/// At most one attempt to open a connection of one relay, with its result.
+/// The attempt to open a connection of one relay, with its result. There is one at a time.
 pub struct Opening<T> {
     sender: SyncSender<(ConnectionId, Result<T, String>)>,
     results: Receiver<(ConnectionId, Result<T, String>)>,

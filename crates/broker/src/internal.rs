@@ -44,8 +44,9 @@ pub const LINK_SERVICE: &str = "$linkd/";
 /// Beginning of the Client Identifiers of actions.
 pub const ACTION: &str = "$action/";
 
-/// Returns the topic on which an action of a tenant gets an event about clients with this mountpoint. `event` is the topic
-/// of the event. A subscription with an empty mountpoint asks for the event for some tenant; nothing is published there.
+/// Returns the topic on which an action of a tenant gets an event about clients with this mountpoint. `event` is the
+/// topic of the event. A subscription with an empty mountpoint asks for the event for some tenant; nothing is published
+/// there.
 pub fn tenant_events(event: &str, mountpoint: &str) -> String {
     format!("{ACTION}{event}/{mountpoint}")
 }

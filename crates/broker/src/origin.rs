@@ -157,8 +157,8 @@ pub(crate) struct OriginFacts {
 /// Maximum length of a text of a client. Each receiver's queue has the origin, so it must be short.
 const TEXT_MAX: usize = 1024;
 
-/// Maximum number of attributes of a client that its messages have, and maximum lengths of their names and values. Others
-/// are left out: a part of a value could mean something else.
+/// Maximum number of attributes of a client that its messages have, and maximum lengths of their names and values.
+/// Others are left out: a part of a value could mean something else.
 const ATTRIBUTES_MAX: usize = 16;
 const ATTRIBUTE_NAME_MAX: usize = 64;
 const ATTRIBUTE_VALUE_MAX: usize = 256;

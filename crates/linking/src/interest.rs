@@ -113,7 +113,7 @@ fn is_group(local: &str) -> bool {
 
 #[derive(Clone, Debug, Default)]
 struct Tables {
-    /// Filters that stand for all filters that they include, whoever wants these.
+    /// Filters that stand for all filters that they include. Nobody has to want these.
     wide: Pieces,
     /// Filters of clients that cut a topic of the link to a filter of `remote`.
     local: HashSet<Box<str>>,
@@ -250,7 +250,7 @@ pub struct Walk {
     map: Arc<Map>,
     tables: Tables,
     groups: Groups,
-    /// What each broader filter includes.
+    /// Filters that each broader one includes.
     below: BTreeMap<Arc<str>, Below>,
     /// Number of filters in `below`.
     stored: usize,
@@ -265,7 +265,7 @@ struct Below {
     local: HashSet<Box<str>>,
     /// Filters at the other cluster.
     remote: HashSet<Box<str>>,
-    /// There are too many to store them, so the broader one stays.
+    /// True when there are too many to store them, so the broader one stays.
     is_large: bool,
 }
 
@@ -671,7 +671,7 @@ mod tests {
         topics: Vec<Taken>,
         /// Filters of clients.
         local: BTreeSet<String>,
-        /// What clients wanted when the other cluster was notified last.
+        /// Filters that clients wanted when the other cluster was notified last.
         before: BTreeSet<String>,
         /// Subscriptions at the other cluster.
         remote: BTreeSet<Box<str>>,

@@ -28,7 +28,7 @@ pub struct Taking {
     pub filters_wanted: u64,
     /// Number of these that stand for several filters of clients, because there are more than the maximum.
     pub filters_broader: u64,
-    /// Some of the broader filters.
+    /// Examples of the broader filters.
     pub broader: Vec<String>,
 }
 

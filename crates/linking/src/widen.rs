@@ -27,7 +27,7 @@ pub enum Kind {
     Wanted,
     /// This filter is wanted, and stands for others that it includes.
     Covering,
-    /// It stands for filters that it includes, and nobody has to want it.
+    /// The filter stands for others that it includes, and nobody has to want it.
     Broader,
 }
 
@@ -236,7 +236,7 @@ fn around(name: &str, level: usize) -> Option<(&str, &str, &str)> {
     Some((before, one, after))
 }
 
-/// What a filter has in common with others of its size below a prefix.
+/// Features that a filter has in common with others of its size below a prefix.
 #[derive(Hash)]
 struct Shape<'a> {
     /// The first levels, with a `/` at the end.
@@ -258,7 +258,7 @@ impl<'a> Shape<'a> {
         match levels {
             0 => None,
             1..=LEVELS_MAX => Some(Self { prefix, levels, is_open }),
-            // It is too long to be told apart from others.
+            // It is too long to be distinguished from others.
             _ => Some(Self { prefix, levels: 1, is_open: true }),
         }
     }

@@ -49,7 +49,7 @@ pub const LINK_PINNED_BYTES_MAX: u64 = 64 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     pub deliveries: u16,
-    /// Of their messages. One may be larger.
+    /// Bytes of their messages. One message may be larger.
     pub bytes: u64,
 }
 

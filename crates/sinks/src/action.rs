@@ -14,8 +14,9 @@ section! {
         pub name: String = "", at start;
         /// Run the action. Messages wait for an action that has run before, too, while it does not run.
         pub enabled: bool = "true", at start;
-        /// Tenant that the action belongs to: the mountpoint of its clients without the `/` at the end. Its rule sees topics
-        /// and events of this tenant only, and it publishes below the mountpoint. Empty: the action belongs to no tenant.
+        /// Tenant that the action belongs to: the mountpoint of its clients without the `/` at the end. Its rule sees
+        /// topics and events of this tenant only, and it publishes below the mountpoint. Empty: the action belongs to
+        /// no tenant.
         pub tenant: String = "", at start;
         /// Text for people.
         pub description: String = "", at start;

@@ -27,7 +27,8 @@ section! {
     pub struct ConnectorSettings {
         /// Name of the connector.
         pub name: String = "", at start;
-        /// Tenant that the connector belongs to. Only actions of this tenant can use it. Empty: it belongs to no tenant.
+        /// Tenant that the connector belongs to. Only actions of this tenant can use it. Empty: it belongs to no
+        /// tenant.
         pub tenant: String = "", at start;
         /// Kind of system.
         pub kind: ConnectorKind = "http", at start;

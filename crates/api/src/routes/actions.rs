@@ -44,7 +44,7 @@ pub(super) struct EntriesQuery {
     limit: Option<usize>,
     /// `next` of the previous page.
     cursor: Option<String>,
-    /// Only entries of this tenant; empty for those of no tenant.
+    /// Tenant whose entries are listed; empty for those of no tenant.
     pub tenant: Option<String>,
 }
 

@@ -6,8 +6,8 @@ use mqtt::{ReasonCode, TopicFilter};
 
 /// Filters that the remote session may have.
 ///
-/// Each is stored as a subscription of the local session, to a filter that nobody publishes on: the prefix and the remote
-/// filter. So they are as durable as the session, and are where it is.
+/// Each is stored as a subscription of the local session, to a filter that nobody publishes on: the prefix and the
+/// remote filter. So they are as durable as the session, and are where it is.
 ///
 /// **Invariant:** a filter is stored before it is subscribed to at the remote broker, and until the subscription has
 /// ended there.

@@ -80,8 +80,8 @@ impl WakeTimes {
     }
 }
 
-/// Times of the ticks of `openraft`. It looks at a tick whether it has to begin an election, which it need not while it
-/// hears from its leader.
+/// Times of the ticks of `openraft`. At a tick it checks whether it has to begin an election, which it need not while
+/// messages of a leader arrive.
 #[derive(Clone, Copy, Debug)]
 pub struct TickTimes {
     /// Times while a leader is known to be there ([`Runtime::stay_calm`]).

@@ -112,8 +112,8 @@ impl Shard {
     }
 
     /// Answers a Publish that comes again. The shard does not remember which messages it has refused. So a message that
-    /// a session may have refused counts as refused: an acknowledged message would be lost otherwise. Its publisher sends
-    /// it again, and sessions may get it twice. An identity says whether the message was accepted.
+    /// a session may have refused counts as refused: an acknowledged message would be lost otherwise. Its publisher
+    /// sends it again, and sessions may get it twice. An identity says whether the message was accepted.
     fn repeated_publish(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> Answer {
         let is_known = identity.is_some_and(|identity| self.identities.contains(identity));
         if is_known || self.refusing.is_empty() {

@@ -306,9 +306,9 @@ impl Producer {
         connection.parse(&answer, |reader| api::read_produce(reader, version))
     }
 
-    /// Remembers what is stored and what may be. Returns the first failure of the strongest kind. One whose cause is in no
-    /// record comes first, because the caller must not give up a record because of it. Records of other partitions are
-    /// stored and not sent again.
+    /// Remembers what is stored and what may be. Returns the first failure of the strongest kind. One whose cause is in
+    /// no record comes first, because the caller must not give up a record because of it. Records of other partitions
+    /// are stored and not sent again.
     fn settle(&mut self, groups: Vec<Group<'_>>) -> Result<(), WriteError> {
         if self.stored.len().max(self.assigned.len()) > REMEMBERED_MAX {
             self.stored.clear();

@@ -28,14 +28,14 @@ const PAIRS: [[usize; 2]; 4] = [[0, 1], [2, 3], [4, 0], [1, 3]];
 /// Nodes that end at once.
 struct Round {
     victims: Vec<usize>,
-    /// They have lost their disks when they start again.
+    /// True if they have lost their disks when they start again.
     lose_disks: bool,
 }
 
 /// Percentage of the random kills of a core that cost it its disk.
 const DISKS_PERCENT: usize = 10;
 
-/// Returns what ends: each core, of which the first one loses its disk, or [`PAIRS`].
+/// Returns the nodes that end: each core, the first one with its disk, or [`PAIRS`].
 fn usual_rounds(test_cluster: &TestCluster, fault: Fault) -> Vec<Round> {
     if fault == Fault::KillPairs {
         return PAIRS.iter().map(|pair| Round { victims: pair.to_vec(), lose_disks: false }).collect();

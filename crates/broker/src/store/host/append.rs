@@ -156,8 +156,8 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append: Some(key) });
     }
 
-    /// Handles a message that came again after a change of leader, and may have been refused by this session. A publisher
-    /// sends it again. Where nobody would, as for a Will, it counts as accepted: it must not come twice.
+    /// Handles a message that came again after a change of leader, and may have been refused by this session. A
+    /// publisher sends it again. Where nobody would, as for a Will, it counts as accepted: it must not come twice.
     pub(super) fn publish_perhaps_refused(
         &mut self,
         now: Time,

@@ -46,7 +46,7 @@ impl ShardHost {
         Some(ahead)
     }
 
-    /// In a cluster: the publisher of a message that was just proposed is answered when a majority has it in memory.
+    /// Acknowledges a message that was just proposed when a majority of the replicas has it in memory, in a cluster.
     pub(super) fn acknowledge_when_held(&mut self, message: &Message, append: Option<u32>) {
         let bytes = message.size() as u64;
         let Some(key) = append.filter(|_| self.replica.is_agreed()) else { return };

@@ -8,8 +8,8 @@
 //! **Invariant:** nothing that happens to a message on a topic that begins with `$`, or to a connection of the process
 //! itself, is an event. So no event causes another one.
 //!
-//! **Invariant:** an event for actions of a tenant is about a client with the mountpoint of the tenant. It has no name of
-//! a client with another one.
+//! **Invariant:** an event for actions of a tenant is about a client with the mountpoint of the tenant. It has no name
+//! of a client with another one.
 
 mod describe;
 mod json;
