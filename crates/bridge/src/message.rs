@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(translate(Side::Remote, &[]), Ok("a".into()));
     }
 
-    /// Only the cluster of origin names the group, and only one that gets the topic.
+    /// The cluster of origin names the group, and nobody else. The group must get the topic.
     #[test]
     fn a_message_for_a_group_names_it_as_it_is_called_here() {
         let mut settings = Settings::new("b", "remote");

@@ -11,8 +11,8 @@ choices! {
         /// The message is on the disk: it survives a crash of the process and a power failure. In a cluster with
         /// replicas it is on the disks of a majority.
         LocalDisk = "local-disk",
-        /// Acknowledgements do not wait for the disk: a crash loses what has not reached it. In a cluster with replicas,
-        /// a majority has the message in memory.
+        /// Acknowledgements do not wait for the disk: a crash loses what has not reached it. In a cluster with
+        /// replicas, a majority has the message in memory.
         Memory = "memory",
     }
 }

@@ -81,7 +81,7 @@ impl Map {
 #[derive(Debug, Default)]
 struct Groups {
     all: HashSet<Arc<str>>,
-    /// Some did not fit since the last walk.
+    /// True if a group did not fit since the last walk.
     is_beyond: bool,
 }
 
@@ -438,8 +438,8 @@ impl Interest {
         self.groups.is_beyond
     }
 
-    /// Returns the filters at the other cluster that a filter of a client needs, or the shared subscription that a group
-    /// needs. Broader filters stand for those that they include.
+    /// Returns the filters at the other cluster that a filter of a client needs, or the shared subscription that a
+    /// group needs. Broader filters stand for those that they include.
     pub fn remote(&self, local: &str) -> Vec<Box<str>> {
         if is_group(local) {
             let joined = self.map.join(local).filter(|joined| self.groups.all.contains(joined.as_str()));

@@ -33,7 +33,7 @@ enum Kind {
         sent: usize,
     },
     Subscriber {
-        /// It has the subscription of a group, and no other.
+        /// True if it has the subscription of a group, and no other.
         is_member: bool,
         /// QoS 2 Packet Identifiers that were received and not released.
         received: BTreeSet<u16>,
