@@ -316,7 +316,10 @@ impl Broker {
                 let in_use = version == Version::V5 && random.percent(10);
                 let mut reasons = Vec::new();
                 for (filter, options) in subscribe.filters.iter() {
-                    assert!(version != Version::V5 || options.no_local && options.retain_as_published);
+                    // A shared subscription cannot have No Local [MQTT-3.8.3-4].
+                    let is_shared = filter.starts_with("$share/");
+                    let is_exact = options.no_local != is_shared && options.retain_as_published;
+                    assert!(version != Version::V5 || is_exact, "{filter} {options:?}");
                     if in_use {
                         report.add("identifier of a subscription in use");
                         reasons.push(ReasonCode::PacketIdentifierInUse.as_u8());
