@@ -633,13 +633,17 @@ mod tests {
 
     #[test]
     fn many_filters_of_clients_for_one_filter_are_not_all_stored() {
-        let mut interest = interest(&["#"], 10);
+        let topic = "a/b/c/d/e/f/g/h/i/j";
+        let mut interest = interest(&[topic, "k"], 10);
         for at in 0..1_000 {
-            interest.set(&format!("$share/{at}/n/a"), true);
+            let levels = topic.split('/').enumerate();
+            let levels: Vec<&str> =
+                levels.map(|(n, level)| if at >> n & 1 == 1 { "+" } else { level }).collect();
+            interest.set(&format!("n/{}", levels.join("/")), true);
             interest.check_invariants();
         }
-        interest.set("n/b", true);
-        assert_eq!(sorted(interest.take()).0, ["a".into(), "b".into()]);
+        interest.set("n/k", true);
+        assert_eq!(sorted(interest.take()).0, [topic.into(), "k".into()]);
         assert_eq!(interest.broader().count(), 0, "no other topics are taken");
         assert!(interest.tables.local.len() <= 40);
     }
