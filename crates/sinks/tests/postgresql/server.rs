@@ -120,10 +120,14 @@ impl Server {
         self.directory.join("authority.pem")
     }
 
-    /// Writes a file for a connector, with a line feed after the text.
+    /// Writes a file for a connector, with a line feed after the text. A connector of another test may read the file
+    /// with this name meanwhile, so it is replaced as a whole.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = self.directory.join(name);
-        std::fs::write(&path, format!("{text}\n")).expect("a file");
+        let whole = self.directory.join(format!("{name}.{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::write(&whole, format!("{text}\n")).expect("a file");
+        std::fs::rename(whole, &path).expect("a file");
         path
     }
 }
