@@ -732,8 +732,8 @@ mod tests {
         for seed in 0..400 {
             let mut random = Random::new(seed);
             let filters_max = 4 + random.below(30);
-            let topics: &[&str] =
-                *random.pick(&[&["#"][..], &["a/#", "+/b/#", "b"], &["+/+/c", "a/+", "b/#"]]);
+            let choices: [&[&str]; 3] = [&["#"], &["a/#", "+/b/#", "b"], &["+/+/c", "a/+", "b/#"]];
+            let topics = *random.pick(&choices);
             let mut interest = interest(topics, filters_max);
             let taken = topics.iter().map(|topic| Taken::new("n/", topic)).collect();
             let (local, before, remote) = Default::default();

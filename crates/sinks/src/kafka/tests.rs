@@ -261,7 +261,8 @@ fn a_batch_that_was_stored_in_spite_of_an_error_is_not_repeated() {
 fn of_different_errors_the_one_that_gives_up_least_counts() {
     let peer = Peer::new();
     let mut sink = sink(&peer);
-    let script: [(&[(i32, i16)], fn(&WriteError) -> bool); 4] = [
+    type Case = (&'static [(i32, i16)], fn(&WriteError) -> bool);
+    let script: [Case; 4] = [
         (&[(0, 10), (1, -1), (2, 6)], |it| matches!(it, WriteError::Unavailable(_))),
         (&[(0, 10), (1, -1), (2, -1)], |it| matches!(it, WriteError::Failed(_))),
         (&[(0, 10), (1, 2)], |it| matches!(it, WriteError::Failed(_))),
