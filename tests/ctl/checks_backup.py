@@ -44,12 +44,12 @@ def publish_all(node, topic, payloads, *words):
 
 @contextlib.contextmanager
 def load(node):
-    """Publishes to all sessions until the end."""
+    """Publishes to all sessions until the end, and no more than their queues hold."""
     ends = threading.Event()
 
     def run():
         number = 0
-        while not ends.is_set():
+        while number < 15 and not ends.is_set():
             number += 1
             with contextlib.suppress(subprocess.SubprocessError):
                 publish_all(node, "all", [f"late-{number}-{at}" for at in range(50)], "-q", "1")

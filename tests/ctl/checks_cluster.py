@@ -600,7 +600,7 @@ def restored(_):
         storage.rename(last.directory / "lost")
         shutil.copytree(last.directory / "backup", storage)
         start(nodes, ports, secret, "n3")
-        assert last.process.wait(30) == 1
+        assert last.process.wait(90) == 1
         assert said(last, "ERROR", "with an empty data directory"), (last.directory / "node.log").read_text()[-2000:]
         (last.directory / "data").rename(last.directory / "restored")
         start(nodes, ports, secret, "n3")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -88,7 +87,7 @@ class Clusters:
         for node in self.nodes:
             node.close()
         self.secret.unlink(missing_ok=True)
-        os.rmdir(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -276,8 +275,15 @@ GROUP = "$share/linked:jobs/jobs/#"
 def publish_numbers(node, numbers, prefix):
     """Publishes numbers at QoS 2 in their order, over one connection."""
     lines = "".join(f"{prefix}{number}\n" for number in numbers)
-    subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-t", "jobs/x", "-q", "2", "-l"],
-                   input=lines, text=True, check=True, capture_output=True, timeout=60)
+    command = ["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-t", "jobs/x", "-q", "2", "-l"]
+
+    def is_published():
+        done = subprocess.run(command, input=lines, text=True, check=False, capture_output=True, timeout=60)
+        # A node of a cluster on a loaded machine may lack its lease for a moment, and refuses clients then.
+        assert done.returncode in (0, 0x88), done
+        return done.returncode == 0
+
+    until(is_published, "the messages are published", 60)
 
 
 def numbers_of(lines):
@@ -389,7 +395,7 @@ def link_group_in_cluster(_):
     finally:
         alone.close()
         secret.unlink(missing_ok=True)
-        os.rmdir(directory)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def link_transit(_):
@@ -512,7 +518,7 @@ def link_moves(_):
     finally:
         alone.close()
         secret.unlink(missing_ok=True)
-        os.rmdir(directory)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def unconfirmed(node):
@@ -596,7 +602,7 @@ def link_suback(_):
             client.close()
         alone.close()
         secret.unlink(missing_ok=True)
-        os.rmdir(directory)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def link_giver_killed(_):
@@ -644,7 +650,7 @@ def link_giver_killed(_):
                 assert taking(here, "b")["remote_sessions_lost"] == 0
     finally:
         secret.unlink(missing_ok=True)
-        os.rmdir(directory)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback]

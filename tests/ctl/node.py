@@ -38,7 +38,7 @@ def free_port():
     raise AssertionError("no port is free")
 
 
-def until(holds, what, seconds=10):
+def until(holds, what, seconds=30):
     """Polls until `holds()` is true, and returns its value."""
     end = time.monotonic() + seconds
     while not (answer := holds()):
