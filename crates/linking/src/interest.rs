@@ -658,17 +658,9 @@ mod tests {
         assert_eq!(sorted(interest.take()), (vec!["new".into()], vec!["old".into()]));
     }
 
-    /// Compares level by level.
     fn includes(by: &str, filter: &str) -> bool {
-        let (mut by, mut filter) = (by.split('/'), filter.split('/'));
-        loop {
-            match (by.next(), filter.next()) {
-                (Some("#"), _) | (None, None) => return true,
-                (Some("+"), Some(level)) if level != "#" => {}
-                (Some(left), Some(right)) if left == right => {}
-                _ => return false,
-            }
-        }
+        let parse = |text| mqtt::TopicFilter::parse(text).expect("a Topic Filter");
+        parse(by).covers(parse(filter))
     }
 
     struct Model {
