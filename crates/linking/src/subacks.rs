@@ -12,6 +12,8 @@ use broker::{ConnectionId, WaitingSuback};
 /// Maximum number of SUBACKs that wait, and of bytes of their filters.
 pub const WAITS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 32 << 20;
+/// [`BYTES_MAX`] of one connection, so that it leaves room to others.
+const CONNECTION_BYTES_MAX: usize = 2 << 20;
 /// Maximum number of questions about one link without an answer.
 const OPEN_MAX: usize = 4;
 /// Maximum number of parts in a question, and of bytes of their filters. A part alone may have more bytes.
@@ -96,8 +98,14 @@ impl Subacks {
         within: Duration,
         links: Vec<(String, Vec<Box<str>>)>,
     ) {
-        let bytes = links.iter().flat_map(|(_, filters)| filters).map(|filter| filter.len() + EACH).sum();
-        let is_full = self.waits.len() >= WAITS_MAX || self.bytes.saturating_add(bytes) > BYTES_MAX;
+        let bytes: usize =
+            links.iter().flat_map(|(_, filters)| filters).map(|filter| filter.len() + EACH).sum();
+        let of_connection = self.of_connections.get(&suback.connection).into_iter().flatten();
+        let of_connection: usize =
+            of_connection.filter_map(|number| self.waits.get(number)).map(|wait| wait.bytes).sum();
+        let is_full = self.waits.len() >= WAITS_MAX
+            || self.bytes.saturating_add(bytes) > BYTES_MAX
+            || of_connection.saturating_add(bytes) > CONNECTION_BYTES_MAX;
         if links.is_empty() || is_full {
             self.outputs.push_back(Output::Done { suback, is_confirmed: links.is_empty() });
             return;

@@ -207,3 +207,23 @@ fn each_suback_has_one_end() {
         assert!(ended > 10, "seed {seed}");
     }
 }
+
+/// One client must not take the room of all others.
+#[test]
+fn the_filters_of_a_connection_that_wait_are_bounded() {
+    let (mut subacks, now) = (Subacks::default(), Instant::now());
+    let large = "x".repeat(CONNECTION_BYTES_MAX / 2 - EACH);
+    let begin = |subacks: &mut Subacks, slot, packet_id| {
+        subacks.begin(now, suback(slot, packet_id), WITHIN, vec![link("$linked/b", &[&large])]);
+    };
+    begin(&mut subacks, 1, 1);
+    begin(&mut subacks, 1, 2);
+    assert_eq!(asked(&mut subacks).len(), 2, "they fit");
+    begin(&mut subacks, 1, 3);
+    assert_eq!(outputs(&mut subacks), [done(suback(1, 3), false)]);
+    begin(&mut subacks, 2, 1);
+    assert_eq!(asked(&mut subacks).len(), 1, "another client is not concerned");
+    subacks.cancel(suback(1, 1).connection);
+    begin(&mut subacks, 1, 4);
+    assert_eq!((asked(&mut subacks).len(), subacks.waiting()), (1, 2));
+}
