@@ -188,7 +188,7 @@ impl Plan {
             faults.push((random.draw() % length, Fault::PauseClient { client, time }));
         }
         for _ in 0..random.below(if is_full { 6 } else { 3 }) {
-            let (node, room) = (random.below(count), random.draw() % 100_000);
+            let (node, room) = (random.below(count), random.draw() % 30_000);
             let time = SECOND / 2 + random.draw() % (10 * SECOND);
             faults.push((random.draw() % length, Fault::Full { node, room, time }));
         }
