@@ -189,7 +189,7 @@ impl Plan {
         }
         for _ in 0..random.below(if is_full { 6 } else { 3 }) {
             let (node, room) = (random.below(count), random.draw() % 30_000);
-            let time = SECOND / 2 + random.draw() % (10 * SECOND);
+            let time = 2 * SECOND + random.draw() % (20 * SECOND);
             faults.push((random.draw() % length, Fault::Full { node, room, time }));
         }
         for _ in 0..random.below(if is_full { 6 } else { 3 }) {
