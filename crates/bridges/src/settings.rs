@@ -28,7 +28,7 @@ section! {
         pub address: Option<HostPorts> = "", at start;
         /// Order in which several addresses are used.
         pub address_order: AddressChoice = "ordered", at start;
-        /// Topics that the bridge carries, a line for each: `PATTERN [out|in|both [QOS [LOCAL-PREFIX REMOTE-PREFIX]]]`.
+        /// Topics of the bridge, a line for each: `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]`.
         /// Without a direction it is `out`, without a QoS 0. `""` is an empty prefix.
         pub topics: Topics = "", at start;
         /// MQTT version towards the other broker.
@@ -47,7 +47,7 @@ section! {
         pub keep_alive: Duration = "60s" in "0s..=65535s", at start;
         /// Maximum number of unacknowledged messages in each direction, if the other broker accepts as many. 0 is 256
         /// with MQTT 5.0, and 20 with 3.1.1: there a broker cannot say how many it accepts, and mosquitto discards
-        /// QoS 2 messages beyond its `max_inflight_messages`, which is 20.
+        /// QoS 2 messages beyond its `max_inflight_messages`, which is 20. At most 1024 to the other broker.
         pub in_flight: u16 = "0", at start;
         /// Moment at which the bridge connects.
         pub start: StartChoice = "automatic", at start;

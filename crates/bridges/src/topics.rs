@@ -83,7 +83,7 @@ impl Value for Topics {
     fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
         let text = String::from_raw(raw)?;
         Self::parse(&text).map_err(|why| Invalid::Form {
-            expected: "lines of the form PATTERN [out|in|both [QOS [LOCAL-PREFIX REMOTE-PREFIX]]]",
+            expected: "lines of the form PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]",
             found: raw.to_string(),
             why,
         })

@@ -24,7 +24,7 @@ section! {
     pub struct DurabilityRule {
         /// Topic Filter of the rule. Topics of tenants include their mountpoint.
         pub filter: Filter = "#", at start;
-        /// `memory`: the message is acknowledged when it is queued, without waiting for the disk.
+        /// Durability of the messages whose topic matches the filter.
         pub class: Durability = "local-disk", at start;
     }
 }

@@ -52,7 +52,8 @@ section! {
         /// broker. Announced as Receive Maximum.
         pub receive_max: u16 = "1024" in "1..=65535", at start;
         /// Maximum number of QoS 1 and 2 messages that the broker may have sent to a client without an acknowledgement.
-        /// A smaller Receive Maximum of the client takes precedence.
+        /// A smaller Receive Maximum of the client takes precedence. At most 1024 for a session that outlives its
+        /// connection.
         pub inflight_max: u16 = "1024" in "1..=65535", on reload;
         /// Maximum number of Topic Aliases that a client may use towards the broker; 0 allows none. Announced as Topic
         /// Alias Maximum.

@@ -11,8 +11,8 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// Command (conn, sub, pub, pubsub, ha or tx-rx) and its options; put `--as mqttx` first to use the options of
-    /// MQTTX
+    /// Command (conn, sub, pub, pubsub, ha, tx-rx, scenario, agent or size) and its options; put `--as mqttx` first to
+    /// use the options of MQTTX
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     arguments: Vec<OsString>,
 }

@@ -282,7 +282,8 @@ pub struct ConfigArgs {
     /// One setting, as in mqtt.qos_max=1 or listener.0.address=[::1]:1883; can be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
-    /// Address for clients, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883]
+    /// Address for clients, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883,
+    /// and 127.0.0.1:8083 for WebSocket]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Address of the API, metrics and the dashboard, or `off` [default: 127.0.0.1:18083]

@@ -61,8 +61,8 @@ section! {
         pub queue_age_max: Duration = "0s", at start;
         /// Rule for messages when the queue is full.
         pub queue_full: WhenFull = "drop_oldest", at start;
-        /// Maximum number of messages that the action works on at a time.
-        pub in_flight: u16 = "2000" in "1..=65535", at start;
+        /// Maximum number of messages that the action works on at a time. At most 1024 of them are stored ones.
+        pub in_flight: u16 = "1024" in "1..=65535", at start;
         /// Maximum number of records of a batch.
         pub batch_max: u32 = "500" in "1..=65535", at start;
         /// Maximum number of bytes of a batch.

@@ -175,7 +175,7 @@ export const ADVANCED: Group[] = [
       amount('batch_max', 'Records of a batch', 'Maximum number.', '500', 1, 65_535),
       text('batch_bytes_max', 'Bytes of a batch', 'Maximum size.', { fallback: '1MiB' }),
       text('batch_wait', 'Wait for a batch', 'Maximum time that a record waits for others.', { fallback: '10ms' }),
-      amount('in_flight', 'Messages at a time', 'Maximum number of messages that the action works on.', '2000', 1, 65_535),
+      amount('in_flight', 'Messages at a time', 'Maximum number of messages that the action works on.', '1024', 1, 65_535),
       amount('connections', 'Connections', 'Connections to the other system.', '1', 1, 32),
       choice('order', 'Order', 'Records whose order is kept when there are several connections.', [['topic', 'Of the same topic'], ['client', 'Of the same client'], ['none', 'No order']]),
     ],

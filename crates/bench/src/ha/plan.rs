@@ -60,7 +60,7 @@ pub struct Options {
     /// Reconnect to the same broker, never to the next one
     #[arg(long)]
     stay: bool,
-    /// All clients begin at the first broker, instead of at one broker each in turn
+    /// Start all clients at the first broker, instead of at each broker in turn
     #[arg(long, conflicts_with = "stay")]
     first: bool,
     /// Prefix of topics and Client Identifiers, without wildcards

@@ -86,7 +86,7 @@ Durable sessions on the node's disk do not move to other nodes: --discard-sessio
         discard_sessions: bool,
     },
     Drain(drain::DrainArgs),
-    /// Let a node accept clients again that was drained
+    /// Let a drained node accept clients again
     Undrain {
         // Not `node`: that is the flag for the node to ask.
         /// Name of the node
