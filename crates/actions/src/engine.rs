@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
+use broker::admin::{Admin, ClientDetail};
 use definitions::Definition;
 use edge::Door;
 use serde_json::{Map, Value};
@@ -26,8 +26,6 @@ const STOP_MAX: Duration = Duration::from_secs(2);
 const FAILING: Duration = Duration::from_secs(30);
 /// Time between two questions how many messages wait for an action.
 const COUNT: Duration = Duration::from_secs(1);
-/// Maximum number of subscriptions of earlier settings that an action ends.
-const FILTERS_MAX: usize = 1000;
 
 /// Reason why an action with `queue_full = "refuse"` does not start.
 const WAITS_FOR_NODES: &str = "\"refuse\" needs this version of Meridian on all nodes of the cluster";
@@ -357,12 +355,11 @@ impl Shared {
     }
 
     fn ask_subscriptions(&self, name: &str, found: Arc<Mutex<Option<Vec<String>>>>) {
-        let answered = move |answer: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
-            let subscriptions = answer.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
-            let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into());
+        let answered = move |answer: Option<Vec<Box<str>>>| {
+            let filters = answer.unwrap_or_default().into_iter().map(String::from);
             *sync::lock(&found) = Some(filters.collect());
         };
-        self.admin.client_subscriptions(&client_id(name), 0, FILTERS_MAX, Box::new(answered));
+        self.admin.client_filters(&client_id(name), Box::new(answered));
     }
 
     /// Asks how many messages wait in the session of an action.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bridge::Counters;
-use broker::admin::{Admin, ClientDetail, SubscriptionInfo};
+use broker::admin::{Admin, ClientDetail};
 use edge::Door;
 
 use crate::runner::{Credentials, Run, Runner, RunnerSettings};
@@ -16,9 +16,6 @@ use crate::settings::{BridgeProblem, BridgeSettings, QueueFull};
 const LOOK: Duration = Duration::from_millis(500);
 /// Maximum time for the messages in flight of a bridge that moves to another node, or whose node stops.
 const STOP_MAX: Duration = Duration::from_secs(2);
-
-/// Maximum number of subscriptions of earlier settings that a bridge ends.
-const FILTERS_MAX: usize = 2000;
 
 /// State of a bridge, as its thread said last.
 #[derive(Clone, Debug, Default)]
@@ -198,12 +195,11 @@ fn look_after(
 /// Lets a bridge run, with the filters that its session has from earlier settings.
 fn run_with_filters(handle: &Arc<Handle>, own_id: String, admin: &Admin) {
     let (of, ticket) = (handle.clone(), handle.runner.ticket());
-    let answered = move |found: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
-        let subscriptions = found.map_or_else(Vec::new, |(subscriptions, _)| subscriptions);
-        let filters = subscriptions.into_iter().map(|subscription| subscription.filter.into()).collect();
+    let answered = move |found: Option<Vec<Box<str>>>| {
+        let filters = found.unwrap_or_default().into_iter().map(String::from).collect();
         of.runner.run(ticket, Run { filters, own_id, wanted: None });
     };
-    admin.client_subscriptions(&handle.client_id, 0, FILTERS_MAX, Box::new(answered));
+    admin.client_filters(&handle.client_id, Box::new(answered));
 }
 
 /// Asks how many messages wait in the session of a bridge.

@@ -69,7 +69,8 @@ pub struct Config {
     /// [`Replica::poll_vacate`](crate::Replica::poll_vacate).
     pub keeps_bodies: bool,
     /// True if a follower reports entries that it has in memory to the leader, before its disk has them. So the leader
-    /// knows them earlier ([`Replica::held_writes`](crate::Replica::held_writes)). Replicas may differ.
+    /// knows them earlier ([`Replica::held_writes`](crate::Replica::held_writes)). Replicas may differ: a leader counts
+    /// the reports of the others whatever its own setting is.
     pub reports_held: bool,
     /// Bytes at the beginning of each frame that the replica sends
     /// ([`Replica::poll_transmit`](crate::Replica::poll_transmit)). By these, its owner can tell such frames from its

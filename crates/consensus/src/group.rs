@@ -391,8 +391,9 @@ impl Replica {
         }
         match message.body {
             Body::Held { vote, last } => {
-                if self.vote() == Some(vote) && self.store.lock().has(&last) {
-                    self.network.note_held(message.from, vote, last.index);
+                let is_own = self.vote() == Some(vote) && self.store.lock().has(&last);
+                if is_own && self.is_member(message.from, from) {
+                    self.network.note_held((from, message.from), vote, last.index);
                 }
                 return;
             }
@@ -530,8 +531,9 @@ impl Replica {
     }
 
     /// Number of commands of [`Self::write`] in the present term that a majority of the replicas has, in memory at
-    /// least, this one included. They are committed later, unless a majority loses them before that. 0 without
-    /// [`Config::reports_held`], and while this replica follows.
+    /// least, this one included. They are committed later, unless a majority loses them before that. Committed commands
+    /// count, whether the others [report](Config::reports_held) what they have in memory or not. 0 while this replica
+    /// follows.
     pub fn held_writes(&mut self) -> u64 {
         let Some(vote) = self.vote() else { return 0 };
         let mut raft_log = self.store.lock();
@@ -548,7 +550,15 @@ impl Replica {
             indexes.get(voters.len() / 2).copied().flatten()
         };
         let index = metrics.membership_config.membership().get_joint_config().iter().map(majority).min();
-        raft_log.held_mut().held_up_to(index.flatten())
+        raft_log.held_mut().advance(index.flatten())
+    }
+
+    /// Returns whether the group has this replica, on this node.
+    fn is_member(&self, replica: ReplicaId, node: NodeId) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let member = metrics.membership_config.membership().get_node(&replica);
+        member.is_some_and(|member| member.node == node)
     }
 
     fn note_leadership(&mut self) {

@@ -46,14 +46,24 @@ pub(crate) struct Calls {
     out: VecDeque<Transmit>,
     /// Highest index that each replica has confirmed to this leader, and the vote by which it leads.
     confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
-    /// Highest index that each replica has in memory, in the same way.
-    held: BTreeMap<ReplicaId, (Vote, u64)>,
+    /// Last report of each replica about what it has in memory.
+    held: BTreeMap<ReplicaId, HeldReport>,
     /// Replicas that lack entries that they had confirmed.
     regressed: VecDeque<ReplicaId>,
     /// True if nodes of earlier versions can read the snapshots of this group.
     is_stream: bool,
     /// Nodes that read snapshots in parts.
     part_readers: BTreeSet<NodeId>,
+}
+
+/// Report of a replica that it has the entries of a leader in memory. The process that sent it may lose them when it
+/// ends.
+struct HeldReport {
+    node: NodeId,
+    /// Vote of the leader.
+    vote: Vote,
+    /// Index of the last entry.
+    last: u64,
 }
 
 /// Network of one replica, shared by all tasks that `openraft` runs for it, and the store that snapshots are read from.
@@ -139,9 +149,11 @@ impl Network {
         }
     }
 
-    /// Drops requests and frames of a node that is cut off.
+    /// Drops requests and frames of a node that is cut off, and its reports: its process may have ended, with what it
+    /// had in memory.
     pub fn lost(&self, node: NodeId) {
         let mut calls = sync::lock(&self.0);
+        calls.held.retain(|_, report| report.node != node);
         calls.waiting.retain(|_, (asked, _)| *asked != node);
         calls.out.retain(|transmit| transmit.to != node);
     }
@@ -151,15 +163,15 @@ impl Network {
         self.send(node, to, 0, Body::Held { vote, last });
     }
 
-    /// Handles such a report to this leader, whose log has that entry.
-    pub fn note_held(&self, from: ReplicaId, vote: Vote, last: u64) {
-        sync::lock(&self.0).held.insert(from, (vote, last));
+    /// Handles such a report of a member to this leader, whose log has that entry.
+    pub fn note_held(&self, (node, from): (NodeId, ReplicaId), vote: Vote, last: u64) {
+        sync::lock(&self.0).held.insert(from, HeldReport { node, vote, last });
     }
 
     /// Highest index that a replica is known to have, in memory or on disk, to the leader with this vote.
     pub fn held(&self, replica: ReplicaId, vote: Vote) -> Option<u64> {
         let calls = sync::lock(&self.0);
-        let held = calls.held.get(&replica).filter(|(of, _)| *of == vote).map(|(_, index)| *index);
+        let held = calls.held.get(&replica).filter(|report| report.vote == vote).map(|report| report.last);
         held.max(calls.confirmed(replica, vote))
     }
 
@@ -236,11 +248,11 @@ impl Calls {
     }
 
     /// Handles a conflict: the replica lacks the entry before those that it was sent. If it had confirmed that entry,
-    /// it has lost it.
+    /// it has lost it. What it had in memory may be lost with its process.
     fn note_conflict(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
+        self.held.remove(&to);
         if previous.is_some() && previous <= confirmed {
             self.confirmed.remove(&to);
-            self.held.remove(&to);
             if !self.regressed.contains(&to) {
                 self.regressed.push_back(to);
             }

@@ -929,10 +929,12 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        let mut raft_log = self.lock();
+        // A majority has it, whether it reports that or not.
+        raft_log.held.advance(committed.map(|last| last.index));
         if mutated(Mutation::ForgetCommitted) {
             return Ok(());
         }
-        let mut raft_log = self.lock();
         if raft_log.hard.committed < committed {
             raft_log.hard.committed = committed;
             if raft_log.save_committed_after == 0 {

@@ -289,12 +289,6 @@ impl Model {
         limits.queue_full == QueueFull::Refuse && (session.is_full(&limits) || is_too_much)
     }
 
-    /// Returns whether a session gets messages like this one and refuses them when its queue is full.
-    pub fn may_refuse(&self, message: &Message<'_>) -> bool {
-        let refuses = |client: &String| self.limits_of(client).queue_full == QueueFull::Refuse;
-        self.receivers(message).iter().any(|(client, ..)| refuses(client))
-    }
-
     /// Returns whether a session refuses a message.
     pub fn refuses_publish(&self, message: &Message<'_>) -> bool {
         self.receivers(message).iter().any(|(client, ..)| self.refuses(client, message.size))

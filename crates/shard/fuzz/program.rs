@@ -74,6 +74,7 @@ struct Applied {
 
 /// Number of the last requests that may come again.
 const REQUESTS_KEPT: usize = 24;
+const _: () = assert!(REQUESTS_KEPT <= shard::REFUSALS_MAX);
 
 type Pages = Vec<(PartId, Vec<u8>)>;
 
@@ -284,42 +285,18 @@ impl<'a> Run<'a> {
         let numbers = shard::request_numbers(&batch).expect("was applied");
         let [(command, Some(number))] = [(&commands[0], numbers[0])] else { panic!("it has a number") };
         let expected = self.answer_again(command, number, &first);
-        let is_doubtful = expected == Answer::Repeated && self.is_doubtful(command);
         let digest = self.shard.digest();
         let mut builder = BatchBuilder::new(self.shard.now());
         builder.push_numbered(command, number);
         let effects = self.append(builder.finish());
-        match &effects[..] {
-            [Effect::Answer { ordinal: 0, answer: Answer::PerhapsRefused { .. } }] if is_doubtful => {}
-            _ => {
-                assert!(!is_doubtful, "{command:?} after {first:?}: {effects:?}");
-                assert_eq!(
-                    effects,
-                    [Effect::Answer { ordinal: 0, answer: expected }],
-                    "{command:?} after {first:?}"
-                );
-            }
-        }
+        let answered = [Effect::Answer { ordinal: 0, answer: expected }];
+        assert_eq!(effects, answered, "{command:?} after {first:?}");
         assert_eq!(self.shard.digest(), digest, "{command:?} comes again");
     }
 
-    /// Returns whether a message may have been refused at first. It must not be acknowledged then.
-    fn is_doubtful(&self, command: &Command<'_>) -> bool {
-        let Command::Publish { message: view, wait: true, identity } = command else { return false };
-        if identity.is_some_and(|Identity { origin, number }| self.model.knows((origin, number))) {
-            return false;
-        }
-        let mut clients = self.model.sessions.keys();
-        let publisher = clients.find(|client| fnv64(client.as_bytes()) == view.publisher_key);
-        self.model.may_refuse(&Message {
-            topic: view.topic,
-            payload: Vec::new(),
-            size: 0,
-            qos: view.qos,
-            retain: view.retain,
-            expires: view.expires,
-            publisher: publisher.map_or("", String::as_str),
-        })
+    /// Returns whether a message with this identity was accepted, if it has one.
+    fn knows_any(&self, identity: Option<Identity>) -> bool {
+        identity.is_some_and(|Identity { origin, number }| self.model.knows((origin, number)))
     }
 
     /// Returns the answer to a request that comes again, which was `first` the first time.
@@ -348,11 +325,19 @@ impl<'a> Run<'a> {
             (_, RequestNumber::Lane { owner, .. }) if self.model.is_over(owner) => Answer::Stale,
             (Command::Forget(_) | Command::ForgetBelow(_), _) => Answer::Done,
             (Command::Enqueue(enqueue), _) => {
-                let known = enqueue
-                    .identity
-                    .is_some_and(|identity| self.model.knows((identity.origin, identity.number)));
                 let is_there = self.client_of(enqueue.session).is_some();
-                if known || is_there { Answer::Repeated } else { Answer::Gone }
+                match first {
+                    _ if self.knows_any(enqueue.identity) => Answer::Repeated,
+                    _ if !is_there => Answer::Gone,
+                    Answer::Refused { .. } => first.clone(),
+                    _ => Answer::Repeated,
+                }
+            }
+            // The shard remembers more refused messages than come again here.
+            (Command::Publish { identity, .. }, _)
+                if matches!(first, Answer::Refused { .. }) && !self.knows_any(*identity) =>
+            {
+                Answer::PerhapsRefused
             }
             (_, RequestNumber::Lane { .. }) => Answer::Repeated,
             (_, RequestNumber::Connection { epoch, .. }) => self.answer_to_connection(command, epoch, first),

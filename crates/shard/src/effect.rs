@@ -80,15 +80,14 @@ pub enum Answer {
     },
     /// Publish, Enqueue: the queue of this session, which would get the message, is full and refuses messages
     /// ([`QueueFull::Refuse`](crate::QueueFull::Refuse)). No session of the shard gets the message, and its identity is
-    /// not recorded.
+    /// not recorded. An Enqueue with a [`RequestNumber`](crate::RequestNumber) that was applied before may have been
+    /// accepted.
     Refused {
         session: SessionUid,
     },
-    /// Publish with a [`RequestNumber`](crate::RequestNumber) that was applied before: its answer may have been
-    /// `Refused`, because this session would get the message and refuses messages.
-    PerhapsRefused {
-        session: SessionUid,
-    },
+    /// Publish with a [`RequestNumber`](crate::RequestNumber) that was applied before: its answer was `Refused`, or may
+    /// have been.
+    PerhapsRefused,
     /// Publish, Enqueue: the identity is known, so the message was accepted before. Publish, Retain, Enqueue,
     /// Acknowledge, Receive with a [`RequestNumber`](crate::RequestNumber): the command was applied before, and the
     /// client waits for no packet because of it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Malformed, malformed};
-use crate::requests::{ClaimResult, Requests};
+use crate::requests::{ClaimResult, Requests, RequestsForm};
 use crate::wire::{Reader, Writer};
 
 /// One incarnation of a node. A node that starts again is another owner of sessions.
@@ -119,6 +119,18 @@ impl Eras {
     /// Notes a number of a lane of an owner that has entered. Returns false when it is not greater than the last one.
     pub fn advance(&mut self, node: u64, lane: u16, number: u64) -> bool {
         self.nodes.get_mut(&node).is_some_and(|latest| latest.requests.advance(lane, number))
+    }
+
+    /// Notes that the last command of a lane of an owner that has entered was refused.
+    pub fn note_refused(&mut self, node: u64, lane: u16, number: u64) {
+        if let Some(latest) = self.nodes.get_mut(&node) {
+            latest.requests.note_refused(lane, number);
+        }
+    }
+
+    /// Returns whether a command of an owner that has entered was refused, or may have been.
+    pub fn may_have_refused(&self, node: u64, lane: u16, number: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|latest| latest.requests.may_have_refused(lane, number))
     }
 
     /// Returns the last number of a lane of an incarnation; 0 when it has none, or is over.
@@ -241,13 +253,18 @@ impl Eras {
         self.encode_ended(out);
     }
 
-    /// Returns whether requests of any node may come again. The state has another form then.
-    pub fn has_requests(&self) -> bool {
-        self.nodes.values().any(|latest| !latest.requests.is_empty())
+    /// Form that the requests of all nodes need. The state has another form then.
+    pub fn requests_form(&self) -> RequestsForm {
+        let requests = || self.nodes.values().map(|latest| &latest.requests);
+        match () {
+            () if requests().any(Requests::has_refusals) => RequestsForm::WithRefusals,
+            () if requests().any(|requests| !requests.is_empty()) => RequestsForm::WithoutRefusals,
+            () => RequestsForm::Absent,
+        }
     }
 
-    /// Encodes the incarnations of all nodes, and their requests if `with_requests`.
-    pub fn encode_nodes(&self, sweep: u32, with_requests: bool, out: &mut impl Writer) {
+    /// Encodes the incarnations of all nodes, and their requests.
+    pub fn encode_nodes(&self, sweep: u32, form: RequestsForm, out: &mut impl Writer) {
         out.u32(self.last);
         out.u32(sweep);
         out.u32(self.nodes.len() as u32);
@@ -256,9 +273,7 @@ impl Eras {
             out.u64(*incarnation);
             out.bool(era.is_some());
             out.u32(era.unwrap_or_default());
-            if with_requests {
-                requests.encode(out);
-            }
+            requests.encode(form, out);
         }
         self.encode_ended(out);
     }
@@ -284,7 +299,7 @@ impl Eras {
     }
 
     /// Decodes what [`Self::encode_nodes`] wrote. The second value is the slot at which the sweep continues.
-    pub fn decode_nodes(reader: &mut Reader<'_>, with_requests: bool) -> Result<(Self, u32), Malformed> {
+    pub fn decode_nodes(reader: &mut Reader<'_>, form: RequestsForm) -> Result<(Self, u32), Malformed> {
         let (last, sweep) = (decode_last(reader)?, reader.u32()?);
         let mut nodes = BTreeMap::new();
         let mut live = Vec::new();
@@ -292,7 +307,7 @@ impl Eras {
             let (node, incarnation) = (reader.u64()?, reader.u64()?);
             let (is_live, era) = (reader.bool()?, reader.u32()?);
             let is_possible = if is_live { era <= last && !live.contains(&era) } else { era == 0 };
-            let requests = if with_requests { Requests::decode(reader)? } else { Requests::default() };
+            let requests = Requests::decode(form, reader)?;
             if !requests.is_empty() && (!is_live || node == ALONE) {
                 return malformed("requests of an incarnation");
             }

@@ -66,7 +66,7 @@ pub use mutation::{mutate, reached};
 pub use origin::{ORIGIN_MARK, put_origin, split as split_origin};
 pub use queue::{LINK_PINNED_BYTES_MAX, LINK_PINNED_MAX, PINNED_MAX};
 pub use request_number::{LANES_MAX, RequestNumber};
-pub use requests::CLAIMS_MAX;
+pub use requests::{CLAIMS_MAX, REFUSALS_MAX};
 pub use retained::RetainedPage;
 pub use route::{BEHIND_MOUNTPOINT, OF_LINK};
 pub use shard::{

@@ -331,6 +331,9 @@ impl Shard {
                 Answer::Done
             }
         };
+        if let (Some(request), Answer::Refused { .. }) = (request, &answer) {
+            self.note_refused(*request);
+        }
         effects.push(Effect::Answer { ordinal, answer });
         true
     }

@@ -23,6 +23,9 @@ use crate::log::{RecordForm, group_of, votes_of};
 use crate::members::{Next, TargetMembers};
 use crate::transfer::{LeadershipTransfer, NO_ROOM_AGAIN, TransferPermit};
 
+#[cfg(test)]
+mod tests;
+
 /// An event for the agreement of a shard.
 #[derive(Debug)]
 pub enum AgreementInput {
@@ -431,6 +434,12 @@ impl ShardAgreement {
         }
     }
 
+    /// Returns whether the owner proposes for a period of leadership that is over, because it has not taken
+    /// [`Step::Follows`] yet. Another period may have begun since.
+    fn is_outdated(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Follows))
+    }
+
     /// Returns a reference that ends with the agreement.
     pub(crate) fn exists(&self) -> Weak<()> {
         Arc::downgrade(&self.exists)
@@ -716,21 +725,19 @@ impl Agreement for ShardAgreement {
     }
 
     fn propose(&mut self, number: u64, batch: Arc<Vec<u8>>) {
-        match &mut self.role {
-            Role::Leads { next, .. } => {
-                next.get_or_insert(number);
-                self.first.get_or_insert((number, self.taken));
-                self.uncommitted.0.push_back(batch.len());
-                self.uncommitted.1 += batch.len();
-                self.proposals.push_back(batch);
-            }
-            // The replica has just lost its role: `Follows` is the next step.
-            Role::Follows | Role::CatchingUp { .. } => {}
+        if self.is_outdated() {
+            return;
         }
+        let Role::Leads { next, .. } = &mut self.role else { return };
+        next.get_or_insert(number);
+        self.first.get_or_insert((number, self.taken));
+        self.uncommitted.0.push_back(batch.len());
+        self.uncommitted.1 += batch.len();
+        self.proposals.push_back(batch);
     }
 
     fn read_barrier(&mut self, number: u64) {
-        if matches!(self.role, Role::Leads { .. }) {
+        if matches!(self.role, Role::Leads { .. }) && !self.is_outdated() {
             self.reading = Some((number, Err(self.now)));
         }
     }
@@ -811,7 +818,8 @@ impl Agreement for ShardAgreement {
     }
 
     fn held(&mut self) -> u64 {
-        let Some((first, before)) = self.first else { return 0 };
+        // A batch of the owner before `first` may never have been proposed to the group.
+        let Some((first, before)) = self.first.filter(|_| !self.is_outdated()) else { return 0 };
         (first + self.replica.held_writes().saturating_sub(before)).saturating_sub(1)
     }
 

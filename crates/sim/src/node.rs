@@ -528,6 +528,13 @@ impl Node {
         counters.fold(broker::ReplicaCounters::default(), broker::ReplicaCounters::plus)
     }
 
+    /// Number of bytes of messages that count against `limits.memory_unsynced_max`, and number of messages that were
+    /// acknowledged before they were on disk.
+    pub fn unsynced(&self) -> (u64, u64) {
+        let of_workers = self.workers.iter().map(Worker::unsynced);
+        of_workers.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    }
+
     /// Counters of the requests of the workers to shards that any node may lead.
     pub fn lane_counters(&self) -> LaneCounters {
         let counters = self.workers.iter().map(Worker::lane_counters);

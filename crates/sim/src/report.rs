@@ -369,6 +369,11 @@ report! {
     agreed_delivered,
     agreed_shared,
     agreed_again,
+    /// Acknowledged messages of durability `memory`, those that were acknowledged before the disks of a majority had
+    /// them, and those that a client did not get because a process ended meanwhile.
+    agreed_fast,
+    agreed_fast_early,
+    agreed_fast_lost,
     /// CONNACKs with Session Present.
     agreed_resumed,
     /// States of replicas that were compared.

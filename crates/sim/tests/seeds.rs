@@ -40,7 +40,8 @@ fn some_seeds_of_shards_with_replicas_pass() {
         all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
     }
     assert!(all.agreed_acknowledged > 0 && all.agreed_resumed > 0 && all.agreed_fetched > 0, "{all:?}");
-    assert!(all.agreed_transfers > 0, "{all:?}");
+    assert!(all.agreed_transfers > 0 && all.agreed_fast > all.agreed_fast_early, "{all:?}");
+    assert!(all.agreed_fast_early > 0, "{all:?}");
     assert!(all.agreed_replaced > 0 && all.kills > 0 && all.power_cuts > 0, "{all:?}");
 }
 

@@ -54,6 +54,9 @@ use crate::settings::Settings;
 use crate::store::client_shard;
 use crate::worker::{AlarmChange, Event};
 
+/// Number of filters in each part of a list of all filters of a client.
+const FILTERS_AT_ONCE: usize = 1000;
+
 /// Callback that gets the answer, on a worker's thread. It passes the answer on and does nothing else.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -367,6 +370,31 @@ impl Admin {
         let request =
             AdminRequest::ClientSubscriptions { shard, client_id: client_id.into(), from, limit, reply };
         self.send(self.node.shard_host(shard), request);
+    }
+
+    /// Returns the Topic Filters of all subscriptions of a client. `None` means that the client is unknown. They are
+    /// listed in parts, so that the shard has other work in between.
+    pub fn client_filters(&self, client_id: &str, reply: Reply<Option<Vec<Box<str>>>>) {
+        self.list_filters(client_id.into(), Vec::new(), 0, reply);
+    }
+
+    fn list_filters(
+        &self,
+        client_id: Box<str>,
+        mut filters: Vec<Box<str>>,
+        from: usize,
+        reply: Reply<Option<Vec<Box<str>>>>,
+    ) {
+        let (this, of) = (self.clone(), client_id.clone());
+        let listed = move |found: Option<(Vec<SubscriptionInfo>, Option<usize>)>| {
+            let Some((subscriptions, next)) = found else { return reply(None) };
+            filters.extend(subscriptions.into_iter().map(|subscription| subscription.filter));
+            match next {
+                Some(next) => this.list_filters(of, filters, next, reply),
+                None => reply(Some(filters)),
+            }
+        };
+        self.client_subscriptions(&client_id, from, FILTERS_AT_ONCE, Box::new(listed));
     }
 
     /// Returns at most `limit` messages that wait for a client or are in flight to it. Each has up to `payload` bytes

@@ -173,8 +173,8 @@ pub trait Agreement: Send {
     fn prepared(&mut self, is_complete: bool);
     /// Reports that the log has what the state needs of a segment elsewhere too, durably.
     fn bodies_kept(&mut self, segment: u64);
-    /// Number of the last own batch that a majority of the replicas has in memory at least, with all before it. 0 if
-    /// there is none, and while replicas do not report that.
+    /// Number of the last own batch that a majority of the replicas has in memory at least, with all before it. Batches
+    /// that are committed count, whether replicas report what they have in memory or not. 0 if there is none.
     fn held(&mut self) -> u64;
     /// Returns the progress of the other replicas, as the leader knows it. Empty while this replica follows.
     fn progress(&self) -> Vec<ReplicaProgress>;

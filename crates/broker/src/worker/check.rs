@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::Worker;
+use crate::counters::StoreCounters;
 use crate::groups::GroupHost;
 use crate::ids::ShardId;
 use crate::message_queue::Awaited;
@@ -84,6 +85,14 @@ impl Worker {
     /// Returns the counters of the replicas of this worker's shards.
     pub fn replica_counters(&self) -> ReplicaCounters {
         self.shards.replica_counters()
+    }
+
+    /// Number of bytes that count against `limits.memory_unsynced_max`, and number of messages that were acknowledged
+    /// before they were on disk.
+    pub fn unsynced(&self) -> (u64, u64) {
+        let mut counters = StoreCounters::default();
+        self.shards.add_counters(&mut counters);
+        (self.shards.iter().map(ShardHost::unsynced_bytes).sum(), counters.acknowledged_unsynced)
     }
 
     /// Returns the number of messages whose identities the shards of this worker keep because publishers may send them

@@ -16,6 +16,9 @@ use crate::store::{
     ShardOutput, StoreEvent,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// Approximate maximum number of effects of log events in one turn.
 const EFFECTS_AT_ONCE: usize = 8192;
 

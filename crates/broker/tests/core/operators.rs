@@ -270,6 +270,27 @@ fn an_operator_subscribes_for_a_client() {
     });
 }
 
+/// Bridges and actions end all subscriptions of earlier settings, however many there are.
+#[test]
+fn all_filters_of_a_client_are_listed() {
+    everywhere(|net| {
+        let client = net.connect(0, durable(V5, "d"));
+        let filters: Vec<String> = (0..3_005).map(|number| format!("t/{number:04}")).collect();
+        for some in filters.chunks(500) {
+            let packet = some
+                .iter()
+                .fold(testkit::packets::subscribe(7), |packet, filter| packet.to(filter, AtMostOnce));
+            net.send(client, packet);
+            net.received(client);
+        }
+        let listed = net.ask(|admin, reply| admin.client_filters("d", reply)).flatten().expect("known");
+        let mut listed: Vec<String> = listed.into_iter().map(String::from).collect();
+        listed.sort();
+        assert!(listed == filters, "{} filters", listed.len());
+        assert_eq!(net.ask(|admin, reply| admin.client_filters("nobody", reply)), Some(None));
+    });
+}
+
 /// A client may use every Packet Identifier while an operator's subscription waits for the store, and may disconnect.
 #[test]
 fn an_operators_subscription_waits_for_the_store_and_fails_when_the_client_disconnects() {

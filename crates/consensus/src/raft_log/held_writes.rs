@@ -13,7 +13,7 @@ pub(crate) struct HeldWrites {
     unreported: Option<LogId>,
     /// Term in which this replica leads.
     term: Option<u64>,
-    /// Indexes of the commands of the term that a majority is not known to have, in their order.
+    /// Indexes of the commands of the term that a majority is not known to have, in their order. None is committed.
     commands: VecDeque<u64>,
     /// Number of commands of the term before those.
     held: u64,
@@ -32,14 +32,11 @@ impl HeldWrites {
 
     #[inline]
     pub fn appended(&mut self, entry: &Entry) {
-        if !self.reports {
-            return;
-        }
         if self.term == Some(term_of(&entry.log_id)) {
             if matches!(entry.payload, Payload::Normal(_)) {
                 self.commands.push_back(entry.log_id.index);
             }
-        } else {
+        } else if self.reports {
             self.unreported = Some(entry.log_id);
         }
     }
@@ -49,11 +46,18 @@ impl HeldWrites {
         self.unreported.take()
     }
 
-    /// Number of commands of the term up to this index, which a majority has.
-    pub fn held_up_to(&mut self, index: Option<u64>) -> u64 {
+    /// Notes that a majority has the entries up to this index, in memory or on disk. Returns the number of commands of
+    /// the term that a majority is known to have.
+    pub fn advance(&mut self, index: Option<u64>) -> u64 {
         while self.commands.pop_front_if(|command| Some(*command) <= index).is_some() {
             self.held += 1;
         }
         self.held
+    }
+
+    /// Number of commands of the term that a majority is not known to have.
+    #[cfg(test)]
+    pub fn pending(&self) -> usize {
+        self.commands.len()
     }
 }

@@ -232,6 +232,22 @@ fn the_committed_index_is_written_with_later_entries() {
     assert_eq!(found(&bench.after_a_power_cut()), Some(0), "written at once");
 }
 
+/// Nobody may ask which commands a majority has.
+#[test]
+fn a_leader_forgets_commands_that_are_committed() {
+    let mut bench = Bench::new();
+    bench.store.lock().held_mut().set_term(Some(1));
+    let _ = bench.append(1, 0..=8);
+    let pending = |bench: &Bench| bench.store.lock().held_mut().pending();
+    assert_eq!(pending(&bench), 9);
+    for (committed, left) in [(3, 5), (3, 5), (8, 0)] {
+        let saved = poll(pin!(bench.store.save_committed(Some(log_id(1, committed)))));
+        assert!(matches!(saved, Poll::Ready(Ok(()))));
+        assert_eq!(pending(&bench), left);
+    }
+    assert_eq!(bench.store.lock().held_mut().advance(None), 9);
+}
+
 /// Entries written before the snapshot would leave a gap, and the log would not open.
 #[test]
 fn entries_after_a_snapshot_are_not_written_before_it() {

@@ -2,33 +2,104 @@
 
 use super::owner::{Owner, config, vote_of_other};
 use super::*;
+use crate::wire::Appended;
 
 fn reports_held() -> Config {
     Config { reports_held: true, ..config() }
 }
 
+fn vote_of_own(term: u64) -> Vote {
+    Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(term, OWN), committed: true }
+}
+
+/// Report of the other replica that it has all entries of this leader in memory.
+fn report_of_all(owner: &Owner) -> Body {
+    let (term, last) = (owner.status().term, owner.status().last.expect("entries"));
+    Body::Held { vote: vote_of_own(term), last: wire::log_id(term, last) }
+}
+
+/// The others may report although the leader itself does not.
 #[test]
 fn a_leader_counts_the_commands_that_a_majority_has_in_memory() {
+    for config in [reports_held(), config()] {
+        let mut owner = Owner::leads_another(config);
+        assert!(owner.writes(0));
+        owner.works(10);
+        assert_eq!((owner.replica.held_writes(), owner.machine.count), (1, 1));
+        owner.is_answered = false;
+        (1..4).for_each(|number| assert!(owner.writes(number)));
+        owner.turns(5);
+        let (term, last) = (owner.status().term, owner.status().last.expect("the commands"));
+        let vote = vote_of_own(term);
+        // Reports to another leader, and of an entry that this one does not have.
+        owner.receives(Body::Held { vote: vote_of_other(term), last: wire::log_id(term, last) });
+        owner.receives(Body::Held { vote, last: wire::log_id(term + 1, last) });
+        owner.receives(Body::Held { vote, last: wire::log_id(term, last + 1) });
+        // Reports of a replica that is no member, and of another node for this one.
+        let report = |from| Message { group: GROUP, to: OWN, from, call: 0, body: report_of_all(&owner) };
+        let (stranger, other) = (report(ReplicaId(7)), report(OTHER));
+        owner.replica.receive(node(ReplicaId(7)), &wire::encode(b"", &stranger));
+        owner.replica.receive(node(ReplicaId(7)), &wire::encode(b"", &other));
+        owner.turns(1);
+        assert_eq!(owner.replica.held_writes(), 1);
+        owner.receives(Body::Held { vote, last: wire::log_id(term, last - 1) });
+        assert_eq!((owner.replica.held_writes(), owner.machine.count), (3, 1), "two more, none committed");
+        owner.is_answered = true;
+        owner.works(100);
+        assert_eq!((owner.replica.held_writes(), owner.machine.count), (4, 4));
+    }
+}
+
+/// A process that ends loses what it had in memory.
+#[test]
+fn a_report_counts_no_more_when_the_link_to_its_node_is_lost() {
     let mut owner = Owner::leads_another(reports_held());
-    assert!(owner.writes(0));
-    owner.works(10);
-    assert_eq!((owner.replica.held_writes(), owner.machine.count), (1, 1));
     owner.is_answered = false;
-    (1..4).for_each(|number| assert!(owner.writes(number)));
+    assert!(owner.writes(0));
     owner.turns(5);
-    let (term, last) = (owner.status().term, owner.status().last.expect("the commands"));
-    let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(term, OWN), committed: true };
-    // Reports to another leader, and of an entry that this one does not have.
-    owner.receives(Body::Held { vote: vote_of_other(term), last: wire::log_id(term, last) });
-    owner.receives(Body::Held { vote, last: wire::log_id(term + 1, last) });
-    owner.receives(Body::Held { vote, last: wire::log_id(term, last + 1) });
-    owner.turns(1);
-    assert_eq!(owner.replica.held_writes(), 1);
-    owner.receives(Body::Held { vote, last: wire::log_id(term, last - 1) });
-    assert_eq!((owner.replica.held_writes(), owner.machine.count), (3, 1), "two more, none committed");
-    owner.is_answered = true;
-    owner.works(100);
-    assert_eq!((owner.replica.held_writes(), owner.machine.count), (4, 4));
+    owner.receives(report_of_all(&owner));
+    owner.replica.lost(node(OTHER));
+    owner.turns(5);
+    assert_eq!(owner.replica.held_writes(), 0);
+    owner.receives(report_of_all(&owner));
+    assert_eq!(owner.replica.held_writes(), 1, "it has the entry again");
+}
+
+/// The replica has confirmed nothing to this leader yet, and lacks entries before those that it had reported.
+#[test]
+fn a_report_counts_no_more_when_its_replica_lacks_entries() {
+    let mut owner = Owner::leads_another(reports_held());
+    (0..5).for_each(|number| assert!(owner.writes(number)));
+    owner.works(10);
+    // The other one leads, and is silent then.
+    let (last, term) = (owner.status().last.expect("the commands"), owner.status().term);
+    let (vote, previous) = (vote_of_other(term + 1), Some(wire::log_id(term, last)));
+    owner.receives(Body::Append(Append { vote, previous, committed: previous, entries: Vec::new() }));
+    owner.is_answered = false;
+    let mut first = None;
+    for _ in 0..2_000 {
+        owner.works(1);
+        for (call, body) in sent(&mut owner.replica) {
+            match body {
+                Body::Vote { vote, .. } => {
+                    receive(&mut owner.replica, call, Body::Voted { vote, last: None, granted: true });
+                }
+                Body::Append(append) if append.previous.is_some() => first = first.or(Some(call)),
+                _ => {}
+            }
+        }
+        if first.is_some() {
+            break;
+        }
+    }
+    let first = first.expect("it leads again");
+    while owner.replica.poll_leadership().is_some() {}
+    assert!(owner.writes(5));
+    owner.turns(2);
+    owner.receives(report_of_all(&owner));
+    receive(&mut owner.replica, first, Body::Appended(Appended::Conflict));
+    owner.turns(2);
+    assert_eq!(owner.replica.held_writes(), 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::bodies::Bodies;
 use crate::entry::Entry;
 use crate::ephemeral::Ephemeral;
 use crate::ids::{REST, RETAINED_FIRST};
+use crate::requests::RequestsForm;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::wire::Writer;
@@ -25,6 +26,10 @@ pub(super) const WITH_NODES: u8 = 2;
 pub(super) const WITH_REQUESTS: u8 = 3;
 /// Version of that part when identities below some numbers are forgotten for good. Requests are in it, too.
 pub(super) const WITH_FLOORS: u8 = 4;
+/// Version of that part when commands of nodes were refused. It is as [`WITH_FLOORS`], and the requests of each node
+/// have their refusals. Commands are refused only when all nodes know this version: see
+/// [`QueueFull::Refuse`](crate::QueueFull::Refuse).
+pub(super) const WITH_REFUSALS: u8 = 5;
 
 impl Shard {
     pub(super) fn encode_part(&self, bucket: u16) -> Vec<u8> {
@@ -90,22 +95,14 @@ impl Shard {
 
     fn encode_rest(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let has_floors = self.identities.has_floors();
-        let is_alone = self.eras.is_alone() && !has_floors;
-        let has_requests = self.eras.has_requests() || has_floors;
-        out.u8(match is_alone {
-            true => VERSION,
-            false if has_floors => WITH_FLOORS,
-            false if has_requests => WITH_REQUESTS,
-            false => WITH_NODES,
-        });
+        let version = self.version_of_rest();
+        out.u8(version);
         out.u16(self.id);
         out.u64(self.now);
         self.limits.encode(&mut out);
-        if is_alone {
-            self.eras.encode_alone(self.sweep, &mut out);
-        } else {
-            self.eras.encode_nodes(self.sweep, has_requests, &mut out);
+        match requests_form(version) {
+            None => self.eras.encode_alone(self.sweep, &mut out),
+            Some(form) => self.eras.encode_nodes(self.sweep, form, &mut out),
         }
         out.u64(self.sessions_created);
         out.u64(self.wills_created);
@@ -121,10 +118,32 @@ impl Shard {
             encode_entry(entry, &self.bodies, &mut out);
         }
         self.identities.encode(&mut out);
-        if has_floors {
+        if version >= WITH_FLOORS {
             self.identities.encode_floors(&mut out);
         }
         out
+    }
+
+    /// Lowest version of the part [`REST`] that has everything.
+    fn version_of_rest(&self) -> u8 {
+        let has_floors = self.identities.has_floors();
+        match self.eras.requests_form() {
+            RequestsForm::WithRefusals => WITH_REFUSALS,
+            _ if has_floors => WITH_FLOORS,
+            RequestsForm::WithoutRefusals => WITH_REQUESTS,
+            RequestsForm::Absent if self.eras.is_alone() => VERSION,
+            RequestsForm::Absent => WITH_NODES,
+        }
+    }
+}
+
+/// Form of the requests in a version of the part [`REST`]; `None` for a node that holds the shard alone.
+pub(super) fn requests_form(version: u8) -> Option<RequestsForm> {
+    match version {
+        VERSION => None,
+        WITH_NODES => Some(RequestsForm::Absent),
+        WITH_REQUESTS | WITH_FLOORS => Some(RequestsForm::WithoutRefusals),
+        _ => Some(RequestsForm::WithRefusals),
     }
 }
 

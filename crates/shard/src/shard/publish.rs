@@ -116,21 +116,6 @@ impl Shard {
         refusing
     }
 
-    /// Returns the first session that gets messages like this one and refuses them when its queue is full.
-    pub(super) fn session_that_refuses(&mut self, view: &MessageView<'_>) -> Option<SessionUid> {
-        self.find_sessions(view);
-        let matches = std::mem::take(&mut self.matches);
-        let mut of_sessions = matches.chunk_by(|one, other| one.slot == other.slot);
-        let refusing = of_sessions.find_map(|routes| {
-            let slot = routes[0].slot;
-            let gets = self.refusing.contains(&slot) && self.merged(view, routes).is_some();
-            self.sessions.at(slot).filter(|_| gets).map(|session| session.uid)
-        });
-        self.matches = matches;
-        self.matches.clear();
-        refusing
-    }
-
     /// Delivers one copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. Returns true
     /// when the session receives one.
     fn publish_to(&mut self, published: &Published<'_>, routes: &[Route], effects: &mut Vec<Effect>) -> bool {

@@ -7,7 +7,6 @@ use crate::effect::{Answer, Subscribed};
 use crate::entry::Phase;
 use crate::eras::{Entered, NodeIncarnation};
 use crate::ids::Identity;
-use crate::message::MessageView;
 use crate::mutation::{Mutation, mutated};
 use crate::request_number::RequestNumber;
 use crate::requests::ClaimResult;
@@ -103,31 +102,39 @@ impl Shard {
             return None;
         }
         self.counts.requests_repeated += 1;
+        let may_be_refused = self.eras.may_have_refused(owner.node, lane, number);
         Some(match command {
-            Command::Enqueue(enqueue) => self.repeated_enqueue(enqueue),
-            Command::Publish { message, wait: true, identity } => self.repeated_publish(message, *identity),
+            Command::Enqueue(enqueue) => self.repeated_enqueue(enqueue, may_be_refused),
+            Command::Publish { wait: true, identity, .. } if may_be_refused && !self.knows_any(*identity) => {
+                Answer::PerhapsRefused
+            }
             Command::Forget(_) | Command::ForgetBelow(_) | Command::ForgetOrigin { .. } => Answer::Done,
             _ => Answer::Repeated,
         })
     }
 
-    /// Answers a Publish that comes again. The shard does not remember which messages it has refused. So a message that
-    /// a session may have refused counts as refused: an acknowledged message would be lost otherwise. Its publisher
-    /// sends it again, and sessions may get it twice. An identity says whether the message was accepted.
-    fn repeated_publish(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> Answer {
-        let is_known = identity.is_some_and(|identity| self.identities.contains(identity));
-        if is_known || self.refusing.is_empty() {
-            return Answer::Repeated;
+    /// Notes that a command which was not a repeat was refused. If it comes again, it must not count as accepted.
+    pub(super) fn note_refused(&mut self, request: RequestNumber) {
+        if let RequestNumber::Lane { owner, lane, number } = request {
+            self.eras.note_refused(owner.node, lane, number);
         }
-        let session = self.session_that_refuses(view);
-        session.map_or(Answer::Repeated, |session| Answer::PerhapsRefused { session })
+    }
+
+    /// Returns whether a message with this identity was accepted, if it has one.
+    fn knows_any(&self, identity: Option<Identity>) -> bool {
+        identity.is_some_and(|identity| self.identities.contains(identity))
     }
 
     /// Answers an Enqueue that comes again. A session that is gone may have been gone before: then the message was
     /// not queued and its sender needs to know.
-    fn repeated_enqueue(&self, enqueue: &Enqueue<'_>) -> Answer {
-        let is_known = enqueue.identity.is_some_and(|identity| self.identities.contains(identity));
-        if is_known || self.sessions.get(enqueue.session).is_some() { Answer::Repeated } else { Answer::Gone }
+    fn repeated_enqueue(&self, enqueue: &Enqueue<'_>, may_be_refused: bool) -> Answer {
+        let session = enqueue.session;
+        match () {
+            () if self.knows_any(enqueue.identity) => Answer::Repeated,
+            () if self.sessions.get(session).is_none() => Answer::Gone,
+            () if may_be_refused => Answer::Refused { session },
+            () => Answer::Repeated,
+        }
     }
 
     fn repeat_of_connection(&mut self, command: &Command<'_>, epoch: u32, number: u64) -> Option<Answer> {

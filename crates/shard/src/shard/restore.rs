@@ -26,7 +26,7 @@ use crate::route::{Options, Route};
 use crate::session::{ArmedWill, Extra, Session, Walk};
 use crate::shard::Shard;
 use crate::shard::encode::{
-    VERSION, WITH_EPHEMERALS, WITH_FLOORS, WITH_LIMITS, WITH_NODES, WITH_NUMBERS, WITH_REQUESTS,
+    VERSION, WITH_EPHEMERALS, WITH_FLOORS, WITH_LIMITS, WITH_NUMBERS, WITH_REFUSALS, requests_form,
 };
 use crate::shard_set::ShardSet;
 use crate::subscriptions::Subscriptions;
@@ -98,7 +98,7 @@ impl Shard {
         let is_known = match bucket {
             ..RETAINED_FIRST => (VERSION..=WITH_LIMITS).contains(&version),
             RETAINED_FIRST..REST => version == VERSION,
-            REST.. => matches!(version, VERSION | WITH_NODES | WITH_REQUESTS | WITH_FLOORS),
+            REST.. => (VERSION..=WITH_REFUSALS).contains(&version),
         };
         if !is_known {
             return malformed("version of a part");
@@ -271,9 +271,9 @@ impl Shard {
         }
         self.now = reader.u64()?;
         self.limits = Limits::decode(reader)?;
-        (self.eras, self.sweep) = match version {
-            VERSION => Eras::decode_alone(reader)?,
-            _ => Eras::decode_nodes(reader, version != WITH_NODES)?,
+        (self.eras, self.sweep) = match requests_form(version) {
+            None => Eras::decode_alone(reader)?,
+            Some(form) => Eras::decode_nodes(reader, form)?,
         };
         self.sessions_created = reader.u64()?;
         self.wills_created = reader.u64()?;
@@ -291,7 +291,7 @@ impl Shard {
                 return malformed("orphan");
             }
         }
-        self.identities = Identities::decode(reader, version == WITH_FLOORS)?;
+        self.identities = Identities::decode(reader, version >= WITH_FLOORS)?;
         Ok(())
     }
 

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use mqtt::{PacketId, QoS};
 use shard::{
-    Acknowledgement, BatchBuilder, Claim, Command, Enqueue, Filter, Identity, Limits, MessageKey,
-    MessageView, NodeIncarnation, QueueFull, QueueLimits, RequestNumber, Rewrite, SessionUid, Shard, ShardId,
-    ShardSet, WalkStep, Will, WillFate,
+    Acknowledgement, Answer, BatchBuilder, Claim, Command, Effect, Enqueue, Filter, Identity, Limits,
+    MessageKey, MessageView, NodeIncarnation, QueueFull, QueueLimits, RequestNumber, Rewrite, SessionUid,
+    Shard, ShardId, ShardSet, WalkStep, Will, WillFate,
 };
 use support::{Host, restore};
 
@@ -319,6 +319,33 @@ fn the_bytes_of_parts_with_floors_never_change() {
     host.answer(&Command::ForgetBelow(Identity { origin: 0x0304, number: 8 }));
     let restored = check_parts("parts_with_floors.txt", &mut host);
     assert!(restored.knows(Identity { origin: 0x0304, number: 7 }));
+}
+
+/// Refused messages that may come again give the part of the rest another version.
+#[test]
+fn the_bytes_of_parts_with_refusals_never_change() {
+    let mut host = Host::with(Limits::default());
+    let queue_limits = Some(QueueLimits { messages_max: 1, full: QueueFull::Refuse, ..QUEUE_LIMITS });
+    let owner = host.claim_as(&Claim { window: 1, queue_limits, ..support::claim("$bridge/plant") });
+    host.subscribe(owner, "a", 1);
+    let publish = Command::Publish { message: support::view("a"), wait: true, identity: None };
+    let number = |lane, number| {
+        let owner = NodeIncarnation { node: 7, incarnation: 17 };
+        RequestNumber::Lane { owner, lane, number }
+    };
+    host.publish("a");
+    host.publish("a");
+    let refused = Answer::Refused { session: owner.0 };
+    for (lane, of_lane) in [(2, 0x0102), (2, 0x0304), (5, 6)] {
+        assert_eq!(host.request(&publish, number(lane, of_lane)), refused);
+    }
+    host.answer(&Command::ForgetBelow(Identity { origin: 0x0102, number: 9 }));
+    let mut restored = check_parts("parts_with_refusals.txt", &mut host);
+    let mut builder = BatchBuilder::new(0);
+    builder.push_numbered(&publish, number(2, 0x0102));
+    let mut effects = Vec::new();
+    restored.apply(restored.applied() + 1, &builder.finish(), &mut effects).expect("the next batch");
+    assert_eq!(effects, [Effect::Answer { ordinal: 0, answer: Answer::PerhapsRefused }]);
 }
 
 /// Ephemeral sessions give their part another version.

@@ -154,7 +154,6 @@ fn a_refused_message_that_comes_again_is_not_accepted() {
     let identity = Some(Identity { origin: 8, number: 2 });
     let known = Some(Identity { origin: 8, number: 4 });
     let refused = Answer::Refused { session: owner.0 };
-    let perhaps = Answer::PerhapsRefused { session: owner.0 };
     assert_eq!(host.request(&publish("a/3", true, None), in_lane(ONE, 0, 1)), refused);
     assert_eq!(host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 2)), refused);
     host.ack(owner, 1, PubAck);
@@ -162,26 +161,59 @@ fn a_refused_message_that_comes_again_is_not_accepted() {
         host.request(&publish("a/4", true, known), in_lane(ONE, 0, 3)),
         Answer::Published { matched: 1 }
     );
-    for (command, number, answer) in [
-        (publish("a/3", true, None), 1, &perhaps),
-        (publish("a/3", true, identity), 2, &perhaps),
-        (publish("a/4", true, known), 3, &Answer::Repeated),
-        // It is not for this session.
-        (publish("b", true, None), 3, &Answer::Repeated),
-        // Nobody waits for its answer, and nobody would send it again.
-        (publish("a/3", false, None), 3, &Answer::Repeated),
-    ] {
-        assert_eq!(host.again(&command, in_lane(ONE, 0, number)), *answer, "{command:?}");
-    }
-    // The publisher sends it again as a new message.
     host.ack(owner, 2, PubAck);
     assert_eq!(
-        host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 4)),
+        host.request(&publish("a/5", true, None), in_lane(ONE, 0, 4)),
         Answer::Published { matched: 1 }
     );
-    // Without such a session no message was refused.
+    let repeats = [
+        (publish("a/3", true, None), 1, &Answer::PerhapsRefused),
+        (publish("a/3", true, identity), 2, &Answer::PerhapsRefused),
+        (publish("a/4", true, known), 3, &Answer::Repeated),
+        // The session refuses messages, and has accepted this one.
+        (publish("a/5", true, None), 4, &Answer::Repeated),
+    ];
+    for (command, number, answer) in &repeats {
+        assert_eq!(host.again(command, in_lane(ONE, 0, *number)), **answer, "{command:?}");
+    }
+    // The publisher sends it again as a new message.
+    host.ack(owner, 3, PubAck);
+    assert_eq!(
+        host.request(&publish("a/3", true, identity), in_lane(ONE, 0, 5)),
+        Answer::Published { matched: 1 }
+    );
+    assert_eq!(
+        host.again(&publish("a/3", true, identity), in_lane(ONE, 0, 2)),
+        Answer::Repeated,
+        "accepted now"
+    );
+    // The others that match did not get it, whether the session that refused it exists or not.
     host.answer(&Command::End { session: owner.0 });
-    assert_eq!(host.again(&publish("a/3", true, None), in_lane(ONE, 0, 1)), Answer::Repeated);
+    for (command, number, answer) in &repeats[2..] {
+        assert_eq!(host.again(command, in_lane(ONE, 0, *number)), **answer, "{command:?}");
+    }
+    let refused = publish("a/3", true, None);
+    assert_eq!(host.again(&refused, in_lane(ONE, 0, 1)), Answer::PerhapsRefused);
+    // Numbers of the next incarnation begin again.
+    let next = NodeIncarnation { incarnation: 11, ..ONE };
+    assert_eq!(host.request(&refused, in_lane(next, 0, 1)), Answer::Published { matched: 0 });
+    assert_eq!(host.again(&refused, in_lane(next, 0, 1)), Answer::Repeated);
+}
+
+#[test]
+fn a_refused_message_for_one_session_that_comes_again_is_not_accepted() {
+    let (mut host, owner) = refusing();
+    let (message, qos, session) = (view("a/3"), QoS::AtLeastOnce, owner.0);
+    let enqueue = Enqueue { session, message, qos, retain: false, ids: vec![], identity: None, group: None };
+    let enqueue = Command::Enqueue(enqueue);
+    let refused = Answer::Refused { session };
+    assert_eq!(host.request(&enqueue, in_lane(ONE, 0, 1)), refused);
+    host.ack(owner, 1, PubAck);
+    assert_eq!(host.again(&enqueue, in_lane(ONE, 0, 1)), refused);
+    assert_eq!(host.request(&enqueue, in_lane(ONE, 0, 2)), Answer::Done);
+    assert_eq!(host.again(&enqueue, in_lane(ONE, 0, 2)), Answer::Repeated);
+    host.answer(&Command::End { session });
+    assert_eq!(host.again(&enqueue, in_lane(ONE, 0, 1)), Answer::Gone);
 }
 
 /// The sender of a message for a member of a group learns again that the member is gone, so no message is lost.

@@ -8,7 +8,7 @@ use testkit::packets::{self, Sent};
 
 use super::claims::Claims;
 use super::ephemeral::WILLS;
-use super::messages::{MessageId, Messages};
+use super::messages::{FAST, MessageId, Messages};
 use crate::context::Context;
 use crate::net::Link;
 use crate::schedule::Micros;
@@ -156,7 +156,7 @@ impl Client {
         let ids = (1..).find(|id| !self.unacknowledged.contains_key(id));
         let published = Published { number: self.published, topic, qos, sent: cx.now(), is_received: false };
         cx.log(|| format!("{} publishes {published:?} as {ids:?}", self.name));
-        messages.sent((self.number, self.published), &published.topic, cx.now());
+        messages.sent((self.number, self.published), (&published.topic, qos), cx.now());
         let message = self.message(ids.unwrap_or(1), &published, false);
         self.unacknowledged.insert(ids.unwrap_or(1), published);
         self.write(&message, bytes);
@@ -352,12 +352,18 @@ impl Client {
         if !reason.is_error() {
             messages.acknowledged((self.number, published.number), cx.now());
             cx.report.agreed_acknowledged += 1;
+            cx.report.agreed_fast += u64::from(published.topic.starts_with(FAST));
         }
+    }
+
+    /// Messages that the client is owed and has not received, and that must not be lost.
+    fn missing(&self, messages: &Messages) -> Vec<MessageId> {
+        self.not_received(messages).into_iter().filter(|id| !messages.may_be_lost(*id)).collect()
     }
 
     /// Messages that the client is owed and has not received: they were published to a topic after the client had got
     /// SUBACK, and acknowledged before it sent UNSUBSCRIBE, if it did.
-    fn missing(&self, messages: &Messages) -> Vec<MessageId> {
+    fn not_received(&self, messages: &Messages) -> Vec<MessageId> {
         let granted = self.subscriptions.iter().filter_map(|(topic, state)| match state {
             Subscription::Granted(from) => Some((topic, Period { from: *from, until: Micros::MAX })),
             Subscription::Asked | Subscription::Leaving => None,
@@ -377,8 +383,9 @@ impl Client {
     }
 
     /// Checks that everything has come that the client is owed.
-    pub fn check(&self, messages: &Messages) {
+    pub fn check(&self, cx: &mut Context, messages: &Messages) {
         let missing = self.missing(messages);
+        cx.report.agreed_fast_lost += (self.not_received(messages).len() - missing.len()) as u64;
         assert!(missing.is_empty(), "{}: lost {missing:?}", self.name);
         let (unacknowledged, unreleased) = (&self.unacknowledged, &self.unreleased);
         let waits = || format!("{}: {unacknowledged:?} {unreleased:?} {:?}", self.name, self.subscriptions);
@@ -408,6 +415,7 @@ fn topic_of(client: usize) -> String {
     format!("to/client-{client}")
 }
 
+/// Topic to which any client may subscribe. Messages on every other one have durability `memory`.
 fn room(number: usize) -> String {
-    format!("room/{number}")
+    if number.is_multiple_of(2) { format!("{FAST}{number}") } else { format!("room/{number}") }
 }

@@ -109,7 +109,7 @@ impl Devices {
         device.connections += 1;
         claims.begin(cx.now(), link, &device.name, true, 0);
         let will = (device.number, device.connections);
-        messages.sent(will, WILLS, cx.now());
+        messages.sent(will, (WILLS, QoS::ExactlyOnce), cx.now());
         let message = packets::message(WILLS, format!("{} {} .", will.0, will.1)).qos(QoS::ExactlyOnce);
         let connect = packets::v5(&device.name).will(message);
         let mut endpoint = Endpoint::new(Version::V5);

@@ -75,8 +75,10 @@ impl AgreedShards {
             }
             Fault::Pause { node, time } => {
                 let until = self.cx.now() + time;
-                if let Some(running) = &mut self.hosts[node].node {
+                let host = &mut self.hosts[node];
+                if let Some(running) = &mut host.node {
                     self.cx.report.process_pauses += 1;
+                    host.paused_at = self.cx.now();
                     running.pause_process(until);
                     let incarnation = running.incarnation();
                     self.cx.at(until, Event::ReadAll { incarnation });
@@ -125,6 +127,10 @@ impl AgreedShards {
         let Some(node) = host.node.take() else { return };
         let links: Vec<Link> = node.links().collect();
         let incarnation = host.incarnation;
+        if at < REPLICAS {
+            let now = self.cx.now();
+            self.messages.replica_ended(if node.is_paused(now) { host.paused_at } else { now }, now);
+        }
         self.leases.end(at);
         drop(node);
         stop(&mut self.cx, &mut host.machine);

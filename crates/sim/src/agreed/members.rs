@@ -43,7 +43,7 @@ impl AgreedShards {
         self.leases.start(at);
         (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
         host.counted_lanes = LaneCounters::default();
-        host.counted_transfers = (0, 0);
+        (host.counted_transfers, host.counted_early) = ((0, 0), 0);
         (host.leads, host.leaders) = (BTreeMap::new(), BTreeMap::new());
         match started {
             Ok(node) => host.node = Some(node),

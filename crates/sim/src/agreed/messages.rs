@@ -2,7 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::schedule::Micros;
+use mqtt::QoS;
+
+use crate::schedule::{Micros, SECOND};
+
+/// First part of the topics whose messages have durability `memory`.
+pub const FAST: &str = "fast/";
+/// Maximum time in which the disk of a node that runs gets what the node has in memory.
+const WRITTEN_AFTER: Micros = 2 * SECOND;
 
 /// Number of the publisher, and of the message among its own.
 pub type MessageId = (usize, u64);
@@ -12,6 +19,8 @@ pub type MessageId = (usize, u64);
 pub struct Messages {
     by_topic: BTreeMap<String, BTreeMap<MessageId, Times>>,
     topics: BTreeMap<MessageId, String>,
+    /// Ends of processes that had replicas. The disk of each got nothing since the first time.
+    ended: Vec<(Micros, Micros)>,
 }
 
 struct Times {
@@ -19,12 +28,32 @@ struct Times {
     sent: Micros,
     /// Time at which PUBACK or PUBCOMP arrived.
     acknowledged: Option<Micros>,
+    /// True if PUBACK need not wait for the disks of a majority. PUBREC does.
+    is_in_memory: bool,
 }
 
 impl Messages {
-    pub fn sent(&mut self, id: MessageId, topic: &str, sent: Micros) {
+    pub fn sent(&mut self, id: MessageId, (topic, qos): (&str, QoS), sent: Micros) {
         self.topics.insert(id, topic.to_owned());
-        self.by_topic.entry(topic.to_owned()).or_default().insert(id, Times { sent, acknowledged: None });
+        let is_in_memory = topic.starts_with(FAST) && qos == QoS::AtLeastOnce;
+        let times = Times { sent, acknowledged: None, is_in_memory };
+        self.by_topic.entry(topic.to_owned()).or_default().insert(id, times);
+    }
+
+    /// Notes that a process with replicas ends. Its disk got nothing since a time.
+    pub fn replica_ended(&mut self, written: Micros, now: Micros) {
+        self.ended.push((written, now));
+    }
+
+    /// Returns whether an acknowledged message may be lost: a process that may have counted for its majority ended
+    /// before its disk had the message.
+    pub fn may_be_lost(&self, id: MessageId) -> bool {
+        let times = self.topics.get(&id).and_then(|topic| self.by_topic.get(topic)?.get(&id));
+        let Some(Times { sent, acknowledged: Some(acknowledged), is_in_memory: true }) = times else {
+            return false;
+        };
+        let written_by = acknowledged + WRITTEN_AFTER;
+        self.ended.iter().any(|(written, ended)| *written < written_by && sent <= ended)
     }
 
     pub fn acknowledged(&mut self, id: MessageId, at: Micros) {

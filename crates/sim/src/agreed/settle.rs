@@ -32,7 +32,7 @@ impl AgreedShards {
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
                 && missing_jobs(&self.clients, &self.messages).is_empty()
                 && self.retained.is_settled();
-            let is_idle = self.unanswered() == 0 && self.waiting() == 0;
+            let is_idle = self.unanswered() == 0 && self.waiting() == 0 && self.unsynced() == 0;
             if are_settled && self.are_equal() && is_idle && self.are_spread() {
                 break;
             }
@@ -42,12 +42,13 @@ impl AgreedShards {
             "leaders: {:?}",
             self.hosts.iter().map(|host| &host.leads).collect::<Vec<_>>()
         );
-        self.clients.iter().for_each(|client| client.check(&self.messages));
+        self.clients.iter().for_each(|client| client.check(&mut self.cx, &self.messages));
         let missing = missing_jobs(&self.clients, &self.messages);
         assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
         assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
         assert_eq!(self.unanswered(), 0, "bytes of requests without an answer");
         assert_eq!(self.waiting(), 0, "completions that wait for routes, or behind one that does");
+        assert_eq!(self.unsynced(), 0, "bytes of messages that count as not queued");
         assert!(self.are_equal(), "the replicas have not caught up: {:?}", self.records());
         self.read_everywhere();
         self.claims.check(&mut self.cx.report);
@@ -132,6 +133,12 @@ impl AgreedShards {
         nodes.map(|node| node.lane_counters()).map(|counters| counters.waiting + counters.held).sum()
     }
 
+    /// Bytes of messages that were acknowledged early, and are not known to be queued.
+    fn unsynced(&self) -> u64 {
+        let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
+        nodes.map(|node| node.unsynced().0).sum()
+    }
+
     /// Last record that each replica has applied, by node and shard.
     fn records(&self) -> Vec<Vec<Option<u64>>> {
         let nodes = self.hosts.iter().filter_map(|host| host.node.as_ref());
@@ -164,6 +171,8 @@ impl AgreedShards {
             self.cx.report.agreed_fetched += counted.fetched - before.fetched;
             self.cx.report.agreed_attached += counted.attached - before.attached;
             self.cx.report.agreed_stale += counted.stale - before.stale;
+            let early = node.unsynced().1;
+            self.cx.report.agreed_fast_early += early - std::mem::replace(&mut host.counted_early, early);
             let counted = node.read_counters();
             let before = std::mem::replace(&mut host.counted_reads, counted);
             self.cx.report.agreed_read_indexes += counted.indexes - before.indexes;

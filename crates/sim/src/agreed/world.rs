@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::peers::{Inbound, LastIncarnation, Leader};
-use broker::settings::Settings;
+use broker::settings::{Durability, DurabilityRule, Settings};
 use broker::{LaneCounters, ReadCounters, ReplicaCounters, ShardId};
 use consensus::{LogGroup, Member, ReplicaId};
+use settings::{ByteSize, Raw, Section};
 use shardlog::TargetMembers;
 
 use super::claims::Claims;
@@ -18,7 +19,7 @@ use super::faults::Fault;
 use super::leases::Leases;
 use super::links::NodeLink;
 use super::members::spread_leaders;
-use super::messages::Messages;
+use super::messages::{FAST, Messages};
 use super::network::{Mailbox, Network, Step, node_id};
 use super::retained::RetainedClients;
 use crate::context::Context;
@@ -74,10 +75,13 @@ pub(super) struct Host {
     pub(super) counted_reads: ReadCounters,
     pub(super) counted_lanes: LaneCounters,
     pub(super) counted_transfers: (u64, u64),
+    pub(super) counted_early: u64,
     /// Shards that the node leads, with the term, as far as it has said so.
     pub(super) leads: BTreeMap<ShardId, u64>,
     /// Leaders that the node knows.
     pub(super) leaders: BTreeMap<ShardId, Leader>,
+    /// Time at which the process was paused last.
+    pub(super) paused_at: Micros,
 }
 
 /// Number of nodes with replicas.
@@ -91,6 +95,13 @@ const COMPARE: Micros = SECOND / 4;
 /// Time between two looks at the links.
 const LINKS: Micros = SECOND / 2;
 
+/// Rule by which messages below a topic have durability `memory`.
+fn in_memory(topic: &str) -> DurabilityRule {
+    let mut rule = DurabilityRule { class: Durability::Memory, ..DurabilityRule::default() };
+    rule.set("filter", &Raw::String(format!("{topic}#"))).expect("a filter");
+    rule
+}
+
 impl AgreedShards {
     pub fn new(seed: u64, trace: Trace) -> Self {
         let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0xA6_4EED);
@@ -100,6 +111,8 @@ impl AgreedShards {
         hash_key.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
+        settings.durability = vec![in_memory(FAST), in_memory("jobs/")];
+        settings.limits.memory_unsynced_max = *random.pick(&[ByteSize::kib(16), ByteSize::mib(64)]);
         let (snapshot_after, keep_entries) = (*random.pick(&[20, 100, 1000]), *random.pick(&[0, 5, 100]));
         let entry_cache_bytes = *random.pick(&[0, 1_000, 20_000]);
         let segment_bytes = *random.pick(&[16 << 10, 64 << 10, 256 << 10]);
@@ -112,6 +125,8 @@ impl AgreedShards {
                 keep_entries,
                 entry_cache_bytes,
                 snapshot_piece_bytes: 10_000,
+                // The class of a message is that of the publisher's listener, so a leader may have no such rule.
+                reports_held: random.below(4) > 0,
                 ..consensus::Config::new(LogGroup(0), id, own, 0)
             };
             let voters: BTreeMap<_, _> = (0..REPLICAS).map(member).collect();
@@ -149,8 +164,10 @@ impl AgreedShards {
                 counted_reads: ReadCounters::default(),
                 counted_lanes: LaneCounters::default(),
                 counted_transfers: (0, 0),
+                counted_early: 0,
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
+                paused_at: 0,
             }
         });
         let hosts: Vec<Host> = hosts.collect();

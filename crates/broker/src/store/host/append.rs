@@ -156,20 +156,11 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append: Some(key) });
     }
 
-    /// Handles a message that came again after a change of leader, and may have been refused by this session. A
+    /// Handles a message that came again after a change of leader, and was refused by a session, or may have been. A
     /// publisher sends it again. Where nobody would, as for a Will, it counts as accepted: it must not come twice.
-    pub(super) fn publish_perhaps_refused(
-        &mut self,
-        now: Time,
-        uid: SessionUid,
-        key: u32,
-        out: &mut ShardOutput,
-    ) {
+    pub(super) fn publish_perhaps_refused(&mut self, now: Time, key: u32, out: &mut ShardOutput) {
         let Some(append) = self.appends.get(key) else { return };
         let is_refused = append.waiter.can_be_refused();
-        if is_refused {
-            self.note_dropped(now, uid, 1);
-        }
         self.accepted(now, key, if is_refused { QUEUE_REFUSED } else { ReasonCode::Success }, out);
     }
 

@@ -176,6 +176,7 @@ impl Appends {
     pub fn check_empty(&self) {
         assert_eq!(self.all.len(), 0, "publishers that are never answered");
         assert_eq!(self.accepting.len(), 0, "publishers that are never answered");
+        assert_eq!((self.unsynced, self.unheld.len()), (0, 0), "messages that are never queued");
     }
 }
 

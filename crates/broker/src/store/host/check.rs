@@ -45,6 +45,11 @@ impl ShardHost {
         }
     }
 
+    /// Number of bytes that count against `limits.memory_unsynced_max`.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.appends.unsynced
+    }
+
     /// Number of identities of messages that their publishers may send again.
     pub fn identities(&self) -> usize {
         self.replica.state().identities()

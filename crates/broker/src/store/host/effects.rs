@@ -133,9 +133,7 @@ impl ShardHost {
                 (Some(key), Answer::Refused { session }) => {
                     self.publish_refused(now, session, message, key, out);
                 }
-                (Some(key), Answer::PerhapsRefused { session }) => {
-                    self.publish_perhaps_refused(now, session, key, out);
-                }
+                (Some(key), Answer::PerhapsRefused) => self.publish_perhaps_refused(now, key, out),
                 (Some(key), answer) => self.accepted(now, key, result_of(&answer), out),
                 (None, _) => {}
             },

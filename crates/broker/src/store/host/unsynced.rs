@@ -1,5 +1,6 @@
 //! Messages of durability `memory`: acknowledged when they are on their way to the log, not when they are on the disk.
-//! In a cluster they are acknowledged when a majority of the shard's replicas has them in memory.
+//! In a cluster those of QoS 1 are acknowledged when a majority of the shard's replicas has them in memory. PUBREC
+//! waits for the disks of a majority.
 //!
 //! They take the same path as all others, so a session has them in the same order; only their publishers do not wait
 //! for the disk.
@@ -9,7 +10,7 @@
 //! **Invariant:** the bytes that were acknowledged in this way and are not queued yet are bounded by
 //! `limits.memory_unsynced_max`, or by one message of QoS 0 for each shard.
 
-use mqtt::ReasonCode;
+use mqtt::{QoS, ReasonCode};
 use shard::{Command, Mutation, mutated};
 
 use super::appends::{Unheld, Waiter};
@@ -49,7 +50,8 @@ impl ShardHost {
     /// Acknowledges a message that was just proposed when a majority of the replicas has it in memory, in a cluster.
     pub(super) fn acknowledge_when_held(&mut self, message: &Message, append: Option<u32>) {
         let bytes = message.size() as u64;
-        let Some(key) = append.filter(|_| self.replica.is_agreed()) else { return };
+        let waits = !self.replica.is_agreed() || message.view().qos == QoS::ExactlyOnce;
+        let Some(key) = append.filter(|_| !waits) else { return };
         if self.may_acknowledge_early(message, bytes) {
             let number = self.replica.last_proposal();
             self.appends[key].unheld = number;
