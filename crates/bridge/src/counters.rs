@@ -52,7 +52,8 @@ pub struct Counters {
     pub stale_filters: u64,
     /// Pages of the list of subscriptions that were asked for.
     pub lists_asked: u64,
-    /// Lists that the remote broker did not answer, or did not allow. Subscriptions that are not wanted may remain.
+    /// Lists that the remote broker did not answer in time, or did not allow. Subscriptions that are not wanted may
+    /// remain.
     pub lists_unanswered: u64,
     /// Lists with an answer that is not valid. Subscriptions that are not wanted may remain.
     pub lists_invalid: u64,
