@@ -396,6 +396,7 @@ fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again
         answer_with(&mut bench, history);
         let before = bench.relay.counters().remote_restores;
         bench.cut(REMOTE);
+        bench.now = bench.now.after(Duration::from_secs(600));
         bench.wait();
         bench.run();
         let sent = bench.answer_requests(REMOTE).split_off(1);
@@ -777,4 +778,31 @@ fn a_session_with_too_many_unanswered_ends_is_listed_again() {
     bench.wait();
     bench.run();
     assert_eq!(bench.answer_requests(REMOTE)[1..], ["SUBSCRIBE $link/own/filters"]);
+}
+
+/// A hostile cluster must not make this one write, or log a line, on each connection.
+#[test]
+fn restores_in_quick_succession_are_handled_and_one_is_counted() {
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a"], &[]);
+    let histories = ["n:1", "n:2", "n:1", "n:00ff-7.a", "n:1", "", "n:", "x:1", "n:a b", "c:\u{e4}"];
+    start_new(&mut bench);
+    for history in histories {
+        let name = Property::UserProperty("meridian-history", history);
+        bench.answers.remote.properties = vec![name];
+        again(&mut bench);
+    }
+    let long: &str = Box::leak(format!("c:{}", "0".repeat(65)).into());
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", long)];
+    again(&mut bench);
+    assert_eq!((bench.relay.counters().remote_restores, bench.relay.history()), (1, Some("n:1")));
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", &long[..66])];
+    bench.cut(REMOTE);
+    bench.now = bench.now.after(Duration::from_secs(600));
+    bench.wait();
+    bench.run();
+    assert_eq!((bench.relay.counters().remote_restores, bench.relay.history()), (1, Some(&long[..66])));
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", "c:2")];
+    again(&mut bench);
+    assert_eq!(bench.relay.counters().remote_restores, 2);
 }
