@@ -326,12 +326,7 @@ impl Thread {
             }
         }
         self.shared.takes.store(self.pullers.values().any(Puller::is_wanted), Ordering::Relaxed);
-        for (key, puller) in &self.pullers {
-            let seen = puller.running.as_ref().and_then(|running| running.runner.view().history);
-            if let Some(history) = seen {
-                self.histories.note(key, &history);
-            }
-        }
+        self.store_histories(&all);
         self.watch_while_needed();
         self.walk(&new);
         if Instant::now() >= self.next_walk {
@@ -368,8 +363,11 @@ impl Thread {
                 puller.stop();
             }
             let is_removed = !wanted.contains_key(key);
-            if is_removed && !puller.is_removed && puller.is_here {
-                self.histories.forget(key);
+            if is_removed && !puller.is_removed {
+                puller.history = None;
+                if puller.is_here {
+                    self.histories.forget(key);
+                }
             }
             puller.is_removed = is_removed;
         }
@@ -380,6 +378,21 @@ impl Thread {
                 None => drop(self.pullers.insert(key, Puller::new(link, own))),
             }
         }
+    }
+
+    /// Stores the states of other clusters that links see, and removes those of links that do not exist.
+    fn store_histories(&mut self, all: &Named<LinkSettings>) {
+        let seen = self.pullers.iter().filter_map(|(key, puller)| {
+            let history = puller.running.as_ref()?.runner.view().history?;
+            Some((key.clone(), history))
+        });
+        let seen: Vec<(Key, String)> = seen.collect();
+        let is_defined = |key: &Key| {
+            let link = all.get(&key.link);
+            link.is_some_and(|link| link.settings.taken_origins().any(|origin| origin == key.origin))
+        };
+        let hosts = |key: &Key| self.admin.hosts_internal(&key.session());
+        self.histories.look(Instant::now(), &seen, is_defined, hosts);
     }
 
     /// Watches the filters of clients while a link runs here.
