@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bridges::Until;
 use broker::{Begun, ConnectionId, InterestWatch, LinkWaits, WaitingSuback};
 use mqtt::Subscription;
 
 use super::{Shared, Thread};
-use crate::answers::{ANSWER_MAX, OpenQuestion, Part, Reply, Until};
+use crate::answers::{ANSWER_MAX, OpenQuestion, Part, Reply};
 use crate::puller::Puller;
 use crate::question::{Question, decode_answer, encode_answer};
 use crate::subacks::{Answer, Output, WAITS_MAX};
@@ -224,9 +225,9 @@ impl Thread {
         let parts = wanted.into_iter().map(|filters| {
             let Some(filters) = filters else { return Part::Is(false) };
             let shared = self.shared.clone();
-            let (until, part) = Until::new(move || shared.wake());
-            running.runner.hold(filters, Box::new(until));
-            part
+            let (until, is_over) = Until::new(move || shared.wake());
+            running.runner.hold(filters, until);
+            Part::Waits(is_over)
         });
         let (parts, start) = (parts.collect(), *starts);
         self.answers.push(OpenQuestion { session, start, parts, until: now + ANSWER_MAX, reply });
