@@ -24,7 +24,7 @@ pub struct Counters {
     /// Times that the remote broker had lost the bridge's session. Messages may be duplicated then.
     pub remote_sessions_lost: u64,
     /// Times that the remote cluster continued from a backup, of a relay whose subscriptions change. Messages may be
-    /// missing or duplicated then.
+    /// missing or duplicated then. It counts one in ten minutes at most.
     pub remote_restores: u64,
     /// Times that this broker had lost the bridge's session.
     pub local_sessions_lost: u64,
@@ -52,7 +52,8 @@ pub struct Counters {
     pub stale_filters: u64,
     /// Pages of the list of subscriptions that were asked for.
     pub lists_asked: u64,
-    /// Lists that the remote broker did not answer, or did not allow. Subscriptions that are not wanted may remain.
+    /// Lists that the remote broker did not answer in time, or did not allow. Subscriptions that are not wanted may
+    /// remain.
     pub lists_unanswered: u64,
     /// Lists with an answer that is not valid. Subscriptions that are not wanted may remain.
     pub lists_invalid: u64,

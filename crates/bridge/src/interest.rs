@@ -71,7 +71,8 @@ enum There {
     Present,
     /// A request had no answer when its connection ended.
     Unknown,
-    /// The list of the remote session says whether the subscription is there.
+    /// The list of the remote session says whether the subscription is there. Before the list begins, only filters that
+    /// are wanted have this state: it will name the others as stale.
     Unlisted,
     /// A SUBSCRIBE has no answer.
     Subscribing,
@@ -252,7 +253,12 @@ impl Interest {
     fn set_wanted(&mut self, name: &str, is_wanted: bool, number: u64) {
         match self.filters.get_key_value(name) {
             Some((known, filter)) => {
-                let (known, there) = (known.clone(), filter.there);
+                let there = match filter.there {
+                    // The list will name it as stale, if it is there.
+                    There::Unlisted if !is_wanted && self.list.has_to_begin() => There::Absent,
+                    there => there,
+                };
+                let known = known.clone();
                 self.set(&known, is_wanted, there, number);
             }
             None if is_wanted => self.set(&Arc::from(name), true, self.initial(), number),
@@ -373,15 +379,26 @@ impl Interest {
         self.learn_all(|filter| match filter.there {
             There::Subscribing if mutated(Mutation::TrustUnanswered) => There::Present,
             There::Subscribing | There::Unsubscribing => There::Unknown,
+            // The next list will name it as stale.
+            There::Unlisted if !filter.is_wanted => There::Absent,
             there => there,
         });
         self.filters.values_mut().for_each(|filter| filter.is_fresh = false);
+        if self.filters.len() - self.wanted > self.listed_max() {
+            // The broker has ended many connections without an answer to UNSUBSCRIBE.
+            self.forget_session();
+        }
     }
 
     /// Forgets what is known of the remote session: another client or broker may have changed it.
     pub(crate) fn forget_session(&mut self) {
         self.list = List::default();
-        self.learn_all(|_| There::Unlisted);
+        self.learn_all(|filter| if filter.is_wanted { There::Unlisted } else { There::Absent });
+    }
+
+    /// Maximum number of filters of a list, and of those that wait for its end to be unsubscribed.
+    fn listed_max(&self) -> usize {
+        self.settings.filters_max.saturating_mul(4).max(1000)
     }
 
     /// Returns the next packet for the remote broker, with filters for at most `packet_max` bytes. `requests` is the
@@ -398,6 +415,12 @@ impl Interest {
         }
         let may_ask = requests < self.settings.requests_max;
         if self.has_wanted {
+            if self.list.is_open() && self.to_unsubscribe.len() > self.listed_max() {
+                self.give_up_list(
+                    counters,
+                    "too many subscriptions end before the remote broker has listed all",
+                );
+            }
             match self.list.next(now, may_ask) {
                 Some(Progress::Subscribe) => return Some(Request::Subscribe(vec![self.answers()])),
                 Some(Progress::Ask(offset)) => {
@@ -488,8 +511,7 @@ impl Interest {
         for (filter, reason) in answers {
             if filter == self.settings.filters_topic {
                 if reason.is_error() {
-                    self.last_error = Some(format!("the list of subscriptions was refused: {reason}"));
-                    self.give_up_list(counters);
+                    self.give_up_list(counters, &format!("the list of subscriptions was refused: {reason}"));
                 } else {
                     self.list.may_ask();
                 }
@@ -540,22 +562,24 @@ impl Interest {
         self.list.timeout()
     }
 
-    /// Handles a page of the list that did not come in time. While the relay does not read, it waits longer.
+    /// Handles a page of the list that did not come in time. While the relay does not read, it waits longer, up to the
+    /// maximum time of the list.
     pub(crate) fn timed_out(&mut self, now: Time, counters: &mut Counters, is_reading: bool) {
         if self.list.timeout().is_none_or(|due| due > now) {
             return;
         }
-        if !is_reading {
+        if self.list.takes_too_long(now) {
+            self.give_up_list(counters, "the remote broker takes too long to list the subscriptions");
+        } else if !is_reading {
             self.list.wait_again(now);
         } else if !self.list.ask_again() {
-            self.last_error = Some("the remote broker did not list the subscriptions in time".to_owned());
-            self.give_up_list(counters);
+            self.give_up_list(counters, "the remote broker did not list the subscriptions in time");
         }
     }
 
     /// Handles a message on the topic of the answers.
     pub(crate) fn listed(&mut self, counters: &mut Counters, payload: &[u8]) {
-        let total_max = self.settings.filters_max.saturating_mul(4).max(1000);
+        let total_max = self.listed_max();
         let page = match self.list.page(payload, total_max) {
             Ok(Some(page)) => page,
             // It answers a question of another relay, or one that was given up.
@@ -597,7 +621,8 @@ impl Interest {
         }
     }
 
-    fn give_up_list(&mut self, counters: &mut Counters) {
+    fn give_up_list(&mut self, counters: &mut Counters, why: &str) {
+        self.last_error = Some(why.to_owned());
         counters.lists_unanswered += 1;
         self.stop_list();
     }
@@ -621,7 +646,10 @@ impl Interest {
         assert_eq!(unsettled, count(|filter| !filter.is_settled()), "settled filters");
         let queued = count(|filter| filter.queued.is_some());
         assert_eq!(queued, self.to_subscribe.len() + self.to_unsubscribe.len(), "queued filters");
+        let is_listed_later = self.list.has_to_begin();
         for filter in self.filters.values() {
+            let is_forgotten = filter.there == There::Unlisted && !filter.is_wanted && is_listed_later;
+            assert!(!is_forgotten, "the list will name it: {filter:?}");
             let need = filter.need();
             assert_ne!(need, Need::Forget);
             assert!(!filter.is_fresh || filter.there == There::Present, "{filter:?}");

@@ -52,6 +52,9 @@ pub struct Relay {
     address: usize,
     /// Number of attempts that failed since the last stable connection.
     failures: u32,
+    /// Number of times in a row that it has connected again because messages were ignored, without a stable connection
+    /// in between.
+    restarts: u32,
     /// True to set the bridge bit in the next CONNECT.
     is_private: bool,
     will: WillForm,
@@ -77,6 +80,8 @@ pub struct Relay {
     interest: Option<Interest>,
     /// Name of the state that the sessions of the remote cluster continue, as it was seen last.
     history: Option<String>,
+    /// Time of the last restore of the remote cluster that was counted.
+    restore_counted: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +163,7 @@ impl Relay {
             memory,
             address: 0,
             failures: 0,
+            restarts: 0,
             is_private: settings.has_bridge_bit(),
             will: WillForm::PREFERRED,
             suspect: None,
@@ -172,6 +178,7 @@ impl Relay {
             refused: None,
             interest: settings.interest.clone().map(Interest::new),
             history: settings.interest.as_ref().and_then(|interest| interest.history.clone()),
+            restore_counted: None,
             settings,
         };
         for side in Side::ALL {
@@ -197,6 +204,7 @@ impl Relay {
         if earlier.history.is_some() {
             self.history.clone_from(&earlier.history);
         }
+        self.restore_counted = earlier.restore_counted;
         self
     }
 

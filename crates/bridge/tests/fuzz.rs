@@ -215,14 +215,25 @@ fn bytes_of_a_hostile_remote_broker_neither_panic_nor_grow_memory() {
         let (mut hostile, mut to_hostile) = (Vec::new(), Vec::new());
         // A connection lasts when the broker sends no answers that nobody asked for.
         let lasts = relay.settings().interest.is_some() && random.percent(70);
+        // Response topics of clients that come and go.
+        let replies_max = if random.percent(50) { 150 } else { 0 };
+        let mut replies: Vec<Box<str>> = Vec::new();
         for number in 0..120 {
-            if random.percent(20) {
+            if random.percent(30) {
                 let mut some =
                     || (0..random.below(5)).map(|_| format!("wanted/{}", random.below(30)).into()).collect();
-                let (add, remove) = (some(), some());
+                let (mut add, mut remove): (Vec<_>, Vec<_>) = (some(), some());
+                remove.append(&mut replies);
+                replies = (0..random.below(replies_max + 1))
+                    .map(|at| format!("reply/{number}/{at}").into())
+                    .collect();
+                add.extend_from_slice(&replies);
                 relay.handle(now, Input::Want { number, add, remove }).expect("no new settings");
             }
-            assert!(relay.wanted() <= 30 && relay.known_filters() <= 1_100);
+            assert!(relay.wanted() <= 30 + replies_max);
+            // Those of a list, with four times the wanted ones, and those whose requests have no answer.
+            let bound = relay.wanted() + 1_000 + 8 * replies_max;
+            assert!(relay.known_filters() <= bound, "{} filters are stored", relay.known_filters());
             while let Some(output) = relay.poll_output() {
                 let Output::Open { connection, .. } = output else { continue };
                 relay.handle(now, Input::Opened(connection)).expect("no new settings");

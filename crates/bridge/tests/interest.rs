@@ -396,6 +396,7 @@ fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again
         answer_with(&mut bench, history);
         let before = bench.relay.counters().remote_restores;
         bench.cut(REMOTE);
+        bench.now = bench.now.after(Duration::from_secs(600));
         bench.wait();
         bench.run();
         let sent = bench.answer_requests(REMOTE).split_off(1);
@@ -646,4 +647,162 @@ fn a_request_that_is_never_answered_ends_the_connection_and_is_made_again() {
     bench.run();
     assert!(bench.answer_requests(REMOTE).contains(&"SUBSCRIBE b".to_owned()));
     assert_eq!(bench.relay.subscribed(), 2);
+}
+
+/// Answers a PINGREQ, if there is one. Returns the other packets for the remote broker.
+fn sent_without_pings(bench: &mut Bench) -> Vec<String> {
+    let mut sent = bench.sent(REMOTE);
+    let before = sent.len();
+    sent.retain(|packet| packet != "PINGREQ");
+    if sent.len() < before {
+        bench.packet(REMOTE, Packet::PingResp);
+    }
+    sent
+}
+
+#[test]
+fn a_list_that_the_remote_broker_draws_out_is_given_up() {
+    let mut bench = listing(&["a", "gone"]);
+    want(&mut bench, 2, &[], &["gone"]);
+    let began = bench.now;
+    let mut pages = 0;
+    while bench.relay.counters().lists_unanswered == 0 {
+        list(&mut bench, &format!("{pages} 400000\nold/{pages}"));
+        pages += 1;
+        let sent = sent_without_pings(&mut bench);
+        assert_eq!(sent, [format!("PUBLISH q0 $link/own/list {pages}")], "nothing ends meanwhile");
+        bench.now = bench.now.after(Duration::from_secs(4));
+        bench.handle(Input::Timeout);
+        assert!(pages < 100, "it is not given up");
+    }
+    assert!(bench.now.since(began) >= Duration::from_secs(300), "a slow broker has some time");
+    let error = "the remote broker takes too long to list the subscriptions";
+    assert_eq!(bench.relay.last_error(), Some(error));
+    let sent = sent_without_pings(&mut bench);
+    assert!(sent.iter().any(|packet| packet == "SUBSCRIBE a"), "{sent:?}");
+    let ends = sent.iter().find(|packet| packet.starts_with("UNSUBSCRIBE")).expect("an UNSUBSCRIBE");
+    assert_eq!(ends.split(' ').count(), 1 + 1 + pages, "what was listed, and what is not wanted");
+}
+
+#[test]
+fn a_list_with_large_answers_has_more_time() {
+    let mut bench = listing(&["a"]);
+    let page: String = (0..512).map(|number| format!("\n{number:03}/{}", "x".repeat(60))).collect();
+    for number in 0..200 {
+        list(&mut bench, &format!("{} 200000{page}", number * 512));
+        assert_eq!(sent_without_pings(&mut bench).len(), 1);
+        bench.now = bench.now.after(Duration::from_secs(2));
+        bench.handle(Input::Timeout);
+    }
+    assert_eq!(bench.relay.counters().lists_unanswered, 0);
+}
+
+#[test]
+fn a_list_is_given_up_when_too_many_subscriptions_end_meanwhile() {
+    let mut settings = settings();
+    settings.interest.as_mut().expect("interest").filters_max = 10;
+    let mut bench = Bench::new(settings);
+    want(&mut bench, 1, &["a"], &[]);
+    bench.handle(Input::Start);
+    bench.run();
+    bench.answer_requests(REMOTE);
+    bench.sent(REMOTE);
+    for number in 1..=1_001 {
+        assert_eq!(bench.relay.counters().lists_unanswered, 0, "{number}");
+        let reply = format!("reply/{number}");
+        want(&mut bench, 2 * number, &[&reply], &[]);
+        assert_eq!(bench.answer_requests(REMOTE), [format!("SUBSCRIBE {reply}")]);
+        want(&mut bench, 2 * number + 1, &[], &[&reply]);
+    }
+    assert_eq!(bench.relay.counters().lists_unanswered, 1);
+    let error = "too many subscriptions end before the remote broker has listed all";
+    assert_eq!(bench.relay.last_error(), Some(error));
+    while !bench.relay.is_settled() {
+        assert!(!bench.answer_requests(REMOTE).is_empty());
+    }
+    assert_eq!((bench.relay.known_filters(), bench.relay.subscribed()), (1, 1));
+}
+
+/// Response topics of requests would fill the memory otherwise.
+#[test]
+fn filters_that_come_and_go_before_the_list_begins_are_not_stored() {
+    let come_and_go = |bench: &mut Bench, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let reply = format!("reply/{number}");
+            want(bench, 2 * number, &[&reply], &[]);
+            want(bench, 2 * number + 1, &[], &[&reply]);
+        }
+    };
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a"], &[]);
+    bench.handle(Input::Start);
+    come_and_go(&mut bench, 1..1_000);
+    assert_eq!(bench.relay.known_filters(), 1);
+    bench.run();
+    bench.answer_requests(REMOTE);
+    bench.sent(REMOTE);
+    list(&mut bench, "0 3\n$link/own/filters\na\nreply/7");
+    assert_eq!(bench.answer_requests(REMOTE), ["UNSUBSCRIBE reply/7"], "it is stale");
+    assert!(bench.relay.is_settled());
+    assert_eq!(bench.relay.settled_number(), 1_999);
+    // The list of the next connection begins again. Until then, it is the same.
+    let mut bench = listing(&["a", "b"]);
+    want(&mut bench, 2, &[], &["b"]);
+    assert_eq!(bench.relay.known_filters(), 2, "the list has begun");
+    bench.cut(REMOTE);
+    assert_eq!(bench.relay.known_filters(), 1);
+    come_and_go(&mut bench, 2..1_000);
+    assert_eq!(bench.relay.known_filters(), 1);
+    // Another client may have changed the session while an UNSUBSCRIBE had no answer.
+    let mut bench = with_filters(settings(), &["a", "b"]);
+    want(&mut bench, 2, &[], &["b"]);
+    let (reason, properties) = (ReasonCode::SessionTakenOver, Properties::EMPTY);
+    bench.packet(REMOTE, Packet::Disconnect(Disconnect { reason, properties }));
+    assert_eq!((bench.relay.known_filters(), bench.relay.settled_number()), (1, 2));
+}
+
+#[test]
+fn a_session_with_too_many_unanswered_ends_is_listed_again() {
+    let mut settings = settings();
+    settings.interest.as_mut().expect("interest").filters_max = 10;
+    let names: Vec<String> = (0..1_001).map(|number| format!("old/{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut bench = with_filters(settings.clone(), &names[1..]);
+    want(&mut bench, 2, &["a"], &names);
+    bench.cut(REMOTE);
+    assert_eq!(bench.relay.known_filters(), 1_001, "few enough");
+    let mut bench = with_filters(settings, &names);
+    want(&mut bench, 2, &["a"], &names);
+    bench.cut(REMOTE);
+    assert_eq!(bench.relay.known_filters(), 1);
+    bench.wait();
+    bench.run();
+    assert_eq!(bench.answer_requests(REMOTE)[1..], ["SUBSCRIBE $link/own/filters"]);
+}
+
+/// A hostile cluster must not make this one write, or log a line, on each connection.
+#[test]
+fn restores_in_quick_succession_are_handled_and_one_is_counted() {
+    let mut bench = Bench::new(settings());
+    want(&mut bench, 1, &["a"], &[]);
+    let histories = ["n:1", "n:2", "n:1", "n:00ff-7.a", "n:1", "", "n:", "x:1", "n:a b", "c:\u{e4}"];
+    start_new(&mut bench);
+    for history in histories {
+        let name = Property::UserProperty("meridian-history", history);
+        bench.answers.remote.properties = vec![name];
+        again(&mut bench);
+    }
+    let long: &str = Box::leak(format!("c:{}", "0".repeat(65)).into());
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", long)];
+    again(&mut bench);
+    assert_eq!((bench.relay.counters().remote_restores, bench.relay.history()), (1, Some("n:1")));
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", &long[..66])];
+    bench.cut(REMOTE);
+    bench.now = bench.now.after(Duration::from_secs(600));
+    bench.wait();
+    bench.run();
+    assert_eq!((bench.relay.counters().remote_restores, bench.relay.history()), (1, Some(&long[..66])));
+    bench.answers.remote.properties = vec![Property::UserProperty("meridian-history", "c:2")];
+    again(&mut bench);
+    assert_eq!(bench.relay.counters().remote_restores, 2);
 }

@@ -4,7 +4,7 @@
 mod bench;
 
 use bench::{Bench, settings};
-use bridge::{Dropped, Side};
+use bridge::{Dropped, Side, State};
 use mqtt::{Property, QoS, ReasonCode, Version};
 
 const LOCAL: Side = Side::Local;
@@ -249,4 +249,41 @@ fn an_acknowledgement_of_nothing_is_not_passed_on() {
     }
     assert!(bench.sent(LOCAL).is_empty());
     assert_eq!(bench.relay.counters().unexpected_acks, 2);
+}
+
+#[test]
+fn a_remote_broker_that_causes_one_restart_after_another_is_connected_after_a_pause() {
+    /// Receives more messages than this broker takes, until the relay connects again.
+    fn overwhelm(bench: &mut Bench) {
+        let before = bench.relay.counters().restarts;
+        (1..=6).for_each(|id| bench.publish(REMOTE, id, QoS::AtLeastOnce, "in/a", 200));
+        let mut id = 0;
+        while bench.relay.counters().restarts == before {
+            id += 1;
+            assert!(id <= 6);
+            bench.ok(LOCAL, "PUBACK", id);
+        }
+    }
+    let mut settings = settings();
+    settings.version = Version::V3_1_1;
+    settings.keep_alive = 0;
+    settings.outgoing_max = 300;
+    let stable = settings.backoff.stable;
+    let mut bench = Bench::new(settings);
+    bench.answers.local.properties.push(Property::ReceiveMaximum(1));
+    bench.connect();
+    for round in 1..=6 {
+        overwhelm(&mut bench);
+        if round <= 2 {
+            assert!(matches!(bench.relay.state(), State::Connecting { .. }), "{round}");
+        } else {
+            assert!(matches!(bench.relay.state(), State::Waiting { .. }), "{round}");
+            bench.wait();
+        }
+        bench.run();
+        assert!(matches!(bench.relay.state(), State::Connected { .. }), "{round}");
+    }
+    bench.now = bench.now.after(stable);
+    overwhelm(&mut bench);
+    assert!(matches!(bench.relay.state(), State::Connecting { .. }), "the last connection was stable");
 }

@@ -11,6 +11,7 @@ use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
 
+use crate::held::{Held, HeldTokens};
 use crate::opening::Opening;
 use crate::remote::Remote;
 use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
@@ -38,22 +39,8 @@ pub enum Command {
     Queued(u64),
     /// Change the filters that are wanted at the remote broker.
     Want { number: u64, add: Vec<Box<str>>, remove: Vec<Box<str>> },
-    /// Keep this until the remote broker has answered these filters.
+    /// Keep this until the remote broker has confirmed or refused its filters.
     Hold(Held),
-}
-
-/// A token that is dropped when the remote broker has confirmed or refused filters.
-pub struct Held {
-    /// Filters without an answer.
-    pub filters: Vec<Box<str>>,
-    /// The token.
-    pub _until_then: Box<dyn Send>,
-}
-
-impl std::fmt::Debug for Held {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Held").field("filters", &self.filters).finish_non_exhaustive()
-    }
 }
 
 /// Decision whether a relay runs.
@@ -101,7 +88,7 @@ pub struct Driver {
     /// Time at which operators get the counters again.
     pub next_view: Time,
     /// Tokens that wait for answers of the remote broker.
-    pub held: Vec<Held>,
+    pub held: HeldTokens,
     /// [`Relay::settles`] and the state at the last look at `held`.
     pub looked: (u64, State),
 }
@@ -170,11 +157,7 @@ impl Driver {
                     // What nobody wants any more is not waited for.
                     self.looked.0 = u64::MAX;
                 }
-                Ok(Command::Hold(held)) => {
-                    if let Some(held) = still_held(&self.relay, held) {
-                        self.held.push(held);
-                    }
-                }
+                Ok(Command::Hold(held)) => self.held.push(held, |filter| self.relay.is_pending(filter)),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -426,8 +409,7 @@ impl Driver {
         }
         let seen = (self.relay.settles(), self.relay.state());
         if std::mem::replace(&mut self.looked, seen.clone()) != seen {
-            let held = std::mem::take(&mut self.held);
-            self.held = held.into_iter().filter_map(|held| still_held(&self.relay, held)).collect();
+            self.held.retain(|filter| self.relay.is_pending(filter));
         }
     }
 
@@ -487,10 +469,4 @@ impl Driver {
             may_have_stale: self.relay.may_have_stale(),
         };
     }
-}
-
-/// Returns what still waits for answers. The rest is dropped.
-fn still_held(relay: &Relay, mut held: Held) -> Option<Held> {
-    held.filters.retain(|filter| relay.is_pending(filter));
-    (!held.filters.is_empty()).then_some(held)
 }

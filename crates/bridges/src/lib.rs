@@ -8,6 +8,7 @@
 mod bridges;
 mod driver;
 mod end_session;
+mod held;
 mod opening;
 mod remote;
 mod runner;
@@ -16,5 +17,6 @@ mod topics;
 
 pub use bridges::{BridgeView, Bridges};
 pub use end_session::end_session;
+pub use held::Until;
 pub use runner::{Credentials, Run, Runner, RunnerSettings, RunnerView, Ticket};
 pub use settings::{BridgeProblem, BridgeSettings, check};

@@ -12,7 +12,8 @@ use mio::{Poll, Waker};
 use random::Random;
 use rustls::ClientConfig;
 
-use crate::driver::{Command, Decision, Driver, Held, WAKER};
+use crate::driver::{Command, Decision, Driver, WAKER};
+use crate::held::{Held, HeldTokens, Until};
 use crate::opening::Opening;
 use crate::settings::BridgeProblem;
 
@@ -155,7 +156,7 @@ impl Runner {
             shown: State::New,
             buffer: Vec::new(),
             next_view: Time::default(),
-            held: Vec::new(),
+            held: HeldTokens::default(),
             looked: (0, State::New),
         };
         critical::spawn(thread, move || driver.run()).map_err(|error| failed(&error))?;
@@ -185,11 +186,11 @@ impl Runner {
         self.numbered(|number| Command::Want { number, add, remove })
     }
 
-    /// Keeps `until_then` until the remote broker has confirmed or refused these filters, and drops it then. Filters of
+    /// Keeps `until` until the remote broker has confirmed or refused these filters, and drops it then. Filters of
     /// earlier changes count. It is dropped, too, when no answer is expected any more: when the connection is lost or
-    /// cannot be made, when the relay stops, and with the runner.
-    pub fn hold(&self, filters: Vec<Box<str>>, until_then: Box<dyn Send>) {
-        self.send(Command::Hold(Held { filters, _until_then: until_then }));
+    /// cannot be made, when the relay stops, and with the runner. If too many are kept, its flag stays as it is.
+    pub fn hold(&self, filters: Vec<Box<str>>, until: Until) {
+        self.send(Command::Hold(Held { filters, until }));
     }
 
     /// Notes how many messages wait in the local session. A lazy relay needs it.

@@ -188,6 +188,11 @@ impl InterestWatch {
             .is_ok_and(|filter| self.node.routes.any_of(filter, |route| receivers.include(route)))
     }
 
+    /// Returns whether this is a subscription to a group that has one member over all linked clusters.
+    pub fn is_linked_group(&self, filter: &str) -> bool {
+        GroupName::parse(filter).is_some_and(|group| self.node.routes.is_linked(&group.share))
+    }
+
     /// Returns the filters whose routes have changed since the last call, for any receivers. It may name one several
     /// times.
     pub fn take(&self) -> Changed {

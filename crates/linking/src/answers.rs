@@ -15,29 +15,8 @@ pub type Reply = Box<dyn FnOnce(Vec<bool>) + Send>;
 pub enum Part {
     /// The answer is known.
     Is(bool),
-    /// The answer is true when the [`Until`] of this flag is dropped.
+    /// The answer is true when the `Until` of this flag is dropped. The part is the owner of the flag.
     Waits(Arc<AtomicBool>),
-}
-
-/// Sets a flag and wakes the thread of the links when it is dropped.
-pub struct Until<W: Fn() + Send> {
-    is_over: Arc<AtomicBool>,
-    wake: W,
-}
-
-impl<W: Fn() + Send> Until<W> {
-    pub fn new(wake: W) -> (Self, Part) {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let part = Part::Waits(is_over.clone());
-        (Self { is_over, wake }, part)
-    }
-}
-
-impl<W: Fn() + Send> Drop for Until<W> {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        (self.wake)();
-    }
 }
 
 /// A question that is not answered yet.
@@ -95,7 +74,14 @@ impl Answers {
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
+    use bridges::Until;
+
     use super::*;
+
+    fn waiting() -> (Until, Part) {
+        let (until, is_over) = Until::new(|| {});
+        (until, Part::Waits(is_over))
+    }
 
     fn question(now: Instant, parts: Vec<Part>) -> (OpenQuestion, Receiver<Vec<bool>>) {
         let (sender, receiver) = channel();
@@ -107,7 +93,7 @@ mod tests {
     #[test]
     fn a_question_is_answered_when_all_parts_are_or_in_time() {
         let (mut answers, now) = (Answers::default(), Instant::now());
-        let (until, part) = Until::new(|| {});
+        let (until, part) = waiting();
         let (open, answer) = question(now, vec![Part::Is(true), part, Part::Is(false)]);
         answers.push(open);
         answers.release(now, |_, _| true);
@@ -116,7 +102,7 @@ mod tests {
         drop(until);
         answers.release(now, |_, start| start == 3);
         assert_eq!(answer.try_recv(), Ok(vec![true, true, false]));
-        let (until, part) = Until::new(|| {});
+        let (until, part) = waiting();
         let (open, answer) = question(now, vec![Part::Is(true), part]);
         answers.push(open);
         answers.release(now + ANSWER_MAX, |_, _| true);
@@ -128,7 +114,7 @@ mod tests {
     #[test]
     fn what_another_runner_has_dropped_is_no_answer() {
         let (mut answers, now) = (Answers::default(), Instant::now());
-        let (until, part) = Until::new(|| {});
+        let (until, part) = waiting();
         let (open, answer) = question(now, vec![part]);
         answers.push(open);
         drop(until);

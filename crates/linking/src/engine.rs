@@ -14,7 +14,7 @@ use broker::admin::Admin;
 use definitions::Named;
 use edge::Door;
 
-use self::waits::{Inbox, Waits};
+use self::waits::{Inbox, Waits, end_overdue};
 use crate::acceptor::Acceptor;
 use crate::answers::Answers;
 use crate::giving::Given;
@@ -39,6 +39,8 @@ const COALESCE: Duration = Duration::from_millis(50);
 const WALK_MIN: Duration = Duration::from_secs(5);
 const WALK_MAX: Duration = Duration::from_secs(60);
 const WALK_PARTS: u32 = 100;
+/// Number of filters of a look until SUBACKs whose time is over are sent.
+const OFFERED_AT_ONCE: usize = 4_096;
 /// Time between two looks at the files with secrets.
 const SECRETS: Duration = Duration::from_secs(5);
 /// Maximum time for the removal of a session.
@@ -60,6 +62,9 @@ pub struct Engine {
 /// after a restore from a backup: `n:..` for a node alone, and `c:..` for a cluster.
 pub type History = Box<dyn Fn() -> Option<String> + Send>;
 
+/// Value of [`Shared::take_nothing`] that is no number of definitions.
+const UNKNOWN: u64 = u64::MAX;
+
 /// Facts that the thread shares with others.
 struct Shared {
     views: Mutex<Vec<LinkView>>,
@@ -72,12 +77,27 @@ struct Shared {
     has_stopped: AtomicBool,
     /// Number of the last look that has seen all definitions.
     seen: AtomicU64,
-    /// True when SUBACKs may have to wait for links.
-    takes: AtomicBool,
+    /// Number of the definitions by which no link takes anything, so that no SUBACK waits; [`UNKNOWN`] if it is not
+    /// known, or a link takes something.
+    take_nothing: AtomicU64,
     inbox: Mutex<Inbox>,
 }
 
 impl Shared {
+    fn new(wake: SyncSender<()>) -> Self {
+        Self {
+            views: Mutex::default(),
+            wake,
+            has_changes: AtomicBool::new(false),
+            has_settled: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            has_stopped: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
+            take_nothing: AtomicU64::new(UNKNOWN),
+            inbox: Mutex::default(),
+        }
+    }
+
     fn wake(&self) {
         // A full channel has a wake-up already.
         let _ = self.wake.try_send(());
@@ -99,18 +119,8 @@ impl Engine {
         nodes: Option<Arc<dyn Nodes>>,
     ) -> Result<Self, String> {
         let (wake, woken) = sync_channel(1);
-        let shared = Arc::new(Shared {
-            views: Mutex::default(),
-            wake,
-            has_changes: AtomicBool::new(false),
-            has_settled: AtomicBool::new(false),
-            is_stopping: AtomicBool::new(false),
-            has_stopped: AtomicBool::new(false),
-            seen: AtomicU64::new(0),
-            takes: AtomicBool::new(false),
-            inbox: Mutex::default(),
-        });
-        admin.set_link_waits(Arc::new(Waits(shared.clone())));
+        let shared = Arc::new(Shared::new(wake));
+        admin.set_link_waits(Arc::new(Waits { shared: shared.clone(), registry: registry.clone() }));
         let thread = Thread {
             registry: registry.clone(),
             acceptor: acceptor.clone(),
@@ -325,13 +335,9 @@ impl Thread {
                 _ => {}
             }
         }
-        self.shared.takes.store(self.pullers.values().any(Puller::is_wanted), Ordering::Relaxed);
-        for (key, puller) in &self.pullers {
-            let seen = puller.running.as_ref().and_then(|running| running.runner.view().history);
-            if let Some(history) = seen {
-                self.histories.note(key, &history);
-            }
-        }
+        let take_nothing = !self.pullers.values().any(Puller::is_wanted);
+        self.shared.take_nothing.store(if take_nothing { changes } else { UNKNOWN }, Ordering::Release);
+        self.store_histories(&all);
         self.watch_while_needed();
         self.walk(&new);
         if Instant::now() >= self.next_walk {
@@ -368,8 +374,11 @@ impl Thread {
                 puller.stop();
             }
             let is_removed = !wanted.contains_key(key);
-            if is_removed && !puller.is_removed && puller.is_here {
-                self.histories.forget(key);
+            if is_removed && !puller.is_removed {
+                puller.history = None;
+                if puller.is_here {
+                    self.histories.forget(key);
+                }
             }
             puller.is_removed = is_removed;
         }
@@ -380,6 +389,21 @@ impl Thread {
                 None => drop(self.pullers.insert(key, Puller::new(link, own))),
             }
         }
+    }
+
+    /// Stores the states of other clusters that links see, and removes those of links that do not exist.
+    fn store_histories(&mut self, all: &Named<LinkSettings>) {
+        let seen = self.pullers.iter().filter_map(|(key, puller)| {
+            let history = puller.running.as_ref()?.runner.view().history?;
+            Some((key.clone(), history))
+        });
+        let seen: Vec<(Key, String)> = seen.collect();
+        let is_defined = |key: &Key| {
+            let link = all.get(&key.link);
+            link.is_some_and(|link| link.settings.taken_origins().any(|origin| origin == key.origin))
+        };
+        let hosts = |key: &Key| self.admin.hosts_internal(&key.session());
+        self.histories.look(Instant::now(), &seen, is_defined, hosts);
     }
 
     /// Watches the filters of clients while a link runs here.
@@ -406,12 +430,25 @@ impl Thread {
                 walks.push((key, running.interest.walk()));
             }
         }
-        watch.for_each(None, &mut |filter| walks.iter_mut().for_each(|(_, walk)| walk.offer(filter)));
+        // SUBACKs wait for this thread, and their time ends meanwhile.
+        let (subacks, shared, admin) = (&mut self.subacks, &*self.shared, &self.admin);
+        let mut offered = 0_usize;
+        let mut count = move || {
+            offered += 1;
+            if offered.is_multiple_of(OFFERED_AT_ONCE) {
+                end_overdue(subacks, shared, admin);
+            }
+        };
+        watch.for_each(None, &mut |filter| {
+            walks.iter_mut().for_each(|(_, walk)| walk.offer(filter));
+            count();
+        });
         let origins: BTreeSet<&str> = walks.iter().map(|(key, _)| key.origin.as_str()).collect();
         for origin in origins {
             watch.for_each(Some(origin), &mut |filter| {
                 let of_origin = walks.iter_mut().filter(|(key, _)| key.origin == origin);
                 of_origin.for_each(|(_, walk)| walk.offer(filter));
+                count();
             });
         }
         for (key, walk) in walks {

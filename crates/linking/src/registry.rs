@@ -86,6 +86,12 @@ impl Registry {
         self.shared.all.load_full()
     }
 
+    /// Returns whether a link that can be used takes messages.
+    pub fn takes(&self) -> bool {
+        let all = self.definitions();
+        usable(&all).any(|link| link.settings.enabled && link.settings.taken_origins().next().is_some())
+    }
+
     /// Number of the last change. It grows when [`Self::definitions`] change.
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::Acquire)

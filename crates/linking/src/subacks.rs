@@ -5,17 +5,21 @@
 //! node: a link can move. A SUBACK leaves when all of its parts are answered, or its time is over.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::{ConnectionId, WaitingSuback};
 
 /// Maximum number of SUBACKs that wait, and of bytes of their filters.
 pub const WAITS_MAX: usize = 10_000;
-const BYTES_MAX: usize = 32 << 20;
+pub const BYTES_MAX: usize = 32 << 20;
 /// [`BYTES_MAX`] of one connection, so that it leaves room to others.
 const CONNECTION_BYTES_MAX: usize = 2 << 20;
-/// Maximum number of questions about one link without an answer.
+/// Maximum number of questions about one link without an answer, and of those about all links. All links may run on one
+/// node, which answers 16 questions of this one at a time: the rest is for requests of operators.
 const OPEN_MAX: usize = 4;
+const OPEN_TOTAL_MAX: usize = 8;
 /// Maximum number of parts in a question, and of bytes of their filters. A part alone may have more bytes.
 const PARTS_MAX: usize = 256;
 const QUESTION_BYTES: usize = 64 << 10;
@@ -47,7 +51,8 @@ pub enum Output {
 
 /// SUBACKs that wait for links.
 ///
-/// **Invariant:** each part of a waiting SUBACK is in a queue, in an open question, or waits to be asked for again.
+/// **Invariant:** each part without an answer of a waiting SUBACK is in a queue, in an open question, or waits to be
+/// asked for again. Only the SUBACK has its filters, so that they end with it.
 #[derive(Debug, Default)]
 pub struct Subacks {
     waits: BTreeMap<u64, Wait>,
@@ -58,25 +63,29 @@ pub struct Subacks {
     /// Bytes of the filters of SUBACKs that wait.
     bytes: usize,
     /// Parts to be asked for, by the session of their link here.
-    queues: BTreeMap<String, Queue>,
-    open: BTreeMap<u64, (String, Vec<Part>)>,
+    queues: BTreeMap<Arc<str>, Queue>,
+    /// Session of the last question. Links take turns.
+    last_asked: Arc<str>,
+    open: BTreeMap<u64, (Arc<str>, Vec<PartId>)>,
     /// Parts to be asked for again, by time.
-    again: VecDeque<(Instant, String, Part)>,
-    outputs: VecDeque<Output>,
+    again: VecDeque<(Instant, PartId)>,
+    done: VecDeque<(WaitingSuback, bool)>,
+    questions: VecDeque<Output>,
 }
 
 #[derive(Debug)]
 struct Wait {
     suback: WaitingSuback,
     until: Instant,
+    parts: Vec<Part>,
     /// Number of parts without an answer.
-    parts: usize,
+    unanswered: usize,
     bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    parts: VecDeque<Part>,
+    parts: VecDeque<PartId>,
     /// Number of questions without an answer.
     open: usize,
 }
@@ -84,9 +93,16 @@ struct Queue {
 /// Filters of one SUBSCRIBE that one link takes.
 #[derive(Debug)]
 struct Part {
-    /// Number of the SUBACK, which may not wait any more.
-    wait: u64,
+    /// Session of the link here.
+    session: Arc<str>,
     filters: Vec<Box<str>>,
+}
+
+/// A part of a SUBACK, which may not wait any more.
+#[derive(Clone, Copy, Debug)]
+struct PartId {
+    wait: u64,
+    index: usize,
 }
 
 impl Subacks {
@@ -98,8 +114,7 @@ impl Subacks {
         within: Duration,
         links: Vec<(String, Vec<Box<str>>)>,
     ) {
-        let bytes: usize =
-            links.iter().flat_map(|(_, filters)| filters).map(|filter| filter.len() + EACH).sum();
+        let bytes: usize = links.iter().map(|(_, filters)| bytes_of(filters)).sum();
         let of_connection = self.of_connections.get(&suback.connection).into_iter().flatten();
         let of_connection: usize =
             of_connection.filter_map(|number| self.waits.get(number)).map(|wait| wait.bytes).sum();
@@ -107,21 +122,23 @@ impl Subacks {
             || self.bytes.saturating_add(bytes) > BYTES_MAX
             || of_connection.saturating_add(bytes) > CONNECTION_BYTES_MAX;
         if links.is_empty() || is_full {
-            self.outputs.push_back(Output::Done { suback, is_confirmed: links.is_empty() });
+            self.done.push_back((suback, links.is_empty()));
             return;
         }
         self.last += 1;
         let (number, until) = (self.last, now + within);
-        let mut parts = 0;
+        let mut parts = Vec::new();
         for (session, filters) in links {
-            let queue = self.queues.entry(session).or_default();
+            let session: Arc<str> = session.into();
+            let queue = self.queues.entry(session.clone()).or_default();
             for filters in split(filters) {
-                parts += 1;
-                queue.parts.push_back(Part { wait: number, filters });
+                queue.parts.push_back(PartId { wait: number, index: parts.len() });
+                parts.push(Part { session: session.clone(), filters });
             }
         }
         self.bytes += bytes;
-        self.waits.insert(number, Wait { suback, until, parts, bytes });
+        let unanswered = parts.len();
+        self.waits.insert(number, Wait { suback, until, parts, unanswered, bytes });
         self.of_connections.entry(suback.connection).or_default().push(number);
         self.deadlines.insert((until, number));
         self.ask();
@@ -148,11 +165,11 @@ impl Subacks {
             };
             let Some(wait) = self.waits.get_mut(&part.wait) else { continue };
             if !is_answered {
-                self.again.push_back((now + AGAIN, session.clone(), part));
+                self.again.push_back((now + AGAIN, part));
                 continue;
             }
-            wait.parts -= 1;
-            if wait.parts == 0 {
+            wait.unanswered -= 1;
+            if wait.unanswered == 0 {
                 self.end(part.wait, true);
             }
         }
@@ -161,7 +178,7 @@ impl Subacks {
 
     /// Returns the time at which [`Self::handle_timeout`] is due.
     pub fn timeout(&self) -> Option<Instant> {
-        let again = self.again.front().map(|(at, ..)| *at);
+        let again = self.again.front().map(|(at, _)| *at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         again.into_iter().chain(deadline).min()
     }
@@ -172,9 +189,9 @@ impl Subacks {
         {
             self.end(number, false);
         }
-        while let Some((_, session, part)) = self.again.pop_front_if(|(at, ..)| *at <= now) {
-            if self.waits.contains_key(&part.wait) {
-                self.queues.entry(session).or_default().parts.push_back(part);
+        while let Some((_, id)) = self.again.pop_front_if(|(at, _)| *at <= now) {
+            if let Some(part) = part_of(&self.waits, id) {
+                self.queues.entry(part.session.clone()).or_default().parts.push_back(id);
             }
         }
         self.ask();
@@ -187,8 +204,14 @@ impl Subacks {
         }
     }
 
+    /// Returns a SUBACK that may be sent, and whether it is confirmed: [`Output::Done`].
+    pub fn poll_done(&mut self) -> Option<(WaitingSuback, bool)> {
+        self.done.pop_front()
+    }
+
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        let done = self.poll_done().map(|(suback, is_confirmed)| Output::Done { suback, is_confirmed });
+        done.or_else(|| self.questions.pop_front())
     }
 
     /// Number of SUBACKs that wait.
@@ -205,7 +228,7 @@ impl Subacks {
                 self.of_connections.remove(&suback.connection);
             }
         }
-        self.outputs.push_back(Output::Done { suback, is_confirmed });
+        self.done.push_back((suback, is_confirmed));
     }
 
     fn remove(&mut self, number: u64) -> Option<WaitingSuback> {
@@ -215,41 +238,51 @@ impl Subacks {
         Some(wait.suback)
     }
 
-    /// Asks about what waits in queues, as far as there may be more questions.
+    /// Asks about what waits in queues, as far as there may be more questions. Links take turns.
     fn ask(&mut self) {
-        for (session, queue) in &mut self.queues {
-            while queue.open < OPEN_MAX {
-                let (mut parts, mut bytes) = (Vec::new(), 0);
-                while parts.len() < PARTS_MAX
-                    && let Some(part) = queue.parts.pop_front()
-                {
-                    if !self.waits.contains_key(&part.wait) {
-                        continue;
-                    }
-                    let size = bytes_of(&part.filters);
-                    if !parts.is_empty() && bytes + size > QUESTION_BYTES {
-                        queue.parts.push_front(part);
-                        break;
-                    }
-                    bytes += size;
-                    parts.push(part);
-                }
-                if parts.is_empty() {
-                    break;
-                }
-                self.last += 1;
-                queue.open += 1;
-                let asked = parts.iter().map(|part| part.filters.clone()).collect();
-                let session = session.clone();
-                self.outputs.push_back(Output::Ask {
-                    number: self.last,
-                    session: session.clone(),
-                    parts: asked,
-                });
-                self.open.insert(self.last, (session, parts));
+        while self.open.len() < OPEN_TOTAL_MAX
+            && let Some(session) = self.next_session()
+        {
+            let (ids, parts) = self.next_parts(&session);
+            if ids.is_empty() {
+                continue;
             }
+            self.last += 1;
+            self.questions.push_back(Output::Ask { number: self.last, session: session.to_string(), parts });
+            self.open.insert(self.last, (session.clone(), ids));
+            self.last_asked = session;
         }
         self.queues.retain(|_, queue| queue.open > 0 || !queue.parts.is_empty());
+    }
+
+    /// Returns the next link that may be asked about: the first one after the last one.
+    fn next_session(&self) -> Option<Arc<str>> {
+        let last = &*self.last_asked;
+        let after = self.queues.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
+        let others = self.queues.range::<str, _>((Bound::Unbounded, Bound::Included(last)));
+        let may_ask = |(_, queue): &(_, &Queue)| queue.open < OPEN_MAX && !queue.parts.is_empty();
+        after.chain(others).find(may_ask).map(|(session, _)| session.clone())
+    }
+
+    /// Takes the parts of a question out of a queue, with their filters.
+    fn next_parts(&mut self, session: &str) -> (Vec<PartId>, Vec<Vec<Box<str>>>) {
+        let (mut ids, mut parts, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let Some(queue) = self.queues.get_mut(session) else { return (ids, parts) };
+        while ids.len() < PARTS_MAX
+            && let Some(id) = queue.parts.pop_front()
+        {
+            let Some(part) = part_of(&self.waits, id) else { continue };
+            let size = bytes_of(&part.filters);
+            if !ids.is_empty() && bytes + size > QUESTION_BYTES {
+                queue.parts.push_front(id);
+                break;
+            }
+            bytes += size;
+            ids.push(id);
+            parts.push(part.filters.clone());
+        }
+        queue.open += usize::from(!ids.is_empty());
+        (ids, parts)
     }
 
     /// Asserts the invariant of this type.
@@ -257,20 +290,22 @@ impl Subacks {
     fn check_invariants(&self) {
         let in_queues = self.queues.values().flat_map(|queue| &queue.parts);
         let in_questions = self.open.values().flat_map(|(_, parts)| parts);
-        let later = self.again.iter().map(|(_, _, part)| part);
+        let later = self.again.iter().map(|(_, part)| part);
         let mut parts: BTreeMap<u64, usize> = BTreeMap::new();
         in_queues.chain(in_questions).chain(later).for_each(|part| *parts.entry(part.wait).or_default() += 1);
         for (number, wait) in &self.waits {
-            assert_eq!(parts.get(number), Some(&wait.parts), "parts of {:?}", wait.suback);
+            assert_eq!(parts.get(number), Some(&wait.unanswered), "parts of {:?}", wait.suback);
         }
         assert_eq!(self.deadlines.len(), self.waits.len(), "each SUBACK has a deadline");
         let by_connection: usize = self.of_connections.values().map(Vec::len).sum();
         assert_eq!(by_connection, self.waits.len(), "each SUBACK has a connection");
         assert_eq!(self.bytes, self.waits.values().map(|wait| wait.bytes).sum::<usize>(), "bytes");
+        assert!(self.open.len() <= OPEN_TOTAL_MAX, "open questions");
+        let is_full = self.open.len() == OPEN_TOTAL_MAX;
         for (session, queue) in &self.queues {
             let open = self.open.values().filter(|(of, _)| of == session).count();
             assert_eq!(queue.open, open, "open questions of {session}");
-            assert!(queue.open == OPEN_MAX || queue.parts.is_empty(), "{session} could ask");
+            assert!(is_full || queue.open == OPEN_MAX || queue.parts.is_empty(), "{session} could ask");
         }
     }
 }
@@ -278,8 +313,14 @@ impl Subacks {
 /// Bytes of memory of a filter without its text.
 const EACH: usize = 16;
 
-fn bytes_of(filters: &[Box<str>]) -> usize {
+/// Number of bytes of filters, as they count for [`BYTES_MAX`].
+pub fn bytes_of(filters: &[Box<str>]) -> usize {
     filters.iter().map(|filter| filter.len() + EACH).sum()
+}
+
+/// Returns a part, if its SUBACK waits.
+fn part_of(waits: &BTreeMap<u64, Wait>, id: PartId) -> Option<&Part> {
+    waits.get(&id.wait)?.parts.get(id.index)
 }
 
 /// Divides filters into parts of a maximum size.

@@ -243,6 +243,10 @@ fn serve(
         config.listens(),
     );
     let (links, acceptor) = (Arc::new(links?), Arc::new(Acceptor::default()));
+    if links.takes() {
+        // The first SUBACK may have to wait for links.
+        guard.close();
+    }
     guard.set_links(acceptor.clone());
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);

@@ -21,6 +21,8 @@ pub(crate) struct List {
     offset: usize,
     /// Size of all pages so far, in bytes.
     size: usize,
+    /// Time at which it began on this connection; `None` while it is not open, or has not begun.
+    began: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +64,14 @@ const ATTEMPTS_MAX: u8 = 2;
 const PAGE_MAX: usize = 128 << 10;
 /// Maximum size of all answers of a list.
 const SIZE_MAX: usize = 128 << 20;
+/// Maximum time of a list, with [`EACH_KIB`] for each KiB of its answers. Subscriptions that are not wanted any more do
+/// not end before.
+const LIST_MAX: Duration = Duration::from_secs(300);
+const EACH_KIB: Duration = Duration::from_millis(64);
 
 impl Default for List {
     fn default() -> Self {
-        Self { is_needed: true, phase: Phase::Idle, offset: 0, size: 0 }
+        Self { is_needed: true, phase: Phase::Idle, offset: 0, size: 0, began: None }
     }
 }
 
@@ -81,13 +87,13 @@ impl List {
 
     /// Begins on a new connection, if it is needed.
     pub(crate) fn begin(&mut self) {
-        (self.offset, self.size) = (0, 0);
+        (self.offset, self.size, self.began) = (0, 0, None);
         self.phase = if self.is_needed { Phase::Begins } else { Phase::Idle };
     }
 
     /// Ends without a result.
     pub(crate) fn end(&mut self) {
-        self.phase = Phase::Idle;
+        (self.phase, self.began) = (Phase::Idle, None);
     }
 
     /// Returns whether filters of a new list are still unknown, and it has not begun.
@@ -104,7 +110,7 @@ impl List {
     pub(crate) fn next(&mut self, now: Time, may_subscribe: bool) -> Option<Progress> {
         match self.phase {
             Phase::Begins if may_subscribe => {
-                self.phase = Phase::Subscribing;
+                (self.phase, self.began) = (Phase::Subscribing, Some(now));
                 Some(Progress::Subscribe)
             }
             Phase::Due { attempt } => {
@@ -122,11 +128,22 @@ impl List {
         }
     }
 
+    /// Returns the time at which it takes too long.
+    fn until(&self) -> Option<Time> {
+        let kib = u32::try_from(self.size >> 10).unwrap_or(u32::MAX);
+        Some(self.began?.after(LIST_MAX.saturating_add(EACH_KIB.saturating_mul(kib))))
+    }
+
+    pub(crate) fn takes_too_long(&self, now: Time) -> bool {
+        self.until().is_some_and(|until| until <= now)
+    }
+
     pub(crate) fn timeout(&self) -> Option<Time> {
-        match self.phase {
+        let of_answer = match self.phase {
             Phase::Asked { until, .. } => Some(until),
             _ => None,
-        }
+        };
+        of_answer.into_iter().chain(self.until()).min()
     }
 
     /// Waits again for the answer.
@@ -191,7 +208,7 @@ impl List {
         self.offset = next;
         if is_last {
             self.is_needed = false;
-            self.phase = Phase::Idle;
+            self.end();
         } else {
             self.phase = Phase::Due { attempt: 1 };
         }

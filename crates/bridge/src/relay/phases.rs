@@ -15,10 +15,17 @@ use crate::settings::{AddressOrder, AddressSessions, Settings, SettingsError, St
 use crate::side::{Side, Sides};
 use crate::time::Time;
 
+/// Number of times in a row that a relay connects again without a pause.
+const RESTARTS_AT_ONCE: u32 = 2;
+/// Minimum time between two restores of the remote cluster that are counted.
+const RESTORES_COUNTED_EVERY: Duration = Duration::from_secs(600);
+/// Maximum length of the name of a state without its first two characters.
+const HISTORY_MAX: usize = 64;
+
 impl Relay {
     pub(super) fn start(&mut self, now: Time) {
         if matches!(self.phase, Phase::New | Phase::Stopped { .. }) {
-            self.failures = 0;
+            (self.restarts, self.failures) = (0, 0);
             self.flow.set_draining(false);
             self.proceed(now);
         }
@@ -59,7 +66,7 @@ impl Relay {
         }
         self.is_primed = false;
         if is_active {
-            self.failures = 0;
+            (self.restarts, self.failures) = (0, 0);
             self.proceed(now);
         } else if let Phase::Draining { .. } = self.phase {
             self.phase = Phase::Stopped { reason: "by request".to_owned() };
@@ -227,7 +234,7 @@ impl Relay {
                 }
             }
             Side::Remote => {
-                self.note_history(limits.history);
+                self.note_history(now, limits.history);
                 if !limits.session_present {
                     self.interest.iter_mut().for_each(Interest::session_is_new);
                 }
@@ -256,13 +263,19 @@ impl Relay {
     }
 
     /// Notes the state that the remote cluster continues. One that was restored has older sessions, with other
-    /// subscriptions, and with other messages under the same identifiers. The broker of an older version has none.
-    fn note_history(&mut self, history: Option<String>) {
-        let Some(history) = history.filter(|_| self.interest.is_some()) else { return };
+    /// subscriptions, and with other messages under the same identifiers. The broker of an older version has none. The
+    /// owner stores the name, so one that no broker sends is ignored.
+    fn note_history(&mut self, now: Time, history: Option<String>) {
+        let is_possible = |name: &String| self.interest.is_some() && is_history(name);
+        let Some(history) = history.filter(is_possible) else { return };
         let is_restored = self.history.as_deref().is_some_and(|before| is_other_history(before, &history));
         self.history = Some(history);
         if is_restored {
-            self.flow.counters.remote_restores += 1;
+            // A hostile cluster may have another name on each connection.
+            if self.restore_counted.is_none_or(|last| now.since(last) >= RESTORES_COUNTED_EVERY) {
+                self.restore_counted = Some(now);
+                self.flow.counters.remote_restores += 1;
+            }
             self.interest.iter_mut().for_each(Interest::forget_session);
             self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         }
@@ -372,13 +385,28 @@ impl Relay {
                 }
                 is_quiet
             }
-            Phase::Running { .. } if self.flow.must_restart() => {
-                self.close_both(now);
-                self.connect(now);
+            Phase::Running { since } if self.flow.must_restart() => {
+                self.restart(now, since);
                 true
             }
             _ => false,
         }
+    }
+
+    /// Connects again, because messages were ignored that must come again. A remote broker that causes this on each
+    /// connection is connected after a pause.
+    fn restart(&mut self, now: Time, since: Time) {
+        self.close_both(now);
+        if now.since(since) >= self.settings.backoff.stable {
+            (self.restarts, self.failures) = (0, 0);
+        }
+        self.restarts = self.restarts.saturating_add(1);
+        if self.restarts <= RESTARTS_AT_ONCE {
+            return self.connect(now);
+        }
+        self.failures = self.failures.saturating_add(1);
+        let reason = "messages had to come again on each of the last connections".to_owned();
+        self.phase = Phase::Waiting { until: now.after(self.delay()), reason };
     }
 
     /// Handles the end of a connection that a broker or the network has caused.
@@ -481,7 +509,11 @@ impl Relay {
         if matches!(phase, Phase::Connecting) {
             self.flow.counters.failed_attempts += 1;
         }
-        self.failures = if is_stable { 0 } else { self.failures.saturating_add(1) };
+        if is_stable {
+            (self.restarts, self.failures) = (0, 0);
+        } else {
+            self.failures = self.failures.saturating_add(1);
+        }
         match self.settings.address_order {
             _ if side == Side::Local => {}
             AddressOrder::Ordered if is_stable => self.address = 0,
@@ -566,6 +598,15 @@ impl Relay {
             _ => {}
         }
     }
+}
+
+/// Returns whether this is the name of a state.
+fn is_history(name: &str) -> bool {
+    let rest = name.strip_prefix("n:").or_else(|| name.strip_prefix("c:"));
+    rest.is_some_and(|rest| {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+        (1..=HISTORY_MAX).contains(&rest.len()) && rest.bytes().all(is_allowed)
+    })
 }
 
 /// Returns whether a state does not continue an earlier one. A node alone has the state `n:..`. It continues as a

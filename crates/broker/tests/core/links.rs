@@ -259,6 +259,11 @@ fn a_watch_tells_filters_of_clients_from_those_of_linked_clusters() {
         assert_eq!(wanted(&watch, None), ["t/3", "t/4", "t/before"]);
         net.lose(own);
         assert_eq!(wanted(&watch, Some("")), ["t/2", "t/4"], "the session stays");
+        // The name says it, also while nobody is a member.
+        assert!(
+            watch.is_linked_group("$share/linked:g/t/3") && !watch.is_wanted(None, "$share/linked:g/t/3")
+        );
+        assert!(!watch.is_linked_group("$share/g/t/3") && !watch.is_linked_group("t/3"));
     });
 }
 

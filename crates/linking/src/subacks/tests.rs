@@ -227,3 +227,43 @@ fn the_filters_of_a_connection_that_wait_are_bounded() {
     begin(&mut subacks, 1, 4);
     assert_eq!((asked(&mut subacks).len(), subacks.waiting()), (1, 2));
 }
+
+/// Requests of operators between the nodes have the other places.
+#[test]
+fn links_take_turns_with_few_questions_at_a_time() {
+    let (mut subacks, now) = (Subacks::default(), Instant::now());
+    let sessions: Vec<String> = (0..12).map(|number| format!("$linked/{number:02}")).collect();
+    for slot in 0..4_000 {
+        let links = sessions.iter().map(|session| link(session, &["x"])).collect();
+        subacks.begin(now, suback(slot, 1), WITHIN, links);
+    }
+    let mut questions = VecDeque::from(asked(&mut subacks));
+    assert_eq!(questions.len(), OPEN_TOTAL_MAX);
+    let mut turns: BTreeMap<String, usize> = BTreeMap::new();
+    for _ in 0..sessions.len() {
+        let (number, session, _) = questions.pop_front().expect("a question");
+        *turns.entry(session).or_default() += 1;
+        subacks.answered(now, number, Answer::Lost);
+        questions.extend(asked(&mut subacks));
+        assert_eq!(questions.len(), OPEN_TOTAL_MAX);
+    }
+    assert_eq!(turns.len(), sessions.len(), "each link had a turn: {turns:?}");
+}
+
+/// A client may subscribe and leave again and again.
+#[test]
+fn filters_of_closed_connections_do_not_stay() {
+    let (mut subacks, now) = (Subacks::default(), Instant::now());
+    for slot in 0..OPEN_MAX as u32 {
+        subacks.begin(now, suback(slot, 1), WITHIN, vec![link("$linked/b", &["x"])]);
+    }
+    assert_eq!(asked(&mut subacks).len(), OPEN_MAX, "the link does not answer");
+    let long = "x".repeat(60_000);
+    for slot in 100..1_000 {
+        subacks.begin(now, suback(slot, 1), WITHIN, vec![link("$linked/b", &[&long])]);
+        subacks.cancel(suback(slot, 1).connection);
+    }
+    let filters: usize =
+        subacks.waits.values().flat_map(|wait| &wait.parts).map(|part| part.filters.len()).sum();
+    assert_eq!((filters, subacks.bytes), (OPEN_MAX, OPEN_MAX * (1 + EACH)));
+}

@@ -77,14 +77,21 @@ impl PeerRequests {
         let Some(sender) = sender else { return };
         while let Some(ReceivedQuestion { asker, name, bytes }) = router.poll_question() {
             let reply = PendingReply { sender: sender.clone(), asker, is_done: false };
-            // Without a handler the reply is dropped, which sends a refusal.
-            if Answerer::is_for(&bytes) {
-                if let Some(links) = self.links.get() {
-                    links.answer(&bytes, Box::new(move |answer| reply.reply(answer)));
-                }
-            } else if let Some(request_handler) = self.request_handler.get() {
-                request_handler.answer(&name, &bytes, Box::new(move |answer| reply.reply(answer)));
+            self.answer(&name, &bytes, Box::new(move |answer| reply.reply(answer)));
+        }
+    }
+
+    /// Answers a request of another node. The reply is dropped if no handler answers, which sends a refusal.
+    fn answer(&self, node: &str, bytes: &[u8], reply: Box<dyn FnOnce(Vec<u8>) + Send>) {
+        if Answerer::is_for(bytes) {
+            match self.links.get() {
+                Some(links) => links.answer(bytes, reply),
+                // A refusal would mean that the version of this node does not know the question. The other node asks
+                // again for what is not in the answer.
+                None => reply(Vec::new()),
             }
+        } else if let Some(request_handler) = self.request_handler.get() {
+            request_handler.answer(node, bytes, reply);
         }
     }
 
@@ -140,5 +147,29 @@ pub fn explain(why: NoAnswer) -> String {
         ),
         Unanswered::Declined => "its API is off (http.listen), or did not answer".to_owned(),
         Unanswered::Late => "it did not answer in time (cluster.request_timeout)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{TryRecvError, channel};
+
+    use super::*;
+
+    /// A refusal would make nobody wait for the links of this node.
+    #[test]
+    fn a_question_about_links_that_do_not_run_yet_has_an_empty_answer() {
+        let requests = PeerRequests::default();
+        for (bytes, expected) in
+            [(&b"link-filters 1\n"[..], Ok(Vec::new())), (b"{}", Err(TryRecvError::Disconnected))]
+        {
+            let (sender, answer) = channel();
+            requests.answer(
+                "other",
+                bytes,
+                Box::new(move |bytes| sender.send(bytes).expect("the test waits")),
+            );
+            assert_eq!(answer.try_recv(), expected);
+        }
     }
 }
