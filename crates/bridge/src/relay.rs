@@ -77,6 +77,8 @@ pub struct Relay {
     interest: Option<Interest>,
     /// Name of the state that the sessions of the remote cluster continue, as it was seen last.
     history: Option<String>,
+    /// Name of what the remote cluster exports, as it was seen last.
+    export: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,6 +174,7 @@ impl Relay {
             refused: None,
             interest: settings.interest.clone().map(Interest::new),
             history: settings.interest.as_ref().and_then(|interest| interest.history.clone()),
+            export: None,
             settings,
         };
         for side in Side::ALL {
