@@ -8,8 +8,8 @@ use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use testkit::packets::*;
 
-use crate::links::{connect_link, everywhere, wanted};
-use crate::net::{Net, Peer};
+use crate::links::{Clusters, connect_link, everywhere, wanted};
+use crate::net::{Net, Peer, everywhere_guarded};
 
 const GROUP: &str = "$share/linked:g/t/#";
 const OF_LINKS: &str = "$share/$link:linked:g/t/#";
@@ -258,6 +258,37 @@ fn a_message_of_a_linked_cluster_for_a_group_without_members_is_counted() {
         let back = net.resume(2, durable(V5, "absent"));
         assert_eq!(net.payloads(back), ["4"], "a durable member gets it");
     });
+}
+
+/// A message for a group is not retained. So it goes to its member while storage of retained messages is full.
+#[test]
+fn a_retained_message_for_a_group_needs_no_room() {
+    everywhere_guarded(
+        |settings| settings.retained.messages_max = 1,
+        || Arc::<Clusters>::default(),
+        |net, _| {
+            name_listeners(net);
+            let local = connect_local(net, "$linked/c");
+            let member = net.connect(1, v5("member"));
+            net.subscribe(member, GROUP, ExactlyOnce);
+            net.send(local, message("t/1", 1).from_cluster("c").qos1(1).retain());
+            assert_eq!(net.received(local), [puback(1)]);
+            // The node learns once a second how full it is.
+            net.pass(2_000);
+            net.send(local, message("t/2", 2).from_cluster("c").qos1(2).retain());
+            assert_eq!(net.received(local), [Sent::PubAck(2, ReasonCode::QuotaExceeded)]);
+            net.send(local, message("t/3", 3).from_cluster("c").for_group(GROUP).qos1(3).retain());
+            net.send(local, message("t/4", 4).from_cluster("c").for_group(GROUP).qos2(4).retain());
+            assert_eq!(net.received(local), [puback(3), pubrec(4)]);
+            assert_eq!(net.payloads(member), ["3", "4"]);
+            net.send(local, pubrel(4));
+            assert_eq!(net.received(local), [pubcomp(4)]);
+            let reader = net.connect(2, v5("reader"));
+            net.send(reader, subscribe(1).to("t/+", AtMostOnce));
+            let retained: Vec<String> = messages(net, reader).into_iter().map(|it| it.payload).collect();
+            assert_eq!(retained, ["1"]);
+        },
+    );
 }
 
 #[test]
