@@ -480,6 +480,55 @@ def link_changes_at_run_time(_):
         assert api(a, "GET", "links/external")[1]["items"] == []
 
 
+def link_exports_less(_):
+    """a cluster that exports less gives nothing else, also not what has waited, and one that exports more again gives all of it"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        a.start()
+        b.start()
+
+        def put(node, at, to, **more):
+            entry = pair.link(at, to, **more)
+            status, body = api(node, "PUT", f"links/external/{entry.pop('name')}", entry)
+            assert status in (200, 201), (status, body)
+
+        def publish_both(text):
+            for topic in ("secret/1", "public/1"):
+                b.publish(topic, text, "-q", "1")
+
+        def subscribed():
+            seen = taking(a, "b")
+            return (seen.get("connected"), seen.get("filters_wanted"), seen.get("filters_subscribed"))
+
+        put(b, 1, 0, export="public/#\nsecret/#")
+        put(a, 0, 1, topics="#")
+        here = a.subscriber("here", "public/#", "secret/#")
+        until(lambda: is_settled(a, "b", 2), "the link has both filters")
+        publish_both("first")
+        put(a, 0, 1, topics="#", enabled=False)
+        until(lambda: not giving(b, "a", "b")["connected"], "the other cluster is away")
+        publish_both("waits")
+        put(b, 1, 0, export="public/#")
+        put(a, 0, 1, topics="#")
+        until(lambda: subscribed() == (True, 2, 1), "one of the filters is refused")
+        publish_both("narrow")
+        put(b, 1, 0, export="public/#\nsecret/#")
+        until(lambda: is_settled(a, "b", 2), "the link subscribes again when the export is wider")
+        publish_both("wide")
+        # The relay goes on, and notices the changes by itself.
+        put(b, 1, 0, export="public/#")
+        until(lambda: subscribed() == (True, 2, 1), "one of the filters is refused again")
+        publish_both("narrow again")
+        put(b, 1, 0, export="public/#\nsecret/#")
+        until(lambda: is_settled(a, "b", 2), "the link subscribes once more")
+        publish_both("last")
+        lines = text_of(received(here, 9))
+        public = [line for line in lines if line.startswith("public")]
+        assert public == [f"public/1 {text}" for text in ("first", "waits", "narrow", "wide", "narrow again", "last")], lines
+        assert [line for line in lines if line.startswith("secret")] == [f"secret/1 {text}" for text in ("first", "wide", "last")], lines
+        assert taking(a, "b")["restores"] == 0, taking(a, "b")
+
+
 def link_moves(_):
     """in a cluster a link runs on one node; when that node is killed, another one goes on, and nothing is lost or comes twice in either direction"""
     alone, directory = Node(), pathlib.Path(tempfile.mkdtemp(prefix="meridian-linked-"))
@@ -653,4 +702,4 @@ def link_giver_killed(_):
         shutil.rmtree(directory, ignore_errors=True)
 
 
-CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_moves, link_suback]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_exports_less, link_moves, link_suback]

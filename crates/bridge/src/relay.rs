@@ -82,6 +82,8 @@ pub struct Relay {
     history: Option<String>,
     /// Time of the last restore of the remote cluster that was counted.
     restore_counted: Option<Time>,
+    /// Name of what the remote cluster exports, as it was seen last.
+    export: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,6 +181,7 @@ impl Relay {
             interest: settings.interest.clone().map(Interest::new),
             history: settings.interest.as_ref().and_then(|interest| interest.history.clone()),
             restore_counted: None,
+            export: None,
             settings,
         };
         for side in Side::ALL {

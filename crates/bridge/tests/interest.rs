@@ -423,6 +423,41 @@ fn a_remote_cluster_that_was_restored_is_noticed_and_its_session_is_listed_again
     assert_eq!(bench.relay.counters().remote_restores, 1);
 }
 
+/// The remote cluster removes what it does not export any more. A broker of an earlier version does not say that.
+#[test]
+fn a_remote_cluster_that_exports_something_else_lists_its_subscriptions_again() {
+    let answer_with = |bench: &mut Bench, export: Option<&'static str>| {
+        let property = export.map(|export| Property::UserProperty("meridian-export", export));
+        bench.answers.remote.properties = property.into_iter().collect();
+    };
+    let mut bench = with_filters(settings(), &["a", "b"]);
+    let listed = ["SUBSCRIBE $link/own/filters"];
+    for (export, is_other) in [
+        (None, false),
+        (Some("1"), true),
+        (Some("1"), false),
+        (Some("2"), true),
+        (None, false),
+        (Some("2"), false),
+    ] {
+        answer_with(&mut bench, export);
+        bench.cut(REMOTE);
+        bench.wait();
+        bench.run();
+        let sent = bench.answer_requests(REMOTE).split_off(1);
+        assert_eq!(sent, if is_other { &listed[..] } else { &[] }, "{export:?}");
+        if is_other {
+            assert_eq!(bench.relay.subscribed(), 0, "nothing is known");
+            assert_eq!(bench.sent(REMOTE), ["PUBLISH q0 $link/own/list 0"]);
+            list(&mut bench, "0 2\na\n$link/own/filters");
+            assert_eq!(bench.answer_requests(REMOTE), ["SUBSCRIBE b"]);
+        }
+        assert_eq!(bench.relay.subscribed(), 2);
+    }
+    let counters = bench.relay.counters();
+    assert_eq!((counters.remote_restores, counters.remote_sessions_lost), (0, 0));
+}
+
 #[test]
 fn filters_that_cannot_be_sent_are_refused() {
     let mut bench = Bench::new(settings());

@@ -55,6 +55,7 @@ fn messages_arrive_as_their_qos_says_whatever_fails() {
         "stopped",
         "stopped with messages in flight",
         "new settings",
+        "another export",
         "reading paused",
         "receive maximum reached",
         "identifier of a subscription in use",

@@ -104,6 +104,11 @@ impl Routes {
         self.linked.get().is_some_and(|prefix| prefix.includes(share))
     }
 
+    /// Beginning of the ShareNames of groups that have one member over all linked clusters.
+    pub(crate) fn linked_prefix(&self) -> &str {
+        self.linked.get().map_or("", LinkedPrefix::as_str)
+    }
+
     /// Changes for links to other clusters.
     pub(crate) fn interest(&self) -> &InterestChanges {
         &self.interest

@@ -23,6 +23,7 @@ use crate::interest::Walk;
 use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
 use crate::registry::{Registry, usable};
+use crate::removals::Removals;
 use crate::service::Service;
 use crate::settings::LinkSettings;
 use crate::subacks::Subacks;
@@ -45,7 +46,7 @@ const OFFERED_AT_ONCE: usize = 4_096;
 const SECRETS: Duration = Duration::from_secs(5);
 /// Maximum time for the removal of a session.
 const REMOVAL_MAX: Duration = Duration::from_secs(10);
-/// Time after which other nodes have stopped a link that was removed.
+/// Time for other nodes to learn that a link was removed. One that takes longer is the reason for [`Removals`].
 const OTHER_NODES: Duration = Duration::from_secs(1);
 /// Pause after a link that did not start.
 const RETRY: Duration = Duration::from_secs(5);
@@ -81,6 +82,9 @@ struct Shared {
     /// known, or a link takes something.
     take_nothing: AtomicU64,
     inbox: Mutex<Inbox>,
+    removals: Removals,
+    /// True while a thread ends the sessions of removed links again.
+    is_removing: AtomicBool,
 }
 
 impl Shared {
@@ -95,6 +99,8 @@ impl Shared {
             seen: AtomicU64::new(0),
             take_nothing: AtomicU64::new(UNKNOWN),
             inbox: Mutex::default(),
+            removals: Removals::default(),
+            is_removing: AtomicBool::new(false),
         }
     }
 
@@ -170,11 +176,12 @@ impl Engine {
     }
 
     /// Ends the sessions of a link that was removed: those of what this cluster took by it, and those in which messages
-    /// wait for the other cluster. Returns false when there was none. It blocks for some seconds at most: until the
-    /// link has ended here, and other nodes know that it was removed.
+    /// wait for the other cluster. Returns false when there was none. It blocks for some seconds at most, until the link
+    /// has ended here. The sessions are ended again within a minute, because another node may learn later than this one
+    /// that the link was removed.
     ///
     /// # Errors
-    /// A session stays. It ends by itself a day after its last connection, or goes on if the link is added again.
+    /// A session stays, and may collect messages up to its limits. It goes on if the link is added again.
     pub fn remove_sessions(&self, link: &str, origins: &BTreeSet<String>) -> Result<bool, String> {
         let (began, changes) = (Instant::now(), self.registry.changes());
         let has_seen = || self.shared.seen.load(Ordering::Acquire) >= changes;
@@ -182,17 +189,8 @@ impl Engine {
             // tidy: allow(thread-sleep): a thread of the API that waits for this anyway.
             std::thread::sleep(Duration::from_millis(50));
         }
-        let transits = origins.iter().filter(|origin| *origin != link).map(|origin| Some(origin.as_str()));
-        let mut had_one = false;
-        for transit in std::iter::once(None).chain(transits) {
-            let here = (local_session(link, transit), None);
-            let there = (remote_session(link, transit), Some(USERNAME));
-            for (session, username) in [here, there] {
-                had_one |= end_session(&self.door, &session, username, REMOVAL_MAX)
-                    .map_err(|why| format!("the session {session} was not removed: {why}"))?;
-            }
-        }
-        Ok(had_one)
+        self.shared.removals.add(Instant::now(), link, origins);
+        end_sessions(&self.door, link, origins)
     }
 
     /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
@@ -205,6 +203,21 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Ends the sessions of a link, for its messages and those of these origins. Returns false when there was none.
+fn end_sessions(door: &Door, link: &str, origins: &BTreeSet<String>) -> Result<bool, String> {
+    let transits = origins.iter().filter(|origin| *origin != link).map(|origin| Some(origin.as_str()));
+    let mut had_one = false;
+    for transit in std::iter::once(None).chain(transits) {
+        let here = (local_session(link, transit), None);
+        let there = (remote_session(link, transit), Some(USERNAME));
+        for (session, username) in [here, there] {
+            had_one |= end_session(door, &session, username, REMOVAL_MAX)
+                .map_err(|why| format!("the session {session} was not removed: {why}"))?;
+        }
+    }
+    Ok(had_one)
 }
 
 impl Drop for Engine {
@@ -352,6 +365,7 @@ impl Thread {
             self.next_walk = Instant::now() + pause;
         }
         self.serve(&all);
+        self.repeat_removals(&all);
         let own = self.registry.own();
         let own_name = |link: &LinkSettings| link.own(own).map(str::to_owned).unwrap_or_default();
         self.given.look(&all, own_name, &self.admin);
@@ -489,6 +503,38 @@ impl Thread {
             }
         }
         self.pullers.values_mut().filter_map(|puller| puller.running.as_mut()).for_each(Running::flush);
+    }
+
+    /// Ends the sessions of removed links again, on a thread of its own: that may wait for other nodes.
+    fn repeat_removals(&self, all: &Named<LinkSettings>) {
+        if self.shared.is_removing.load(Ordering::Acquire) {
+            return;
+        }
+        let due = self.shared.removals.take_due(Instant::now(), |link| all.contains_key(link));
+        if due.is_empty() {
+            return;
+        }
+        let (shared, door) = (self.shared.clone(), self.door.clone());
+        shared.is_removing.store(true, Ordering::Release);
+        let run = move || {
+            for removal in due {
+                let link = &removal.link;
+                match end_sessions(&door, link, &removal.origins) {
+                    Ok(true) => {
+                        tracing::info!(link, "cluster link: a session of the removed link is ended again")
+                    }
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(link, %error, "cluster link: a session of the removed link stays")
+                    }
+                }
+            }
+            shared.is_removing.store(false, Ordering::Release);
+        };
+        if let Err(error) = critical::spawn("link-removal", run) {
+            tracing::warn!(%error, "cluster links: no thread to end sessions of removed links again");
+            self.shared.is_removing.store(false, Ordering::Release);
+        }
     }
 
     /// Starts the service with the first link.

@@ -19,6 +19,7 @@ mod names;
 mod puller;
 mod question;
 mod registry;
+mod removals;
 mod service;
 mod settings;
 mod subacks;

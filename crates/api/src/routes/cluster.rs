@@ -215,7 +215,7 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
     let (cluster, view) = part(&state)?;
     may_leave(&view)?;
     let sessions = state.admin.figures().total(|worker| worker.sessions);
-    if sessions > 0 && !body.discard_sessions {
+    if sessions > 0 && !have_sessions_replicas(&view) && !body.discard_sessions {
         return Err(Problem::conflict(format!(
             "{sessions} durable sessions are stored on this node, and their queued messages would be lost: \
              confirm the loss (discard_sessions, `--discard-sessions`), or move the clients to other nodes \
@@ -227,6 +227,12 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
         Err(OrderError::Refused(why)) => Err(stays(&why)),
         Err(OrderError::Unknown(why)) => Err(Problem::unavailable(why)),
     }
+}
+
+/// Returns whether other cores have the sessions of this node before it leaves. A core that waits for something may have
+/// sessions of its own, which no other core has.
+fn have_sessions_replicas(view: &ClusterView) -> bool {
+    view.shards.is_some() && view.membership.waits_for.is_none()
 }
 
 fn stays(why: &str) -> Problem {

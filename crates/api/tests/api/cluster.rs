@@ -1,13 +1,14 @@
 //! The node's part in its cluster, as operators see it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::{
     ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
-    TransportView, UnjoinedPeerView,
+    ShardsView, TransportView, UnjoinedPeerView,
 };
 use serde_json::{Value, json};
 
+use crate::operators::client::{Client, With};
 use crate::support::Server;
 
 /// A node `a` that does not reach `b`, and is attached to `c`.
@@ -329,6 +330,33 @@ fn a_node_leaves_a_cluster_that_can_go_on_without_it() {
     assert!(leave(none, json!({})).problem(409, "conflict").contains("no member"));
     leave(view(), json!({})).problem(409, "conflict");
     Server::start().write("POST", "/api/v1/cluster/leave", Some(&json!({}))).problem(404, "not-found");
+}
+
+#[test]
+fn a_node_with_sessions_leaves_if_other_cores_have_them_or_the_loss_is_confirmed() {
+    let replicas =
+        || ShardsView { replicas: 3, index: 9, transfers: 0, transfers_failed: 0, items: Vec::new() };
+    let with_session = |view: ClusterView| {
+        let server = Server::in_cluster(Some(view));
+        let durable = With { expiry: 3600, ..With::default() };
+        Client::connect(server.mqtt, "durable", durable).expect("it connects").disconnect();
+        let sessions = || server.get("/api/v1/node").json()["sessions"].as_u64();
+        let begun = Instant::now();
+        while sessions() != Some(1) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the node has a session");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server
+    };
+    let leave = |server: &Server, body: Value| server.write("POST", "/api/v1/cluster/leave", Some(&body));
+    let has_replicas = with_session(ClusterView { shards: Some(replicas()), ..agreed() });
+    assert_eq!(leave(&has_replicas, json!({})).status, 202);
+    let own = agreed_but(|it| it.waits_for = Some("its sessions cannot be merged".to_owned()));
+    for view in [agreed(), ClusterView { shards: Some(replicas()), ..own }] {
+        let server = with_session(view);
+        assert!(leave(&server, json!({})).problem(409, "conflict").contains("would be lost"));
+        assert_eq!(leave(&server, json!({"discard_sessions": true})).status, 202);
+    }
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Limits {
     pub hop: Option<String>,
     /// Name of the state that the server's sessions continue: the User Property `meridian-history`.
     pub history: Option<String>,
+    /// Name of what the server exports to this link: the User Property `meridian-export`.
+    pub export: Option<String>,
 }
 
 impl Limits {
@@ -50,6 +52,7 @@ impl Limits {
             server_reference: properties.server_reference().map(printable),
             hop: named("meridian-id"),
             history: named("meridian-history"),
+            export: named("meridian-export"),
         }
     }
 }

@@ -235,6 +235,7 @@ impl Relay {
             }
             Side::Remote => {
                 self.note_history(now, limits.history);
+                self.note_export(limits.export);
                 if !limits.session_present {
                     self.interest.iter_mut().for_each(Interest::session_is_new);
                 }
@@ -279,6 +280,16 @@ impl Relay {
             self.interest.iter_mut().for_each(Interest::forget_session);
             self.flow.lane_mut(Side::Remote).unreleased.sender_restarted();
         }
+    }
+
+    /// Notes what the remote cluster exports. When that changes, it removes the subscriptions that it does not export any
+    /// more. The broker of an older version does not say it, and removes none.
+    fn note_export(&mut self, export: Option<String>) {
+        let Some(export) = export.filter(|_| self.interest.is_some()) else { return };
+        if self.export.as_ref() != Some(&export) {
+            self.interest.iter_mut().for_each(Interest::forget_session);
+        }
+        self.export = Some(export);
     }
 
     fn replace_remote_session(&mut self) {

@@ -113,12 +113,16 @@ pub struct Broker {
     pub sessions_created: u32,
     /// Percentage of questions for the list of subscriptions that get no answer.
     pub unlisted: usize,
+    /// False while filters that begin with `many/` are not exported: a CONNECT removes them from the session.
+    pub exports_many: bool,
     /// Origin that each message of the bridge must have.
     pub origin: Option<&'static str>,
 }
 
 const LIST: &str = "$link/own/list";
 const ANSWERS: &str = "$link/own/filters";
+/// Beginning of the filters that are not always exported.
+const MANY: &str = "many/";
 
 fn packet_id(id: u16) -> PacketId {
     PacketId::new(id).expect("not 0")
@@ -141,6 +145,7 @@ impl Broker {
             will: None,
             sessions_created: 0,
             unlisted: 0,
+            exports_many: true,
             origin: None,
         }
     }
@@ -182,6 +187,11 @@ impl Broker {
     pub fn filters(&self) -> BTreeSet<String> {
         let filters = self.session.iter().flat_map(|session| session.filters.keys());
         filters.filter(|filter| *filter != ANSWERS).cloned().collect()
+    }
+
+    /// Returns whether the client may subscribe to a filter.
+    pub fn exports(&self, filter: &str) -> bool {
+        self.exports_many || !filter.starts_with(MANY)
     }
 
     pub fn is_open(&self) -> bool {
@@ -311,6 +321,8 @@ impl Broker {
                 connection.delayed.push_back((Packet::PubComp(self::ack(id, reason)), id));
             }
             Packet::Subscribe(subscribe) => {
+                let exports_many = self.exports_many;
+                let is_exported = |filter: &str| exports_many || !filter.starts_with(MANY);
                 let session = self.session.as_mut().expect("a session");
                 let id = subscribe.packet_id;
                 let in_use = version == Version::V5 && random.percent(10);
@@ -323,7 +335,7 @@ impl Broker {
                     if in_use {
                         report.add("identifier of a subscription in use");
                         reasons.push(ReasonCode::PacketIdentifierInUse.as_u8());
-                    } else if filter.contains("forbidden") {
+                    } else if filter.contains("forbidden") || !is_exported(filter) {
                         report.add("subscription refused");
                         reasons.push(ReasonCode::NotAuthorized.as_u8());
                     } else {
@@ -370,6 +382,9 @@ impl Broker {
         let session_present = self.session.is_some();
         self.sessions_created += u32::from(!session_present);
         let session = self.session.get_or_insert_default();
+        if !self.exports_many {
+            session.filters.retain(|filter, _| !filter.starts_with(MANY));
+        }
         for delivery in &mut session.in_flight {
             (delivery.is_sent, delivery.is_counted) = (false, false);
         }
@@ -387,6 +402,7 @@ impl Broker {
         let mut properties = PropertiesBuf::from_iter([
             Property::ReceiveMaximum(self.caps.receive_maximum),
             Property::MaximumPacketSize(self.caps.packet_size_max),
+            Property::UserProperty("meridian-export", if self.exports_many { "all" } else { "few" }),
         ]);
         if let Some(maximum_qos) = maximum_qos {
             properties.push(maximum_qos);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bridge::{Existing, Input, Relay, Side, State};
 
 use super::World;
+use super::broker::Broker;
 use super::report::Report;
 
 /// Filters that the owner of a relay wants.
@@ -31,8 +32,9 @@ const NAMES: [&str; 9] =
 
 impl WantedFilters {
     /// Filters that the broker must have.
-    fn expected(&self) -> BTreeSet<String> {
-        self.wanted.iter().filter(|filter| !filter.contains("forbidden")).cloned().collect()
+    fn expected(&self, broker: &Broker) -> BTreeSet<String> {
+        let is_granted = |filter: &&String| !filter.contains("forbidden") && broker.exports(filter);
+        self.wanted.iter().filter(is_granted).cloned().collect()
     }
 
     fn all(&mut self) -> Input<'static> {
@@ -122,7 +124,8 @@ impl World {
             && self.relay.settled_number() == wanted_filters.number
             && self.relay.is_settled()
         {
-            let (expected, there) = (wanted_filters.expected(), self.brokers.remote.filters());
+            let remote = &self.brokers.remote;
+            let (expected, there) = (wanted_filters.expected(remote), remote.filters());
             assert!(there.is_superset(&expected), "settled with {there:?} instead of {expected:?}");
             assert_eq!(self.relay.subscribed(), expected.len());
             assert_eq!(self.relay.wanted(), wanted_filters.wanted.len());
@@ -138,7 +141,8 @@ impl World {
         }
         if let Some(wanted_filters) = &self.wanted_filters {
             assert!(!self.relay.may_have_stale());
-            assert_eq!(self.brokers.remote.filters(), wanted_filters.expected(), "subscriptions");
+            let remote = &self.brokers.remote;
+            assert_eq!(remote.filters(), wanted_filters.expected(remote), "subscriptions");
             assert_eq!(self.relay.settled_number(), wanted_filters.number);
             self.check_settled();
         }

@@ -224,6 +224,12 @@ impl World {
                 self.settings.in_flight = 1 + self.random.below(12) as u16;
                 self.handle(Input::Configure(Box::new(self.settings.clone())));
             }
+            9 if self.wanted_filters.is_some() && self.random.percent(50) => {
+                report.add("another export");
+                let remote = &mut self.brokers.remote;
+                remote.exports_many = !remote.exports_many;
+                self.cut(Side::Remote, report);
+            }
             _ if self.faults.stalls => {
                 *self.stalled.of_mut(side) = self.random.below(60);
                 report.add("slow reader");

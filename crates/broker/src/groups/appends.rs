@@ -175,7 +175,7 @@ impl GroupHost {
     }
 
     /// Gives a message to the only group that it is for.
-    fn deliver_to_one(
+    pub(super) fn deliver_to_one(
         &mut self,
         now: Time,
         name: &GroupName,
@@ -185,7 +185,7 @@ impl GroupHost {
     ) {
         match self.routes.groups(self.id).find(name) {
             Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
-            None => self.no_member(now, &message.view(), &delivery, out),
+            None => self.no_member(now, message, delivery, out),
         }
     }
 

@@ -28,6 +28,10 @@ impl LinkedPrefix {
         !self.0.is_empty() && share.starts_with(&*self.0)
     }
 
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
     #[cfg(test)]
     pub(crate) fn of(text: &str) -> Self {
         Self(text.into())

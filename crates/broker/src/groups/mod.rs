@@ -15,6 +15,7 @@ mod group;
 mod linked;
 mod offers;
 mod requests;
+mod vacant;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use self::directory::{GroupSlot, Hosted};
 use self::group::Group;
 use self::linked::is_of_this_cluster;
 use self::offers::{Delivery, Offered, Receiver};
+use self::vacant::VacantGroups;
 use crate::admin::{Matches, Receiver as FoundReceiver};
 use crate::batch::WorkerCommand;
 use crate::counters::StoreCounters;
@@ -63,6 +65,7 @@ pub(crate) struct GroupHost {
     /// Bytes of these messages.
     offered_bytes: usize,
     appends: Appends,
+    vacant: VacantGroups,
     /// State of the choice among members.
     random: u64,
     pub counters: StoreCounters,
@@ -130,6 +133,7 @@ impl GroupHost {
             offered: slab::Slab::new(),
             offered_bytes: 0,
             appends: Appends::default(),
+            vacant: VacantGroups::default(),
             random: random | 1,
             counters: StoreCounters::default(),
         }
@@ -139,10 +143,10 @@ impl GroupHost {
         self.id
     }
 
-    /// Bytes of messages that wait for the answers of members, and of those that wait for their turn. A message may be
+    /// Bytes of messages that wait for the answers of members, for their turn, and for a first member. A message may be
     /// counted twice.
     pub fn bytes(&self) -> usize {
-        self.offered_bytes + self.appends.bytes()
+        self.offered_bytes + self.appends.bytes() + self.vacant.bytes()
     }
 
     pub fn set_settings(&mut self, settings: Arc<Settings>) {
@@ -151,7 +155,10 @@ impl GroupHost {
 
     pub fn apply(&mut self, now: Time, request: GroupRequest, out: &mut ShardOutput) {
         match request {
-            GroupRequest::Join(join) => self.join(&join, out),
+            GroupRequest::Join(join) => {
+                self.join(&join, out);
+                self.member_joined(now, &join.group, out);
+            }
             GroupRequest::Leave { group, connection, reply } => {
                 self.leave(&group, Member::Connection(connection));
                 if let Some(ticket) = reply {
@@ -162,6 +169,9 @@ impl GroupHost {
             GroupRequest::JoinNode { group, node, members } => {
                 self.join_node(&group, node, members);
                 self.routes.joined();
+                if members.count > 0 {
+                    self.member_joined(now, &group, out);
+                }
             }
             GroupRequest::Append(append) => self.append(now, append, out),
             GroupRequest::DeliverLocally { group, message, refusal, token } => {
@@ -444,6 +454,7 @@ impl GroupHost {
         assert!(self.groups.iter().all(Option::is_none), "members of groups");
         assert_eq!(self.offered.len(), 0, "messages on their way to members");
         self.appends.check_empty();
+        self.check_none_wait();
         self.routes.groups(self.id).check_empty();
     }
 }

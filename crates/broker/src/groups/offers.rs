@@ -114,12 +114,12 @@ impl GroupHost {
     ) {
         let allowed = Allowed { only_here: delivery.only_here, not_to: &delivery.refused };
         let Some(Choice { kind, receiver }) = self.choose(now, id, view, allowed) else {
-            return self.no_member(now, view, &delivery, out);
+            return self.no_member(now, message, delivery, out);
         };
         // Another node that chose a linked cluster has named the group.
         if kind == MemberKind::Link && delivery.only_here.is_none() {
             let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
-                return self.no_member(now, view, &delivery, out);
+                return self.no_member(now, message, delivery, out);
             };
             let named = for_link(view, &name);
             let sending = Sending { id, kind, message, sent: &named };
@@ -168,8 +168,8 @@ impl GroupHost {
     pub(super) fn no_member(
         &mut self,
         now: Time,
-        view: &MessageView<'_>,
-        delivery: &Delivery,
+        message: &Message,
+        delivery: Delivery,
         out: &mut ShardOutput,
     ) {
         if let (true, Some(token)) = (delivery.only_here.is_some(), delivery.token) {
@@ -179,7 +179,8 @@ impl GroupHost {
         if let (Some(reason), Some(token)) = (delivery.declined, delivery.token) {
             return self.answer_with(now, token, reason, out);
         }
-        self.count_without_member(view);
+        let Some(delivery) = self.wait_for_member(now, message, delivery) else { return };
+        self.count_without_member(&message.view());
         if let Some(token) = delivery.token {
             self.answer_with(now, token, ReasonCode::Success, out);
         }
@@ -241,7 +242,7 @@ impl GroupHost {
             return self.answer_with(now, token, reason, out);
         }
         let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
-            return self.no_member(now, &message.view(), &delivery, out);
+            return self.no_member(now, message, delivery, out);
         };
         let name = name.of(kind);
         let identity = delivery.identity;
@@ -264,7 +265,7 @@ impl GroupHost {
     ) {
         let Sending { id, kind, message, sent } = sending;
         let Some(name) = self.routes.groups(self.id).name((id.slot, id.generation)) else {
-            return self.no_member(now, &message.view(), &delivery, out);
+            return self.no_member(now, message, delivery, out);
         };
         // No publisher waits for an orphan, or for a message to a node that is not reachable. Such a message was
         // acknowledged already: when that node has no member, another member gets it.
@@ -330,7 +331,7 @@ impl GroupHost {
         let delivery = Delivery { identity: Some(identity), token, ..Delivery::default() };
         match self.routes.groups(self.id).find(name) {
             Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
-            None => self.no_member(now, &message.view(), &delivery, out),
+            None => self.no_member(now, message, delivery, out),
         }
     }
 
@@ -347,7 +348,7 @@ impl GroupHost {
         let delivery = Delivery { refusal, only_here, token, ..Delivery::default() };
         match self.routes.groups(self.id).find(name) {
             Some(slot) => self.deliver(now, self.group_id(slot), message, delivery, out),
-            None => self.no_member(now, &message.view(), &delivery, out),
+            None => self.no_member(now, message, delivery, out),
         }
     }
 

@@ -574,7 +574,7 @@ pub enum Acknowledgement {
 }
 
 /// A shared subscription: the text after `$share/`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupName {
     pub share: Box<str>,
     pub filter: Box<str>,

@@ -11,7 +11,7 @@ use session::{Dispatched, Toggles};
 use super::events::Event;
 use super::publish::{is_beyond_limits, is_reserved};
 use super::wills::{will_delay, will_message};
-use super::{Stage, Worker, refusals, report};
+use super::{Stage, Worker, linked, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
 use crate::connection::{Connecting, Connection, Enhanced, Phase, Role};
@@ -227,8 +227,14 @@ impl Worker {
         let mut is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         is_due |= is_early && self.has_outdated_subscribes(id.slot);
         for (text, options, subscription_id) in subscriptions {
-            if !self.may_keep_events(id.slot, &text) {
+            if !self.may_keep_by_role(id.slot, &text) {
                 self.counters.subscribe_denied += 1;
+                let connection = self.connections.occupant_ref(id.slot);
+                tracing::debug!(
+                    client = connection.map(|connection| &*connection.client_id),
+                    filter = &*text,
+                    "subscription removed: the client may not have it any more"
+                );
                 self.withdraw_subscription(id, text);
                 continue;
             }
@@ -371,8 +377,12 @@ impl Worker {
             if connecting.response_information && !mqtt.response_information.is_empty() {
                 properties.push(Property::ResponseInformation(&mqtt.response_information));
             }
-            if let Some(history) = connection.link_terms().and_then(|terms| terms.history.as_deref()) {
-                properties.push(Property::UserProperty(internal::LINK_HISTORY, history));
+            if let Some(terms) = connection.link_terms() {
+                let export = linked::export_name(self.node.routes.linked_prefix(), terms);
+                properties.push(Property::UserProperty(internal::LINK_EXPORT, &export));
+                if let Some(history) = terms.history.as_deref() {
+                    properties.push(Property::UserProperty(internal::LINK_HISTORY, history));
+                }
             }
         }
         let properties = properties.as_properties();

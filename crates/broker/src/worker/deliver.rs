@@ -256,7 +256,7 @@ impl Worker {
         if connection.unmounted(shared.view.topic).is_none() {
             return;
         }
-        if !connection.takes_origin(&shared.view) {
+        if !connection.takes_by_link(&shared.view) {
             return;
         }
         let Ok(expiry) = shared.view.remaining_expiry(self.clock.now()) else {
@@ -531,9 +531,12 @@ impl Worker {
                         self.finish_unsent(slot, &params);
                         continue;
                     }
-                    // The rules may have changed since the message was queued or first sent.
+                    // The rules, or what a link exports, may have changed since the message was queued or first sent.
                     let rules = self.rules.current(&*self.node.access);
-                    if rules.guards_topics && !connection.may_receive(&self.node, rules, shared.view.topic) {
+                    let is_readable = connection.takes_by_link(&shared.view)
+                        && (!rules.guards_topics
+                            || connection.may_receive(&self.node, rules, shared.view.topic));
+                    if !is_readable {
                         self.counters.dropped_not_readable += 1;
                         if dup && qos == QoS::ExactlyOnce {
                             // The client may have received it. PUBREL follows, so that both sides release the Packet

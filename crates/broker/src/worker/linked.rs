@@ -3,8 +3,8 @@
 //! Such a client takes messages with a durable session, and publishes nothing but requests for the list of its own
 //! subscriptions. See [`shard::wanted_origin`] for the messages that it gets.
 
-use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, Subscription, TopicFilter};
-use shard::{QueueFull, QueueLimits, origin_cluster, wanted_origin};
+use mqtt::{Properties, PropertiesBuf, Property, ReasonCode, Subscription, TopicFilter, TopicName};
+use shard::{QueueFull, QueueLimits, fnv64, origin_cluster, wanted_origin};
 
 use super::Worker;
 use crate::access::{LinkQueue, LinkTerms};
@@ -35,22 +35,25 @@ impl Connection {
         }
     }
 
+    /// Returns whether the client may make a subscription, as far as it is a linked cluster. It joins groups only while
+    /// all nodes know them.
+    pub(super) fn may_take_by_link(&self, node: &Node, subscription: &Subscription<'_>) -> bool {
+        let joins = self.marks.role == Role::Link && subscription.share.is_some();
+        self.may_keep_by_link(node, subscription) && (!joins || node.serves_linked_groups())
+    }
+
     /// Returns whether the client may have a subscription, as far as it is a linked cluster: a filter that its link
     /// exports, or the answers to its requests. It joins only groups that have one member over all linked clusters.
-    pub(super) fn may_take_by_link(&self, node: &Node, subscription: &Subscription<'_>) -> bool {
+    pub(super) fn may_keep_by_link(&self, node: &Node, subscription: &Subscription<'_>) -> bool {
         let Subscription { share, filter } = *subscription;
         let joined = share.and_then(groups::asked_share);
         let Some(terms) = self.link_terms() else {
             return self.marks.role != Role::Link && joined.is_none();
         };
         let text = filter.as_str();
-        let is_answer = text.strip_suffix(internal::LINK_FILTERS) == Some(&*self.client_id);
-        let is_exported = || {
-            let mut exports = terms.export.iter().filter_map(|export| TopicFilter::parse(export).ok());
-            !text.starts_with('$') && exports.any(|export| export.covers(filter))
-        };
+        let is_exported = || !text.starts_with('$') && exports(terms).any(|export| export.covers(filter));
         match share {
-            None => is_answer || is_exported(),
+            None => self.is_own_list(text) || is_exported(),
             // Messages of a third cluster are for members of that cluster, and of those that are linked with it.
             Some(_) => {
                 terms.origin.is_none()
@@ -58,7 +61,6 @@ impl Connection {
                         node.routes.is_linked(share)
                             && share.len() + text.len() <= groups::GROUP_TEXT_MAX
                             && is_exported()
-                            && node.serves_linked_groups()
                     })
             }
         }
@@ -69,10 +71,39 @@ impl Connection {
         self.marks.role != Role::Link || topic.strip_suffix(internal::LINK_LIST) == Some(&*self.client_id)
     }
 
-    /// Returns whether a linked cluster gets messages of this origin. Others get all messages.
-    pub(super) fn takes_origin(&self, view: &MessageView<'_>) -> bool {
-        self.marks.role != Role::Link || origin_cluster(view.properties) == wanted_origin(&self.client_id)
+    /// Returns whether a linked cluster gets a message: one of its origin with a topic that its link exports. It may have
+    /// waited since the link exported more. Other clients get all messages.
+    pub(super) fn takes_by_link(&self, view: &MessageView<'_>) -> bool {
+        if self.marks.role != Role::Link || self.is_own_list(view.topic) {
+            return true;
+        }
+        let is_exported = |terms| {
+            TopicName::parse(view.topic).is_ok_and(|topic| exports(terms).any(|export| export.matches(topic)))
+        };
+        origin_cluster(view.properties) == wanted_origin(&self.client_id)
+            && self.link_terms().is_some_and(is_exported)
     }
+
+    /// Returns whether a topic is that of the answers to the requests of this linked cluster.
+    fn is_own_list(&self, topic: &str) -> bool {
+        topic.strip_suffix(internal::LINK_FILTERS) == Some(&*self.client_id)
+    }
+}
+
+/// Filters that a link exports.
+fn exports(terms: &LinkTerms) -> impl Iterator<Item = TopicFilter<'_>> {
+    terms.export.iter().filter_map(|export| TopicFilter::parse(export).ok())
+}
+
+/// Returns a text that differs when the subscriptions that a linked cluster may have differ.
+pub(super) fn export_name(linked_prefix: &str, terms: &LinkTerms) -> String {
+    let mut all = linked_prefix.to_owned();
+    for export in &terms.export {
+        // No filter has this character.
+        all.push('\0');
+        all.push_str(export);
+    }
+    format!("{:016x}", fnv64(all.as_bytes()))
 }
 
 impl Worker {
@@ -145,6 +176,23 @@ fn queue_limits(queue: &LinkQueue) -> QueueLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_export_has_another_name() {
+        let name = |linked_prefix: &str, export: &[&str]| {
+            let export = export.iter().map(|filter| Box::from(*filter)).collect();
+            let queue = LinkQueue { messages_max: 1, bytes_max: 1, age_max_ms: 1, drop_newest: false };
+            let terms = LinkTerms { name: "c".into(), origin: None, export, queue, history: None };
+            export_name(linked_prefix, &terms)
+        };
+        let first = name("linked:", &["a", "b/#"]);
+        assert_eq!(name("linked:", &["a", "b/#"]), first);
+        for (linked_prefix, export) in
+            [("linked:", &["a"][..]), ("linked:", &["a", "b/+"]), ("linked:", &["ab/#"]), ("", &["a", "b/#"])]
+        {
+            assert_ne!(name(linked_prefix, export), first, "{linked_prefix} {export:?}");
+        }
+    }
 
     #[test]
     fn the_time_of_a_publish_is_taken_out_of_the_properties() {

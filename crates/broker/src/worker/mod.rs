@@ -517,6 +517,9 @@ impl Worker {
                 self.apply_output();
             }
         }
+        if self.shards.tick_groups(now) {
+            self.apply_output();
+        }
         if self.wills.due() <= now {
             self.publish_waiting_wills();
         }

@@ -198,7 +198,7 @@ impl Worker {
         self.counters.retained_scanned += examined as u64;
         let per_second = self.settings.retained.scanned_per_second;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        messages.retain(|message| connection.takes_origin(&message.view()));
+        messages.retain(|message| connection.takes_by_link(&message.view()));
         let (session, role) = (connection.session, connection.marks.role);
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.pace.spend(self.clock.now(), examined, per_second);

@@ -320,7 +320,8 @@ impl Worker {
             (view.span, span) =
                 self.monitor.begin_published(self.clock.now(), Some(connection), &view, packet);
         }
-        if publish.retain && connection.takes_no_room() {
+        // A copy for a group is not retained, so that it needs no room.
+        if publish.retain && connection.takes_no_room() && group.is_none() {
             self.refuse_retained(slot, publish);
         } else {
             self.publish_and_acknowledge(slot, publish, name, view, group.as_ref());

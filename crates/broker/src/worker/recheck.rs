@@ -90,18 +90,20 @@ impl Worker {
         }
     }
 
-    /// Returns whether a client may keep a subscription, as far as it is one to events.
-    pub(super) fn may_keep_events(&self, slot: u32, text: &str) -> bool {
+    /// Returns whether a client may keep a subscription, as far as that does not depend on rules: one to topics of the
+    /// broker itself, or one of a linked cluster.
+    pub(super) fn may_keep_by_role(&self, slot: u32, text: &str) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return true };
         let Ok(subscription) = Subscription::parse(text) else { return true };
         connection.may_read_own_topics(&self.node, subscription.filter.as_str())
+            && connection.may_keep_by_link(&self.node, &subscription)
     }
 
     /// Returns whether the rules allow an existing subscription of a client; `None` if that is not known yet.
     pub(super) fn may_keep(&self, slot: u32, text: &str, options: Options) -> Option<bool> {
         let Some(connection) = self.connections.occupant_ref(slot) else { return Some(true) };
         let Ok(subscription) = Subscription::parse(text) else { return Some(true) };
-        if !self.may_keep_events(slot, text) {
+        if !self.may_keep_by_role(slot, text) {
             return Some(false);
         }
         if !self.node.access.guards_topics() {

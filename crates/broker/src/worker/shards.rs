@@ -322,6 +322,16 @@ impl HostedShards {
         true
     }
 
+    /// Performs the timed work of shared groups. Returns false if none is due.
+    pub fn tick_groups(&mut self, now: Time) -> bool {
+        let mut is_due = false;
+        for groups in self.groups.iter_mut().filter(|groups| groups.next_deadline() <= now) {
+            groups.tick(now, &mut self.output);
+            is_due = true;
+        }
+        is_due
+    }
+
     /// Performs the timed work of the shards that this node does not lead.
     pub fn tick_followers(&mut self, now: Time) {
         for (id, follower) in &mut self.followers {
@@ -332,11 +342,12 @@ impl HostedShards {
         }
     }
 
-    /// Returns the time at which the next timed work of a shard is due.
+    /// Returns the time at which the next timed work of a shard or of groups is due.
     pub fn next_deadline(&self) -> Time {
         let hosts = self.iter().map(ShardHost::next_deadline);
         hosts
             .chain(self.followers.iter().map(|(_, follower)| follower.next_deadline()))
+            .chain(self.groups.iter().map(GroupHost::next_deadline))
             .min()
             .unwrap_or(Time::NEVER)
     }

@@ -8,8 +8,8 @@ use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use testkit::packets::*;
 
-use crate::links::{connect_link, everywhere, wanted};
-use crate::net::{Net, Peer};
+use crate::links::{Clusters, connect_link, everywhere, wanted};
+use crate::net::{Net, Peer, everywhere_guarded};
 
 const GROUP: &str = "$share/linked:g/t/#";
 const OF_LINKS: &str = "$share/$link:linked:g/t/#";
@@ -246,10 +246,16 @@ fn a_message_of_a_linked_cluster_for_a_group_without_members_is_counted() {
             net.send(local, message("t/x", number).from_cluster("c").for_group(GROUP).qos1(number));
         }
         net.send(local, message("t/x", 3).from_cluster("c").for_group(GROUP).qos2(3));
+        net.pass(9_000);
+        assert_eq!(net.received(local), [], "they wait for a member");
+        net.pass(1_100);
         assert_eq!(net.received(local), [puback(1), puback(2), pubrec(3)]);
         assert!(net.payloads(d).is_empty(), "it does not go through two clusters");
         assert_eq!(store_counter(net, |counters| counters.dropped_no_linked_member), 3);
         assert_eq!(store_counter(net, |counters| counters.dropped_no_member), 0);
+        net.send(local, message("t/x", 5).from_cluster("c").for_group(GROUP).qos1(5));
+        assert_eq!(net.received(local), [puback(5)], "it holds back no other messages of the link again");
+        assert_eq!(store_counter(net, |counters| counters.dropped_no_linked_member), 4);
         let absent = net.connect(1, durable(V5, "absent"));
         net.subscribe(absent, GROUP, AtLeastOnce);
         net.lose(absent);
@@ -258,6 +264,74 @@ fn a_message_of_a_linked_cluster_for_a_group_without_members_is_counted() {
         let back = net.resume(2, durable(V5, "absent"));
         assert_eq!(net.payloads(back), ["4"], "a durable member gets it");
     });
+}
+
+/// After a restart, the link may be back before the members are.
+#[test]
+fn a_message_of_a_linked_cluster_waits_for_a_member_that_joins_soon() {
+    for member in [v5("member"), durable(V5, "member")] {
+        everywhere(|net| {
+            name_listeners(net);
+            let local = connect_local(net, "$linked/c");
+            let member = net.connect(2, member.clone());
+            for [first, second, third] in [[1, 2, 3], [4, 5, 6]] {
+                let of_link = |number: u16| message("t/x", number).from_cluster("c").for_group(GROUP);
+                net.send(local, of_link(first).qos1(first));
+                net.send(local, of_link(second).qos2(second));
+                net.send(local, of_link(third).qos1(third));
+                net.pass(7_000);
+                assert_eq!(net.received(local), [], "the publisher waits");
+                net.send(member, subscribe(1).to(GROUP, AtLeastOnce));
+                let received = net.received(member);
+                assert!(received.contains(&suback(1, &[AtLeastOnce])));
+                let got = received.into_iter().filter_map(|packet| match packet {
+                    Sent::Publish(message) => Some(*message),
+                    _ => None,
+                });
+                let got: Vec<Message> = got.collect();
+                let payloads: Vec<&str> = got.iter().map(|it| it.payload.as_str()).collect();
+                assert_eq!(payloads, [first, second, third].map(|number| number.to_string()));
+                assert_eq!(net.received(local), [puback(first), pubrec(second), puback(third)]);
+                net.send(local, pubrel(second));
+                assert_eq!(net.received(local), [pubcomp(second)]);
+                acknowledge(net, member, &got);
+                net.send(member, unsubscribe(2, &[GROUP]));
+                net.received(member);
+            }
+            assert_eq!(store_counter(net, |counters| counters.dropped_no_linked_member), 0);
+        });
+    }
+}
+
+/// A message for a group is not retained. So it goes to its member while storage of retained messages is full.
+#[test]
+fn a_retained_message_for_a_group_needs_no_room() {
+    everywhere_guarded(
+        |settings| settings.retained.messages_max = 1,
+        || Arc::<Clusters>::default(),
+        |net, _| {
+            name_listeners(net);
+            let local = connect_local(net, "$linked/c");
+            let member = net.connect(1, v5("member"));
+            net.subscribe(member, GROUP, ExactlyOnce);
+            net.send(local, message("t/1", 1).from_cluster("c").qos1(1).retain());
+            assert_eq!(net.received(local), [puback(1)]);
+            // The node learns once a second how full it is.
+            net.pass(2_000);
+            net.send(local, message("t/2", 2).from_cluster("c").qos1(2).retain());
+            assert_eq!(net.received(local), [Sent::PubAck(2, ReasonCode::QuotaExceeded)]);
+            net.send(local, message("t/3", 3).from_cluster("c").for_group(GROUP).qos1(3).retain());
+            net.send(local, message("t/4", 4).from_cluster("c").for_group(GROUP).qos2(4).retain());
+            assert_eq!(net.received(local), [puback(3), pubrec(4)]);
+            assert_eq!(net.payloads(member), ["3", "4"]);
+            net.send(local, pubrel(4));
+            assert_eq!(net.received(local), [pubcomp(4)]);
+            let reader = net.connect(2, v5("reader"));
+            net.send(reader, subscribe(1).to("t/+", AtMostOnce));
+            let retained: Vec<String> = messages(net, reader).into_iter().map(|it| it.payload).collect();
+            assert_eq!(retained, ["1"]);
+        },
+    );
 }
 
 #[test]

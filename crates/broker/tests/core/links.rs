@@ -17,7 +17,21 @@ use testkit::packets::*;
 use crate::net::{Net, Peer, everywhere_guarded};
 
 /// Access control that admits the linked clusters `c` and `d`, and refuses nothing else.
-struct Clusters;
+pub struct Clusters {
+    export: Mutex<&'static [&'static str]>,
+}
+
+impl Default for Clusters {
+    fn default() -> Self {
+        Self { export: Mutex::new(&["t/#", "full"]) }
+    }
+}
+
+impl Clusters {
+    fn export(&self, filters: &'static [&'static str]) {
+        *self.export.lock().expect("one thread") = filters;
+    }
+}
 
 impl Access for Clusters {
     fn authenticate(
@@ -33,7 +47,7 @@ impl Access for Clusters {
         let link = LinkTerms {
             name: name.into(),
             origin: origin.map(Into::into),
-            export: ["t/#".into(), "full".into()].into(),
+            export: self.export.lock().expect("one thread").iter().map(|filter| Box::from(*filter)).collect(),
             queue: LinkQueue {
                 messages_max: 3,
                 bytes_max: 1 << 20,
@@ -67,7 +81,7 @@ impl Access for Clusters {
 }
 
 pub fn everywhere(scenario: impl Fn(&mut Net)) {
-    everywhere_guarded(|_| {}, || Arc::new(Clusters), |net, _| scenario(net));
+    everywhere_guarded(|_| {}, || Arc::<Clusters>::default(), |net, _| scenario(net));
 }
 
 pub fn connect_link(net: &mut Net, index: usize, client_id: &str) -> Peer {
@@ -150,6 +164,86 @@ fn other_clients_are_no_linked_clusters_and_see_none_of_their_topics() {
         net.publish(link, "$link/c/list", "0");
         assert_eq!(net.payloads(service), ["0"]);
         net.publish(service, "$link/c/filters", "0 0");
+        assert_eq!(net.payloads(link), ["0 0"]);
+    });
+}
+
+/// The session has subscriptions and messages of the time when the link exported more.
+#[test]
+fn what_a_link_does_not_export_any_more_does_not_cross() {
+    let filters = |net: &mut Net| -> Vec<String> {
+        let page = net.ask(|admin, reply| admin.client_subscriptions("$link/c", 0, 10, reply)).flatten();
+        page.expect("a session").0.iter().map(|subscription| subscription.filter.to_string()).collect()
+    };
+    everywhere_guarded(
+        |_| {},
+        || Arc::<Clusters>::default(),
+        |net, access| {
+            let publisher = net.connect(1, v5("publisher"));
+            let publish_all = |net: &mut Net, text: &str| {
+                for (id, topic) in [(1, "t/1"), (2, "full"), (3, "jobs")] {
+                    net.publish(publisher, topic, format!("{topic} {text} 0"));
+                    net.send(publisher, message(topic, format!("{topic} {text} 1")).qos1(id));
+                }
+                net.received(publisher);
+            };
+            let payloads = |net: &mut Net, link: Peer| -> Vec<String> {
+                let messages = net.received(link).into_iter().filter_map(|packet| match packet {
+                    Sent::Publish(message) => Some(*message),
+                    _ => None,
+                });
+                let messages: Vec<Message> = messages.collect();
+                for message in &messages {
+                    message.packet_id.into_iter().for_each(|id| net.send(link, puback(id)));
+                }
+                messages.into_iter().map(|message| message.payload).collect()
+            };
+            access.export(&["t/#", "full", "jobs"]);
+            let link = connect_link(net, 0, "$link/c");
+            let all = ["$link/c/filters", "$share/$link:linked:g/jobs", "full", "t/#"];
+            for filter in all {
+                net.send(link, subscribe(1).to(filter, AtLeastOnce));
+                assert_eq!(net.received(link), [suback(1, &[AtLeastOnce])], "{filter}");
+            }
+            net.lose(link);
+            publish_all(net, "away");
+            access.export(&["full"]);
+            let link = net.resume(2, durable(V5, "$link/c"));
+            assert_eq!(payloads(net, link), ["full away 1"], "the others have waited, and are dropped");
+            assert_eq!(net.counter(|counters| counters.dropped_not_readable), 2);
+            assert_eq!(filters(net), ["$link/c/filters", "full"]);
+            publish_all(net, "narrow");
+            assert_eq!(payloads(net, link), ["full narrow 0", "full narrow 1"]);
+            net.lose(link);
+            access.export(&["t/#", "full", "jobs"]);
+            let link = net.resume(1, durable(V5, "$link/c"));
+            publish_all(net, "wide");
+            assert_eq!(payloads(net, link), ["full wide 0", "full wide 1"], "it has to subscribe again");
+            for filter in all {
+                net.send(link, subscribe(1).to(filter, AtLeastOnce));
+                assert_eq!(net.received(link), [suback(1, &[AtLeastOnce])], "{filter}");
+            }
+            publish_all(net, "again");
+            let mut got = payloads(net, link);
+            got.sort_unstable();
+            let expected = ["full again 0", "full again 1", "jobs again 0", "jobs again 1"];
+            assert_eq!(got[..4], expected);
+            assert_eq!(got[4..], ["t/1 again 0", "t/1 again 1"]);
+        },
+    );
+}
+
+#[test]
+fn a_linked_cluster_that_asks_for_another_origin_gets_its_list() {
+    everywhere(|net| {
+        net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
+        let link = connect_link(net, 0, "$link/c/b");
+        net.subscribe(link, "$link/c/b/filters", AtMostOnce);
+        let service = net.open(1, V5);
+        net.came_in_by(service, 1);
+        net.send(service, v5("$linkd/n1"));
+        net.received(service);
+        net.publish(service, "$link/c/b/filters", "0 0");
         assert_eq!(net.payloads(link), ["0 0"]);
     });
 }

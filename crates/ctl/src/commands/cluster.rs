@@ -80,7 +80,8 @@ A node that is only stopped stays a member: a stopped core still counts in every
 vote first, so that the majority of the others becomes smaller; that can take half a minute. When the node starts again it
 joins as a new node.
 
-Durable sessions on the node's disk do not move to other nodes: --discard-sessions confirms that they may be lost.")]
+With cluster.replicas, a core leaves when other cores have its durable sessions. With cluster.replicas = 0, durable
+sessions on the node's disk do not move to other nodes: --discard-sessions confirms that they may be lost.")]
     Leave {
         #[arg(long, help = SENTENCES.leave.discard_sessions.as_str())]
         discard_sessions: bool,

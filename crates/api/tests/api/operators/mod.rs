@@ -2,7 +2,7 @@
 
 mod bad_input;
 mod bans;
-mod client;
+pub mod client;
 mod clients;
 mod decisions;
 mod fixture;
