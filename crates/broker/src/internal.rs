@@ -35,8 +35,8 @@ pub const LINK_FILTERS: &str = "/filters";
 /// User Property of a CONNACK to a linked cluster: name of the state that its session continues.
 pub const LINK_HISTORY: &str = "meridian-history";
 
-/// User Property of a CONNACK to a linked cluster: name of what its link exports. With another one, subscriptions of its
-/// session may have been removed.
+/// User Property of a CONNACK to a linked cluster: name of what its link exports. With another one, subscriptions of
+/// its session may have been removed.
 pub const LINK_EXPORT: &str = "meridian-export";
 
 /// Beginning of the Client Identifiers that publish what comes over a link.

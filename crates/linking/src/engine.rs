@@ -176,9 +176,9 @@ impl Engine {
     }
 
     /// Ends the sessions of a link that was removed: those of what this cluster took by it, and those in which messages
-    /// wait for the other cluster. Returns false when there was none. It blocks for some seconds at most, until the link
-    /// has ended here. The sessions are ended again within a minute, because another node may learn later than this one
-    /// that the link was removed.
+    /// wait for the other cluster. Returns false when there was none. It blocks for some seconds at most, until the
+    /// link has ended here. The sessions are ended again within a minute, because another node may learn later than
+    /// this one that the link was removed.
     ///
     /// # Errors
     /// A session stays, and may collect messages up to its limits. It goes on if the link is added again.

@@ -229,8 +229,8 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
     }
 }
 
-/// Returns whether other cores have the sessions of this node before it leaves. A core that waits for something may have
-/// sessions of its own, which no other core has.
+/// Returns whether other cores have the sessions of this node before it leaves. A core that waits for something may
+/// have sessions of its own, which no other core has.
 fn have_sessions_replicas(view: &ClusterView) -> bool {
     view.shards.is_some() && view.membership.waits_for.is_none()
 }

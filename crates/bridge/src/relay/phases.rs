@@ -282,8 +282,8 @@ impl Relay {
         }
     }
 
-    /// Notes what the remote cluster exports. When that changes, it removes the subscriptions that it does not export any
-    /// more. The broker of an older version does not say it, and removes none.
+    /// Notes what the remote cluster exports. When that changes, it removes the subscriptions that it does not export
+    /// any more. The broker of an older version does not say it, and removes none.
     fn note_export(&mut self, export: Option<String>) {
         let Some(export) = export.filter(|_| self.interest.is_some()) else { return };
         if self.export.as_ref() != Some(&export) {

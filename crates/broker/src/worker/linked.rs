@@ -71,8 +71,8 @@ impl Connection {
         self.marks.role != Role::Link || topic.strip_suffix(internal::LINK_LIST) == Some(&*self.client_id)
     }
 
-    /// Returns whether a linked cluster gets a message: one of its origin with a topic that its link exports. It may have
-    /// waited since the link exported more. Other clients get all messages.
+    /// Returns whether a linked cluster gets a message: one of its origin with a topic that its link exports. It may
+    /// have waited since the link exported more. Other clients get all messages.
     pub(super) fn takes_by_link(&self, view: &MessageView<'_>) -> bool {
         if self.marks.role != Role::Link || self.is_own_list(view.topic) {
             return true;

@@ -266,7 +266,7 @@ fn a_message_of_a_linked_cluster_for_a_group_without_members_is_counted() {
     });
 }
 
-/// After a restart, the link may be back before the members are.
+/// The link may be back after a restart before the members are.
 #[test]
 fn a_message_of_a_linked_cluster_waits_for_a_member_that_joins_soon() {
     for member in [v5("member"), durable(V5, "member")] {
