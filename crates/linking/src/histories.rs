@@ -87,8 +87,8 @@ impl Histories {
     }
 
     /// Stores the first state of `seen` that is another one than in the store, or removes one of a link that does not
-    /// exist. `seen` has the states that links of this node see now. `hosts` says whether this node has the session of a
-    /// link: other nodes do the work for others.
+    /// exist. `seen` has the states that links of this node see now. `hosts` says whether this node has the session of
+    /// a link: other nodes do the work for others.
     pub fn look(
         &mut self,
         now: Instant,

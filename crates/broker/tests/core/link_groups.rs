@@ -308,7 +308,7 @@ fn a_message_of_a_linked_cluster_waits_for_a_member_that_joins_soon() {
 fn a_retained_message_for_a_group_needs_no_room() {
     everywhere_guarded(
         |settings| settings.retained.messages_max = 1,
-        || Arc::<Clusters>::default(),
+        Arc::<Clusters>::default,
         |net, _| {
             name_listeners(net);
             let local = connect_local(net, "$linked/c");

@@ -81,7 +81,7 @@ impl Access for Clusters {
 }
 
 pub fn everywhere(scenario: impl Fn(&mut Net)) {
-    everywhere_guarded(|_| {}, || Arc::<Clusters>::default(), |net, _| scenario(net));
+    everywhere_guarded(|_| {}, Arc::<Clusters>::default, |net, _| scenario(net));
 }
 
 pub fn connect_link(net: &mut Net, index: usize, client_id: &str) -> Peer {
@@ -177,7 +177,7 @@ fn what_a_link_does_not_export_any_more_does_not_cross() {
     };
     everywhere_guarded(
         |_| {},
-        || Arc::<Clusters>::default(),
+        Arc::<Clusters>::default,
         |net, access| {
             let publisher = net.connect(1, v5("publisher"));
             let publish_all = |net: &mut Net, text: &str| {

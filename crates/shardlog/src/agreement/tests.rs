@@ -58,7 +58,7 @@ impl Lone {
         while matches!(self.writer.commit_once(), Ok(Commit::Wrote { .. })) {}
     }
 
-    /// Does the next step, with the disk, and returns it.
+    /// Performs the next step, with the disk, and returns it.
     fn next_step(&mut self) -> Step {
         for _ in 0..1_000 {
             if let Some(step) = self.agreement.poll() {
@@ -73,7 +73,7 @@ impl Lone {
         panic!("no step in 10 s");
     }
 
-    /// Does steps up to this one, and returns the numbers of the batches that are committed before it.
+    /// Performs steps up to this one, and returns the numbers of the batches that are committed before it.
     fn steps_up_to(&mut self, is_last: impl Fn(&Step) -> bool) -> Vec<u64> {
         let mut numbers = Vec::new();
         loop {
