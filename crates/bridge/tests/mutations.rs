@@ -10,7 +10,7 @@ use bridge::Mutation;
 use world::{Report, run};
 
 /// Maximum number of runs for one fault.
-const RUNS: u64 = 600;
+const RUNS: u64 = 2000;
 
 #[test]
 fn faults_in_the_relay_are_noticed() {

@@ -2,7 +2,6 @@
 
 use super::owner::{Owner, config, vote_of_other};
 use super::*;
-use crate::wire::Appended;
 
 fn reports_held() -> Config {
     Config { reports_held: true, ..config() }
@@ -63,43 +62,6 @@ fn a_report_counts_no_more_when_the_link_to_its_node_is_lost() {
     assert_eq!(owner.replica.held_writes(), 0);
     owner.receives(report_of_all(&owner));
     assert_eq!(owner.replica.held_writes(), 1, "it has the entry again");
-}
-
-/// The replica has confirmed nothing to this leader yet, and lacks entries before those that it had reported.
-#[test]
-fn a_report_counts_no_more_when_its_replica_lacks_entries() {
-    let mut owner = Owner::leads_another(reports_held());
-    (0..5).for_each(|number| assert!(owner.writes(number)));
-    owner.works(10);
-    // The other one leads, and is silent then.
-    let (last, term) = (owner.status().last.expect("the commands"), owner.status().term);
-    let (vote, previous) = (vote_of_other(term + 1), Some(wire::log_id(term, last)));
-    owner.receives(Body::Append(Append { vote, previous, committed: previous, entries: Vec::new() }));
-    owner.is_answered = false;
-    let mut first = None;
-    for _ in 0..2_000 {
-        owner.works(1);
-        for (call, body) in sent(&mut owner.replica) {
-            match body {
-                Body::Vote { vote, .. } => {
-                    receive(&mut owner.replica, call, Body::Voted { vote, last: None, granted: true });
-                }
-                Body::Append(append) if append.previous.is_some() => first = first.or(Some(call)),
-                _ => {}
-            }
-        }
-        if first.is_some() {
-            break;
-        }
-    }
-    let first = first.expect("it leads again");
-    while owner.replica.poll_leadership().is_some() {}
-    assert!(owner.writes(5));
-    owner.turns(2);
-    owner.receives(report_of_all(&owner));
-    receive(&mut owner.replica, first, Body::Appended(Appended::Conflict));
-    owner.turns(2);
-    assert_eq!(owner.replica.held_writes(), 0);
 }
 
 #[test]
