@@ -1,7 +1,7 @@
 //! Peers that are not PostgreSQL, and settings that are wrong.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::time::Duration;
 
 use rules::{RenderError, Value};
@@ -11,7 +11,8 @@ use super::{OPEN, Scene, connector, target_of, unavailable};
 
 const LOGGED_IN: &[u8] = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
 
-/// Accepts connections and answers each with these bytes. The connections stay open when `is_open`.
+/// Accepts connections and answers each with these bytes. Then it ends its direction unless `is_open`. To close would
+/// reset a connection on which the client has sent more.
 fn peer(answer: Vec<u8>, is_open: bool) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -21,9 +22,10 @@ fn peer(answer: Vec<u8>, is_open: bool) -> u16 {
             let mut stream = stream.expect("a connection");
             _ = stream.read(&mut [0; 1024]);
             _ = stream.write_all(&answer);
-            if is_open {
-                open.push(stream);
+            if !is_open {
+                _ = stream.shutdown(Shutdown::Write);
             }
+            open.push(stream);
         }
     });
     port
