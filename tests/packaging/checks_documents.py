@@ -79,7 +79,7 @@ def named_tests_exist():
                 wrong.append(f"{page}: {path}")
                 continue
             for name in re.findall(r"`(\w+)`", names):
-                if f"fn {name}(" not in (ROOT / path).read_text():
+                if not re.search(rf"\b(?:fn|def) {name}\(", (ROOT / path).read_text()):
                     wrong.append(f"{page}: {path}: {name}")
     assert seen >= 20, seen
     assert not wrong, "\n".join(wrong)

@@ -90,22 +90,7 @@ impl Network {
     /// Makes the network of a replica. Requests are numbered from a random number on, because answers to the previous
     /// incarnation may be on their way.
     pub fn new(config: &Config, store: Store, is_stream: bool) -> Self {
-        let calls = Calls {
-            group: config.group,
-            own: config.id,
-            prefix: config.frame_prefix,
-            count: config.seed as u32,
-            piece_bytes: config.snapshot_piece_bytes.max(1),
-            sends_ahead: config.sends_ahead,
-            waiting: BTreeMap::new(),
-            out: VecDeque::new(),
-            confirmed: BTreeMap::new(),
-            held: BTreeMap::new(),
-            regressed: VecDeque::new(),
-            is_stream,
-            part_readers: BTreeSet::new(),
-        };
-        Self(Arc::new(Mutex::new(calls)), store)
+        Self(Arc::new(Mutex::new(Calls::new(config, is_stream))), store)
     }
 
     pub fn set_part_readers(&self, nodes: BTreeSet<NodeId>) {
@@ -236,6 +221,24 @@ impl RaftNetworkFactory<Types> for Network {
 }
 
 impl Calls {
+    fn new(config: &Config, is_stream: bool) -> Self {
+        Self {
+            group: config.group,
+            own: config.id,
+            prefix: config.frame_prefix,
+            count: config.seed as u32,
+            piece_bytes: config.snapshot_piece_bytes.max(1),
+            sends_ahead: config.sends_ahead,
+            waiting: BTreeMap::new(),
+            out: VecDeque::new(),
+            confirmed: BTreeMap::new(),
+            held: BTreeMap::new(),
+            regressed: VecDeque::new(),
+            is_stream,
+            part_readers: BTreeSet::new(),
+        }
+    }
+
     fn confirmed(&self, to: ReplicaId, vote: Vote) -> Option<u64> {
         self.confirmed.get(&to).filter(|(of, _)| *of == vote).map(|(_, index)| *index)
     }
@@ -439,6 +442,29 @@ impl RaftNetworkV2<Types> for Client {
                 Err(RPCError::Network(NetworkError::from_string("the replica cannot lead yet")))
             }
             other => Err(unexpected(&other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::impls::leader_id_std::LeaderId;
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::*;
+
+    /// Its process may have ended, whether the disk of the replica had confirmed these entries before or not.
+    #[test]
+    fn a_report_counts_until_its_replica_lacks_an_entry() {
+        let (own, other, node) = (ReplicaId(1), ReplicaId(2), NodeId(2));
+        let vote = Vote { leader_id: LeaderId::new(1, own), committed: true };
+        let config = Config::new(LogGroup(3), own, Member { node: NodeId(1) }, 1);
+        let mut calls = Calls::new(&config, false);
+        for (confirmed, regressed) in [(None, 0), (Some(4), 0), (Some(5), 1)] {
+            calls.held.insert(other, HeldReport { node, vote, last: 7 });
+            calls.note_conflict(other, Some(5), confirmed);
+            assert!(calls.held.is_empty(), "{confirmed:?}");
+            assert_eq!(calls.regressed.len(), regressed);
         }
     }
 }
