@@ -453,7 +453,7 @@ mod tests {
 
     use super::*;
 
-    /// Its process may have ended, whether the disk of the replica had confirmed these entries before or not.
+    /// A process may have ended, whether the disk of its replica had confirmed these entries before or not.
     #[test]
     fn a_report_counts_until_its_replica_lacks_an_entry() {
         let (own, other, node) = (ReplicaId(1), ReplicaId(2), NodeId(2));
