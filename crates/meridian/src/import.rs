@@ -53,10 +53,8 @@ struct Import {
     left: Vec<String>,
     allow_anonymous: Option<bool>,
     has_acl: bool,
-    /// Bridges, the last one first being filled.
+    /// Lines of a bridge belong to the last one.
     bridges: Vec<ImportedBridge>,
-    /// True in the lines that follow `connection`.
-    in_bridge: bool,
 }
 
 impl Import {
@@ -89,14 +87,13 @@ impl Import {
     /// Converts one line. `Err`: the reason why it has no counterpart, with advice.
     fn line(&mut self, word: &str, value: &str) -> Result<(), String> {
         if word == "connection" {
-            self.in_bridge = true;
             self.bridges.push(ImportedBridge::new(value));
             return Ok(());
         }
-        if let Some(bridge) = self.bridges.last_mut()
-            && self.in_bridge
-            && word != "listener"
-        {
+        // As in mosquitto, other lines count wherever they are, also in a file that is included after this one.
+        if bridge::is_word(word) {
+            let bridge =
+                self.bridges.last_mut().ok_or("it belongs to a bridge: write `connection NAME` before it")?;
             return bridge.line(word, value);
         }
         match word {
@@ -207,7 +204,6 @@ impl Import {
     }
 
     fn listener(&mut self, value: &str) -> Result<(), String> {
-        self.in_bridge = false;
         let mut words = value.split_whitespace();
         let port = number(words.next().unwrap_or_default())?;
         let address = match (port, words.next()) {
@@ -267,6 +263,9 @@ impl Import {
         for (section, keys) in &self.sections {
             toml.push_str(&format!("\n[{section}]\n"));
             print(&mut toml, keys);
+        }
+        for bridge in &self.bridges {
+            self.left.extend(bridge.hint().map(|hint| format!("{}: {hint}", path.display())));
         }
         for bridge in self.bridges {
             toml.push_str("\n[[bridge]]\n");
@@ -422,6 +421,55 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_the_node_count_after_a_bridge() {
+        let imported = import(
+            "after-bridge",
+            "listener 1883\nconnection one\naddress h\nacl_file acl\npassword_file users\nallow_anonymous true\n\
+             listener 1884\ntopic a/# out\nmax_connections 7\n",
+        );
+        assert_eq!(imported.left, [""; 0]);
+        for line in ["acl_file = \"acl\"", "password_file = \"users\"", "allow_anonymous = true"] {
+            assert!(imported.toml.contains(line), "{line}: {}", imported.toml);
+        }
+        assert!(!imported.toml.contains("no_match"), "clients keep to the rules: {}", imported.toml);
+        let listener = imported.toml.rsplit("[[listener]]").next().unwrap();
+        assert!(listener.contains("1884") && listener.contains("connections_max = 7"), "{listener}");
+        assert!(imported.toml.contains("\na/# out\n"), "{}", imported.toml);
+    }
+
+    #[test]
+    fn a_bridge_with_tls_does_not_connect_without_it() {
+        for line in [
+            "bridge_capath /etc/ssl",
+            "bridge_tls_use_os_certs true",
+            "bridge_alpn mqtt",
+            "bridge_tls_version tlsv1.2",
+            "bridge_psk abc",
+            "bridge_insecure true",
+        ] {
+            let imported =
+                import("bridge-tls", &format!("connection b\naddress h:8883\ntopic # out\n{line}\n"));
+            assert!(imported.toml.contains("\ntls = true\n"), "{line}: {}", imported.toml);
+            assert!(!imported.toml.contains("tls_ca ="), "the authorities of the system: {}", imported.toml);
+        }
+        let plain =
+            "connection b\naddress h\ntopic # out\nbridge_tls_use_os_certs false\nbridge_insecure false\n";
+        assert!(!import("bridge-plain", plain).toml.contains("tls = true"));
+    }
+
+    #[test]
+    fn a_bridge_that_may_form_a_ring_has_a_hint() {
+        let ring = "connection b\naddress h\ntopic # both 1\n";
+        let hint = "a ring of bridges";
+        assert!(import("ring", ring).left.iter().any(|line| line.contains(hint)));
+        let of_5 = format!("{ring}bridge_protocol_version mqttv50\n");
+        let one_way = ring.replace("both", "out");
+        for text in [of_5, one_way] {
+            assert_eq!(import("no-ring", &text).left, [""; 0], "{text}");
+        }
+    }
+
+    #[test]
     fn lines_without_a_counterpart_are_listed_with_their_number() {
         let imported = import(
             "left",
@@ -430,7 +478,7 @@ mod tests {
         let left = imported.left.join("\n");
         for part in [
             ":3: plugin /x.so: there are no plug-ins",
-            ":6: bridge_psk x: a bridge has no such setting",
+            ":6: bridge_psk x: there is no TLS-PSK",
             ":8: max_qos many: expected a number",
             ":9: foo bar: there is no such setting",
         ] {

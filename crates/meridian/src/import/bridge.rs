@@ -1,4 +1,4 @@
-//! Lines of a mosquitto.conf that follow `connection`: a bridge.
+//! Lines of a mosquitto.conf about the bridge of the last `connection`.
 
 use super::{Section, boolean, bracketed, number, text};
 
@@ -11,6 +11,32 @@ pub struct ImportedBridge {
 
 /// Port of an address without one.
 const PORT: &str = "1883";
+
+/// Words of bridges that begin with none of `bridge_`, `local_` and `remote_`.
+const WORDS: [&str; 17] = [
+    "address",
+    "addresses",
+    "cleansession",
+    "clientid",
+    "idle_timeout",
+    "keepalive_interval",
+    "notification_topic",
+    "notifications",
+    "notifications_local_only",
+    "password",
+    "restart_timeout",
+    "round_robin",
+    "start_type",
+    "threshold",
+    "topic",
+    "try_private",
+    "username",
+];
+
+/// Returns whether a line with this word is about a bridge.
+pub fn is_word(word: &str) -> bool {
+    WORDS.contains(&word) || ["bridge_", "local_", "remote_"].iter().any(|prefix| word.starts_with(prefix))
+}
 
 impl ImportedBridge {
     /// Begins the bridge of a line `connection NAME`.
@@ -71,7 +97,33 @@ impl ImportedBridge {
             "bridge_max_packet_size" if number(value)? > 0 => {
                 self.set("packet_size_max", text(&format!("{}B", number(value)?)));
             }
+            "bridge_tls_use_os_certs" => {
+                if boolean(value)? {
+                    self.set("tls", "true".to_owned());
+                }
+            }
+            "bridge_capath" => {
+                self.set("tls", "true".to_owned());
+                return Err(
+                    "name a file with the authorities as tls_ca; without it, those of the system count"
+                        .to_owned(),
+                );
+            }
+            "bridge_alpn"
+            | "bridge_tls_version"
+            | "bridge_ciphers"
+            | "bridge_ciphers_tls1.3"
+            | "bridge_require_ocsp" => {
+                self.set("tls", "true".to_owned());
+                return Err("a bridge has TLS 1.2 or 1.3, and no such setting for it".to_owned());
+            }
+            "bridge_psk" | "bridge_identity" => {
+                // Without it, the bridge would connect in plain text.
+                self.set("tls", "true".to_owned());
+                return Err("there is no TLS-PSK: use certificates".to_owned());
+            }
             "bridge_insecure" if boolean(value)? => {
+                self.set("tls", "true".to_owned());
                 return Err(
                     "the certificate of the other broker is always checked; name its authority as tls_ca"
                         .to_owned(),
@@ -89,6 +141,19 @@ impl ImportedBridge {
             _ => return Err("a bridge has no such setting".to_owned()),
         }
         Ok(())
+    }
+
+    /// Advice about what the lines mean together.
+    pub fn hint(&self) -> Option<String> {
+        let is_both = |topic: &String| topic.split_whitespace().nth(1) == Some("both");
+        let may_return = self.topics.iter().any(is_both) && self.keys.get("version") != Some(&text("5.0"));
+        let name = self.keys.get("name").map_or("", String::as_str);
+        may_return.then(|| {
+            format!(
+                "connection {name}: with MQTT 3.1.1, a ring of bridges is not noticed, and messages go round in it; set \
+                 version = \"5.0\" if the other broker has it"
+            )
+        })
     }
 
     fn set(&mut self, key: &'static str, value: String) {
