@@ -77,7 +77,7 @@ function status({ name, run, settings }) {
   return {
     node: 'meridian-1', state: run.state ?? (run.perSecond < 0 ? 'starting' : 'running'), failing: run.failing ?? false, since_s: run.state === 'retrying' ? 312 + Math.floor((Date.now() - startedHere) / 1000) : seconds(), last_error: run.error ?? null, session: `$action/${name}`, queued_messages: waiting, in_flight: Math.min(waiting, 2000),
     received, not_selected: received - records, evaluation_errors: name === 'climate' ? 18 : 0, render_errors: name === 'climate' ? 4 : 0, records, written, bytes: written * 84, batches: Math.ceil(written / 210), retries: run.failing ? 27 : 1, refused: run.refused ?? 0, expired: 0, given_up: 0, dead_letters: run.refused ?? 0, fallbacks: 0, dropped: 0, loops: 0,
-    last_write_ms: written > 0 ? 7 : null,
+    last_write_ms: written > 0 ? Date.now() - 7000 : null,
   };
 }
 const startedHere = Date.now();

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import * as made from '../../dashboard/mock/data.mjs';
 import { Client } from './mqtt.mjs';
-import { Mock, read, startCluster, until } from './world.mjs';
+import { Mock, Node, Postgres, read, startCluster, until } from './world.mjs';
 
 const run = promisify(execFile);
 
@@ -862,6 +862,65 @@ export const checks = [
         await heading(page, 'Actions');
         await gone(row(page, 'hot-devices'));
       }),
+  ],
+  [
+    'a rule that is written here fills PostgreSQL, and shows how much waits while the database is away',
+    async (visitor, { binary }) => {
+      const database = await Postgres.start();
+      const node = await Node.start(binary, '--set', 'actions.allow_loopback=true');
+      let client;
+      try {
+        database.sql('CREATE TABLE hot (id uuid PRIMARY KEY, device text, celsius double precision)');
+        const page = await visitor.open('connectors');
+        await page.goto(`${node.base}/#/connectors`);
+        await page.getByRole('button', { name: 'Add…' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByLabel('Name', { exact: true }).fill('warehouse');
+        await dialog.getByLabel('Kind').selectOption('postgresql');
+        const fields = { Addresses: `127.0.0.1:${database.port}`, Database: 'postgres', 'User name': 'meridian', 'Password file': database.password };
+        for (const [label, value] of Object.entries(fields)) await dialog.getByLabel(label, { exact: true }).fill(value);
+        await dialog.getByRole('button', { name: 'Test connection' }).click();
+        await dialog.getByRole('status').getByText('PostgreSQL').waitFor();
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await toast(page, 'Connector added');
+        await page.goto(`${node.base}/#/actions/-/new`);
+        await page.getByLabel('Name', { exact: true }).fill('hot');
+        await page.getByLabel('Rule', { exact: true }).fill('SELECT payload.temp AS celsius, clientid\nFROM "rooms/+"\nWHERE payload.temp > 80');
+        await page.getByLabel('Write the outputs to').selectOption('warehouse');
+        await page.getByLabel('Statement').fill('INSERT INTO hot (id, device, celsius) VALUES (${meridian_id}, ${clientid}, ${celsius}) ON CONFLICT DO NOTHING');
+        const panel = page.getByRole('tabpanel', { name: 'Test' });
+        await panel.getByLabel('Payload').fill('{"temp": 81}');
+        await panel.getByRole('button', { name: 'Test', exact: true }).click();
+        await panel.getByText('matched', { exact: true }).waitFor();
+        await page.getByText('Advanced: queue, batches, failures').click();
+        await page.getByLabel('Longest pause').fill('500ms');
+        await page.getByRole('button', { name: 'Add action' }).click();
+        await heading(page, 'hot');
+        await page.getByText('PostgreSQL: warehouse').waitFor();
+        const running = page.locator('.badge').getByText('running', { exact: true });
+        await running.waitFor();
+        client = await Client.connect(node.port, 'boiler');
+        const publish = async (first, end) => {
+          for (let temp = first; temp < end; temp++) await client.publish('rooms/1', JSON.stringify({ temp }), { qos: 1 });
+        };
+        const rows = () => database.sql('SELECT count(*), min(celsius), max(celsius) FROM hot');
+        await publish(70, 100);
+        await until('rows are there', () => rows() === '19|81|99');
+        await database.end();
+        await publish(100, 140);
+        await page.getByText(/^retrying for/).waitFor();
+        await page.locator('dl div').filter({ hasText: /^In flight40$/ }).waitFor();
+        await database.run();
+        await until('all rows are there', () => rows() === '59|81|139');
+        await running.waitFor();
+        await page.locator('dl div').filter({ hasText: /^Last write\d+ s? ?ago$/ }).waitFor();
+      } finally {
+        client?.leave();
+        await node.close();
+        await database.close();
+      }
+    },
+    'real',
   ],
   [
     'a rule over events is tested with a sample of the event, and the reference inserts names',

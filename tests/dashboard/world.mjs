@@ -1,7 +1,7 @@
 // Nodes for the tests: one of the built binary in an empty directory, or the mock of dashboard/mock.
 
-import { spawn } from 'node:child_process';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { execFileSync, spawn } from 'node:child_process';
+import { chown, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -40,9 +40,11 @@ const answers = (base) =>
     .catch(() => false);
 
 export class Node {
-  static async start(binary) {
+  /** Starts a node. `more` are further arguments of its command. */
+  static async start(binary, ...more) {
     const node = new Node();
     node.binary = binary;
+    node.more = more;
     node.real = true;
     node.directory = await mkdtemp(join(tmpdir(), 'meridian-dashboard-'));
     node.port = await freePort();
@@ -55,7 +57,7 @@ export class Node {
 
   async run() {
     this.log = '';
-    const command = ['start', '--config', 'meridian.toml', '--listen', `127.0.0.1:${this.port}`, '--http', `127.0.0.1:${this.http}`, '--data-dir', join(this.directory, 'data'), '--workers', '2'];
+    const command = ['start', '--config', 'meridian.toml', '--listen', `127.0.0.1:${this.port}`, '--http', `127.0.0.1:${this.http}`, '--data-dir', join(this.directory, 'data'), '--workers', '2', ...(this.more ?? [])];
     this.process = spawn(this.binary, command, { cwd: this.directory, stdio: ['ignore', 'pipe', 'pipe'] });
     for (const stream of [this.process.stdout, this.process.stderr]) stream.on('data', (data) => (this.log = (this.log + data).slice(-20_000)));
     await until('the node answers', async () => {
@@ -68,6 +70,62 @@ export class Node {
     if (this.process.exitCode !== null || this.process.signalCode !== null) return;
     const gone = new Promise((done) => this.process.once('exit', done));
     this.process.kill('SIGKILL');
+    await gone;
+  }
+
+  async close() {
+    await this.end();
+    await rm(this.directory, { recursive: true, force: true });
+  }
+}
+
+/** A PostgreSQL server whose data are in a temporary directory. */
+export class Postgres {
+  static async start() {
+    const database = new Postgres();
+    const [version] = (await readdir('/usr/lib/postgresql')).sort().reverse();
+    database.binaries = join('/usr/lib/postgresql', version, 'bin');
+    database.directory = await mkdtemp(join(tmpdir(), 'meridian-dashboard-pg-'));
+    database.port = await freePort();
+    database.as = { cwd: database.directory, stdio: ['ignore', 'pipe', 'pipe'] };
+    // PostgreSQL refuses to run as root.
+    if (process.getuid() === 0) {
+      const of = (what) => Number(execFileSync('id', [what, 'postgres'], { encoding: 'utf8' }));
+      Object.assign(database.as, { uid: of('-u'), gid: of('-g') });
+      await chown(database.directory, database.as.uid, database.as.gid);
+    }
+    database.password = join(database.directory, 'password');
+    await writeFile(database.password, 'secret', { mode: 0o644 });
+    database.tool('initdb', '-D', join(database.directory, 'data'), '-U', 'meridian', '--auth=scram-sha-256', '--no-sync', `--pwfile=${database.password}`);
+    await database.run();
+    return database;
+  }
+
+  async run() {
+    const command = ['-D', join(this.directory, 'data'), '-p', String(this.port), '-h', '127.0.0.1', '-k', this.directory];
+    this.process = spawn(join(this.binaries, 'postgres'), command, { ...this.as, stdio: 'ignore' });
+    await until('PostgreSQL answers', () => {
+      try {
+        return this.sql('SELECT 1') === '1';
+      } catch {
+        return false;
+      }
+    });
+  }
+
+  tool(name, ...words) {
+    return execFileSync(join(this.binaries, name), words, { ...this.as, encoding: 'utf8', timeout: 60_000, env: { ...process.env, PGPASSWORD: 'secret' } });
+  }
+
+  sql(statement) {
+    return this.tool('psql', '-h', '127.0.0.1', '-p', String(this.port), '-U', 'meridian', '-d', 'postgres', '-At', '-c', statement).trim();
+  }
+
+  /** Pulls the plug: the server and all its children end at once. */
+  async end() {
+    if (this.process.exitCode !== null || this.process.signalCode !== null) return;
+    const gone = new Promise((done) => this.process.once('exit', done));
+    this.process.kill('SIGQUIT');
     await gone;
   }
 
