@@ -3,7 +3,9 @@
 import os
 import socket
 import subprocess
+import time
 
+from checks_away import cluster
 from checks_cluster import asked, health, said, start
 from checks_clocks import built
 from node import Node, free_port, until
@@ -109,4 +111,28 @@ def broken_disk(_):
             node.close()
 
 
-CHECKS = [no_descriptors, broken_disk]
+def sessions_of_cluster(_):
+    """limits: session.sessions_max counts sessions of the whole cluster, on whichever node they begin and whoever leads"""
+    with cluster("session.sessions_max=12", "quota.user_percent=100", names=("n1", "n2", "n3")) as named:
+        nodes = list(named.values())
+
+        def begins(at, name):
+            """Begins a durable session. Returns the words of a refusal, if there is one."""
+            done = subprocess.run(["mosquitto_sub", "-V", "5", "-p", str(nodes[at % 3].mqtt), "-i", name, "-c", "-x", "3600", "-t", "t", "-E"], capture_output=True,
+                                  text=True, timeout=20, check=False)
+            return done.stderr if done.returncode else ""
+
+        for number in range(12):
+            refusal = begins(number, f"s{number}")
+            assert refusal == "", (number, refusal)
+        # A leader knows the sessions of other leaders after a second. If each counted only its own, 24 more could begin.
+        time.sleep(2)
+        accepted = [number for number in range(24) if "Quota exceeded" not in begins(number, f"more {number}")]
+        assert len(accepted) < 6, accepted
+        for number in range(12):
+            refusal = begins(number, f"beyond {number}")
+            assert "Quota exceeded" in refusal, (number, refusal)
+            assert begins(number + 1, f"s{number}") == "", "an existing session goes on, on any node"
+
+
+CHECKS = [no_descriptors, broken_disk, sessions_of_cluster]

@@ -207,6 +207,8 @@ pub struct NodeLoad {
     pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
     pub led: [AtomicBool; SHARDS as usize],
+    /// Sessions of each shard that another node leads and this one has a replica of, as of the last second.
+    pub sessions_followed: [AtomicU64; SHARDS as usize],
 }
 
 /// Samples of the connected clients of shards, by the nodes of their connections.
@@ -225,6 +227,19 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
+    /// Number of sessions that this node stores, whoever leads their shards.
+    pub fn sessions_stored(&self) -> u64 {
+        let followed: u64 = self.sessions_followed.iter().map(|sessions| sessions.load(Relaxed)).sum();
+        self.sessions.load(Relaxed) + followed
+    }
+
+    /// Part of a limit of the cluster that this node may give: as many sixteenths as it leads shards, rounded up.
+    /// Names are spread evenly over the shards, so all nodes together give the limit, whoever leads.
+    pub fn led_part(&self, limit: u64) -> u64 {
+        let led = self.led.iter().filter(|is_led| is_led.load(Relaxed)).count() as u64;
+        limit.saturating_mul(led).div_ceil(u64::from(SHARDS))
+    }
+
     /// Bytes that may wait for one connected client: the free part of the memory. However many clients use their share
     /// fully, each new client gets as much as they have.
     pub fn queue_share(&self, settings: &Settings) -> u64 {
@@ -1000,6 +1015,22 @@ fn exchange(workers: &mut [Worker], now: Time) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_all_nodes_are_the_limit_whoever_leads() {
+        for spread in [[16, 0, 0], [6, 5, 5], [14, 1, 1]] {
+            for limit in [1, 16, 1_000, 10_000_000] {
+                let parts = spread.map(|led| {
+                    let load = NodeLoad::default();
+                    load.led[..led].iter().for_each(|is_led| is_led.store(true, Relaxed));
+                    load.led_part(limit)
+                });
+                let all: u64 = parts.iter().sum();
+                assert!((limit..limit + 3).contains(&all), "{limit} of {spread:?}: {parts:?}");
+                assert!(parts[0] <= limit, "a node alone keeps to it: {parts:?}");
+            }
+        }
+    }
 
     /// Sessions on disk carry these numbers. A change of one makes users lose their sessions at the next start.
     #[test]

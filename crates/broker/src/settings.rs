@@ -149,7 +149,8 @@ section! {
         /// Maximum number of shared subscriptions of one client. A message is delivered once more for each one that
         /// matches. A SUBSCRIBE beyond it gets 0x97.
         pub shared_subscriptions_max: u32 = "1000" in "1..", on reload;
-        /// Maximum number of sessions that outlive their connection, of the whole node.
+        /// Maximum number of sessions that outlive their connection and that the node stores. In a cluster, replicas
+        /// count too.
         pub sessions_max: u32 = "10000000", on reload;
         /// Clients that may take over a connection or a session with the same Client Identifier. A tenant can never
         /// take over from another one.
@@ -253,7 +254,9 @@ section! {
     pub struct Quota {
         /// Maximum part of the node's connections (`limits.connections_max`), of its sessions that outlive their
         /// connection (`session.sessions_max`) and of its retained messages and their bytes (`retained.messages_max`,
-        /// `retained.bytes_max`) that one user or one mountpoint may have, in percent. 100 is no separate limit.
+        /// `retained.bytes_max`) that one user or one mountpoint may have, in percent. 100 is no separate limit. In a
+        /// cluster each node counts the connections that it has, and the sessions and retained messages of the shards
+        /// that it leads. It then gives the part of the limit that these shards are of all 16.
         /// Requests beyond it are refused with 0x97. Clients without user name and mountpoint are not counted together.
         /// A retained message counts for the client that has published it. After a restart it counts for no client
         /// until it is published again.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use shard::{Effect, Shard};
 
@@ -25,7 +26,13 @@ pub struct Follower {
 
 impl Follower {
     pub(super) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
-        Self { replica, context, routes, leads: None }
+        let follower = Self { replica, context, routes, leads: None };
+        follower.note_sessions(follower.replica.state().counts().sessions);
+        follower
+    }
+
+    fn note_sessions(&self, sessions: u64) {
+        self.context.load.sessions_followed[self.id().index()].store(sessions, Relaxed);
     }
 
     /// Creates the replica of a shard that begins with a state. `log`: where the state comes from, unless nothing is
@@ -70,6 +77,7 @@ impl Follower {
     /// Ends the replica on this node. Returns the filters whose routes it leaves in the index.
     pub fn end(self) -> BTreeSet<Box<str>> {
         self.context.load.note_retained(self.id(), (0, 0), &self.context.settings);
+        self.note_sessions(0);
         self.routes.into_filters(self.replica.state())
     }
 
@@ -88,8 +96,9 @@ impl Follower {
         self.routes.position(self.replica.passed_over())
     }
 
-    /// Publishes the number of retained messages, when it has changed and about once a second.
-    pub fn tend_retained(&self) {
+    /// Publishes the numbers of sessions and of retained messages, when the latter has changed and about once a second.
+    pub fn tend_counts(&self) {
+        self.note_sessions(self.replica.state().counts().sessions);
         let HostContext { load, settings, .. } = &self.context;
         load.note_retained(self.id(), self.replica.state().retained_counts(), settings);
     }
@@ -134,7 +143,7 @@ impl Follower {
                         match effect {
                             Effect::FilterAdded { filter } => drop(self.routes.add(filter)),
                             Effect::FilterRemoved { filter } => self.routes.remove(filter),
-                            Effect::RetainedChanged { .. } => self.tend_retained(),
+                            Effect::RetainedChanged { .. } => self.tend_counts(),
                             _ => {}
                         }
                     }
@@ -145,7 +154,7 @@ impl Follower {
                 }
                 ReplicaEvent::Restored { filters } => {
                     self.routes.restore(&filters, self.replica.state());
-                    self.tend_retained();
+                    self.tend_counts();
                 }
                 // Nobody waits for what an earlier host wanted to read.
                 ReplicaEvent::Follows | ReplicaEvent::Read(_) | ReplicaEvent::Readable(_) => {}

@@ -124,7 +124,8 @@ impl Worker {
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
-        let is_short = payers.is_some_and(|payers| payers.is_short_of_retained(&self.settings))
+        let is_short = payers
+            .is_some_and(|payers| payers.is_short_of_retained(&self.settings, &self.node.load))
             || self.node.is_short_of_retained();
         if !is_short && self.lanes.is_none() {
             return false;

@@ -175,7 +175,7 @@ impl HostedShards {
     /// Publishes the retained messages of each replica.
     pub fn tend_retained(&self) {
         self.iter().for_each(ShardHost::tend_retained);
-        self.followers.iter().for_each(|(_, follower)| follower.tend_retained());
+        self.followers.iter().for_each(|(_, follower)| follower.tend_counts());
     }
 
     /// Number of the retained messages of all replicas, and their bytes.

@@ -242,6 +242,7 @@ impl ShardHost {
         ));
         let sessions = replica.state().counts().sessions;
         load.sessions.fetch_add(sessions, Relaxed);
+        load.sessions_followed[replica.id().index()].store(0, Relaxed);
         load.led[replica.id().index()].store(true, Relaxed);
         Self {
             id: replica.id(),

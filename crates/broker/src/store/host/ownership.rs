@@ -188,7 +188,7 @@ impl ShardHost {
         if self.replica.condition() == Condition::Failed {
             return Some(ReasonCode::ServerUnavailable);
         }
-        let sessions = self.load.sessions.load(Relaxed);
+        let sessions = self.load.sessions_stored();
         if existing.is_none() && claim.expiry > 0 && sessions >= u64::from(self.settings.session.sessions_max)
         {
             self.counters.sessions_refused += 1;

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use shard::SessionUid;
 
 use super::{HashMap, ShardHost};
-use crate::node::OwnerKey;
+use crate::node::{NodeLoad, OwnerKey};
 use crate::quota::{Account, Payers, Resource};
 use crate::settings::Settings;
 
@@ -107,7 +107,9 @@ impl ShardHost {
 
     /// Returns whether these payers may have one more session.
     pub(super) fn may_have_session(&self, payers: &Payers) -> bool {
-        let max = self.settings.quota.share_of(u64::from(self.settings.session.sessions_max));
+        // Only a leader knows the users of sessions.
+        let share = self.settings.quota.share_of(u64::from(self.settings.session.sessions_max));
+        let max = self.load.led_part(share);
         payers.most_used(Resource::Sessions) < max
     }
 
@@ -124,7 +126,7 @@ impl ShardHost {
                 before.filter(|before| before.payers.each().any(|payer| std::ptr::eq(payer, account)));
             let more = u64::from(before.is_none());
             let more_bytes = bytes.saturating_sub(before.map_or(0, |before| before.bytes));
-            has_room_to_retain(&self.settings, account, more, more_bytes)
+            has_room_to_retain(&self.settings, &self.load, account, (more, more_bytes))
         };
         payers.each().all(may)
     }
@@ -144,18 +146,24 @@ impl ShardHost {
     }
 }
 
-/// Returns whether one payer may have so much more.
-fn has_room_to_retain(settings: &Settings, account: &Account, more: u64, more_bytes: u64) -> bool {
+/// Returns whether one payer may have so many more messages, and bytes of them.
+fn has_room_to_retain(
+    settings: &Settings,
+    load: &NodeLoad,
+    account: &Account,
+    (more, more_bytes): (u64, u64),
+) -> bool {
     let (retained, quota) = (&settings.retained, &settings.quota);
-    let fits = |resource, more: u64, max| more == 0 || account.used(resource) + more <= quota.share_of(max);
+    let share = |max| load.led_part(quota.share_of(max));
+    let fits = |resource, more: u64, max| more == 0 || account.used(resource) + more <= share(max);
     fits(Resource::RetainedMessages, more, retained.messages_max)
         && fits(Resource::RetainedBytes, more_bytes, retained.bytes_max.bytes())
 }
 
 impl Payers {
     /// Returns whether a shard must be asked for room before these payers retain a message.
-    pub(crate) fn is_short_of_retained(&self, settings: &Settings) -> bool {
+    pub(crate) fn is_short_of_retained(&self, settings: &Settings, load: &NodeLoad) -> bool {
         let largest = settings.mqtt.packet_size_max.bytes();
-        !self.each().all(|account| has_room_to_retain(settings, account, 1, largest))
+        !self.each().all(|account| has_room_to_retain(settings, load, account, (1, largest)))
     }
 }
