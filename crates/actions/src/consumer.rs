@@ -69,6 +69,8 @@ pub struct Consumer {
     counters: Counters,
     last_error: Option<String>,
     is_stopping: bool,
+    /// Time since 1970 of the last input.
+    wall: Duration,
 }
 
 /// A message that is not acknowledged.
@@ -129,6 +131,7 @@ impl Consumer {
             counters: Counters::default(),
             last_error: None,
             is_stopping: false,
+            wall: Duration::ZERO,
             plan,
         }
     }
@@ -228,6 +231,7 @@ impl Consumer {
     /// # Errors
     /// The broker has ended the connection.
     pub fn receive(&mut self, now: Now, bytes: &[u8]) -> Result<(), CloseReason> {
+        self.wall = now.wall;
         let Some(mut client) = self.client.take() else { return Ok(()) };
         client.receive(now.time, bytes);
         let handled = self.handle_all(now, &mut client);
@@ -310,7 +314,7 @@ impl Consumer {
         let has_room =
             self.pending.len() < usize::from(self.plan.settings.in_flight) && self.bytes < BYTES_MAX;
         if !is_stored && !has_room {
-            self.counters.dropped += 1;
+            self.counters.dropped_qos0 += 1;
             return;
         }
         let plan = self.plan.clone();
@@ -451,6 +455,7 @@ impl Consumer {
                 (Purpose::Output, None) => {
                     self.counters.written += 1;
                     self.counters.bytes += bytes as u64;
+                    self.counters.last_write = Some(self.wall);
                 }
                 (Purpose::DeadLetter, None) => self.counters.dead_letters += 1,
                 (Purpose::Fallback, None) => self.counters.fallbacks += 1,
@@ -549,6 +554,7 @@ impl Consumer {
 
     /// Publishes again what the broker has refused, when it is due. Makes outputs of deferred messages.
     pub fn handle_timeout(&mut self, now: Now) {
+        self.wall = now.wall;
         if let Some(mut client) = self.client.take() {
             let out = client.unsent_mut().buffer();
             self.outbound.handle_timeout(now.time, out);
