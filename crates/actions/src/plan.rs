@@ -141,8 +141,8 @@ fn pair<'a>((name, value): (&'a str, &str)) -> (&'a str, Value) {
     (name, Value::from(value))
 }
 
-/// Evaluates rules and renders templates. A panic there is an error of the message: it would come again with the message
-/// after a restart of the node.
+/// Evaluates rules and renders templates. A panic there is an error of the message: it would come again with the
+/// message after a restart of the node.
 ///
 /// # Errors
 /// The text for people, after a panic.

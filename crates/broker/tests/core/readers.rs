@@ -335,8 +335,8 @@ fn a_client_that_reads_no_answers_is_not_read_from() {
     );
 }
 
-/// The window of an action is as large as its queue. What it does not acknowledge waits on disk, so that it does not use
-/// the memory of all clients.
+/// The window of an action is as large as its queue. What it does not acknowledge waits on disk, so that it does not
+/// use the memory of all clients.
 #[test]
 fn an_action_that_acknowledges_nothing_keeps_a_queue_of_common_size_in_memory() {
     let log = Arc::new(Log::default());
