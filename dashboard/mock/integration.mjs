@@ -75,8 +75,8 @@ function status({ name, run, settings }) {
   const waiting = run.waiting ? run.waiting + Math.floor(run.state === 'retrying' ? (Date.now() - startedHere) / 20 : Math.random() * 10) : 0;
   const written = run.state === 'retrying' ? 16_022_411 : Math.max(0, records - waiting - (run.refused ?? 0));
   return {
-    node: 'meridian-1', state: run.state ?? (run.perSecond < 0 ? 'starting' : 'running'), failing: run.failing ?? false, since_s: run.state === 'retrying' ? 312 + Math.floor((Date.now() - startedHere) / 1000) : seconds(), last_error: run.error ?? null, session: `$action/${name}`, queued_messages: waiting, in_flight: Math.min(waiting, 2000),
-    received, not_selected: received - records, evaluation_errors: name === 'climate' ? 18 : 0, render_errors: name === 'climate' ? 4 : 0, records, written, bytes: written * 84, batches: Math.ceil(written / 210), retries: run.failing ? 27 : 1, refused: run.refused ?? 0, expired: 0, given_up: 0, dead_letters: run.refused ?? 0, fallbacks: 0, dropped: 0, loops: 0,
+    node: 'meridian-1', state: run.state ?? (run.perSecond < 0 ? 'starting' : 'running'), failing: run.failing ?? false, since_s: run.state === 'retrying' ? 312 + Math.floor((Date.now() - startedHere) / 1000) : seconds(), last_error: run.error ?? null, session: `$action/${name}`, queued_messages: waiting, queued_bytes: waiting * 190, oldest_s: waiting > 0 ? 312 : null, in_flight: Math.min(waiting, 2000),
+    received, not_selected: received - records, evaluation_errors: name === 'climate' ? 18 : 0, render_errors: name === 'climate' ? 4 : 0, records, written, bytes: written * 84, batches: Math.ceil(written / 210), retries: run.failing ? 27 : 1, refused: run.refused ?? 0, expired: 0, given_up: 0, dead_letters: run.refused ?? 0, fallbacks: 0, dropped: run.dropped ?? 0, dropped_queue: run.dropped ?? 0, dropped_qos0: 0, loops: 0,
     last_write_ms: written > 0 ? Date.now() - 7000 : null,
   };
 }

@@ -165,7 +165,7 @@ FIRING = {
     "MeridianClusterLinkDropping": (changed("meridian_cluster_link_dropped_total", "0+1x600", LINK_DROPS), 16),
     "MeridianClusterLinkRestored": (changed("meridian_cluster_link_restores_total", "0+1x600", ',link="munich",origin="munich"'), 16),
     "MeridianActionFailing": (changed("meridian_action_failing", "1x600", ',action="rows"'), 20),
-    "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows"'), 16),
+    "MeridianActionDropping": (changed("meridian_action_dropped_total", "0+1x600", ',action="rows",reason="queue"'), 16),
     "MeridianCertificateEnds": (changed(CERTIFICATE, f"{10 * DAY}x600", CERTIFICATE_LABELS), 20),
     "MeridianCertificateEnded": (changed(CERTIFICATE, "60x600", CERTIFICATE_LABELS), 20),
     "MeridianWatchedFilesRefused": (changed("meridian_watched_files_refused", "1x600"), 20),

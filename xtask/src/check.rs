@@ -24,6 +24,8 @@ enum Step {
     Dependencies,
     /// Check that dependencies have the same features whichever packages are selected
     Features,
+    /// Test the function jq of rules, which is off by default, and check that the program can have it
+    Jq,
     /// Check that docs/clauses.toml is valid, and that every cited clause exists
     Clauses,
 }
@@ -43,6 +45,14 @@ fn step(step: Step) -> Result<()> {
         Step::Tidy => tidy::run(),
         Step::Dependencies => dependencies::run(),
         Step::Features => features::run(),
+        Step::Jq => {
+            cargo(&["test", "--quiet", "--package", "rules", "--features", "jq", "--lib", "--locked", "jq"])?;
+            let program = ["--package", "meridian", "--features", "jq", "--invert", "jaq-core"];
+            cargo(
+                &[&["tree", "--quiet", "--locked", "--edges", "normal", "--depth", "1"][..], &program[..]]
+                    .concat(),
+            )
+        }
         Step::Clauses => clauses::check(),
     }
 }

@@ -56,8 +56,12 @@ pub struct Consumer {
     /// Messages that are not acknowledged, in the order of arrival. The first one has the number `first`.
     pending: VecDeque<Pending>,
     first: Sequence,
-    /// Bytes of the messages and records that are not complete.
+    /// Bytes of the messages, records and dead letters that are not complete.
     bytes: usize,
+    /// Messages without outputs, because too much is in memory, in the order of arrival.
+    deferred: VecDeque<Sequence>,
+    /// Bytes of the deferred messages.
+    deferred_bytes: usize,
     lanes: Vec<Lane>,
     next_lane: usize,
     limits: BatchLimits,
@@ -65,6 +69,8 @@ pub struct Consumer {
     counters: Counters,
     last_error: Option<String>,
     is_stopping: bool,
+    /// Time since 1970 of the last input.
+    wall: Duration,
 }
 
 /// A message that is not acknowledged.
@@ -72,9 +78,9 @@ pub struct Consumer {
 struct Pending {
     /// `None` with QoS 0.
     packet_id: Option<PacketId>,
-    /// Number of outputs that are not complete.
+    /// Number of outputs that are not complete. A message whose outputs are not made counts as one.
     open: usize,
-    /// Bytes of the message and its records.
+    /// Bytes of the message, its records and its dead letters.
     bytes: usize,
     /// The message, in case it has to be given up.
     message: Option<Box<Incoming>>,
@@ -116,6 +122,8 @@ impl Consumer {
             pending: VecDeque::new(),
             first: 0,
             bytes: 0,
+            deferred: VecDeque::new(),
+            deferred_bytes: 0,
             lanes: std::iter::repeat_with(Lane::default).take(lanes).collect(),
             next_lane: 0,
             limits,
@@ -123,6 +131,7 @@ impl Consumer {
             counters: Counters::default(),
             last_error: None,
             is_stopping: false,
+            wall: Duration::ZERO,
             plan,
         }
     }
@@ -175,7 +184,8 @@ impl Consumer {
         self.pending.clear();
         self.lanes.iter_mut().for_each(Lane::clear);
         self.outbound.forget();
-        self.bytes = 0;
+        self.deferred.clear();
+        (self.bytes, self.deferred_bytes) = (0, 0);
     }
 
     /// True when no batch is being written.
@@ -189,9 +199,14 @@ impl Consumer {
     }
 
     /// Returns whether the caller should read from the broker. Unread messages stay in the session. While messages are
-    /// being published the answers of the broker must be read.
+    /// being published the answers of the broker must be read. Messages between them are deferred.
     pub fn wants_read(&self) -> bool {
         self.bytes < BYTES_MAX || self.outbound.open() > 0
+    }
+
+    /// True when so much is in memory that no further outputs are made.
+    fn is_full(&self) -> bool {
+        self.bytes - self.deferred_bytes >= BYTES_MAX
     }
 
     /// Time since which this broker refuses messages for a reason that may pass, and the reason.
@@ -216,6 +231,7 @@ impl Consumer {
     /// # Errors
     /// The broker has ended the connection.
     pub fn receive(&mut self, now: Now, bytes: &[u8]) -> Result<(), CloseReason> {
+        self.wall = now.wall;
         let Some(mut client) = self.client.take() else { return Ok(()) };
         client.receive(now.time, bytes);
         let handled = self.handle_all(now, &mut client);
@@ -295,8 +311,10 @@ impl Consumer {
     fn publish(&mut self, now: Now, publish: &Publish<'_>, out: &mut Vec<u8>) {
         self.counters.received += 1;
         let is_stored = publish.packet_id.is_some();
-        if !is_stored && self.pending.len() >= usize::from(self.plan.settings.in_flight) {
-            self.counters.dropped += 1;
+        let has_room =
+            self.pending.len() < usize::from(self.plan.settings.in_flight) && self.bytes < BYTES_MAX;
+        if !is_stored && !has_room {
+            self.counters.dropped_qos0 += 1;
             return;
         }
         let plan = self.plan.clone();
@@ -320,16 +338,42 @@ impl Consumer {
             return;
         };
         let now_ms = u64::try_from(now.wall.as_millis()).unwrap_or(u64::MAX);
-        let message = Incoming::of(publish, of_broker, now_ms).within(&plan.namespace, topic);
-        let made = self.make(now, &plan, &message);
+        let message = Box::new(Incoming::of(publish, of_broker, now_ms).within(&plan.namespace, topic));
+        let bytes = message.size();
         let Some(pending) = self.pending.back_mut() else { return };
+        (pending.open, pending.bytes, pending.message) = (1, bytes, Some(message));
+        self.bytes += bytes;
+        self.deferred.push_back(sequence);
+        self.deferred_bytes += bytes;
+        self.make_deferred(now, out);
+    }
+
+    /// Makes outputs of deferred messages, as far as the memory allows.
+    fn make_deferred(&mut self, now: Now, out: &mut Vec<u8>) {
+        while !self.is_stopping && !self.is_full() {
+            let Some(sequence) = self.deferred.pop_front() else { return };
+            let at = (sequence - self.first) as usize;
+            let Some(pending) = self.pending.get_mut(at) else { continue };
+            self.deferred_bytes -= pending.bytes;
+            let Some(message) = pending.message.take() else { continue };
+            self.make_outputs(now, sequence, message, out);
+        }
+    }
+
+    /// Evaluates the rule for a message, and passes its outputs on.
+    fn make_outputs(&mut self, now: Now, sequence: Sequence, message: Box<Incoming>, out: &mut Vec<u8>) {
+        let plan = self.plan.clone();
+        let made = self.make(now, &plan, &message);
+        let Some(pending) = self.pending.get_mut((sequence - self.first) as usize) else { return };
+        pending.open -= 1;
         if made.as_ref().is_ok_and(Vec::is_empty) {
+            self.bytes -= std::mem::take(&mut pending.bytes);
             return;
         }
         let made_bytes: usize = made.iter().flatten().map(size).sum();
-        pending.bytes = message.size() + made_bytes;
-        self.bytes += pending.bytes;
-        pending.message = Some(Box::new(message));
+        pending.bytes += made_bytes;
+        self.bytes += made_bytes;
+        pending.message = Some(message);
         match made {
             Ok(all) => all.into_iter().for_each(|made| self.pass(now, sequence, made, out)),
             Err(failure) => self.fail(sequence, failure),
@@ -411,6 +455,7 @@ impl Consumer {
                 (Purpose::Output, None) => {
                     self.counters.written += 1;
                     self.counters.bytes += bytes as u64;
+                    self.counters.last_write = Some(self.wall);
                 }
                 (Purpose::DeadLetter, None) => self.counters.dead_letters += 1,
                 (Purpose::Fallback, None) => self.counters.fallbacks += 1,
@@ -507,10 +552,15 @@ impl Consumer {
         self.client = Some(client);
     }
 
-    /// Publishes again what the broker has refused, when it is due.
+    /// Publishes again what the broker has refused, when it is due. Makes outputs of deferred messages.
     pub fn handle_timeout(&mut self, now: Now) {
-        if let Some(client) = &mut self.client {
-            self.outbound.handle_timeout(now.time, client.unsent_mut().buffer());
+        self.wall = now.wall;
+        if let Some(mut client) = self.client.take() {
+            let out = client.unsent_mut().buffer();
+            self.outbound.handle_timeout(now.time, out);
+            self.make_deferred(now, out);
+            self.client = Some(client);
+            self.acknowledge();
         }
         self.counters.retries += std::mem::take(&mut self.outbound.retries);
     }
@@ -528,6 +578,8 @@ impl Consumer {
     /// Time at which [`Self::poll_batch`] may have a batch, or [`Self::handle_timeout`] must be called.
     pub fn timeout(&self) -> Option<Time> {
         let due = self.lanes.iter().filter_map(|lane| lane.due(&self.limits));
+        let can_make = !self.deferred.is_empty() && !self.is_full();
+        let due = due.chain(can_make.then_some(Time::default()));
         due.filter(|_| !self.is_stopping).chain(self.outbound.timeout()).min()
     }
 
@@ -563,7 +615,7 @@ fn hops_of(message: &Incoming) -> Vec<String> {
     users.user_properties().filter(|(name, _)| *name == VIA).map(|(_, hop)| hop.to_owned()).collect()
 }
 
-/// Bytes of messages and records at which an action reads no further ones.
+/// Bytes of messages and records at which an action makes no further records, and reads no further messages.
 const BYTES_MAX: usize = 32 << 20;
 
 #[cfg(test)]

@@ -33,10 +33,12 @@ pub struct Counters {
     pub dead_letters: u64,
     /// Messages that were passed to the fallback.
     pub fallbacks: u64,
-    /// Messages that were lost: given up without dead letter and fallback, or of QoS 0 without room.
+    /// Messages that were lost because they were given up without dead letter and fallback.
     pub dropped: u64,
+    /// Messages of QoS 0 that were lost because the action had no room for them.
+    pub dropped_qos0: u64,
     /// Messages that were not published again because they come from this action, or passed too many.
     pub loops: u64,
-    /// Time of the last confirmed write since 1970.
+    /// Time since 1970 of the last record that was confirmed.
     pub last_write: Option<Duration>,
 }

@@ -2,12 +2,13 @@
 //! the writers.
 
 use std::io::{self, Read as _, Write as _};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bridge::Time;
+use broker::admin::{CounterSum, SessionDetail};
 use edge::Door;
 use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -44,8 +45,36 @@ pub struct Published {
     pub is_here: AtomicBool,
     /// Number of threads of the action that have not ended.
     pub threads: AtomicUsize,
-    /// Number of messages that wait in the session.
-    pub queued: AtomicU64,
+    /// Messages that wait in the session, and those that it has dropped.
+    pub queue: Mutex<QueueView>,
+}
+
+/// Queue of the session of an action.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueView {
+    pub messages: u64,
+    pub bytes: u64,
+    /// Time that the oldest message has waited.
+    pub oldest: Option<Duration>,
+    /// Messages that were dropped because the queue was full, or because they waited for too long.
+    pub dropped: CounterSum,
+}
+
+impl QueueView {
+    /// Takes over the state of the session; `None` when there is none.
+    pub fn update(&mut self, session: Option<&SessionDetail>) {
+        let Some(session) = session else { return self.leave() };
+        self.messages = session.queued_messages as u64;
+        self.bytes = session.queued_bytes;
+        self.oldest = session.oldest_queued;
+        self.dropped.add(session.dropped);
+    }
+
+    /// Notes that another node has the session.
+    pub fn leave(&mut self) {
+        *self = Self { dropped: self.dropped, ..Self::default() };
+        self.dropped.begin_again();
+    }
 }
 
 /// State of an action, as its thread said last.
@@ -395,7 +424,8 @@ impl Driver {
         let counters = self.consumer.counters_mut();
         counters.retries += writers.retries.saturating_sub(self.seen_retries);
         self.seen_retries = writers.retries;
-        counters.last_write = writers.last_write;
+        // An action without another system has no writers, and those of earlier settings have ended.
+        counters.last_write = counters.last_write.max(writers.last_write);
         let of_writers = writers.failing_since().zip(writers.last_error.clone());
         let of_broker = self.consumer.failing();
         let of_broker =
@@ -437,6 +467,33 @@ mod tests {
         let pauses: Vec<_> = (0..5).map(reconnect_pause).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16].map(|times| RECONNECT * times));
         assert_eq!((reconnect_pause(6), reconnect_pause(u32::MAX)), (RECONNECT_MAX, RECONNECT_MAX));
+    }
+
+    /// The shard of the session goes to another node and comes back. A metric never goes back.
+    #[test]
+    fn drops_of_the_queue_add_up_over_the_times_as_leader() {
+        let session = |dropped| SessionDetail {
+            shard: broker::ShardId(0),
+            epoch: 1,
+            inbound: 0,
+            expiry: None,
+            expires_at: None,
+            inflight: 0,
+            queued_messages: 2,
+            queued_bytes: 20,
+            dropped,
+            oldest_queued: Some(VIEW),
+            waiting_publishers: 0,
+            will_due_at: None,
+        };
+        let mut queue = QueueView::default();
+        queue.update(Some(&session(5)));
+        assert_eq!((queue.messages, queue.bytes, queue.oldest), (2, 20, Some(VIEW)));
+        queue.leave();
+        assert_eq!((queue.messages, queue.bytes, queue.oldest), (0, 0, None));
+        queue.update(Some(&session(7)));
+        queue.update(None);
+        assert_eq!(queue.dropped.total(), 12);
     }
 
     #[test]

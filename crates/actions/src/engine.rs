@@ -14,7 +14,7 @@ use sinks::{ActionSettings, ConnectorSettings, WhenFull};
 
 use crate::consumer::client_id;
 use crate::counters::Counters;
-use crate::driver::{self, Published, Running};
+use crate::driver::{self, Published, QueueView, Running};
 use crate::plan::Plan;
 use crate::registry::Registry;
 
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(250);
 const STOP_MAX: Duration = Duration::from_secs(2);
 /// Time without success after which an action counts as failing.
 const FAILING: Duration = Duration::from_secs(30);
-/// Time between two questions how many messages wait for an action.
+/// Time between two questions about the queue of an action.
 const COUNT: Duration = Duration::from_secs(1);
 
 /// Reason why an action with `queue_full = "refuse"` does not start.
@@ -43,7 +43,7 @@ pub struct ActionStatus {
     pub last_error: Option<String>,
     /// Client Identifier of the session in which messages wait.
     pub session: String,
-    pub queued: u64,
+    pub queue: QueueView,
     pub in_flight: u64,
     pub counters: Counters,
 }
@@ -95,7 +95,7 @@ struct Action {
     missing_since: Option<Instant>,
     /// True while other nodes of the cluster do not understand its queue.
     waits_for_nodes: bool,
-    /// Time of the last question how many messages wait.
+    /// Time of the last question about the queue.
     counted: Option<Instant>,
     /// True when it is no longer defined, and its threads end.
     is_removed: bool,
@@ -321,7 +321,7 @@ impl Shared {
                     self.ask_queued(&client, &action.published);
                 }
                 true => {}
-                false => action.published.queued.store(0, Ordering::Relaxed),
+                false => sync::lock(&action.published.queue).leave(),
             }
         }
     }
@@ -362,13 +362,12 @@ impl Shared {
         self.admin.client_filters(&client_id(name), Box::new(answered));
     }
 
-    /// Asks how many messages wait in the session of an action.
+    /// Asks what waits in the session of an action, and what it has dropped.
     fn ask_queued(&self, client: &str, published: &Arc<Published>) {
         let of = published.clone();
         let answered = move |detail: Option<Box<ClientDetail>>| {
             let session = detail.and_then(|detail| detail.session);
-            let queued = session.map_or(0, |session| session.queued_messages as u64);
-            of.queued.store(queued, Ordering::Relaxed);
+            sync::lock(&of.queue).update(session.as_ref());
         };
         self.admin.client(client, Box::new(answered));
     }
@@ -434,7 +433,7 @@ impl Action {
             since,
             last_error: self.plan.as_ref().err().cloned().or(waits).or(view.last_error),
             session: client_id(name),
-            queued: self.published.queued.load(Ordering::Relaxed),
+            queue: *sync::lock(&self.published.queue),
             in_flight: view.in_flight,
             counters: view.counters,
         }

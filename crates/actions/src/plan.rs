@@ -1,6 +1,7 @@
 //! An action as its settings describe it, parsed.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mqtt::{PropertiesBuf, Property, QoS, TopicName};
@@ -138,6 +139,17 @@ impl Plan {
 
 fn pair<'a>((name, value): (&'a str, &str)) -> (&'a str, Value) {
     (name, Value::from(value))
+}
+
+/// Evaluates rules and renders templates. A panic there is an error of the message: it would come again with the
+/// message after a restart of the node.
+///
+/// # Errors
+/// The text for people, after a panic.
+pub fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, &'static str> {
+    let text = "an error within the rule engine or a template; please report it with the rule, the templates and the \
+                message";
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| text)
 }
 
 impl PublishTemplates {

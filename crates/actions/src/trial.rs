@@ -15,7 +15,7 @@ use sinks::{ActionSettings, ConnectorKind, ConnectorSettings, Guard, SinkProblem
 use crate::consumer::brief_connect;
 use crate::engine::Engine;
 use crate::incoming::{Incoming, Input};
-use crate::plan::{Made, Output, Plan};
+use crate::plan::{Made, Output, Plan, guarded};
 
 /// Maximum time until a live message comes.
 pub const LIVE_MAX: Duration = Duration::from_secs(10);
@@ -174,6 +174,12 @@ pub fn test_connector(
 }
 
 fn try_input(plan: &Plan, input: &Input<'_>) -> Tried {
+    let internal =
+        |text: &str| Tried { error: Some((Stage::Evaluation, text.to_owned())), ..Tried::default() };
+    guarded(|| try_rule(plan, input)).unwrap_or_else(internal)
+}
+
+fn try_rule(plan: &Plan, input: &Input<'_>) -> Tried {
     let context = Context { now: Duration::from_millis(wall_ms()), random: random() };
     let mut tried = Tried::default();
     let outputs = match plan.rule.evaluate(input.as_message(), &context, &plan.limits) {

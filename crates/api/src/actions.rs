@@ -261,6 +261,10 @@ pub struct ActionStatus {
     pub session: String,
     /// Messages that wait in the session.
     pub queued_messages: u64,
+    /// Bytes of these messages.
+    pub queued_bytes: u64,
+    /// Seconds that the oldest message has waited; null when none waits.
+    pub oldest_s: Option<u64>,
     /// Messages that the action works on.
     pub in_flight: u64,
     /// Messages that the action received.
@@ -291,8 +295,12 @@ pub struct ActionStatus {
     pub dead_letters: u64,
     /// Records whose messages were passed to the fallback.
     pub fallbacks: u64,
-    /// Records and messages that were dropped.
+    /// Records and messages that were dropped for good, for any reason.
     pub dropped: u64,
+    /// Messages of them that the session dropped: its queue was full, or they had waited for too long.
+    pub dropped_queue: u64,
+    /// Messages of them of QoS 0 for which the action had no room.
+    pub dropped_qos0: u64,
     /// Messages that had passed too many actions and bridges.
     pub loops: u64,
     /// Time of the last successful write, in milliseconds since 1970; null when there was none.

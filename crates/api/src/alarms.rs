@@ -2,6 +2,8 @@
 //!
 //! There is one list. The dashboard, `meridian top`, `meridian ctl status` and `meridian ctl cluster` all show it.
 
+pub(crate) mod flows;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,7 +35,7 @@ pub struct Alarm {
     pub severity: Severity,
     /// Subject of the alarm, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`,
     /// `acknowledging`, `shards`, `dead`, `drain`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`,
-    /// `bbr` or `no_answer`.
+    /// `bbr`, `no_answer`, `action`, `bridge`, `cluster_link` or `dropping`.
     pub code: &'static str,
     /// Description of the fault and of the action that ends it, for people.
     pub text: String,
@@ -66,6 +68,7 @@ pub(crate) fn all(state: &State, stuck: Option<String>) -> Vec<Alarm> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     alarms.extend(of_certificates(node, (state.node.expiries)(), i64::try_from(now).unwrap_or(i64::MAX)));
     alarms.extend(of_refused_files(node, (state.node.watched)().refused));
+    alarms.extend(flows::all(state));
     // The sort is stable: alarms of one severity keep their order.
     alarms.sort_by_key(|alarm| alarm.severity);
     alarms

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::alarm_events::ActiveAlarms;
+use crate::alarms;
 use crate::process::ProcessFigures;
 use crate::state::State;
 use crate::timestamp::Timestamp;
@@ -418,6 +419,7 @@ impl Sampler {
         let reasons = now.dropped.keys().copied().collect();
         self.state.history.push(Sample { step, figures, dropped }, reasons);
         (self.before, self.last) = (now, step);
+        alarms::flows::look(&self.state);
         self.alarms.look(&self.state);
     }
 }

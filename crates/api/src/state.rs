@@ -15,6 +15,7 @@ use tls::Expiry;
 use tokio::sync::Semaphore;
 
 use crate::actions::Actions;
+use crate::alarms::flows::Drops;
 use crate::audit::Audit;
 use crate::bridges::Bridges;
 use crate::change_queue::ChangeQueue;
@@ -144,6 +145,8 @@ pub struct Shared {
     pub(crate) session_reads: Arc<Semaphore>,
     pub(crate) turns: TurnWindow,
     pub(crate) history: History,
+    /// Actions, bridges and links that have lost messages lately.
+    pub(crate) drops: Drops,
     phase: AtomicU8,
 }
 
@@ -218,6 +221,7 @@ impl State {
             session_reads: Arc::new(Semaphore::new(1)),
             turns: TurnWindow::default(),
             history: History::default(),
+            drops: Drops::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
             // The server has checked the setting before it was bound.
             proxies: Proxies::parse(&settings.proxy_networks).unwrap_or_default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use broker::access::AllowAll;
+use broker::admin::Admin;
 use broker::settings::Settings;
 use broker::{Batch, ConnectionId, Node, Time, Worker, WorkerId};
 use mqtt::{
@@ -49,10 +50,14 @@ struct Pair {
 }
 
 impl Pair {
-    fn new() -> Self {
+    /// `rule` is the source of a rule of an action.
+    fn new(rule: Option<&str>) -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = std::time::Duration::ZERO;
         let node = Node::new(settings, Arc::new(AllowAll), "test".into(), 2, [7; 16]);
+        let sources = rule.map(Box::from).into_iter().collect();
+        let admin = Admin::new(node.clone(), std::time::SystemTime::UNIX_EPOCH, std::time::Instant::now());
+        admin.select_origins(&sources, "test", 1).expect("there is room");
         let workers = <[Worker; 2]>::try_from(node.build_workers()).ok().expect("two workers");
         Self { workers, spare: Batch::default(), dirty: Vec::new(), received: Vec::new() }
     }
@@ -145,8 +150,8 @@ fn publish(qos: QoS, packet_id: Option<PacketId>, out: &mut Vec<u8>) {
 }
 
 /// Sends messages from a client on worker 0 to subscribers on both; returns the allocations of the second half.
-fn allocations(qos: QoS) -> u64 {
-    let mut pair = Pair::new();
+fn allocations(qos: QoS, rule: Option<&str>) -> u64 {
+    let mut pair = Pair::new(rule);
     let near = pair.connect(0, "near", Some(("plant/+/temperature", qos)));
     let far = pair.connect(1, "far", Some(("plant/+/temperature", qos)));
     let publisher = pair.connect(0, "publisher", None);
@@ -187,6 +192,12 @@ fn allocations(qos: QoS) -> u64 {
 /// All flows are in one test because the count is that of the process.
 #[test]
 fn a_steady_flow_allocates_nothing() {
-    assert_eq!(allocations(QoS::AtMostOnce), 0, "QoS 0");
-    assert_eq!(allocations(QoS::AtLeastOnce), 0, "QoS 1");
+    assert_eq!(allocations(QoS::AtMostOnce, None), 0, "QoS 0");
+    assert_eq!(allocations(QoS::AtLeastOnce, None), 0, "QoS 1");
+    // An action costs nothing for messages that no source of its rule matches, whatever other actions select.
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        assert_eq!(allocations(qos, Some("plant/+/pressure")), 0, "{qos:?} with a rule that matches nothing");
+    }
+    let selected = allocations(QoS::AtMostOnce, Some("plant/+/temperature"));
+    assert!(selected > 0, "a message that a rule selects gets its origin, so the rule above is in force");
 }

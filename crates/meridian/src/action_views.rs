@@ -158,6 +158,7 @@ impl api::Actions for ActionViews {
 impl ActionViews {
     fn status(&self, status: actions::ActionStatus) -> ActionStatus {
         let counters = status.counters;
+        let queue_dropped = status.queue.dropped.total();
         ActionStatus {
             name: status.name,
             node: self.node.clone(),
@@ -166,7 +167,9 @@ impl ActionViews {
             since_s: status.since.map_or(0, |since| since.as_secs()),
             last_error: status.last_error,
             session: status.session,
-            queued_messages: status.queued,
+            queued_messages: status.queue.messages,
+            queued_bytes: status.queue.bytes,
+            oldest_s: status.queue.oldest.map(|waits| waits.as_secs()),
             in_flight: status.in_flight,
             received: counters.received,
             not_selected: counters.not_selected,
@@ -182,11 +185,13 @@ impl ActionViews {
             given_up: counters.given_up,
             dead_letters: counters.dead_letters,
             fallbacks: counters.fallbacks,
-            dropped: counters.dropped,
+            dropped: counters.dropped + counters.dropped_qos0 + queue_dropped,
+            dropped_queue: queue_dropped,
+            dropped_qos0: counters.dropped_qos0,
             loops: counters.loops,
             last_write_ms: counters
                 .last_write
-                .map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+                .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 }

@@ -26,6 +26,8 @@ mod names;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod record;
+#[cfg(any(feature = "http", feature = "kafka", feature = "postgresql"))]
+mod secret;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
 pub use connector::{ConnectorKind, ConnectorSettings, Sasl};

@@ -27,7 +27,7 @@ use tls::{ClientTls, Trust};
 use self::sink::PostgreSqlSink;
 use self::statement::Statement;
 use self::values::Filling;
-use crate::{ActionSettings, ConnectorSettings, Guard, Record, Sink, SinkProblem, Target};
+use crate::{ActionSettings, ConnectorSettings, Guard, Record, Sink, SinkProblem, Target, secret};
 
 /// Creates the target of an action.
 ///
@@ -161,10 +161,7 @@ impl Target for PostgreSql {
 impl Plan {
     /// Reads the password, which may have changed. Only the first line counts.
     fn password(&self) -> Result<Option<Vec<u8>>, String> {
-        let Some(path) = &self.password_file else { return Ok(None) };
-        let text = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+        self.password_file.as_deref().map(secret::first_line).transpose()
     }
 }
 

@@ -644,6 +644,9 @@ export interface ActionStatus {
   last_error: string | null;
   session: string;
   queued_messages: number;
+  /** A node of an earlier version does not say these. */
+  queued_bytes?: number;
+  oldest_s?: number | null;
   in_flight: number;
   received: number;
   not_selected: number;
@@ -661,6 +664,9 @@ export interface ActionStatus {
   dead_letters: number;
   fallbacks: number;
   dropped: number;
+  /** Parts of `dropped`. A node of an earlier version does not count them. */
+  dropped_queue?: number;
+  dropped_qos0?: number;
   loops: number;
   last_write_ms: number | null;
 }

@@ -92,7 +92,10 @@ impl Consumer {
         };
         let at = sequence.checked_sub(self.first).map(|at| at as usize);
         if let Some(pending) = at.and_then(|at| self.pending.get_mut(at)) {
+            let bytes = topic.len() + message.payload.len();
             pending.open += 1;
+            pending.bytes += bytes;
+            self.bytes += bytes;
         }
         let purpose = if origin.is_some() { Purpose::Fallback } else { Purpose::DeadLetter };
         let finished = self.outbound.publish(sequence, purpose, &packet, out);

@@ -1,6 +1,6 @@
 //! Messages that an action publishes at this broker.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bridge::Time;
@@ -68,6 +68,8 @@ impl Default for BrokerLimits {
 /// A message that the broker has not acknowledged.
 #[derive(Debug)]
 struct Open {
+    /// Position of the message in the order of publishing.
+    number: u64,
     /// Encoded PUBLISH, whose Packet Identifier is replaced when it is sent again.
     packet: Vec<u8>,
     finished: Finished,
@@ -79,8 +81,10 @@ struct Open {
 pub struct Outbound {
     limits: BrokerLimits,
     open: BTreeMap<u16, Open>,
-    waiting: VecDeque<Open>,
+    /// Messages that wait, by their number. A refused one is sent before later ones again.
+    waiting: BTreeMap<u64, Open>,
     last_id: u16,
+    next_number: u64,
     /// Time of the next attempt, after a refusal.
     retry_at: Option<Time>,
     /// Pause before the next attempt.
@@ -164,7 +168,9 @@ impl Outbound {
         }
         let mut encoded = Vec::with_capacity(length);
         packet.encode(Version::V5, &mut encoded);
-        self.waiting.push_back(Open { packet: encoded, finished });
+        let number = self.next_number;
+        self.next_number += 1;
+        self.waiting.insert(number, Open { number, packet: encoded, finished });
         self.send_waiting(out);
         None
     }
@@ -187,7 +193,7 @@ impl Outbound {
             };
             self.failing.get_or_insert((now, why));
             self.retries += 1;
-            self.waiting.push_front(open);
+            self.waiting.insert(open.number, open);
             if self.retry_at.is_none() {
                 self.retry_at = Some(now.after(self.pause));
                 self.pause = (self.pause * 2).min(self.pause_max);
@@ -235,7 +241,7 @@ impl Outbound {
         let max = usize::from(self.limits.receive_maximum);
         while !self.waiting.is_empty() && self.retry_at.is_none() && self.open.len() < max {
             let Some(id) = self.next_id() else { return };
-            let Some(mut open) = self.waiting.pop_front() else { return };
+            let Some((_, mut open)) = self.waiting.pop_first() else { return };
             set_packet_id(&mut open.packet, id);
             out.extend_from_slice(&open.packet);
             self.open.insert(id.get(), open);
@@ -360,6 +366,27 @@ mod tests {
         assert!(outbound.acknowledged(Time(3_000_000), id(5), ReasonCode::Success, &mut out).is_some());
         assert_eq!((outbound.open(), outbound.retries), (0, 3));
         assert!(outbound.failing().is_none());
+    }
+
+    /// Messages of a topic keep their order while its queue is full.
+    #[test]
+    fn refused_messages_are_repeated_in_their_order() {
+        let mut outbound = outbound(3);
+        let (mut out, now) = (Vec::new(), Time(0));
+        for sequence in 0..5 {
+            outbound.publish(sequence, Purpose::Output, &message(QoS::AtLeastOnce), &mut out);
+        }
+        for refused in [1, 2, 3] {
+            assert_eq!(outbound.acknowledged(now, id(refused), ReasonCode::QuotaExceeded, &mut out), None);
+        }
+        out.clear();
+        let mut sequences = Vec::new();
+        outbound.handle_timeout(Time(1_000_000), &mut out);
+        for accepted in published(&out) {
+            let finished = outbound.acknowledged(now, id(accepted), ReasonCode::Success, &mut out);
+            sequences.extend(finished.map(|finished| finished.sequence));
+        }
+        assert_eq!(sequences, [0, 1, 2]);
     }
 
     #[test]

@@ -1,45 +1,61 @@
 //! Records and messages that the rule of an action makes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use rules::{Context, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::{Consumer, Failure, Now};
 use crate::incoming::{Incoming, Input};
-use crate::plan::{Made, Plan};
+use crate::plan::{Made, Plan, guarded};
 
 impl Consumer {
     /// Evaluates the rule and makes records or messages of its outputs.
     pub(super) fn make(&mut self, now: Now, plan: &Plan, message: &Incoming) -> Result<Vec<Made>, Failure> {
         let random = u128::from(self.random.draw()) << 64 | u128::from(self.random.draw());
         let context = Context { now: now.wall, random };
-        // A panic would come again with the message after a restart of the node.
-        let evaluated = catch_unwind(AssertUnwindSafe(|| evaluate(plan, message, &context)));
-        let internal = |_| {
-            let text =
-                "an error within the rule engine; please report it with the rule and the message".to_owned();
-            Err(Failure { reason: "internal", text })
-        };
-        let outputs =
-            evaluated.unwrap_or_else(internal).inspect_err(|_| self.counters.evaluation_errors += 1)?;
-        self.counters.not_selected += u64::from(outputs.is_empty());
-        let id = if message.has_origin { message.origin.id } else { random | 1 };
-        let (mut all, mut bytes) = (Vec::with_capacity(outputs.len()), 0);
-        for output in &outputs {
-            let made = make_one(plan, output, id, all.len()).and_then(|made| {
-                bytes += size(&made);
-                if bytes <= MADE_MAX {
-                    return Ok(made);
-                }
-                let text = format!("the outputs of the message have more than {MADE_MAX} bytes");
-                Err(Failure { reason: "too_large", text })
-            });
-            all.push(made.inspect_err(|_| self.counters.render_errors += 1)?);
+        let guarded = guarded(|| {
+            let outputs = evaluate(plan, message, &context).map_err(Fault::Evaluation)?;
+            make_all(plan, message, &outputs, random).map_err(Fault::Rendering)
+        });
+        let internal =
+            |text: &str| Err(Fault::Evaluation(Failure { reason: "internal", text: text.to_owned() }));
+        match guarded.unwrap_or_else(internal) {
+            Ok(all) => {
+                self.counters.not_selected += u64::from(all.is_empty());
+                self.counters.records += all.len() as u64;
+                Ok(all)
+            }
+            Err(Fault::Evaluation(failure)) => {
+                self.counters.evaluation_errors += 1;
+                Err(failure)
+            }
+            Err(Fault::Rendering(failure)) => {
+                self.counters.render_errors += 1;
+                Err(failure)
+            }
         }
-        self.counters.records += all.len() as u64;
-        Ok(all)
     }
+}
+
+/// Step that failed for a message.
+enum Fault {
+    Evaluation(Failure),
+    Rendering(Failure),
+}
+
+/// Makes records or messages of all outputs.
+fn make_all(plan: &Plan, message: &Incoming, outputs: &[Value], random: u128) -> Result<Vec<Made>, Failure> {
+    let id = if message.has_origin { message.origin.id } else { random | 1 };
+    let (mut all, mut bytes) = (Vec::with_capacity(outputs.len()), 0);
+    for output in outputs {
+        let made = make_one(plan, output, id, all.len())?;
+        bytes += size(&made);
+        if bytes > MADE_MAX {
+            let text = format!("the outputs of the message have more than {MADE_MAX} bytes");
+            return Err(Failure { reason: "too_large", text });
+        }
+        all.push(made);
+    }
+    Ok(all)
 }
 
 /// Evaluates the rule.

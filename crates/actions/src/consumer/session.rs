@@ -34,7 +34,7 @@ impl Consumer {
             clean_start: false,
             session_expiry: u32::MAX,
             receive_maximum: match self.plan.output {
-                // It must read while it publishes, so its memory depends on this number alone.
+                // It must read while it publishes, so messages that are deferred depend on this number.
                 Output::Publish(_) => settings.in_flight.min(PUBLISHING_MAX),
                 Output::Write(_) => settings.in_flight,
             },

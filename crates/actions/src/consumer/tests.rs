@@ -14,6 +14,7 @@ impl Target for Plain {
     fn render(&self, output: &Value) -> Result<Record, RenderError> {
         let value = output.member("v").filter(|value| !value.is_null());
         let value = value.ok_or_else(|| RenderError::Missing { path: "v".into() })?;
+        assert_ne!(value, &Value::from("fault"), "a fault of the renderer");
         let text = match value {
             Value::Int(number) => number.to_string(),
             other => format!("{other:?}"),
@@ -305,6 +306,52 @@ fn what_is_given_up_goes_to_dead_letters_and_fallback_before_it_is_acknowledged(
     assert_eq!((counters.refused, counters.evaluation_errors, counters.render_errors), (1, 1, 1));
 }
 
+/// The answers of the broker must be read while the fallback has no session, and messages come between them.
+#[test]
+fn while_a_message_is_published_the_messages_that_come_use_a_bounded_amount_of_memory() {
+    let mut broker = Broker::writing(|settings| {
+        settings.fallback = "other".into();
+        settings.batch_max = 1;
+    });
+    broker.publish("a", "not json", &[]);
+    broker.acknowledge(1, ReasonCode::NoMatchingSubscribers);
+    let large = "x".repeat(1 << 20);
+    for number in 0..60 {
+        broker.publish("a", &format!("{{\"v\":\"{number} {large}\"}}"), &[]);
+        assert!(broker.consumer.wants_read());
+    }
+    // Each message is in memory with its record, and one more may be.
+    let made = broker.consumer.counters().records;
+    assert!((10..=17).contains(&made), "{made}");
+    assert_eq!(broker.consumer.in_flight(), 61);
+    // When the fallback has a session, the others follow in their order.
+    broker.now.time = Time(1_000_000);
+    broker.consumer.handle_timeout(broker.now);
+    broker.acknowledge(2, ReasonCode::Success);
+    let mut numbers = Vec::new();
+    while let Some((lane, batch, texts)) = broker.batch() {
+        numbers.extend(texts.iter().filter_map(|text| text.split(['\"', ' ']).nth(1)?.parse::<u32>().ok()));
+        broker.written(lane, &batch, |_| Outcome::Written);
+        if broker.consumer.timeout() == Some(Time::default()) {
+            broker.consumer.handle_timeout(broker.now);
+        }
+    }
+    assert_eq!(numbers, (0..60).collect::<Vec<_>>());
+    assert_eq!((broker.consumer.in_flight(), broker.consumer.bytes), (0, 0));
+}
+
+/// The message comes again after a restart of the node, so a panic would end the node again and again.
+#[test]
+fn a_message_whose_record_cannot_be_made_because_of_a_fault_is_given_up() {
+    let mut broker = Broker::writing(|_| {});
+    broker.sent();
+    broker.publish("a", "{\"v\":\"fault\"}", &[]);
+    assert_eq!(broker.sent(), ["PUBACK 1"]);
+    let counters = broker.consumer.counters();
+    assert_eq!((counters.evaluation_errors, counters.dropped, counters.records), (1, 1, 0));
+    assert!(broker.consumer.last_error().expect("is known").contains("please report it"));
+}
+
 #[test]
 fn without_dead_letters_what_is_given_up_is_counted_and_acknowledged() {
     let mut broker = Broker::writing(|_| {});
@@ -332,6 +379,7 @@ fn outputs_are_published_and_loops_end() {
     assert_eq!(broker.sent(), ["PUBACK 1", "PUBACK 2", "PUBACK 3"]);
     let counters = broker.consumer.counters();
     assert_eq!((counters.loops, counters.written), (2, 1));
+    assert_eq!(counters.last_write, Some(Duration::from_secs(1_000)));
 }
 
 #[test]
@@ -355,7 +403,7 @@ fn messages_of_qos_0_beyond_the_limit_are_dropped() {
     for _ in 0..3 {
         broker.deliver("a", b"{\"v\":5}", None, &properties);
     }
-    assert_eq!(broker.consumer.counters().dropped, 1);
+    assert_eq!((broker.consumer.counters().dropped_qos0, broker.consumer.counters().dropped), (1, 0));
     let (lane, batch, texts) = broker.batch().expect("records");
     assert_eq!(texts.len(), 2);
     broker.sent();

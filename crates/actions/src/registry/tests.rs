@@ -377,6 +377,38 @@ fn files_of_a_tenant_are_below_its_directory() {
     assert!(error.contains("actions.tenant_directory, which is not set"), "{error}");
 }
 
+/// An admin of the API names the file, and the address that gets its first line.
+#[test]
+fn secrets_are_below_the_directory_of_secrets() {
+    let secrets =
+        ActionsSettings { secrets_directory: Some("/secrets".into()), ..ActionsSettings::default() };
+    let targets = Targets { settings: secrets, ..targets() };
+    let config_store = Arc::new(LocalStore::in_memory());
+    let registry = Registry::open_with(config_store, Vec::new(), Vec::new(), targets.clone()).unwrap();
+    let put = |setting: &str, path: &str| {
+        let settings = object(json!({"url": "any", setting: path}));
+        registry.put_connector("c", &settings, &by()).map(drop).map_err(|error| error.to_string())
+    };
+    for (setting, path) in [
+        ("token_file", "/secrets/token"),
+        ("tls_key", "/secrets/a/key.pem"),
+        ("tls_ca", "/etc/ca.pem"),
+        ("directory", "/var/out"),
+    ] {
+        assert_eq!(put(setting, path), Ok(()), "{path}");
+    }
+    for setting in ["password_file", "token_file", "signature_file", "tls_key"] {
+        for path in
+            ["/var/lib/meridian/cluster.secret", "/secrets", "/secrets/../etc/shadow", "secrets/token"]
+        {
+            let error = put(setting, path).unwrap_err();
+            assert!(error.starts_with(&format!("{setting}: {path} is not below /secrets")), "{error}");
+        }
+    }
+    let of_file = settings_of_json("c", &object(json!({"url": "any", "token_file": "/token"}))).unwrap();
+    assert_eq!(check::check_with(&[of_file], &[], &targets).len(), 1);
+}
+
 #[test]
 fn a_tenant_has_limits_of_its_own() {
     let settings = ActionsSettings {

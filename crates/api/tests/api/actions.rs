@@ -175,6 +175,11 @@ fn metrics_have_the_actions_of_this_node() {
         "meridian_action_written_total{action=\"alarms\"} 5",
         "meridian_action_failures_total{action=\"alarms\",reason=\"expired\"} 2",
         "meridian_action_failing{action=\"alarms\"} 0",
+        "meridian_action_queued_bytes{action=\"alarms\"} 300",
+        "meridian_action_oldest_age_seconds{action=\"alarms\"} 60",
+        "meridian_action_dropped_total{action=\"alarms\",reason=\"given_up\"} 2",
+        "meridian_action_dropped_total{action=\"alarms\",reason=\"queue\"} 4",
+        "meridian_action_dropped_total{action=\"alarms\",reason=\"qos0\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}");
     }

@@ -55,6 +55,14 @@ fn a_node_without_keys_is_open_and_one_with_keys_is_not() {
 }
 
 #[test]
+fn messages_that_an_action_and_a_link_have_lost_are_alarms() {
+    let lines = lines(&Server::start());
+    has(&lines, "warning dropping the action alarms has lost 7 messages", "(meridian ctl actions alarms");
+    has(&lines, "warning dropping the link from the cluster munich with messages of munich has lost 4", "");
+    has_not(&lines, "bridge");
+}
+
+#[test]
 fn a_certificate_that_has_expired_is_an_error_with_its_file() {
     has(&lines(&Server::start()), "error certificate", "a.crt (b) has expired: renew the file");
 }

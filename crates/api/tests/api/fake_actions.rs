@@ -214,6 +214,12 @@ impl Actions for FakeActions {
             session: "$action/alarms".to_owned(),
             written: 5,
             expired: 2,
+            queued_messages: 3,
+            queued_bytes: 300,
+            oldest_s: Some(60),
+            dropped: 7,
+            dropped_queue: 4,
+            dropped_qos0: 1,
             ..ActionStatus::default()
         };
         runs_here.then_some(status).into_iter().collect()

@@ -5,6 +5,7 @@
 //! the [`Cursor`] of the previous one. A reply that is dropped without a call means that the node is stopping.
 
 mod client;
+mod counter_sum;
 mod drain;
 mod figures;
 mod request;
@@ -26,6 +27,7 @@ pub use client::{
     SubscriptionInfo, SubscriptionPage, Whereabouts, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
+pub use counter_sum::CounterSum;
 pub use drain::{DrainClass, DrainStep, Drained};
 pub use figures::{
     AcceptErrors, AcceptFigures, Figures, ReactorFigures, ShardFigures, SpanFigures, TURN_BUCKETS,

@@ -1,13 +1,17 @@
 //! Slow readers: they set the pace of exactly those clients that publish to them, for as long as they read at all.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use broker::access::INTERNAL_LISTENER;
+use broker::internal::{QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX};
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
 use mqtt::Version::V5;
 use settings::ByteSize;
 
-use crate::net::{Net, Peer, everywhere, everywhere_with};
+use crate::log::Log;
+use crate::net::{Net, Peer, everywhere, everywhere_with, settings};
 use testkit::packets::*;
 
 /// Publishes `count` messages at QoS 1; returns how many are acknowledged.
@@ -329,4 +333,49 @@ fn a_client_that_reads_no_answers_is_not_read_from() {
             assert_eq!(net.received(client).len(), 100_000, "and then all are answered");
         },
     );
+}
+
+/// The window of an action is as large as its queue. What it does not acknowledge waits on disk, so that it does not
+/// use the memory of all clients.
+#[test]
+fn an_action_that_acknowledges_nothing_keeps_a_queue_of_common_size_in_memory() {
+    let log = Arc::new(Log::default());
+    log.keep_nothing_ahead();
+    let mut settings = settings();
+    settings.queue.bytes_max = ByteSize::mib(1);
+    let (mut net, log) = Net::with_this_log(2, settings, log);
+    net.node.name_listeners(vec!["tcp".into(), INTERNAL_LISTENER.into()]);
+    let action = net.open(1, V5);
+    net.came_in_by(action, 1);
+    let connecting = durable(V5, "$action/a").receive_max(1024);
+    let connecting =
+        connecting.user_property(QUEUE_MESSAGES_MAX, "1000").user_property(QUEUE_BYTES_MAX, "1000000000");
+    net.send(action, connecting);
+    net.sync(&log);
+    net.send(action, subscribe(1).to("t", AtLeastOnce));
+    net.sync(&log);
+    net.received(action);
+    let publisher = net.connecting(0, v5("p"));
+    for id in 1..=64 {
+        net.send(publisher, message("t", format!("{id} {}", "x".repeat(64 * 1024))).qos1(id));
+        net.sync(&log);
+    }
+    net.pass(1000);
+    assert!(net.queued_bytes() < 1200 * 1024, "{}", net.queued_bytes());
+    let mut numbers = Vec::new();
+    loop {
+        let received = net.received(action);
+        if received.is_empty() {
+            break;
+        }
+        for sent in received {
+            let Sent::Publish(message) = sent else { panic!("not a message: {sent:?}") };
+            numbers.extend(message.payload.split(' ').next().map(str::to_owned));
+            net.send(action, puback(message.packet_id.expect("of QoS 1")));
+        }
+        // Acknowledgements are stored together.
+        net.pass(100);
+        net.sync(&log);
+    }
+    assert_eq!(numbers, (1..=64).map(|id| id.to_string()).collect::<Vec<_>>());
 }

@@ -268,7 +268,7 @@ fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
         ("state", format!("{} for {}", state(&action), status.seconds_cell("since_s"))),
         ("last error", status.text("last_error")),
         ("session", status.cell("session")),
-        ("waiting", status.count_cell("queued_messages")),
+        ("waiting", waiting(status)),
         ("in flight", status.count_cell("in_flight")),
     ])?;
     let counters: Vec<(&str, String)> =
@@ -276,8 +276,21 @@ fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
     console.pairs(&counters)
 }
 
+/// Messages that wait in the session, their bytes and the age of the oldest one.
+fn waiting(status: &Value) -> String {
+    let messages = status.count_cell("queued_messages");
+    match status.field("oldest_s") {
+        Value::Null => messages,
+        _ => format!(
+            "{messages} ({}), the oldest for {}",
+            status.bytes_cell("queued_bytes"),
+            status.seconds_cell("oldest_s")
+        ),
+    }
+}
+
 /// Counters since the start of the node, with their labels.
-const COUNTERS: [(&str, &str); 16] = [
+const COUNTERS: [(&str, &str); 18] = [
     ("received", "received"),
     ("not selected", "not_selected"),
     ("rule failed", "evaluation_errors"),
@@ -293,5 +306,7 @@ const COUNTERS: [(&str, &str); 16] = [
     ("dead letters", "dead_letters"),
     ("to the fallback", "fallbacks"),
     ("dropped", "dropped"),
+    ("by the queue", "dropped_queue"),
+    ("QoS 0, no room", "dropped_qos0"),
     ("loops", "loops"),
 ];

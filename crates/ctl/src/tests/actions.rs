@@ -17,7 +17,8 @@ fn action(status: &Value) -> Value {
 #[test]
 fn actions_are_listed_and_shown_with_their_status() {
     let status = json!({"node": "n2", "state": "retrying", "failing": true, "since_s": 70, "last_error": "refused",
-        "session": "$action/rows", "queued_messages": 1234, "written": 5, "dropped": 2});
+        "session": "$action/rows", "queued_messages": 1234, "queued_bytes": 4096, "oldest_s": 7200, "written": 5,
+        "dropped": 2, "dropped_queue": 1});
     let mock = Mock::serve(move |request| {
         Reply::json(&match request.path() {
             "/api/v1/actions" => json!({"items": [action(&status), action(&Value::Null)], "next": null}),
@@ -30,9 +31,14 @@ fn actions_are_listed_and_shown_with_their_status() {
         "{table}"
     );
     let shown = ctl(&mock, "actions rows").out();
-    for line in
-        ["kind        postgresql", "  headers = a: 1", "    b: 2", "state       retrying, failing for 1m 10s"]
-    {
+    for line in [
+        "kind        postgresql",
+        "  headers = a: 1",
+        "    b: 2",
+        "state       retrying, failing for 1m 10s",
+        "waiting     1,234 (4.0 KiB), the oldest for 2h",
+        "by the queue     1",
+    ] {
         assert!(shown.lines().any(|found| found.trim_end() == line), "{line}: {shown}");
     }
     assert_eq!(ctl(&mock, "actions show rows").out(), shown);

@@ -1,14 +1,12 @@
 //! Credentials of HTTP requests, which are read from files.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use base64ct::{Base64, Encoding as _};
 use ureq::http::HeaderValue;
 
-use crate::SinkProblem;
 use crate::connector::ConnectorSettings;
+use crate::{SinkProblem, secret};
 
 /// Checks the combination of settings, without their files.
 ///
@@ -64,21 +62,12 @@ pub fn authorization(
 /// # Errors
 /// A sentence that names the file and not its content.
 pub fn first_line(path: &Path) -> Result<String, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(SECRET_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    let line = text.lines().next().unwrap_or_default().trim();
-    match line.len() as u64 {
-        0 => Err(format!("{}: the first line is empty", path.display())),
-        len if len > SECRET_MAX => {
-            Err(format!("{}: the first line has more than {SECRET_MAX} bytes", path.display()))
-        }
-        _ => Ok(line.to_owned()),
+    let text = secret::first_text(path)?;
+    match text.trim() {
+        "" => Err(format!("{}: the first line is empty", path.display())),
+        line => Ok(line.to_owned()),
     }
 }
-
-const SECRET_MAX: u64 = 8 << 10;
 
 #[cfg(test)]
 mod tests {

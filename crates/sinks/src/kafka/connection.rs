@@ -1,6 +1,5 @@
 //! A connection to a node of Kafka: TCP, TLS and login, and requests with their answers. It blocks until a deadline.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use super::messages::{self as api, Api, Versions};
 use super::scram::{Hash, Scram};
 use super::wire::{Malformed, Reader, Writer};
-use crate::{Guard, Sasl, names};
+use crate::{Guard, Sasl, names, secret};
 
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 4;
@@ -238,10 +237,8 @@ impl Connection {
     }
 
     fn log_in(&mut self, login: &Login, deadline: Instant) -> Result<(), String> {
-        let path = login.password_file.display();
-        let password = fs::read_to_string(&login.password_file)
-            .map_err(|error| format!("password_file {path} cannot be read: {error}"))?;
-        let password = password.trim_end_matches(['\r', '\n']);
+        let password = secret::first_text(&login.password_file);
+        let password = password.map_err(|why| format!("password_file: {why}"))?;
         let mut body = Writer::default();
         body.string(login.mechanism.wire_name());
         let answer = self.call(api::SASL_HANDSHAKE, &body, deadline)?;
@@ -265,7 +262,7 @@ impl Connection {
                 self.authenticate(message.as_bytes(), deadline)?.lifetime_ms
             }
             Some(hash) => {
-                let scram = Scram::new(hash, &login.username, password)?;
+                let scram = Scram::new(hash, &login.username, &password)?;
                 let first = self.authenticate(scram.first().as_bytes(), deadline)?;
                 let (last, proof) = scram.last(&first.answer)?;
                 let last = self.authenticate(last.as_bytes(), deadline)?;

@@ -12,6 +12,10 @@ pub fn actions(text: &mut Text, statuses: &[ActionStatus]) {
     each("meridian_action_failing", Kind::Gauge, help, |status| u64::from(status.failing));
     let help = "Messages that wait in the session of the action.";
     each("meridian_action_queued_messages", Kind::Gauge, help, |status| status.queued_messages);
+    let help = "Bytes of the messages that wait in the session of the action.";
+    each("meridian_action_queued_bytes", Kind::Gauge, help, |status| status.queued_bytes);
+    let help = "Time that the oldest message in the session of the action has waited.";
+    each("meridian_action_oldest_age_seconds", Kind::Gauge, help, |status| status.oldest_s.unwrap_or(0));
     let help = "Messages that the action works on.";
     each("meridian_action_in_flight_messages", Kind::Gauge, help, |status| status.in_flight);
     let help = "Messages that the action received.";
@@ -28,9 +32,17 @@ pub fn actions(text: &mut Text, statuses: &[ActionStatus]) {
     each("meridian_action_batches_total", Kind::Counter, help, |status| status.batches);
     let help = "Attempts to write that were repeated.";
     each("meridian_action_retries_total", Kind::Counter, help, |status| status.retries);
-    let help = "Records and messages that were dropped for good.";
-    each("meridian_action_dropped_total", Kind::Counter, help, |status| status.dropped);
 
+    let help = "Records and messages that were dropped for good, by reason: given up without a fallback and a dead \
+        letter topic, in a queue that was full or where they had waited for too long, or of QoS 0 without room.";
+    let mut family = text.family("meridian_action_dropped_total", Kind::Counter, help);
+    for status in statuses {
+        let (queue, qos0) = (status.dropped_queue, status.dropped_qos0);
+        let given_up = status.dropped.saturating_sub(queue + qos0);
+        for (reason, value) in [("given_up", given_up), ("queue", queue), ("qos0", qos0)] {
+            family.sample(&[("action", &status.name), ("reason", reason)], value as f64);
+        }
+    }
     let help = "Messages and records that could not be written, by reason. Some went to the fallback or the dead \
         letter topic, and the others were dropped.";
     let mut family = text.family("meridian_action_failures_total", Kind::Counter, help);

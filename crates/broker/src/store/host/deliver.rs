@@ -27,6 +27,7 @@ impl ShardHost {
     pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: &Message, pinned: bool) {
         let little = self.memory.held.for_connected < self.memory.little;
         let share = self.load.queue_share(&self.settings);
+        let in_flight_max = self.in_flight_bytes_max();
         match self.live.get_mut(&uid) {
             Some(live) => {
                 if !pinned {
@@ -41,10 +42,11 @@ impl ShardHost {
                 }
                 let is_near = n.saturating_sub(live.next) < AHEAD_MESSAGES;
                 // The message is on disk anyway, and is read from there when the client has received the earlier ones.
-                // A pinned message is kept beyond `ahead_bytes`, and so is any message while the total for clients of
+                // A pinned message is kept beyond `ahead_bytes`, as far as it could be in flight at once: the window of
+                // an action or bridge may have 1,024 large messages. So is any message while the total for clients of
                 // this shard is small.
                 let held = live.bodies.bytes();
-                let is_kept = pinned && held < share
+                let is_kept = pinned && held < in_flight_max
                     || is_near && (little || held < self.replica.ahead_bytes().min(share));
                 if !self.replica.has_log() || is_kept {
                     self.memory.held.for_connected += live.bodies.insert(n, message.clone());
@@ -56,6 +58,13 @@ impl ShardHost {
             }
             None => {}
         }
+    }
+
+    /// Maximum number of bytes of a session that are in flight at a time. One message may be larger.
+    fn in_flight_bytes_max(&self) -> u64 {
+        // Without a log all messages are in memory, sent or not.
+        let share = if self.replica.has_log() { self.load.queue_share(&self.settings) } else { u64::MAX };
+        self.settings.queue.bytes_max.bytes().min(share)
     }
 
     /// Messages of the session that are in memory.
@@ -115,12 +124,10 @@ impl ShardHost {
 
     /// Sends as much as the window allows. Unfinished deliveries are sent again first.
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
+        let in_flight_max = self.in_flight_bytes_max();
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
         let Some(session) = self.replica.state().session(uid) else { return };
-        // Without a log all messages are in memory, sent or not.
-        let share = if self.replica.has_log() { self.load.queue_share(&self.settings) } else { u64::MAX };
-        let bytes_max = self.settings.queue.bytes_max.bytes().min(share);
         let mut expired = Vec::new();
         let mut missing = None;
         live.next = live.next.max(session.open().start);
@@ -144,7 +151,7 @@ impl ShardHost {
             }
             // Messages in flight always stay in memory, so their bytes are bounded too.
             let is_open = live.inflight < u32::from(live.window)
-                && (live.inflight == 0 || live.inflight_bytes < bytes_max);
+                && (live.inflight == 0 || live.inflight_bytes < in_flight_max);
             if !is_open {
                 break;
             }
