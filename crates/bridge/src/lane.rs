@@ -78,6 +78,11 @@ impl Lane {
         self.order.iter().copied().find(|id| self.is_unacknowledged(*id))
     }
 
+    /// Number of messages without any acknowledgement.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.steps.values().filter(|step| matches!(step, Step::Published { .. })).count()
+    }
+
     fn is_unacknowledged(&self, id: PacketId) -> bool {
         matches!(self.steps.get(&id), Some(Step::Published { .. }))
     }

@@ -7,7 +7,7 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use mqtt::{Packet, PacketId, QoS};
+use mqtt::{Packet, PacketId, QoS, ReasonCode};
 use random::Random;
 
 use crate::client::{CloseReason, Event};
@@ -130,6 +130,8 @@ enum Effect {
     None,
     Connected,
     Closed(CloseReason),
+    /// A broker has refused a message for a reason that may pass.
+    Refused(Side, ReasonCode),
 }
 
 /// Number of bytes of acknowledgements that may wait for a broker beyond the bound: one for each Packet Identifier.
@@ -543,7 +545,8 @@ impl Relay {
                         if is_answered {
                             client.note_sent(now);
                         }
-                        Effect::None
+                        flow.take_refusal()
+                            .map_or(Effect::None, |(side, reason)| Effect::Refused(side, reason))
                     }
                     // Messages that need an acknowledgement get none: they come again on the next connection.
                     None => {
@@ -601,6 +604,7 @@ impl Relay {
             Effect::None => {}
             Effect::Connected => self.connected(now, side),
             Effect::Closed(reason) => self.ended(now, side, &reason),
+            Effect::Refused(side, reason) => self.refused(now, side, reason),
         }
         true
     }

@@ -214,9 +214,8 @@ impl Relay {
             self.note_address();
         }
         if !limits.session_present {
-            // The session is new: it sends other messages with the same identifiers, and it has received none.
-            self.flow.lane_mut(side).unreleased.sender_restarted();
-            self.flow.lane_mut(side.other()).unreleased.receiver_restarted();
+            // It has received no message.
+            self.flow.session_is_new(side);
         }
         let is_lost = !limits.session_present && *self.known.of(side);
         *self.known.of_mut(side) = true;
@@ -491,6 +490,12 @@ impl Relay {
             // Another client with these sessions may have changed the subscriptions.
             self.interest.iter_mut().for_each(Interest::forget_session);
         }
+    }
+
+    /// Ends both connections, because a broker has refused a message for a reason that may pass. Its sender sends it
+    /// again.
+    pub(super) fn refused(&mut self, now: Time, side: Side, reason: ReasonCode) {
+        self.lost(now, side, format!("it refuses a message, which comes again: {reason}"));
     }
 
     /// Returns whether the bridge bit may be left out.
