@@ -78,13 +78,13 @@ impl Flow {
     }
 
     /// Returns the lane of the messages from `from`.
-    pub(crate) fn lane_mut(&mut self, from: Side) -> &mut Lane {
-        self.lanes.of_mut(from)
+    pub(crate) fn lane(&self, from: Side) -> &Lane {
+        self.lanes.of(from)
     }
 
-    /// Number of incomplete messages from `from`.
-    pub(crate) fn in_flight(&self, from: Side) -> usize {
-        self.lanes.of(from).in_flight()
+    /// Returns the lane of the messages from `from`.
+    pub(crate) fn lane_mut(&mut self, from: Side) -> &mut Lane {
+        self.lanes.of_mut(from)
     }
 
     /// Drops a message from this broker when it comes again.
@@ -417,7 +417,7 @@ impl Flow {
         if is_answer && may_pass(ack.reason) && !mutated(Mutation::EndRefused) {
             return self.refused(from, terms, id, ack.reason, ends);
         }
-        lane.has_progress |= step.is_some();
+        lane.acknowledgements += u64::from(step.is_some());
         match (packet_type, step) {
             (PacketType::PubAck, Some(Step::Published { came, .. })) if is_answer => {
                 self.note_reason(from, ack.reason);

@@ -8,6 +8,7 @@
 mod bridges;
 mod driver;
 mod end_session;
+mod health;
 mod held;
 mod opening;
 mod remote;

@@ -387,7 +387,7 @@ impl Relay {
             }
             Phase::Draining { .. } => {
                 let is_quiet = Side::ALL.iter().all(|side| {
-                    self.flow.in_flight(*side) == 0
+                    self.flow.lane(*side).in_flight() == 0
                         && self.wires.of(*side).as_ref().is_none_or(|wire| wire.outgoing_len() == 0)
                 });
                 if is_quiet {
@@ -452,7 +452,7 @@ impl Relay {
             return;
         };
         let lane = self.flow.lane_mut(Side::Local);
-        let oldest = lane.oldest().filter(|_| !lane.has_progress);
+        let oldest = lane.oldest().filter(|_| !lane.has_progress());
         let before = self.suspect.take();
         let Some(id) = oldest else { return };
         let count = before.filter(|(known, _)| *known == id).map_or(1, |(_, count)| count.saturating_add(1));
@@ -602,7 +602,7 @@ impl Relay {
                 self.halt(now, "by request, with messages in flight")
             }
             (Phase::Running { .. }, Start::Lazy { idle, .. }) if self.last_traffic.after(idle) <= now => {
-                let in_flight: usize = Side::ALL.iter().map(|side| self.flow.in_flight(*side)).sum();
+                let in_flight: usize = Side::ALL.iter().map(|side| self.flow.lane(*side).in_flight()).sum();
                 if in_flight == 0 {
                     self.close_both(now);
                     self.queued = 0;
