@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use bridges::Sum;
 use broker::admin::{Admin, ClientDetail};
 use definitions::Named;
 
@@ -30,28 +31,6 @@ struct Known {
     sessions: BTreeMap<Key, Giving>,
     /// Messages that were dropped, also of sessions whose shards other nodes lead now.
     dropped: BTreeMap<Key, Sum>,
-}
-
-/// Sum of a counter that begins again with each leader of its shard. So a metric of this node never goes back.
-#[derive(Debug, Default)]
-struct Sum {
-    total: u64,
-    /// Value of the counter, as it was seen last.
-    seen: u64,
-}
-
-impl Sum {
-    /// Adds what was counted since the last call.
-    fn add(&mut self, counted: u64) -> u64 {
-        self.total += if counted < self.seen { counted } else { counted - self.seen };
-        self.seen = counted;
-        self.total
-    }
-
-    /// Notes that the counter begins again: another node leads the shard.
-    fn begin_again(&mut self) {
-        self.seen = 0;
-    }
 }
 
 impl Given {
@@ -118,18 +97,4 @@ fn giving(origin: String, session: &str, detail: &ClientDetail) -> Option<Giving
         in_flight: state.inflight as u64,
         dropped: state.dropped,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dropped_messages_add_up_over_the_times_as_leader() {
-        let mut sum = Sum::default();
-        assert_eq!([sum.add(2), sum.add(2), sum.add(5)], [2, 2, 5]);
-        assert_eq!(sum.add(1), 6, "the node has led the shard again between two looks");
-        sum.begin_again();
-        assert_eq!([sum.add(3), sum.add(4)], [9, 10], "another node led it meanwhile");
-    }
 }
