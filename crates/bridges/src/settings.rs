@@ -316,3 +316,51 @@ impl Credentials for BridgeSettings {
         self.tls_server_name.as_deref()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use settings::{Raw, Value as _};
+
+    use super::*;
+
+    fn bridge(address: &str) -> BridgeSettings {
+        let topics = Topics::from_raw(&Raw::Text("a/# out 1".to_owned())).expect("valid topics");
+        let address = HostPorts::from_raw(&Raw::Text(address.to_owned())).expect("valid addresses");
+        BridgeSettings {
+            name: "plant".to_owned(),
+            address: Some(address),
+            topics,
+            ..BridgeSettings::default()
+        }
+    }
+
+    fn problems(listens: &[&str], address: &str) -> String {
+        let listens: Vec<HostPort> = listens.iter().map(|listen| listen.parse().expect("valid")).collect();
+        check(&[bridge(address)], &listens).join("\n")
+    }
+
+    #[test]
+    fn a_bridge_to_its_own_node_is_refused() {
+        for (listens, address) in [
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "127.0.0.1:1883"),
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "localhost:1883"),
+            (["127.0.0.1:8083", "[::]:1883"], "[::1]:1883"),
+            (["127.0.0.1:8083", "a.example.com:1883"], "A.example.com:1883"),
+            (["127.0.0.1:8083", "10.0.0.1:1883"], "b.example.com:1883,10.0.0.1:1883"),
+        ] {
+            let found = problems(&listens, address);
+            assert!(found.starts_with("bridge.0.address: "), "{listens:?} {address}: {found:?}");
+            assert!(
+                found.ends_with("is an address of this node; a bridge leads to another broker"),
+                "{found}"
+            );
+        }
+        for (listens, address) in [
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "127.0.0.1:1884"),
+            (["10.0.0.1:1883", "127.0.0.1:8083"], "127.0.0.1:1883"),
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "b.example.com:1883"),
+        ] {
+            assert_eq!(problems(&listens, address), "", "{listens:?} {address}");
+        }
+    }
+}
