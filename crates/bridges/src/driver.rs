@@ -14,7 +14,7 @@ use random::Random;
 use crate::health::{Health, Look};
 use crate::held::{Held, HeldTokens};
 use crate::opening::Opening;
-use crate::remote::Remote;
+use crate::remote::{Remote, Target};
 use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
 
 const LOCAL: Token = Token(0);
@@ -246,13 +246,17 @@ impl Driver {
         // Files are read again, because certificates are renewed and passwords change.
         let credentials = &self.settings.credentials;
         let tls = credentials.tls().map_err(|problem| problem.to_string());
-        let name = credentials.tls_server_name();
         let password = credentials.password().map_err(|problem| problem.to_string());
-        let (address, name) = (address.to_owned(), name.map(str::to_owned));
+        let target = Target {
+            address: address.to_owned(),
+            tls: None,
+            tls_server_name: credentials.tls_server_name().map(str::to_owned),
+            websocket_path: credentials.websocket_path().map(str::to_owned),
+        };
         let begun = tls.and_then(|tls| {
             let password = password?;
-            let open = move || Remote::open(&address, tls.as_ref().map(|config| (config, name.as_deref())));
-            self.opening.begin(connection, open)?;
+            let target = Target { tls, ..target };
+            self.opening.begin(connection, move || Remote::open(&target))?;
             Ok(password)
         });
         match begun {

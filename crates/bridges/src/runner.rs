@@ -34,6 +34,11 @@ pub trait Credentials: Send {
 
     /// Returns the host name that the certificate of the remote broker must have; `None` for that of its address.
     fn tls_server_name(&self) -> Option<&str>;
+
+    /// Returns the path of the WebSocket at the remote broker; `None` without WebSocket.
+    fn websocket_path(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Settings of a [`Runner`].
