@@ -1,6 +1,7 @@
 """Bridges: to mosquitto, and between nodes."""
 
 import collections
+import errno
 import json
 import os
 import pathlib
@@ -385,6 +386,43 @@ def bridge_waits_for_room(_):
             each.close()
 
 
+def bridge_waits_for_disk(_):
+    """while the disk of the node is full, messages of a broker of MQTT 3.1.1 stay there, and arrive when there is space"""
+    other, node = Mosquitto().start(), Node()
+    try:
+        if not node.on_small_disk("16m"):
+            print("skipped: a disk of its own for one node needs root, or user namespaces", flush=True)
+            return
+        bridge = {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "topics": "in/# in 1", "backoff_min": "100ms", "backoff_max": "300ms"}
+        node.start(*configured(node, bridge), "--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB")
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+        leave(node.subscriber("keeps", "in/#", durable=True))
+        ballast = node.seen(node.directory / "data" / "ballast")
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(1 << 16)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+        for number in range(40):
+            other.publish("in/x", f"{number}:" + "x" * 100_000, "-q", "1")
+        # The node also refuses the next connections of the bridge.
+        until(lambda: bridge_of(node, "plant")["postponed"] >= 1 and bridge_of(node, "plant")["reconnects"] >= 5, "this node refuses again and again")
+        seen = bridge_of(node, "plant")
+        assert seen["last_error"].startswith("this broker: ") and "Quota exceeded" in seen["last_error"] and seen["refused"] == 0, seen
+        ballast.unlink()
+        waiting = lambda: node.json("client", "keeps")["session"]["queued_messages"]  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
+        until(lambda: waiting() >= 40, "all messages are here", 60)
+        lines = received(node.subscriber("keeps", "in/#", durable=True), 40)
+        numbers = [int(bytes.fromhex(line.split()[1]).split(b":")[0]) for line in lines]
+        # A message of QoS 1 may come twice.
+        assert set(numbers) == set(range(40)), numbers
+        assert bridge_of(node, "plant")["refused"] == 0
+    finally:
+        node.close()
+        other.close()
+
+
 def bridge_that_is_removed_is_listed(_):
     """the session of a bridge that is not configured any more is listed until it is removed, and the node warns about it"""
     node = Node()
@@ -438,6 +476,6 @@ def bridge_ring_with_mosquitto(_):
         other.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_waits_for_room, bridge_counts_what_its_queue_drops,
+CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_waits_for_room, bridge_waits_for_disk, bridge_counts_what_its_queue_drops,
           bridge_that_is_removed_is_listed, bridge_ends_removed_topics, bridge_survives_kills, bridge_ring, bridge_ring_with_mosquitto, bridge_moves,
           bridge_names_are_reserved]

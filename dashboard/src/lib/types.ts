@@ -596,7 +596,7 @@ export interface LinkTaking {
   /** State in words, with the address or the reason. */
   state: string;
   connected: boolean;
-  /** It has been without a wanted connection for more than 30 s. */
+  /** It has made no progress for more than 30 s. */
   failing: boolean;
   connected_s: number | null;
   address: string | null;
