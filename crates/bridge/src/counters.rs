@@ -6,8 +6,8 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::side::Sides;
 
-/// Counters of one bridge since its start. In `messages`, `refused`, `postponed`, `unmatched`, `dropped` and `held`, a side stands
-/// for the broker that the messages come from.
+/// Counters of one bridge since its start. In `messages`, `refused`, `postponed`, `unmatched`, `dropped` and `held`, a
+/// side stands for the broker that the messages come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub messages: Sides<[Traffic; 3]>,

@@ -34,7 +34,7 @@ pub struct BridgeView {
     /// Seconds since it is connected.
     pub connected_s: Option<u64>,
     pub counters: Counters,
-    /// What waits in the session, if this node leads its shard.
+    /// Messages that wait in the session, if this node leads its shard.
     pub queue: Queue,
     /// Messages for the other broker that are not complete.
     pub in_flight_out: u64,

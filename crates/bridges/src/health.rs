@@ -1,4 +1,4 @@
-//! Whether a relay makes progress.
+//! Health of a relay: progress and the lack of it.
 
 use std::time::Duration;
 
@@ -27,12 +27,13 @@ pub struct Look {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It needs no connection.
+    /// The relay needs no connection.
     Rests,
-    /// It has a connection that has shown to be good.
+    /// The connection has shown to be good.
     Works,
-    /// It has a connection that may be good.
+    /// The connection may be good.
     Connected,
+    /// A connection is needed, and there is none.
     Missing,
 }
 

@@ -1,4 +1,4 @@
-//! What waits in a session of the process, and what its queue has dropped.
+//! Queue of a session of the process: messages that wait, and those that were dropped.
 
 use broker::admin::ClientDetail;
 
