@@ -16,6 +16,7 @@ export const bridges = () => [
   bridge('cloud', { in_flight_out: 14, messages_out: seconds() * 212, bytes_out: seconds() * 212 * 174, messages_in: seconds() * 3, bytes_in: seconds() * 3 * 96, refused: 2, reconnects: 3, failed_attempts: 5, last_error: 'the connection was lost: connection reset by peer' }),
   bridge('plant-7', { node: 'meridian-2', connected: false, failing: true, state: 'waits 48s before the next attempt: 10.7.0.4:1883: connection refused', connected_s: null, last_error: '10.7.0.4:1883: connection refused', queued_messages: 184_020 + seconds() % 1000, queued_bytes: 27_603_000, oldest_s: 5_400, messages_out: 4_120_332, bytes_out: 611_204_881, reconnects: 41, failed_attempts: 388, dropped: 12, dropped_by_cause: drops({ queue: 9, no_room: 3 }) }),
   bridge('night-report', { node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }),
+  bridge('gone-site', { configured: false, enabled: false, connected: false, failing: true, state: "not configured; `meridian ctl kick '$bridge/gone-site' --session` removes its session", connected_s: null, queued_messages: 44_210, queued_bytes: 5_102_400, oldest_s: 86_400 }),
   bridge('old-site', { enabled: false, connected: false, state: 'turned off', connected_s: null, queued_messages: 812 }),
 ];
 
