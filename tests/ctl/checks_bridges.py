@@ -1,6 +1,7 @@
 """Bridges: to mosquitto, and between nodes."""
 
 import collections
+import errno
 import json
 import os
 import pathlib
@@ -22,11 +23,13 @@ LINE = "message "
 class Mosquitto:
     """A mosquitto that keeps its sessions over an orderly stop."""
 
-    def __init__(self, *more):
+    def __init__(self, *more, client=()):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="meridian-bridged-"))
         self.directory.chmod(0o777)
         self.port = free_port()
         self.process = None
+        # Options of its clients.
+        self.client = ["-p", str(self.port), *client]
         # Root's mosquitto would become another user, who may not write here.
         lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "persistence true",
                  f"persistence_location {self.directory}/", "user root", *more]
@@ -36,7 +39,7 @@ class Mosquitto:
         log = open(self.directory / "log", "ab")
         self.process = subprocess.Popen(["mosquitto", "-c", str(self.directory / "mosquitto.conf")], stdout=log, stderr=log)
         log.close()
-        until(lambda: subprocess.run(["mosquitto_pub", "-p", str(self.port), "-t", "up", "-m", "x"], capture_output=True,
+        until(lambda: subprocess.run(["mosquitto_pub", *self.client, "-t", "up", "-m", "x"], capture_output=True,
                                      timeout=5, check=False).returncode == 0, "mosquitto answers")
         return self
 
@@ -51,7 +54,7 @@ class Mosquitto:
 
     def subscriber(self, client_id, *topics, durable=False, qos=2):
         """A mosquitto_sub that has subscribed. Its lines are `topic retain payload`."""
-        command = ["stdbuf", "-oL", "mosquitto_sub", "-d", "-p", str(self.port), "-V", "311", "-i", client_id, "-q", str(qos), "-F", f"{LINE}%t %r %p"]
+        command = ["stdbuf", "-oL", "mosquitto_sub", "-d", *self.client, "-V", "311", "-i", client_id, "-q", str(qos), "-F", f"{LINE}%t %r %p"]
         command += ["-c"] if durable else []
         for topic in topics:
             command += ["-t", topic]
@@ -60,7 +63,7 @@ class Mosquitto:
         return process
 
     def publish(self, topic, payload, *more):
-        subprocess.run(["mosquitto_pub", "-p", str(self.port), "-t", topic, "-m", payload, *more], check=True, capture_output=True, timeout=10)
+        subprocess.run(["mosquitto_pub", *self.client, "-t", topic, "-m", payload, *more], check=True, capture_output=True, timeout=10)
 
 
 def configured(node, *bridges):
@@ -330,4 +333,149 @@ def bridge_reads_password_again(_):
         other.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_ends_removed_topics, bridge_survives_kills, bridge_ring, bridge_moves, bridge_names_are_reserved]
+def bridge_counts_what_its_queue_drops(_):
+    """what a full queue drops is counted for the bridge, with the bytes and the age of what waits"""
+    node = Node()
+    try:
+        node.start(*configured(node, {"name": "plant", "address": f"127.0.0.1:{free_port()}", "topics": "a/# out 1", "queue_messages_max": 2}))
+        until(lambda: bridge_of(node, "plant"), "the bridge is known")
+        until(lambda: "refused" in (bridge_of(node, "plant")["last_error"] or ""), "its session exists")
+        for number in range(5):
+            node.publish("a/b", str(number), "-q", "1")
+        until(lambda: bridge_of(node, "plant")["dropped_by_cause"]["queue"] == 3, "three are dropped")
+        seen = bridge_of(node, "plant")
+        assert (seen["queued_messages"], seen["dropped"], seen["configured"]) == (2, 3, True) and seen["queued_bytes"] > 0, seen
+        assert seen["oldest_s"] is not None, seen
+        figures = node.text("metrics", "meridian_bridge_")
+        assert 'meridian_bridge_dropped_total{bridge="plant",cause="queue"} 3\n' in figures, figures
+        assert 'meridian_bridge_queued_bytes{bridge="plant"} 0\n' not in figures, figures
+    finally:
+        node.close()
+
+
+def bridge_waits_for_room(_):
+    """messages that the other broker refuses because a queue there is full wait here, and arrive when there is room"""
+    last, far, near = Mosquitto(), Node(), Node()
+    try:
+        quick = {"backoff_min": "100ms", "backoff_max": "300ms"}
+        far.start(*configured(far, {"name": "last", "address": f"127.0.0.1:{last.port}", "version": "3.1.1", "topics": "a/# out 2",
+                                    "queue_full": "refuse", "queue_messages_max": 3, **quick}))
+        until(lambda: "refused" in ((bridge_of(far, "last") or {}).get("last_error") or ""), "the session of the second bridge exists")
+        near.start(*configured(near, {"name": "far", "address": f"127.0.0.1:{far.mqtt}", "topics": "a/# out 2", **quick}))
+        until(lambda: connected(near, "far"), "the bridge is connected")
+        for number in range(20):
+            near.publish("a/b", str(number), "-q", str(1 + number % 2))
+        until(lambda: bridge_of(near, "far")["postponed"] >= 3, "the other broker refuses again and again")
+        seen = bridge_of(near, "far")
+        assert "it refuses a message, which comes again: Quota exceeded" in seen["last_error"], seen
+        assert (seen["refused"], seen["dropped"]) == (0, 0) and not seen["failing"], seen
+        until(lambda: bridge_of(near, "far")["failing"], "the bridge makes no progress", 60)
+        last.start()
+        leave(last.subscriber("there", "a/#", durable=True))
+        until(lambda: connected(far, "last"), "the second bridge is connected")
+        until(lambda: bridge_of(near, "far")["messages_out"] >= 20 and bridge_of(near, "far")["queued_messages"] == 0, "nothing waits", 60)
+        until(lambda: bridge_of(far, "last")["queued_messages"] == 0, "nothing waits there")
+        until(lambda: not bridge_of(near, "far")["failing"], "the bridge makes progress")
+        lines = received(last.subscriber("there", "a/#", durable=True), 20)
+        numbers = [int(line.split()[2]) for line in lines]
+        # A message of QoS 1 may come twice.
+        assert set(numbers) == set(range(20)) and all(numbers.count(number) == 1 for number in range(1, 20, 2)), numbers
+        assert bridge_of(near, "far")["refused"] == 0
+    finally:
+        for each in (near, far, last):
+            each.close()
+
+
+def bridge_waits_for_disk(_):
+    """while the disk of the node is full, messages of a broker of MQTT 3.1.1 stay there, and arrive when there is space"""
+    other, node = Mosquitto().start(), Node()
+    try:
+        if not node.on_small_disk("16m"):
+            print("skipped: a disk of its own for one node needs root, or user namespaces", flush=True)
+            return
+        bridge = {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "topics": "in/# in 1", "backoff_min": "100ms", "backoff_max": "300ms"}
+        node.start(*configured(node, bridge), "--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB")
+        until(lambda: connected(node, "plant"), "the bridge is connected")
+        leave(node.subscriber("keeps", "in/#", durable=True))
+        ballast = node.seen(node.directory / "data" / "ballast")
+        with open(ballast, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(1 << 16)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+        for number in range(40):
+            other.publish("in/x", f"{number}:" + "x" * 100_000, "-q", "1")
+        # The node also refuses the next connections of the bridge.
+        until(lambda: bridge_of(node, "plant")["postponed"] >= 1 and bridge_of(node, "plant")["reconnects"] >= 5, "this node refuses again and again")
+        seen = bridge_of(node, "plant")
+        assert seen["last_error"].startswith("this broker: ") and "Quota exceeded" in seen["last_error"] and seen["refused"] == 0, seen
+        ballast.unlink()
+        waiting = lambda: node.json("client", "keeps")["session"]["queued_messages"]  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
+        until(lambda: waiting() >= 40, "all messages are here", 60)
+        lines = received(node.subscriber("keeps", "in/#", durable=True), 40)
+        numbers = [int(bytes.fromhex(line.split()[1]).split(b":")[0]) for line in lines]
+        # A message of QoS 1 may come twice.
+        assert set(numbers) == set(range(40)), numbers
+        assert bridge_of(node, "plant")["refused"] == 0
+    finally:
+        node.close()
+        other.close()
+
+
+def bridge_that_is_removed_is_listed(_):
+    """the session of a bridge that is not configured any more is listed until it is removed, and the node warns about it"""
+    node = Node()
+    try:
+        node.start(*configured(node, {"name": "gone", "address": f"127.0.0.1:{free_port()}", "topics": "a/# out 1"}))
+        until(lambda: "refused" in ((bridge_of(node, "gone") or {}).get("last_error") or ""), "its session exists")
+        node.stop()
+        node.start()
+        node.publish("a/b", "1", "-q", "1")
+        until(lambda: (bridge_of(node, "gone") or {}).get("queued_messages") == 1, "the session is found, with what waits")
+        seen = bridge_of(node, "gone")
+        assert (seen["configured"], seen["failing"], seen["session"]) == (False, True, "$bridge/gone"), seen
+        assert "not configured" in node.text("bridges")
+        assert "has no [[bridge]]" in (node.directory / "node.log").read_text()
+        node.ctl("kick", "$bridge/gone", "--session", "--yes")
+        until(lambda: bridge_of(node, "gone") is None, "it is not listed any more")
+    finally:
+        node.close()
+
+
+def bridge_ring_with_mosquitto(_):
+    """in a ring with a mosquitto, bridges of MQTT 5.0 end each message after one round"""
+    other, nodes = Mosquitto().start(), [Node(), Node()]
+    try:
+        quick = {"topics": "ring/# both 1", "backoff_min": "100ms", "backoff_max": "500ms"}
+        bridges = [[("pair", nodes[1].mqtt), ("first", other.port)], [("second", other.port)]]
+        for node, to in zip(nodes, bridges):
+            node.start(*configured(node, *({"name": name, "address": f"127.0.0.1:{port}", **quick} for name, port in to)))
+        names = [(node, name) for node, to in zip(nodes, bridges) for name, _ in to]
+        for node, name in names:
+            until(lambda node=node, name=name: connected(node, name), "the bridge is connected")
+        moved = lambda: [bridge_of(node, name)[key] for node, name in names for key in ("messages_out", "messages_in")]  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
+        subscribers = [node.subscriber(f"in-{at}", "ring/#") for at, node in enumerate(nodes)]
+        there = other.subscriber("there", "ring/#")
+        nodes[0].publish("ring/t", "from 0", "-q", "1")
+        nodes[1].publish("ring/t", "from 1", "-q", "1")
+        other.publish("ring/t", "from mosquitto", "-q", "1")
+        time.sleep(3)
+        before = moved()
+        time.sleep(2)
+        assert moved() == before, ("messages still go round", before, moved())
+        everything = {"from 0", "from 1", "from mosquitto"}
+        for process in subscribers:
+            copies = collections.Counter(bytes.fromhex(line.split()[1]).decode() for line in received(process, 3))
+            assert set(copies) == everything and max(copies.values()) <= 3, copies
+        copies = collections.Counter(line.split(maxsplit=2)[2] for line in received(there, 3))
+        assert set(copies) == everything and max(copies.values()) <= 3, copies
+    finally:
+        for node in nodes:
+            node.close()
+        other.close()
+
+
+CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_waits_for_room, bridge_waits_for_disk, bridge_counts_what_its_queue_drops,
+          bridge_that_is_removed_is_listed, bridge_ends_removed_topics, bridge_survives_kills, bridge_ring, bridge_ring_with_mosquitto, bridge_moves,
+          bridge_names_are_reserved]

@@ -62,6 +62,8 @@ class Node:
         self.token, self.given = None, ()
         # Command that wraps the one of the node.
         self.within = []
+        # True when its configuration file has the listeners.
+        self.without_listen = False
 
     def start(self, *more):
         self.launch(*more)
@@ -74,7 +76,8 @@ class Node:
     def launch(self, *more):
         self.given = more
         log = open(self.directory / "node.log", "ab")
-        command = [BINARY, "start", "--listen", f"127.0.0.1:{self.mqtt}", "--http", f"127.0.0.1:{self.http}", "--data-dir",
+        listen = [] if self.without_listen else ["--listen", f"127.0.0.1:{self.mqtt}"]
+        command = [BINARY, "start", *listen, "--http", f"127.0.0.1:{self.http}", "--data-dir",
                    str(self.directory / "data"), "--workers", "2", "--set", "log.level=info", *more]
         self.process = subprocess.Popen([*self.within, *command], stdout=log, stderr=log, cwd=self.directory, env=environment())
         log.close()

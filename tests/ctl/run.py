@@ -31,6 +31,7 @@ import checks_linking
 import checks_live
 import checks_look
 import checks_replaced
+import checks_secure
 import checks_top
 import node
 
@@ -39,7 +40,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import runner  # noqa: E402  pylint: disable=wrong-import-position
 
 # The checks of access come last, because they end open mode.
-MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_backup, checks_bridges, checks_linking, checks_actions, checks_replaced, checks_away,
+MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_drain, checks_backup, checks_bridges, checks_linking, checks_secure, checks_actions, checks_replaced, checks_away,
            checks_clocks, checks_limits, checks_accounts, checks_access]
 # Checks with nodes of their own that take longest. They begin first, so that all processes end at about the same time.
 LONGEST = ["action_counts_drops", "bridge_moves", "mosquitto_is_replaced", "link_giver_killed", "link_suback", "link_moves", "bridge_survives_kills", "leaves_once", "changed_everywhere", "full", "no_descriptors", "members", "refused_peers"]

@@ -662,10 +662,12 @@ export const checks = [
         await row(page, 'cloud').getByText('connected', { exact: true }).waitFor();
         await row(page, 'plant-7').getByText('failing').waitFor();
         await row(page, 'old-site').getByText('off', { exact: true }).waitFor();
+        await row(page, 'gone-site').getByText('not configured', { exact: true }).waitFor();
         await page.getByRole('link', { name: 'plant-7' }).click();
         await heading(page, 'plant-7');
         await page.getByText('10.7.0.4:1883: connection refused', { exact: true }).waitFor();
         await page.getByText('4,120,332').waitFor();
+        await page.getByText('12: 9 by the queue, 3 of QoS 0 without room', { exact: true }).waitFor();
         assert.equal(await page.getByRole('link', { name: '$bridge/plant-7' }).getAttribute('href'), '#/clients/%24bridge%2Fplant-7');
         await page.goto(`${mock.base}/#/bridges/no-such-bridge`);
         await page.getByText('There is no such bridge').waitFor();

@@ -30,6 +30,8 @@ def healthy():
     gauge("meridian_config_settings_refused", 0)
     gauge("meridian_watched_files_refused", 0)
     gauge("meridian_bridge_failing", 0, ',bridge="plant"')
+    counter("meridian_bridge_dropped_total", 0, ',bridge="plant",cause="queue"')
+    counter("meridian_bridge_dropped_total", 60, ',bridge="plant",cause="looped"')
     gauge("meridian_cluster_link_failing", 0, ',link="munich",origin="munich"')
     counter("meridian_cluster_link_dropped_total", 0, LINK_DROPS)
     gauge("meridian_action_failing", 0, ',action="rows"')
@@ -161,6 +163,7 @@ FIRING = {
     "MeridianAccessDenied": (changed("meridian_subscribes_denied_total", "0+90x600"), 20),
     "MeridianDrainStalled": (changed("meridian_drain_stalled_seconds", "0+60x600", ',kind="drain"'), 20),
     "MeridianBridgeFailing": (changed("meridian_bridge_failing", "1x600", ',bridge="plant"'), 20),
+    "MeridianBridgeDropping": (changed("meridian_bridge_dropped_total", "0+1x600", ',bridge="plant",cause="queue"'), 16),
     "MeridianClusterLinkDown": (changed("meridian_cluster_link_failing", "1x600", ',link="munich",origin="munich"'), 20),
     "MeridianClusterLinkDropping": (changed("meridian_cluster_link_dropped_total", "0+1x600", LINK_DROPS), 16),
     "MeridianClusterLinkRestored": (changed("meridian_cluster_link_restores_total", "0+1x600", ',link="munich",origin="munich"'), 16),

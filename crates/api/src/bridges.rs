@@ -24,10 +24,13 @@ pub struct BridgeView {
     pub name: String,
     /// Node that runs it.
     pub node: String,
+    /// False for a session whose bridge is not configured any more. It keeps what its topics get.
+    pub configured: bool,
     pub enabled: bool,
     /// True while both brokers are connected.
     pub connected: bool,
-    /// True when it has been without a wanted connection to the other broker for more than 30 s.
+    /// True when it has made no progress for more than 30 s: it has no connection that it needs, or the other broker
+    /// closes at a message each time, or acknowledges nothing. Also true for a session without a bridge.
     pub failing: bool,
     /// State in words, with the address or the reason.
     pub state: String,
@@ -39,6 +42,9 @@ pub struct BridgeView {
     pub session: String,
     /// Messages that wait in the session.
     pub queued_messages: u64,
+    pub queued_bytes: u64,
+    /// Seconds that the oldest message has waited; null while none waits.
+    pub oldest_s: Option<u64>,
     /// Messages to the other broker that are not complete.
     pub in_flight_out: u64,
     /// Messages from the other broker that are not complete.
@@ -49,14 +55,64 @@ pub struct BridgeView {
     /// Messages of the other broker that were passed to this one.
     pub messages_in: u64,
     pub bytes_in: u64,
-    /// Messages that the other broker refused, and messages of it that this one refused.
+    /// Messages that the other broker refused for good, and messages of it that this one refused for good.
     pub refused: u64,
-    /// Messages that were not passed on: too large, after too many bridges, in a loop, or of QoS 0 without room.
+    /// Times that the bridge connected again because a broker refused a message for now. The message comes again.
+    pub postponed: u64,
+    /// Messages that were not passed on, or that the queue has dropped.
     pub dropped: u64,
+    /// The same by cause.
+    pub dropped_by_cause: BridgeDrops,
     /// Connections after the first one.
     pub reconnects: u64,
     /// Attempts to connect that failed.
     pub failed_attempts: u64,
     /// Times that the other broker had lost the session of the bridge. Messages may have come twice then.
     pub remote_sessions_lost: u64,
+}
+
+/// Messages that a bridge did not pass on, or that its queue has dropped, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct BridgeDrops {
+    /// The queue for the other broker was full, or a message in it was too old.
+    pub queue: u64,
+    /// The packet is larger than one of the brokers or the bridge accepts.
+    pub too_large: u64,
+    /// A message of QoS 0 came faster than the connection takes it.
+    pub no_room: u64,
+    /// A message of QoS 0 came while the bridge was registering its subscriptions.
+    pub not_ready: u64,
+    /// The message has passed too many bridges.
+    pub too_many_hops: u64,
+    /// The other broker closed the connection at the message each time (`closes_max`).
+    pub closes: u64,
+    /// The message was at the other broker before. Nothing is lost.
+    pub looped: u64,
+    /// No topic of the bridge matches, after a change of its topics.
+    pub unmapped: u64,
+}
+
+impl BridgeDrops {
+    /// Causes with their figures, as metrics name them.
+    #[must_use]
+    pub fn by_cause(&self) -> [(&'static str, u64); 8] {
+        let Self { queue, too_large, no_room, not_ready, too_many_hops, closes, looped, unmapped } = *self;
+        [
+            ("queue", queue),
+            ("too_large", too_large),
+            ("no_room", no_room),
+            ("not_ready", not_ready),
+            ("too_many_hops", too_many_hops),
+            ("closes", closes),
+            ("looped", looped),
+            ("unmapped", unmapped),
+        ]
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.by_cause().iter().map(|(_, count)| count).sum()
+    }
 }

@@ -126,7 +126,7 @@ pub struct LinkTaking {
     pub state: String,
     /// True while both clusters are connected.
     pub connected: bool,
-    /// True when it has been without a wanted connection to the other cluster for more than 30 s.
+    /// True when it has made no progress for more than 30 s.
     pub failing: bool,
     /// Seconds since it is connected; null while it is not.
     pub connected_s: Option<u64>,

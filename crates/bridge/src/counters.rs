@@ -6,13 +6,16 @@ use mqtt::{QoS, ReasonCode};
 
 use crate::side::Sides;
 
-/// Counters of one bridge since its start. In `messages`, `refused`, `unmatched`, `dropped` and `held`, a side stands
-/// for the broker that the messages come from.
+/// Counters of one bridge since its start. In `messages`, `refused`, `postponed`, `unmatched`, `dropped` and `held`, a
+/// side stands for the broker that the messages come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub messages: Sides<[Traffic; 3]>,
     /// Messages that the other broker refused, by Reason Code.
     pub refused: Sides<BTreeMap<ReasonCode, u64>>,
+    /// Times that both connections ended because the other broker refused a message for a reason that may pass. The
+    /// message comes again.
+    pub postponed: Sides<u64>,
     /// Messages that the other broker accepted although nobody there has subscribed to them.
     pub unmatched: Sides<u64>,
     /// Messages that were not passed on, by cause.

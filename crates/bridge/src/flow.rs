@@ -10,6 +10,7 @@ use crate::counters::{Counters, Dropped};
 use crate::lane::{Lane, Step};
 use crate::message::{Terms, Translator};
 use crate::mutation::{Mutation, mutated};
+use crate::refusals::{Next, Refusals, may_pass};
 use crate::side::{Side, Sides};
 use crate::sweep::Sweep;
 
@@ -18,7 +19,7 @@ use crate::sweep::Sweep;
 /// message that is not complete comes again after a loss of connections.
 ///
 /// **Invariant:** a broker gets PUBACK, PUBREC or PUBCOMP for a message only after the other broker has sent it, or
-/// when the message ends here.
+/// when the message ends here. A refusal that may pass is not passed on.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) translator: Translator,
@@ -29,6 +30,10 @@ pub(crate) struct Flow {
     terms: Option<Sides<Terms>>,
     /// PUBREL packets to each broker that release what an earlier session left open.
     sweeps: Sides<Option<Sweep>>,
+    /// Messages of each sending broker that were refused for a reason that may pass.
+    refusals: Sides<Refusals>,
+    /// Broker that has refused a message for a reason that may pass, and the reason. Both connections must end.
+    ends: Option<(Side, ReasonCode)>,
     outgoing_max: usize,
     /// True when identifiers are released at both brokers. Neither side can wait for the other then. So everything else
     /// is ignored, and comes again on the next connections.
@@ -57,6 +62,8 @@ impl Flow {
             lanes: Sides::default(),
             terms: None,
             sweeps: Sides::default(),
+            refusals: Sides::default(),
+            ends: None,
             outgoing_max,
             is_sweep_only: false,
             is_draining: false,
@@ -71,13 +78,13 @@ impl Flow {
     }
 
     /// Returns the lane of the messages from `from`.
-    pub(crate) fn lane_mut(&mut self, from: Side) -> &mut Lane {
-        self.lanes.of_mut(from)
+    pub(crate) fn lane(&self, from: Side) -> &Lane {
+        self.lanes.of(from)
     }
 
-    /// Number of incomplete messages from `from`.
-    pub(crate) fn in_flight(&self, from: Side) -> usize {
-        self.lanes.of(from).in_flight()
+    /// Returns the lane of the messages from `from`.
+    pub(crate) fn lane_mut(&mut self, from: Side) -> &mut Lane {
+        self.lanes.of_mut(from)
     }
 
     /// Drops a message from this broker when it comes again.
@@ -92,6 +99,7 @@ impl Flow {
     /// Starts with new connections.
     pub(crate) fn attach(&mut self, terms: Sides<Terms>) {
         self.reset();
+        Side::ALL.iter().for_each(|from| self.refusals.of_mut(*from).attach());
         self.pairs = self.pairs.wrapping_add(1);
         self.terms = Some(terms);
     }
@@ -102,7 +110,20 @@ impl Flow {
         self.lanes.remote.reset();
         self.sweeps = Sides::default();
         self.is_sweep_only = false;
-        self.terms = None;
+        (self.terms, self.ends) = (None, None);
+    }
+
+    /// Notes that a broker has a new session, which sends other messages with the same identifiers.
+    pub(crate) fn session_is_new(&mut self, side: Side) {
+        self.lanes.of_mut(side).unreleased.sender_restarted();
+        self.lanes.of_mut(side.other()).unreleased.receiver_restarted();
+        self.refusals.of_mut(side).sender_restarted();
+    }
+
+    /// Returns the broker that has refused a message for a reason that may pass, and the reason. Both connections must
+    /// end then, so that the message comes again.
+    pub(crate) fn take_refusal(&mut self) -> Option<(Side, ReasonCode)> {
+        self.ends.take()
     }
 
     /// Starts to release identifiers at `at`, if the sender of the messages to it has lost its session. A broker
@@ -204,7 +225,7 @@ impl Flow {
             return;
         }
         let is_full = publish.qos > QoS::AtMostOnce
-            && lane.counted() >= usize::from(terms.of(from.other()).receive_maximum)
+            && lane.counted() >= self.refusals.of(from).window(terms.of(from.other()).receive_maximum)
             && !mutated(Mutation::HoldNothing);
         if lane.is_holding() || is_full {
             let mut packet = Vec::new();
@@ -235,10 +256,10 @@ impl Flow {
 
     /// Sends packets that waited for the receiver's Receive Maximum.
     fn release_held(&mut self, from: Side, terms: &Sides<Terms>, ends: &mut Ends<'_>) {
-        let receive_maximum = usize::from(terms.of(from.other()).receive_maximum);
+        let window = self.refusals.of(from).window(terms.of(from.other()).receive_maximum);
         loop {
             let lane = self.lanes.of_mut(from);
-            if lane.counted() >= receive_maximum {
+            if lane.counted() >= window || self.ends.is_some() {
                 return;
             }
             let Some(packet) = lane.unhold() else { return };
@@ -387,13 +408,22 @@ impl Flow {
         let id = self.identifier(from, ack.packet_id);
         let version = terms.of(from).version;
         let lane = self.lanes.of_mut(from);
-        lane.has_progress |= lane.step(id).is_some();
-        match (packet_type, lane.step(id)) {
-            (PacketType::PubAck, Some(Step::Published { came, went: QoS::AtLeastOnce })) => {
+        let step = lane.step(id);
+        let is_answer = matches!(
+            (packet_type, step),
+            (PacketType::PubAck, Some(Step::Published { went: QoS::AtLeastOnce, .. }))
+                | (PacketType::PubRec, Some(Step::Published { went: QoS::ExactlyOnce, .. }))
+        );
+        if is_answer && may_pass(ack.reason) && !mutated(Mutation::EndRefused) {
+            return self.refused(from, terms, id, ack.reason, ends);
+        }
+        lane.acknowledgements += u64::from(step.is_some());
+        match (packet_type, step) {
+            (PacketType::PubAck, Some(Step::Published { came, .. })) if is_answer => {
                 self.note_reason(from, ack.reason);
                 self.complete(from, terms, id, came, ack.reason, ends.source);
             }
-            (PacketType::PubRec, Some(Step::Published { came, went: QoS::ExactlyOnce })) => {
+            (PacketType::PubRec, Some(Step::Published { came, .. })) if is_answer => {
                 self.note_reason(from, ack.reason);
                 if ack.reason.is_error() {
                     self.lanes.of_mut(from).unreleased.remove(id);
@@ -412,6 +442,41 @@ impl Flow {
             // The answer to a PUBREL of `release_earlier`, or of a sweep that was abandoned.
             (PacketType::PubComp, _) => {}
             _ => self.counters.unexpected_acks += 1,
+        }
+        if is_answer {
+            let next = self.refusals.of_mut(from).answered(id);
+            self.obey(from, terms, next, ends);
+        }
+    }
+
+    /// Handles a refusal that may pass. The message gets no acknowledgement, so that its sender keeps it.
+    fn refused(
+        &mut self,
+        from: Side,
+        terms: &Sides<Terms>,
+        id: PacketId,
+        reason: ReasonCode,
+        ends: &mut Ends<'_>,
+    ) {
+        let lane = self.lanes.of_mut(from);
+        // The receiver does not keep the identifier of a message that it refuses [MQTT-4.3.3-9].
+        lane.unreleased.remove(id);
+        let unanswered = lane.unacknowledged();
+        let next = self.refusals.of_mut(from).refused(id, reason, unanswered);
+        self.obey(from, terms, next, ends);
+    }
+
+    /// Gives up a message that was refused too often, and ends the connections if that is due.
+    fn obey(&mut self, from: Side, terms: &Sides<Terms>, next: Next, ends: &mut Ends<'_>) {
+        if let Some((id, reason)) = next.given_up
+            && let Some(Step::Published { came, .. }) = self.lanes.of(from).step(id)
+        {
+            self.note_reason(from, reason);
+            self.complete(from, terms, id, came, reason, ends.source);
+        }
+        if let Some(reason) = next.ends {
+            *self.counters.postponed.of_mut(from) += 1;
+            self.ends = Some((from.other(), reason));
         }
     }
 

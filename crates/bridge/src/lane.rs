@@ -13,8 +13,8 @@ pub(crate) struct Lane {
     steps: BTreeMap<PacketId, Step>,
     /// Identifiers in the order of their PUBLISH packets. Those at the front were not acknowledged.
     order: VecDeque<PacketId>,
-    /// True when the receiver has acknowledged a message on the present connection.
-    pub(crate) has_progress: bool,
+    /// Number of acknowledgements of the receiver on the present connection.
+    pub(crate) acknowledgements: u64,
     /// Number of messages that count against the receiver's Receive Maximum.
     counted: usize,
     /// Packets that wait because the Receive Maximum is reached, oldest first.
@@ -78,6 +78,11 @@ impl Lane {
         self.order.iter().copied().find(|id| self.is_unacknowledged(*id))
     }
 
+    /// Number of messages without any acknowledgement.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.steps.values().filter(|step| matches!(step, Step::Published { .. })).count()
+    }
+
     fn is_unacknowledged(&self, id: PacketId) -> bool {
         matches!(self.steps.get(&id), Some(Step::Published { .. }))
     }
@@ -95,6 +100,11 @@ impl Lane {
     /// Number of incomplete messages, with those that wait.
     pub(crate) fn in_flight(&self) -> usize {
         self.steps.len() + self.held.len()
+    }
+
+    /// Returns whether the receiver has acknowledged a message on the present connection.
+    pub(crate) fn has_progress(&self) -> bool {
+        self.acknowledgements > 0
     }
 
     pub(crate) fn is_holding(&self) -> bool {

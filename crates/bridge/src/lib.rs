@@ -22,6 +22,7 @@ mod interest;
 mod lane;
 mod message;
 mod mutation;
+mod refusals;
 mod relay;
 mod settings;
 mod side;

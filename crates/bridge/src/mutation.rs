@@ -9,6 +9,8 @@ mutation::mutations! {
     NewIdentifiers,
     /// A message is acknowledged when it was forwarded, not when the other broker has acknowledged it.
     AcknowledgeEarly,
+    /// A refusal that may pass is passed on to the sender, which ends the message.
+    EndRefused,
     /// The remote session is discarded at each connection.
     CleanStart,
     /// Identifiers that an earlier session left open are not released.

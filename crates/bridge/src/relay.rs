@@ -7,7 +7,7 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use mqtt::{Packet, PacketId, QoS};
+use mqtt::{Packet, PacketId, QoS, ReasonCode};
 use random::Random;
 
 use crate::client::{CloseReason, Event};
@@ -71,6 +71,9 @@ pub struct Relay {
     queued: u64,
     /// Number of identifiers that were to be released, and the time at which it changed.
     sweep_progress: (usize, Time),
+    /// Number of acknowledgements of the messages from each side, and the time at which it changed. `None` while no
+    /// message is in flight.
+    stalls: Sides<Option<(u64, Time)>>,
     /// Time of the last message or acknowledgement.
     last_traffic: Time,
     last_error: Option<String>,
@@ -130,6 +133,8 @@ enum Effect {
     None,
     Connected,
     Closed(CloseReason),
+    /// A broker has refused a message for a reason that may pass.
+    Refused(Side, ReasonCode),
 }
 
 /// Number of bytes of acknowledgements that may wait for a broker beyond the bound: one for each Packet Identifier.
@@ -175,6 +180,7 @@ impl Relay {
             local_receive_maximum: u16::MAX,
             queued: 0,
             sweep_progress: (0, Time::default()),
+            stalls: Sides::default(),
             last_traffic: Time::default(),
             last_error: None,
             refused: None,
@@ -277,7 +283,18 @@ impl Relay {
 
     /// Number of messages from a broker that are not complete.
     pub fn in_flight(&self, from: Side) -> usize {
-        self.flow.in_flight(from)
+        self.flow.lane(from).in_flight()
+    }
+
+    /// Returns whether a message from a broker was acknowledged on the present connections.
+    pub fn has_progress(&self, from: Side) -> bool {
+        self.flow.lane(from).has_progress()
+    }
+
+    /// Time since which messages of one direction are in flight, and none of them was acknowledged.
+    pub fn stalled_since(&self) -> Option<Time> {
+        let stalls = [self.stalls.local, self.stalls.remote];
+        stalls.into_iter().flatten().map(|(_, since)| since).min()
     }
 
     /// Address of the last connection to the remote broker, for [`Existing`].
@@ -456,6 +473,7 @@ impl Relay {
             self.sweep_progress = (remaining, now);
         }
         for side in Side::ALL {
+            self.note_stall(now, side);
             let is_reading = self.wants_read(side);
             if let Some(client) = self.wires.of_mut(side).as_mut().and_then(|wire| wire.client.as_mut()) {
                 if is_reading {
@@ -465,6 +483,16 @@ impl Relay {
                 }
             }
         }
+    }
+
+    /// Notes since when the messages in flight from a side have no acknowledgement.
+    fn note_stall(&mut self, now: Time, from: Side) {
+        let (lane, stall) = (self.flow.lane(from), self.stalls.of_mut(from));
+        *stall = match *stall {
+            _ if lane.in_flight() == 0 => None,
+            Some((count, since)) if count == lane.acknowledgements => Some((count, since)),
+            _ => Some((lane.acknowledgements, now)),
+        };
     }
 
     /// Continues to release identifiers at a side. Returns whether that has ended now.
@@ -543,7 +571,8 @@ impl Relay {
                         if is_answered {
                             client.note_sent(now);
                         }
-                        Effect::None
+                        flow.take_refusal()
+                            .map_or(Effect::None, |(side, reason)| Effect::Refused(side, reason))
                     }
                     // Messages that need an acknowledgement get none: they come again on the next connection.
                     None => {
@@ -601,6 +630,7 @@ impl Relay {
             Effect::None => {}
             Effect::Connected => self.connected(now, side),
             Effect::Closed(reason) => self.ended(now, side, &reason),
+            Effect::Refused(side, reason) => self.refused(now, side, reason),
         }
         true
     }

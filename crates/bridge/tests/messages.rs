@@ -120,17 +120,156 @@ fn a_refused_message_is_completed_and_counted() {
 
 /// MQTT 3.1.1 has no way to refuse a message.
 #[test]
-fn a_message_that_this_broker_refuses_ends_at_a_remote_broker_of_3_1_1() {
+fn a_message_that_this_broker_refuses_for_good_ends_at_a_remote_broker_of_3_1_1() {
     let mut settings = settings();
     settings.version = Version::V3_1_1;
     let mut bench = Bench::connected(settings);
     bench.publish(REMOTE, 4, QoS::ExactlyOnce, "in/a", 3);
-    bench.ack(LOCAL, "PUBREC", 4, ReasonCode::QuotaExceeded);
+    bench.ack(LOCAL, "PUBREC", 4, ReasonCode::NotAuthorized);
     assert_eq!(bench.sent(REMOTE), ["PUBREC 4"]);
     bench.sent(LOCAL);
     bench.ok(REMOTE, "PUBREL", 4);
     assert_eq!(bench.sent(REMOTE), ["PUBCOMP 4"]);
     assert!(bench.sent(LOCAL).is_empty());
+}
+
+/// Acknowledgements of messages to a broker, in the packets that it was sent.
+fn acknowledgements(sent: &[String]) -> Vec<&String> {
+    sent.iter().filter(|sent| sent.starts_with("PUBACK") || sent.starts_with("PUBREC")).collect()
+}
+
+/// Publishes messages again with these identifiers.
+fn publish_all(bench: &mut Bench, from: Side, ids: &[u16]) {
+    let topic = if from == LOCAL { "out/a" } else { "in/a" };
+    ids.iter().for_each(|id| bench.publish_again(from, *id, QoS::AtLeastOnce, topic));
+}
+
+/// Identifiers of the messages that a broker was sent, without the other packets.
+fn published(bench: &mut Bench, to: Side) -> Vec<String> {
+    let sent =
+        bench.sent(to).into_iter().filter(|sent| sent.starts_with("PUBLISH") && sent.contains(" dup "));
+    sent.filter_map(|sent| sent.split(' ').nth(1).map(str::to_owned)).collect()
+}
+
+/// The sender's session keeps the message. [MQTT-4.3.3-9]: the receiver forgets it.
+#[test]
+fn a_refusal_that_may_pass_ends_both_connections_and_the_message_comes_again() {
+    use ReasonCode::{ImplementationSpecificError, QuotaExceeded, UnspecifiedError};
+    for version in [Version::V5, Version::V3_1_1] {
+        for reason in [QuotaExceeded, UnspecifiedError, ImplementationSpecificError] {
+            for (qos, ack) in [(QoS::AtLeastOnce, "PUBACK"), (QoS::ExactlyOnce, "PUBREC")] {
+                for (from, topic) in [(LOCAL, "out/a"), (REMOTE, "in/a")] {
+                    if from == LOCAL && version == Version::V3_1_1 {
+                        continue;
+                    }
+                    let mut settings = settings();
+                    settings.version = version;
+                    let mut bench = Bench::connected(settings);
+                    bench.publish(from, 4, qos, topic, 3);
+                    bench.ack(from.other(), ack, 4, reason);
+                    assert!(acknowledgements(&bench.sent(from)).is_empty());
+                    bench.run();
+                    for side in Side::ALL {
+                        assert_eq!(bench.last.of(side).last().map(String::as_str), Some("DISCONNECT 0x00"));
+                        assert!(acknowledgements(bench.last.of(side)).is_empty(), "{:?}", bench.last);
+                    }
+                    let State::Waiting { reason: text, .. } = bench.relay.state() else { panic!("it waits") };
+                    assert!(text.ends_with(&format!("it refuses a message, which comes again: {reason}")));
+                    assert_eq!(bench.relay.last_error(), Some(&*text));
+                    bench.wait();
+                    bench.run();
+                    bench.publish_again(from, 4, qos, topic);
+                    assert_eq!(published(&mut bench, from.other()), ["4"]);
+                    bench.ok(from.other(), ack, 4);
+                    assert_eq!(bench.sent(from).last(), Some(&format!("{ack} 4")));
+                    let counters = bench.relay.counters();
+                    assert_eq!(*counters.postponed.of(from), 1);
+                    assert!(counters.refused.of(from).is_empty());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn after_a_refusal_messages_go_one_by_one_until_one_is_accepted() {
+    let mut bench = Bench::connected(settings());
+    publish_all(&mut bench, LOCAL, &[1, 2, 3]);
+    bench.ack(REMOTE, "PUBACK", 1, ReasonCode::QuotaExceeded);
+    bench.run();
+    for _ in 0..40 {
+        bench.wait();
+        bench.run();
+        publish_all(&mut bench, LOCAL, &[1, 2, 3]);
+        assert_eq!(published(&mut bench, REMOTE), ["1"]);
+        bench.ack(REMOTE, "PUBACK", 1, ReasonCode::QuotaExceeded);
+        bench.run();
+    }
+    bench.wait();
+    bench.run();
+    publish_all(&mut bench, LOCAL, &[1, 2, 3]);
+    assert_eq!(published(&mut bench, REMOTE), ["1"]);
+    bench.ok(REMOTE, "PUBACK", 1);
+    assert_eq!(published(&mut bench, REMOTE), ["2", "3"]);
+    bench.ok(REMOTE, "PUBACK", 2);
+    bench.ok(REMOTE, "PUBACK", 3);
+    assert_eq!(bench.sent(LOCAL)[1..], ["PUBACK 1", "PUBACK 2", "PUBACK 3"]);
+    assert_eq!(bench.relay.counters().postponed.local, 41);
+}
+
+/// Connects again until all messages are tried together. Each connection ends with the refusal of message 1.
+fn refused_alone(bench: &mut Bench, ids: &[u16]) {
+    publish_all(bench, LOCAL, ids);
+    for _ in 0..10 {
+        bench.ack(REMOTE, "PUBACK", 1, ReasonCode::UnspecifiedError);
+        bench.run();
+        bench.wait();
+        bench.run();
+        publish_all(bench, LOCAL, ids);
+    }
+    assert_eq!(published(bench, REMOTE).len(), ids.len());
+    bench.sent(LOCAL);
+}
+
+#[test]
+fn a_message_that_alone_is_refused_again_and_again_is_given_up_and_an_outage_gives_none_up() {
+    let mut bench = Bench::connected(settings());
+    refused_alone(&mut bench, &[1, 2, 3]);
+    bench.ack(REMOTE, "PUBACK", 1, ReasonCode::UnspecifiedError);
+    bench.ok(REMOTE, "PUBACK", 2);
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 2", "PUBACK 1 0x80"]);
+    bench.ok(REMOTE, "PUBACK", 3);
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 3"]);
+    assert!(matches!(bench.relay.state(), State::Connected { .. }));
+    assert_eq!(bench.relay.counters().refused.local[&ReasonCode::UnspecifiedError], 1);
+
+    // The other message is accepted first, and a third one is refused meanwhile.
+    let mut bench = Bench::connected(settings());
+    refused_alone(&mut bench, &[1, 2, 3]);
+    bench.ack(REMOTE, "PUBACK", 3, ReasonCode::ImplementationSpecificError);
+    bench.ok(REMOTE, "PUBACK", 2);
+    assert_eq!(bench.sent(LOCAL), ["PUBACK 2"]);
+    bench.ack(REMOTE, "PUBACK", 1, ReasonCode::UnspecifiedError);
+    bench.run();
+    assert!(matches!(bench.relay.state(), State::Waiting { .. }));
+    assert_eq!(bench.last.local, ["PUBACK 1 0x80", "DISCONNECT 0x00"]);
+
+    // All are refused.
+    let mut bench = Bench::connected(settings());
+    refused_alone(&mut bench, &[1, 2]);
+    for _ in 0..20 {
+        bench.ack(REMOTE, "PUBACK", 1, ReasonCode::UnspecifiedError);
+        assert!(matches!(bench.relay.state(), State::Connected { .. }), "the other message may be accepted");
+        bench.ack(REMOTE, "PUBACK", 2, ReasonCode::UnspecifiedError);
+        bench.run();
+        assert!(acknowledgements(&bench.last.local).is_empty(), "{:?}", bench.last.local);
+        assert!(matches!(bench.relay.state(), State::Waiting { .. }));
+        bench.wait();
+        bench.run();
+        publish_all(&mut bench, LOCAL, &[1, 2]);
+        assert_eq!(published(&mut bench, REMOTE), ["1", "2"]);
+    }
+    assert!(bench.relay.counters().refused.local.is_empty());
 }
 
 /// A broker of 3.1.1 that does not accept a message may close [MQTT3-3.3.5-2].

@@ -1,6 +1,6 @@
 //! All bridges of a node, and the thread that starts and stops them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,6 +9,8 @@ use bridge::Counters;
 use broker::admin::{Admin, ClientDetail};
 use edge::Door;
 
+use crate::leftover::{Found, LeftoverView, Leftovers};
+use crate::queue::{Queue, QueueWatch};
 use crate::runner::{Credentials, Run, Runner, RunnerSettings};
 use crate::settings::{BridgeProblem, BridgeSettings, QueueFull};
 
@@ -21,17 +23,19 @@ const STOP_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 pub struct BridgeView {
     pub name: String,
+    /// False for a session whose bridge is not configured any more.
+    pub is_configured: bool,
     pub is_enabled: bool,
     /// Client Identifier of the session in which messages wait.
     pub session: String,
     pub state: String,
-    /// True when it is wanted and has had no connection for some time.
+    /// True when it is wanted and has made no progress for some time.
     pub is_failing: bool,
     /// Seconds since it is connected.
     pub connected_s: Option<u64>,
     pub counters: Counters,
     /// Messages that wait in the session, if this node leads its shard.
-    pub queued: u64,
+    pub queue: Queue,
     /// Messages for the other broker that are not complete.
     pub in_flight_out: u64,
     /// Messages of the other broker that are not complete.
@@ -42,6 +46,7 @@ pub struct BridgeView {
 /// The bridges of a node. Dropping it stops them.
 pub struct Bridges {
     handles: Vec<Arc<Handle>>,
+    leftovers: Found,
     /// Dropped at the end, which stops the thread that looks at the bridges.
     stop: Mutex<Option<SyncSender<()>>>,
 }
@@ -55,8 +60,7 @@ struct Handle {
     runner: Runner,
     /// True while this node leads the shard of the session.
     is_here: AtomicBool,
-    /// Number of messages that wait in the session.
-    queued: AtomicU64,
+    queue: Mutex<QueueWatch>,
 }
 
 impl Handle {
@@ -64,13 +68,14 @@ impl Handle {
         let view = self.runner.view();
         BridgeView {
             name: self.name.clone(),
+            is_configured: true,
             is_enabled: self.is_enabled,
             session: self.client_id.clone(),
             state: view.state,
             is_failing: view.is_failing,
             connected_s: view.connected_s,
             counters: view.counters,
-            queued: self.queued.load(Ordering::Relaxed),
+            queue: sync::lock(&self.queue).queue(),
             in_flight_out: view.in_flight_out,
             in_flight_in: view.in_flight_in,
             last_error: view.last_error,
@@ -94,20 +99,20 @@ impl Bridges {
             let handle = start(settings, door).map_err(|problem| (settings.name.clone(), problem))?;
             handles.push(Arc::new(handle));
         }
-        let stop = match handles.is_empty() {
-            true => None,
-            false => Some(
-                look_after(handles.clone(), name.to_owned(), admin.clone())
-                    .map_err(|why| (String::new(), why))?,
-            ),
-        };
-        Ok(Self { handles, stop: Mutex::new(stop) })
+        let configured = handles.iter().map(|handle| handle.client_id.clone()).collect();
+        let leftovers = Leftovers::new(configured);
+        let found = leftovers.found();
+        let stop = look_after(handles.clone(), leftovers, name.to_owned(), admin.clone());
+        let stop = stop.map_err(|why| (String::new(), why))?;
+        Ok(Self { handles, leftovers: found, stop: Mutex::new(Some(stop)) })
     }
 
-    /// Bridges whose sessions are in shards that this node leads, in the order of the configuration.
+    /// Bridges whose sessions are in shards that this node leads, in the order of the configuration. Sessions without a
+    /// bridge follow.
     pub fn views(&self) -> Vec<BridgeView> {
         let here = self.handles.iter().filter(|handle| handle.is_here.load(Ordering::Relaxed));
-        here.map(|handle| handle.view()).collect()
+        let leftovers = self.leftovers.views().into_iter().map(left_over);
+        here.map(|handle| handle.view()).chain(leftovers).collect()
     }
 
     /// Completes what is in flight, and closes the connections. Returns after about two seconds at most.
@@ -119,6 +124,21 @@ impl Bridges {
             // tidy: allow(thread-sleep): the node stops, and no reactor waits for this thread.
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// View of a session whose bridge is not configured any more.
+fn left_over(leftover: LeftoverView) -> BridgeView {
+    let session = format!("$bridge/{}", leftover.name);
+    BridgeView {
+        state: format!("not configured; `meridian ctl kick '{session}' --session` removes its session"),
+        // Somebody has to do something.
+        is_failing: true,
+        session,
+        name: leftover.name,
+        queue: leftover.queue,
+        in_flight_out: leftover.in_flight,
+        ..BridgeView::default()
     }
 }
 
@@ -143,13 +163,14 @@ fn start(settings: &BridgeSettings, door: &Door) -> Result<Handle, BridgeProblem
         refuses: settings.queue_full == QueueFull::Refuse,
         runner: Runner::spawn(runner, door)?,
         is_here: AtomicBool::new(false),
-        queued: AtomicU64::new(0),
+        queue: Mutex::default(),
     })
 }
 
 /// Starts the thread that starts each bridge where the shard of its session is led, and stops it elsewhere.
 fn look_after(
     handles: Vec<Arc<Handle>>,
+    mut leftovers: Leftovers,
     name: String,
     admin: Admin,
 ) -> Result<SyncSender<()>, BridgeProblem> {
@@ -178,9 +199,10 @@ fn look_after(
                 }
                 match is_here {
                     true => ask_queued(handle, &admin),
-                    false => handle.queued.store(0, Ordering::Relaxed),
+                    false => sync::lock(&handle.queue).is_elsewhere(),
                 }
             }
+            leftovers.look(&admin);
             match stopped.recv_timeout(LOOK) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
@@ -202,12 +224,13 @@ fn run_with_filters(handle: &Arc<Handle>, own_id: String, admin: &Admin) {
     admin.client_filters(&handle.client_id, Box::new(answered));
 }
 
-/// Asks how many messages wait in the session of a bridge.
+/// Asks what waits in the session of a bridge.
 fn ask_queued(handle: &Arc<Handle>, admin: &Admin) {
     let of = handle.clone();
     let answered = move |detail: Option<Box<ClientDetail>>| {
-        let Some(session) = detail.and_then(|detail| detail.session) else { return };
-        of.queued.store(session.queued_messages as u64, Ordering::Relaxed);
+        let Some(detail) = detail else { return };
+        sync::lock(&of.queue).answered(&detail);
+        let Some(session) = detail.session else { return };
         if of.runner.is_idle() {
             // What was in flight comes again.
             of.runner.queued((session.queued_messages + session.inflight) as u64);

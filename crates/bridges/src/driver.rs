@@ -6,14 +6,15 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use bridge::{ConnectionId, Existing, Input, Output, Password, Relay, Side, Sides, Start, State, Time};
+use bridge::{ConnectionId, Existing, Input, Output, Password, Relay, Side, Sides, State, Time};
 use edge::Door;
 use mio::{Events, Interest, Poll, Token};
 use random::Random;
 
+use crate::health::{Health, Look};
 use crate::held::{Held, HeldTokens};
 use crate::opening::Opening;
-use crate::remote::Remote;
+use crate::remote::{Remote, Target};
 use crate::runner::{Published, Run, RunnerSettings, RunnerView, Ticket};
 
 const LOCAL: Token = Token(0);
@@ -21,8 +22,6 @@ const REMOTE: Token = Token(1);
 pub const WAKER: Token = Token(2);
 /// Maximum time until the view of the relay is renewed.
 const VIEW: Duration = Duration::from_millis(500);
-/// Time without a connection after which a relay counts as failing.
-const FAILING: Duration = Duration::from_secs(30);
 /// Maximum number of steps before requests and timeouts have their turn.
 const STEPS_AT_ONCE: usize = 16;
 /// Size of a read.
@@ -63,8 +62,7 @@ pub struct Driver {
     pub run: Option<Run>,
     /// Decision for which the relay was started last. A relay that stops by itself stays so.
     pub started_for: Ticket,
-    /// Time since which the relay is to run and has no connection.
-    pub missing_since: Option<Time>,
+    pub health: Health,
     pub poll: Poll,
     pub door: Door,
     pub commands: Receiver<Command>,
@@ -179,7 +177,8 @@ impl Driver {
             Decision::Run(..) => {}
             Decision::Stop(within) if is_last => {
                 self.handle(Input::Stop { within });
-                (self.run, self.missing_since) = (None, None);
+                self.run = None;
+                self.health.stop();
             }
             Decision::Stop(_) => {}
         }
@@ -194,7 +193,7 @@ impl Driver {
         }
         let (filters, own_id) = (filters.clone(), own_id.clone());
         self.started_for = self.ticket;
-        self.missing_since = Some(self.now());
+        self.health.start(self.now());
         // The connections of the last run close.
         self.obey();
         let filters = Sides { local: filters, remote: Vec::new() };
@@ -247,13 +246,17 @@ impl Driver {
         // Files are read again, because certificates are renewed and passwords change.
         let credentials = &self.settings.credentials;
         let tls = credentials.tls().map_err(|problem| problem.to_string());
-        let name = credentials.tls_server_name();
         let password = credentials.password().map_err(|problem| problem.to_string());
-        let (address, name) = (address.to_owned(), name.map(str::to_owned));
+        let target = Target {
+            address: address.to_owned(),
+            tls: None,
+            tls_server_name: credentials.tls_server_name().map(str::to_owned),
+            websocket_path: credentials.websocket_path().map(str::to_owned),
+        };
         let begun = tls.and_then(|tls| {
             let password = password?;
-            let open = move || Remote::open(&address, tls.as_ref().map(|config| (config, name.as_deref())));
-            self.opening.begin(connection, open)?;
+            let target = Target { tls, ..target };
+            self.opening.begin(connection, move || Remote::open(&target))?;
             Ok(password)
         });
         match begun {
@@ -430,6 +433,8 @@ impl Driver {
             );
         }
         let (now, state) = (self.now(), self.relay.state());
+        // A connection may last less than the time between two views.
+        let is_failing = self.health.look(Look::at(now, &self.relay), self.run.is_some());
         if now < self.next_view && state == self.shown {
             return;
         }
@@ -438,16 +443,6 @@ impl Driver {
         let is_running = !matches!(state, State::New | State::Stopped { .. });
         self.published.is_running.store(is_running, Ordering::Relaxed);
         self.published.is_idle.store(state == State::Idle, Ordering::Relaxed);
-        match state {
-            State::Connected { .. } | State::Idle => self.missing_since = None,
-            // Such a relay ends with its connection.
-            State::Stopped { .. } if self.settings.relay.start == Start::Once => self.missing_since = None,
-            _ if self.run.is_some() => {
-                self.missing_since.get_or_insert(now);
-            }
-            _ => {}
-        }
-        let is_failing = self.missing_since.is_some_and(|since| now.since(since) >= FAILING);
         let text = state.to_string();
         let (address, connected_s) = match state {
             State::Connected { address, since } => (Some(address), Some(now.since(since).as_secs())),

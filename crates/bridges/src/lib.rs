@@ -8,8 +8,11 @@
 mod bridges;
 mod driver;
 mod end_session;
+mod health;
 mod held;
+mod leftover;
 mod opening;
+mod queue;
 mod remote;
 mod runner;
 mod settings;
@@ -18,5 +21,6 @@ mod topics;
 pub use bridges::{BridgeView, Bridges};
 pub use end_session::end_session;
 pub use held::Until;
+pub use queue::{Queue, QueueWatch};
 pub use runner::{Credentials, Run, Runner, RunnerSettings, RunnerView, Ticket};
 pub use settings::{BridgeProblem, BridgeSettings, check};

@@ -13,6 +13,7 @@ use random::Random;
 use rustls::ClientConfig;
 
 use crate::driver::{Command, Decision, Driver, WAKER};
+use crate::health::Health;
 use crate::held::{Held, HeldTokens, Until};
 use crate::opening::Opening;
 use crate::settings::BridgeProblem;
@@ -33,6 +34,11 @@ pub trait Credentials: Send {
 
     /// Returns the host name that the certificate of the remote broker must have; `None` for that of its address.
     fn tls_server_name(&self) -> Option<&str>;
+
+    /// Returns the path of the WebSocket at the remote broker; `None` without WebSocket.
+    fn websocket_path(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Settings of a [`Runner`].
@@ -69,7 +75,7 @@ pub struct RunnerView {
     pub state: String,
     /// Address of the remote broker, while the relay is connected or connects.
     pub address: Option<String>,
-    /// True when it is to run and has had no connection for some time.
+    /// True when it is to run and has made no progress for some time.
     pub is_failing: bool,
     /// Seconds since it is connected.
     pub connected_s: Option<u64>,
@@ -140,7 +146,7 @@ impl Runner {
             ticket: Ticket::default(),
             run: None,
             started_for: Ticket::default(),
-            missing_since: None,
+            health: Health::default(),
             poll,
             door: door.clone(),
             commands: received,

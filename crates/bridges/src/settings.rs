@@ -28,6 +28,10 @@ section! {
         pub address: Option<HostPorts> = "", at start;
         /// Order in which several addresses are used.
         pub address_order: AddressChoice = "ordered", at start;
+        /// Protocol below MQTT.
+        pub transport: BridgeTransport = "tcp", at start;
+        /// Path of the WebSocket at the other broker.
+        pub websocket_path: String = "/mqtt", at start;
         /// Topics of the bridge, a line for each: `PATTERN [out|in|both [QOS [LOCAL-PREFIX [REMOTE-PREFIX]]]]`.
         /// Without a direction it is `out`, without a QoS 0. `""` is an empty prefix.
         pub topics: Topics = "", at start;
@@ -104,6 +108,16 @@ choices! {
         DropNewest = "drop_newest",
         /// The arriving message is refused: its publisher gets 0x97 (Quota exceeded).
         Refuse = "refuse",
+    }
+}
+
+choices! {
+    /// Protocol below MQTT of a bridge.
+    pub enum BridgeTransport {
+        /// TCP, with TLS if `tls` is set.
+        Tcp = "tcp",
+        /// WebSocket: `ws://`, and `wss://` if `tls` is set.
+        WebSocket = "websocket",
     }
 }
 
@@ -205,6 +219,11 @@ impl BridgeSettings {
                 "topics",
                 "the bridge carries no topic; write a line such as sensors/# out 1",
             ));
+        }
+        let is_path =
+            self.websocket_path.starts_with('/') && self.websocket_path.bytes().all(|b| b.is_ascii_graphic());
+        if self.transport == BridgeTransport::WebSocket && !is_path {
+            return Err(problem("websocket_path", "it is no path of a URL; write one such as /mqtt"));
         }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(problem("tls_key", "tls_certificate and tls_key belong together; set both or none"));
@@ -314,5 +333,70 @@ impl Credentials for BridgeSettings {
 
     fn tls_server_name(&self) -> Option<&str> {
         self.tls_server_name.as_deref()
+    }
+
+    fn websocket_path(&self) -> Option<&str> {
+        (self.transport == BridgeTransport::WebSocket).then_some(&*self.websocket_path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use settings::{Raw, Value as _};
+
+    use super::*;
+
+    fn bridge(address: &str) -> BridgeSettings {
+        let topics = Topics::from_raw(&Raw::Text("a/# out 1".to_owned())).expect("valid topics");
+        let address = HostPorts::from_raw(&Raw::Text(address.to_owned())).expect("valid addresses");
+        BridgeSettings {
+            name: "plant".to_owned(),
+            address: Some(address),
+            topics,
+            ..BridgeSettings::default()
+        }
+    }
+
+    fn problems(listens: &[&str], address: &str) -> String {
+        let listens: Vec<HostPort> = listens.iter().map(|listen| listen.parse().expect("valid")).collect();
+        check(&[bridge(address)], &listens).join("\n")
+    }
+
+    #[test]
+    fn the_path_of_a_websocket_is_checked() {
+        for (path, is_valid) in
+            [("/mqtt", true), ("/", true), ("mqtt", false), ("/a b", false), ("/a\r\nb", false)]
+        {
+            let (transport, websocket_path) = (BridgeTransport::WebSocket, path.to_owned());
+            let bridge = BridgeSettings { transport, websocket_path, ..bridge("a:8083") };
+            assert_eq!(bridge.check().is_ok(), is_valid, "{path:?}");
+            assert_eq!(bridge.websocket_path(), Some(path));
+        }
+        assert_eq!(bridge("a:1883").websocket_path(), None);
+    }
+
+    #[test]
+    fn a_bridge_to_its_own_node_is_refused() {
+        for (listens, address) in [
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "127.0.0.1:1883"),
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "localhost:1883"),
+            (["127.0.0.1:8083", "[::]:1883"], "[::1]:1883"),
+            (["127.0.0.1:8083", "a.example.com:1883"], "A.example.com:1883"),
+            (["127.0.0.1:8083", "10.0.0.1:1883"], "b.example.com:1883,10.0.0.1:1883"),
+        ] {
+            let found = problems(&listens, address);
+            assert!(found.starts_with("bridge.0.address: "), "{listens:?} {address}: {found:?}");
+            assert!(
+                found.ends_with("is an address of this node; a bridge leads to another broker"),
+                "{found}"
+            );
+        }
+        for (listens, address) in [
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "127.0.0.1:1884"),
+            (["10.0.0.1:1883", "127.0.0.1:8083"], "127.0.0.1:1883"),
+            (["0.0.0.0:1883", "127.0.0.1:8083"], "b.example.com:1883"),
+        ] {
+            assert_eq!(problems(&listens, address), "", "{listens:?} {address}");
+        }
     }
 }

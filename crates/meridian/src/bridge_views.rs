@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use api::BridgeView;
-use bridge::{Side, Traffic};
+use api::{BridgeDrops, BridgeView};
+use bridge::{Counters, Dropped, Side, Traffic};
 use bridges::Bridges;
 
 /// The bridges of a node with its name.
@@ -29,16 +29,19 @@ impl BridgeViews {
             })
         };
         let refused = Side::ALL.iter().flat_map(|side| counters.refused.of(*side).values());
-        let dropped = Side::ALL.iter().flat_map(|side| counters.dropped.of(*side));
+        let drops = drops(counters, bridge.queue.dropped);
         let (out, into) = (traffic(Side::Local), traffic(Side::Remote));
         BridgeView {
             node: self.node.clone(),
+            configured: bridge.is_configured,
             enabled: bridge.is_enabled,
             connected: bridge.connected_s.is_some(),
             failing: bridge.is_failing,
             connected_s: bridge.connected_s,
             session: bridge.session,
-            queued_messages: bridge.queued,
+            queued_messages: bridge.queue.messages,
+            queued_bytes: bridge.queue.bytes,
+            oldest_s: bridge.queue.oldest_s,
             in_flight_out: bridge.in_flight_out,
             in_flight_in: bridge.in_flight_in,
             messages_out: out.messages,
@@ -46,7 +49,9 @@ impl BridgeViews {
             messages_in: into.messages,
             bytes_in: into.bytes,
             refused: refused.sum(),
-            dropped: dropped.sum(),
+            postponed: counters.postponed.local + counters.postponed.remote,
+            dropped: drops.sum(),
+            dropped_by_cause: drops,
             reconnects: counters.reconnects,
             failed_attempts: counters.failed_attempts,
             remote_sessions_lost: counters.remote_sessions_lost,
@@ -54,5 +59,20 @@ impl BridgeViews {
             state: bridge.state,
             last_error: bridge.last_error,
         }
+    }
+}
+
+fn drops(counters: &Counters, queue: u64) -> BridgeDrops {
+    let of = |cause| Side::ALL.iter().map(|from| counters.dropped(*from, cause)).sum::<u64>();
+    BridgeDrops {
+        queue,
+        too_large: of(Dropped::TooLarge),
+        no_room: of(Dropped::BufferFull),
+        not_ready: of(Dropped::NotReady),
+        too_many_hops: of(Dropped::HopLimit),
+        closes: of(Dropped::ClosesConnection),
+        // The origin of a message counts for links only.
+        looped: of(Dropped::OwnLoop) + of(Dropped::OwnOrigin),
+        unmapped: of(Dropped::NotMapped) + of(Dropped::OtherOrigin),
     }
 }

@@ -16,7 +16,6 @@ mod target;
 mod time;
 mod tls_args;
 mod wait;
-mod websocket;
 
 /// Reason why a client failed. Decides the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -288,6 +288,7 @@ export interface State {
 }
 
 export function bridgeState(one: Bridge): State {
+  if (!one.configured) return { text: 'not configured', tone: 'bad', rank: 0 };
   if (!one.enabled) return { text: 'off', tone: 'plain', rank: 3 };
   if (one.failing) return { text: 'failing', tone: 'bad', rank: 0 };
   if (one.connected) return { text: 'connected', tone: 'good', rank: 2 };

@@ -522,9 +522,11 @@ export interface AuditEntry {
 export interface Bridge {
   name: string;
   node: string;
+  /** False for a session whose bridge is not configured any more. */
+  configured: boolean;
   enabled: boolean;
   connected: boolean;
-  /** It has been without a wanted connection for more than 30 s. */
+  /** It has made no progress for more than 30 s, or is not configured any more. */
   failing: boolean;
   /** State in words, with the address or the reason. */
   state: string;
@@ -533,6 +535,9 @@ export interface Bridge {
   /** Client Identifier of the session in which messages wait. */
   session: string;
   queued_messages: number;
+  queued_bytes: number;
+  /** Seconds that the oldest message has waited. */
+  oldest_s: number | null;
   in_flight_out: number;
   in_flight_in: number;
   messages_out: number;
@@ -540,10 +545,26 @@ export interface Bridge {
   messages_in: number;
   bytes_in: number;
   refused: number;
+  /** Times that it connected again because a broker refused a message for now. */
+  postponed: number;
   dropped: number;
+  dropped_by_cause: BridgeDrops;
   reconnects: number;
   failed_attempts: number;
   remote_sessions_lost: number;
+}
+
+/** Messages of a bridge that were dropped, by cause. */
+export interface BridgeDrops {
+  queue: number;
+  too_large: number;
+  no_room: number;
+  not_ready: number;
+  too_many_hops: number;
+  closes: number;
+  /** The message was at the other broker before. Nothing is lost. */
+  looped: number;
+  unmapped: number;
 }
 
 /** Link to another cluster, with what all nodes know about it. */
@@ -575,7 +596,7 @@ export interface LinkTaking {
   /** State in words, with the address or the reason. */
   state: string;
   connected: boolean;
-  /** It has been without a wanted connection for more than 30 s. */
+  /** It has made no progress for more than 30 s. */
   failing: boolean;
   connected_s: number | null;
   address: string | null;

@@ -214,9 +214,8 @@ impl Relay {
             self.note_address();
         }
         if !limits.session_present {
-            // The session is new: it sends other messages with the same identifiers, and it has received none.
-            self.flow.lane_mut(side).unreleased.sender_restarted();
-            self.flow.lane_mut(side.other()).unreleased.receiver_restarted();
+            // It has received no message.
+            self.flow.session_is_new(side);
         }
         let is_lost = !limits.session_present && *self.known.of(side);
         *self.known.of_mut(side) = true;
@@ -388,7 +387,7 @@ impl Relay {
             }
             Phase::Draining { .. } => {
                 let is_quiet = Side::ALL.iter().all(|side| {
-                    self.flow.in_flight(*side) == 0
+                    self.flow.lane(*side).in_flight() == 0
                         && self.wires.of(*side).as_ref().is_none_or(|wire| wire.outgoing_len() == 0)
                 });
                 if is_quiet {
@@ -453,7 +452,7 @@ impl Relay {
             return;
         };
         let lane = self.flow.lane_mut(Side::Local);
-        let oldest = lane.oldest().filter(|_| !lane.has_progress);
+        let oldest = lane.oldest().filter(|_| !lane.has_progress());
         let before = self.suspect.take();
         let Some(id) = oldest else { return };
         let count = before.filter(|(known, _)| *known == id).map_or(1, |(_, count)| count.saturating_add(1));
@@ -491,6 +490,12 @@ impl Relay {
             // Another client with these sessions may have changed the subscriptions.
             self.interest.iter_mut().for_each(Interest::forget_session);
         }
+    }
+
+    /// Ends both connections, because a broker has refused a message for a reason that may pass. Its sender sends it
+    /// again.
+    pub(super) fn refused(&mut self, now: Time, side: Side, reason: ReasonCode) {
+        self.lost(now, side, format!("it refuses a message, which comes again: {reason}"));
     }
 
     /// Returns whether the bridge bit may be left out.
@@ -597,7 +602,7 @@ impl Relay {
                 self.halt(now, "by request, with messages in flight")
             }
             (Phase::Running { .. }, Start::Lazy { idle, .. }) if self.last_traffic.after(idle) <= now => {
-                let in_flight: usize = Side::ALL.iter().map(|side| self.flow.in_flight(*side)).sum();
+                let in_flight: usize = Side::ALL.iter().map(|side| self.flow.lane(*side).in_flight()).sum();
                 if in_flight == 0 {
                     self.close_both(now);
                     self.queued = 0;

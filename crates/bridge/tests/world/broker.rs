@@ -117,6 +117,10 @@ pub struct Broker {
     pub exports_many: bool,
     /// Origin that each message of the bridge must have.
     pub origin: Option<&'static str>,
+    /// Reason for which all messages are refused now, in MQTT 5.0.
+    pub refuses: Option<ReasonCode>,
+    /// Messages that were refused for this reason at least once.
+    pub refused: BTreeSet<u32>,
 }
 
 const LIST: &str = "$link/own/list";
@@ -147,6 +151,8 @@ impl Broker {
             unlisted: 0,
             exports_many: true,
             origin: None,
+            refuses: None,
+            refused: BTreeSet::new(),
         }
     }
 
@@ -415,7 +421,12 @@ impl Broker {
     fn published(&mut self, report: &mut Report, publish: &Publish<'_>) {
         let connection = self.connection.as_mut().expect("a connection");
         let session = self.session.as_mut().expect("a session");
-        let refuses = connection.version == Version::V5 && publish.topic.ends_with("/refused");
+        let for_good = publish.topic.ends_with("/refused").then_some(ReasonCode::NotAuthorized);
+        // A message that this broker has is not refused any more [MQTT-4.3.3-10].
+        let is_known = publish.packet_id.is_some_and(|id| session.received.contains(&id.get()));
+        let can_refuse = connection.version == Version::V5 && !is_known;
+        let refusal = self.refuses.or(for_good).filter(|_| can_refuse);
+        let refuses = refusal.is_some();
         assert!(publish.qos <= self.caps.maximum_qos);
         if publish.dup {
             report.add("publish again");
@@ -440,7 +451,7 @@ impl Broker {
                 if is_limited && connection.open.len() == limit {
                     report.add("receive maximum reached");
                 }
-                let reason = if refuses { ReasonCode::NotAuthorized } else { ReasonCode::Success };
+                let reason = refusal.unwrap_or(ReasonCode::Success);
                 let (is_new, answer) = if qos == QoS::AtLeastOnce {
                     (true, Packet::PubAck(ack(id, reason)))
                 } else {
@@ -450,13 +461,15 @@ impl Broker {
                 is_new
             }
         };
-        if refuses {
+        let text = std::str::from_utf8(publish.payload).expect("text");
+        let number = text.split(':').next().and_then(|part| part.parse().ok()).expect("a number");
+        if refusal == self.refuses && refuses {
+            report.add("refused for now");
+            self.refused.insert(number);
+        } else if refuses {
             report.add("refused");
         } else if is_new {
-            let text = std::str::from_utf8(publish.payload).expect("text");
-            let mut parts = text.split(':');
-            let mut number = || parts.next().and_then(|part| part.parse().ok()).expect("a number");
-            let (topic, number) = (publish.topic.to_owned(), number());
+            let topic = publish.topic.to_owned();
             self.accepted.push(Accepted { topic: topic.clone(), number, qos: publish.qos });
             if !connection.excludes_own {
                 let echo = Message { topic, qos: publish.qos, number, padding: 0 };

@@ -9,6 +9,7 @@ mod report;
 use std::time::Duration;
 
 use bridge::{ConnectionId, Dropped, Existing, Input, Output, Relay, Settings, Side, Sides, State, Time};
+use mqtt::ReasonCode;
 use random::Random;
 
 use broker::{Broker, Message};
@@ -169,6 +170,8 @@ impl World {
             // The messages that the bridge has published are in one list, in their order.
             standby.accepted.append(&mut remote.accepted);
             std::mem::swap(&mut remote.accepted, &mut standby.accepted);
+            standby.refused.append(&mut remote.refused);
+            std::mem::swap(&mut remote.refused, &mut standby.refused);
         }
         self.address = address;
     }
@@ -205,7 +208,7 @@ impl World {
     }
 
     fn fault(&mut self, side: Side, report: &mut Report) {
-        match self.random.below(10) {
+        match self.random.below(12) {
             0..4 if self.faults.cuts => self.cut(side, report),
             4..6 if self.faults.kills && self.recovering.is_none() => self.kill(report),
             6 if self.faults.remote_sessions && self.can_lose(Side::Remote) => {
@@ -229,6 +232,15 @@ impl World {
                 let remote = &mut self.brokers.remote;
                 remote.exports_many = !remote.exports_many;
                 self.cut(Side::Remote, report);
+            }
+            10..12 if self.faults.refusals => {
+                let broker = self.brokers.of_mut(side);
+                broker.refuses = match broker.refuses {
+                    None => {
+                        Some(*self.random.pick(&[ReasonCode::QuotaExceeded, ReasonCode::UnspecifiedError]))
+                    }
+                    Some(_) => None,
+                };
             }
             _ if self.faults.stalls => {
                 *self.stalled.of_mut(side) = self.random.below(60);
@@ -385,6 +397,9 @@ impl World {
     fn calm(&mut self, report: &mut Report) {
         self.stalled = Sides::default();
         self.brokers.remote.unlisted = 0;
+        let brokers =
+            [&mut self.brokers.local, &mut self.brokers.remote].into_iter().chain(&mut self.standby);
+        brokers.for_each(|broker| broker.refuses = None);
         self.complete_interest();
         for round in 0.. {
             assert!(
@@ -431,7 +446,11 @@ impl World {
         self.handle(Input::Stop { within: Duration::from_secs(5) });
         assert!(matches!(self.relay.state(), State::Stopped { .. }), "{}", self.relay.state());
         let counters = self.relay.counters();
-        assert_eq!(counters.held.local, 0, "this broker keeps to the Receive Maximum");
+        let has_refused = counters.postponed.local > 0;
+        assert!(counters.held.local == 0 || has_refused, "this broker keeps to the Receive Maximum");
+        report
+            .add_many("refused for now by the remote broker, as the relay saw it", counters.postponed.local);
+        report.add_many("refused for now by this broker, as the relay saw it", counters.postponed.remote);
         report.add_many("held messages", counters.held.remote);
         report.add_many("identifiers released at both brokers", counters.resets);
         report.add_many("restarts because of too many messages in flight", counters.restarts);

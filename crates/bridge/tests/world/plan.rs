@@ -29,6 +29,8 @@ pub struct Faults {
     pub remote_sessions: bool,
     pub local_sessions: bool,
     pub stalls: bool,
+    /// A broker refuses all messages for some time.
+    pub refusals: bool,
     /// The bridge is stopped and started, and gets new settings.
     pub operator: bool,
     /// Faults in 1,000 steps.
@@ -108,6 +110,7 @@ impl Plan {
             remote_sessions: random.percent(if settings.interest.is_some() { 35 } else { 18 }),
             local_sessions: random.percent(7),
             stalls: random.percent(60),
+            refusals: random.percent(40),
             operator: random.percent(50),
             rate: 5 + random.below(40),
         };

@@ -19,8 +19,9 @@ Examples:
   meridian ctl bridges --json | jq -r '.items[] | select(.connected | not) | .name'
   meridian ctl client '$bridge/NAME'     the session in which messages wait for the other broker
 
-QUEUED has the messages that wait for the other broker. DROPPED has those that were not passed on, and REFUSED those that
-one of the brokers refused. In a cluster a bridge runs on one node.")]
+QUEUED, BYTES and OLDEST are of the messages that wait for the other broker. DROPPED has those that were not passed on or
+that the queue has dropped (--json has the causes), and REFUSED those that one of the brokers refused for good. In a
+cluster a bridge runs on one node. A session whose bridge is not configured any more is listed, too.")]
 pub struct BridgesArgs {}
 
 impl Command for BridgesArgs {
@@ -32,6 +33,8 @@ impl Command for BridgesArgs {
             left("STATE"),
             right("SINCE"),
             right("QUEUED"),
+            right("BYTES"),
+            right("OLDEST"),
             right("OUT"),
             right("IN"),
             right("REFUSED"),
@@ -44,12 +47,16 @@ impl Command for BridgesArgs {
 
 fn row(bridge: &Value) -> Vec<String> {
     let since = bridge.field("connected_s");
+    let is_off = bridge.truth("configured") && !bridge.truth("enabled");
+    let oldest = bridge.field("oldest_s");
     vec![
         bridge.cell("name"),
         bridge.cell("node"),
-        if bridge.truth("enabled") { bridge.cell("state") } else { "disabled".to_owned() },
+        if is_off { "disabled".to_owned() } else { bridge.cell("state") },
         if since.is_null() { NOTHING.to_owned() } else { bridge.seconds_cell("connected_s") },
         bridge.cell("queued_messages"),
+        bridge.bytes_cell("queued_bytes"),
+        if oldest.is_null() { NOTHING.to_owned() } else { bridge.seconds_cell("oldest_s") },
         bridge.cell("messages_out"),
         bridge.cell("messages_in"),
         bridge.cell("refused"),

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use websocket::{Upgrade, WebSocket};
 
 use super::Failure;
 use super::args::ConnectArgs;
 use super::connection::CONNECT_TIME;
 use super::target::{Scheme, Target};
-use super::websocket::{Upgrade, WebSocket};
 
 /// An open transport.
 pub struct Socket {
@@ -123,7 +123,7 @@ impl Socket {
         let (mut bytes, mut answer) = (Vec::new(), Vec::new());
         let more = self.read_wire(&mut bytes);
         let received = websocket.receive(&bytes, input, &mut answer, random()?);
-        let closed = websocket.closed;
+        let closed = websocket.is_closed();
         self.websocket = Some(websocket);
         received.map_err(|what| Failure::Trouble(format!("the connection broke: {what}")))?;
         let more = more.map_err(|error| self.broken(&error))?;

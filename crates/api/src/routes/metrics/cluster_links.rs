@@ -50,7 +50,7 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
             family.sample(&[("link", link), ("origin", &taking.origin)], figure(taking) as f64);
         }
     };
-    let help = "Whether the link has been without a wanted connection for more than 30 s: 1 or 0.";
+    let help = "Whether the link has made no progress for more than 30 s: 1 or 0.";
     each("meridian_cluster_link_failing", Kind::Gauge, help, |taking| u64::from(taking.failing));
     let help = "Topic Filters that this cluster wants from the other one.";
     each("meridian_cluster_link_filters_wanted", Kind::Gauge, help, |taking| taking.filters_wanted);
