@@ -32,6 +32,7 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::spans::SpanQueues;
+use crate::store::shard_clock::ClusterClock;
 use crate::store::{
     Agreement, Condition, GroupName, Identity, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent,
     StoreLog, stale_identities,
@@ -207,6 +208,8 @@ pub struct NodeLoad {
     pub reads_origins: AtomicBool,
     /// True for each shard that this node leads.
     pub led: [AtomicBool; SHARDS as usize],
+    /// Time that the shards of the cluster follow.
+    pub cluster_clock: ClusterClock,
 }
 
 /// Samples of the connected clients of shards, by the nodes of their connections.
@@ -644,6 +647,14 @@ impl Node {
     /// Corrects the wall-clock time in milliseconds at the node's time [`Self::began`].
     pub fn set_wall_clock(&self, wall_ms: u64) {
         self.wall_ms.store(wall_ms, Relaxed);
+    }
+
+    /// Sets the clock of most nodes of the cluster, which the shards follow: its time in milliseconds at the node's time
+    /// [`Self::began`]. `None`: most nodes do not agree, as far as this node knows.
+    pub fn set_cluster_clock(&self, base_ms: Option<u64>) {
+        let began = i128::from(self.incarnation.began.0);
+        let ahead = base_ms.map(|base| i64::try_from(i128::from(base) - began).unwrap_or(0));
+        self.load.cluster_clock.set(ahead);
     }
 
     /// Wall-clock time of a time of the node, in milliseconds since 1970.

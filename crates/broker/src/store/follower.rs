@@ -9,6 +9,7 @@ use super::host::{HostContext, ShardHost};
 use super::log::{Agreement, Frame, StoreEvent, StoreLog};
 use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
 use super::replica_routes::ReplicaRoutes;
+use super::shard_clock;
 use super::shard_routes::ShardRoutes;
 use crate::counters::StoreCounters;
 use crate::ids::{ShardId, Time};
@@ -21,11 +22,20 @@ pub struct Follower {
     routes: ReplicaRoutes,
     /// Term in which the replica leads. No later event is handled before there is a host.
     leads: Option<u64>,
+    /// Wait for the clock of most nodes, before the replica gets a host.
+    wait: Option<ClockWait>,
+}
+
+struct ClockWait {
+    since: Time,
+    /// Time of the next look at the clock.
+    look_at: Time,
+    is_due: bool,
 }
 
 impl Follower {
     pub(super) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
-        Self { replica, context, routes, leads: None }
+        Self { replica, context, routes, leads: None, wait: None }
     }
 
     /// Creates the replica of a shard that begins with a state. `log`: where the state comes from, unless nothing is
@@ -36,7 +46,7 @@ impl Follower {
         agreement: Option<Box<dyn Agreement>>,
         context: HostContext,
     ) -> Self {
-        let replica = Replica::new(state, log, agreement, context.hash_key);
+        let replica = Replica::new(state, log, agreement, (context.hash_key, &context.load));
         let routes = ShardRoutes::new(context.node_routes.clone(), replica.id(), replica.is_agreed());
         Self::new(replica, context, ReplicaRoutes::new(routes))
     }
@@ -52,6 +62,11 @@ impl Follower {
 
     pub fn state(&self) -> &Shard {
         self.replica.state()
+    }
+
+    /// Time by which the shard is ahead of this node, in milliseconds.
+    pub fn ahead_ms(&self) -> i64 {
+        self.replica.ahead_ms()
     }
 
     pub fn replica_counters(&self) -> ReplicaCounters {
@@ -109,12 +124,16 @@ impl Follower {
     }
 
     pub fn next_deadline(&self) -> Time {
-        self.replica.next_deadline()
+        let look = self.wait.as_ref().map_or(Time::NEVER, |wait| wait.look_at);
+        self.replica.next_deadline().min(look)
     }
 
     /// Performs the timed work. [`Self::store_event`] must follow.
     pub fn tick(&mut self, now: Time) {
         self.replica.tick(now);
+        if let Some(wait) = self.wait.as_mut().filter(|wait| wait.look_at <= now) {
+            (wait.is_due, wait.look_at) = (true, Time::NEVER);
+        }
     }
 
     /// Handles an event of the log, like [`ShardHost::store_event`]. Ends when the replica leads.
@@ -151,17 +170,28 @@ impl Follower {
                 ReplicaEvent::Follows | ReplicaEvent::Read(_) | ReplicaEvent::Readable(_) => {}
             }
         }
-        (effects, self.replica.has_event())
+        (effects, self.has_event())
     }
 
-    /// Takes the term in which the replica leads, if it does.
-    pub fn take_leads(&mut self) -> Option<u64> {
+    /// Takes the term in which the replica leads, if it does, as soon as the clock of most nodes is known. The time in
+    /// which no replica ran must count before anything else of this term. This waits for a bounded time.
+    pub fn take_leads(&mut self, now: Time) -> Option<u64> {
+        self.leads?;
+        let since = self.wait.as_ref().map_or(now, |wait| wait.since);
+        if !self.replica.knows_time() && now < since.after(shard_clock::WAIT_MAX) {
+            self.wait = Some(ClockWait { since, look_at: now.after(shard_clock::WAIT), is_due: false });
+            return None;
+        }
+        self.wait = None;
         self.leads.take()
     }
 
     /// Returns whether effects of earlier events are left.
     pub fn has_event(&self) -> bool {
-        self.replica.has_event()
+        match self.leads {
+            Some(_) => self.wait.as_ref().is_none_or(|wait| wait.is_due),
+            None => self.replica.has_event(),
+        }
     }
 
     /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
