@@ -31,6 +31,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReleaseKnown,
         shard::Mutation::KeepIncarnation,
         shard::Mutation::SkipRouteChanges,
+        shard::Mutation::FollowOwnClock,
         shard::Mutation::ForgetGroups,
     ];
     let log = [
