@@ -79,6 +79,8 @@ pub struct Node {
     fresh_until: AtomicU64,
     overlaps_connacks: AtomicBool,
     freezes: AtomicBool,
+    /// True while this node knows all routes that others may have been promised that it knows.
+    knows_routes: AtomicBool,
     /// Number of other nodes, see [`Self::set_other_nodes`].
     others: AtomicU16,
     /// True when retained messages get a stamp by which other nodes can compare them.
@@ -322,6 +324,7 @@ impl Node {
             fresh_until: AtomicU64::new(u64::MAX),
             overlaps_connacks: AtomicBool::new(false),
             freezes: AtomicBool::new(false),
+            knows_routes: AtomicBool::new(false),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
@@ -737,6 +740,16 @@ impl Node {
     /// Returns whether no client may be read or written to now: others may have taken its Client Identifier over.
     pub fn is_frozen(&self, now: Time) -> bool {
         self.freezes.load(Relaxed) && self.is_stale(now) && !mutated(Mutation::ServeFrozen)
+    }
+
+    /// Says whether this node knows all routes that others may have been promised that it knows.
+    pub fn set_knows_routes(&self, knows: bool) {
+        self.knows_routes.store(knows, Relaxed);
+    }
+
+    /// Returns whether nodes that have restarted may learn routes of shards without a leader from this one.
+    pub(crate) fn knows_routes(&self) -> bool {
+        self.knows_routes.load(Relaxed)
     }
 
     /// Returns whether another node may have a subscription that this node does not know.
