@@ -45,9 +45,11 @@ pub struct Clocks {
     /// Wall-clock time at the start of the node's own time by the clocks of most nodes, as it was last found. It stays
     /// while they do not agree: the node's own time goes on without its wall clock.
     found: Option<i64>,
-    /// Time that the shards follow. It begins with the first value of [`Self::found`] and follows later ones slowly: the
-    /// clocks of most nodes may be wrong, and be corrected.
+    /// Time that the shards follow. It begins with the first value of [`Self::found`] and follows later ones slowly:
+    /// the clocks of most nodes may be wrong, and be corrected.
     followed: Option<Slew>,
+    /// Number of cores at the last judgement.
+    cores: usize,
 }
 
 #[derive(Debug, Default)]
@@ -86,6 +88,7 @@ impl Clocks {
             off: None,
             found: None,
             followed: None,
+            cores: 0,
         }
     }
 
@@ -177,6 +180,8 @@ impl Clocks {
     /// Returns the changes if an answer has arrived since the last call, once the nodes whose links came up together
     /// have answered. `cores`: see [`Self::followed`].
     pub fn judge(&mut self, now: Time, cores: usize) -> Option<Vec<ClockEvent>> {
+        // The cores may be known after the first clocks.
+        self.is_unjudged |= std::mem::replace(&mut self.cores, cores) != cores;
         let waits = |peer: &PeerClock| peer.waits_since.is_some_and(|since| now.since(since) < RETRY);
         if !self.is_unjudged || now.since(self.up_at) < TOGETHER || self.peers.values().any(waits) {
             return None;
@@ -394,9 +399,13 @@ mod tests {
     #[test]
     fn shards_follow_nobody_until_so_many_agree_as_make_a_majority_of_the_cores() {
         let mut clocks = with(&[B, C, D]);
-        exchange(&mut clocks, 1_000, &[(B, 0)]);
-        clocks.judge(at(3_100), 5);
-        assert_eq!(clocks.followed(at(3_100), 5), None, "two of five");
+        clocks.asked(at(1_000), B);
+        clocks.answered(at(1_020), B, at(1_000).0, BASE + 1_010);
+        clocks.judge(at(1_020), 5);
+        assert_eq!(clocks.followed(at(1_020), 5), None, "two of five");
+        clocks.judge(at(1_030), 3);
+        assert_eq!(clocks.followed(at(1_030), 3), Some(BASE), "two of three");
+        let mut clocks = with(&[B, C, D]);
         exchange(&mut clocks, 61_000, &[(B, HOUR), (C, 2 * HOUR), (D, -HOUR)]);
         assert_eq!(clocks.followed(at(61_020), CORES), None, "no two agree");
         assert_eq!(with(&[B]).followed(at(5_000), 0), None, "the cores are not known yet");

@@ -66,7 +66,7 @@ impl Follower {
 
     /// Time by which the shard is ahead of this node, in milliseconds.
     pub fn ahead_ms(&self) -> i64 {
-        self.replica.ahead_ms()
+        self.replica.read_ahead_ms()
     }
 
     pub fn replica_counters(&self) -> ReplicaCounters {
@@ -178,7 +178,10 @@ impl Follower {
     pub fn take_leads(&mut self, now: Time) -> Option<u64> {
         self.leads?;
         let since = self.wait.as_ref().map_or(now, |wait| wait.since);
-        if !self.replica.knows_time() && now < since.after(shard_clock::WAIT_MAX) {
+        let is_late = now >= since.after(shard_clock::WAIT_MAX);
+        if is_late && self.replica.awaits_time() {
+            self.replica.give_up_time();
+        } else if self.replica.awaits_time() {
             self.wait = Some(ClockWait { since, look_at: now.after(shard_clock::WAIT), is_due: false });
             return None;
         }
@@ -207,5 +210,51 @@ impl Follower {
     /// Takes a frame for another replica.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.replica.poll_frame()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::Routes;
+
+    /// A replica whose node has not compared its clock yet, and that has just become the leader.
+    fn leader() -> Follower {
+        let index = routing::Index::new([7; 16], routing::IndexLimits::default());
+        let node_routes = Arc::new(Routes::new(index, [7; 16], false));
+        let (settings, load, counters) = Default::default();
+        let access = Arc::new(crate::access::AllowAll);
+        let context = HostContext { settings, node_routes, load, access, hash_key: [7; 16], counters };
+        let mut leader = Follower::open(Shard::new(0, [7; 16]), None, None, context);
+        leader.context.load.cluster_clock.set(None);
+        leader.replica.follow_cluster(leader.context.load.clone());
+        leader.replica.lead(3);
+        let (_, has_event) = leader.store_event(Time(1_000), StoreEvent::More, 1);
+        assert!(has_event);
+        leader
+    }
+
+    #[test]
+    fn a_leader_waits_until_the_clock_of_most_nodes_is_known() {
+        let mut leader = leader();
+        assert_eq!((leader.take_leads(Time(1_000)), leader.has_event()), (None, false));
+        let look_at = leader.next_deadline();
+        assert_eq!(look_at, Time(1_000).after(shard_clock::WAIT));
+        leader.tick(look_at);
+        assert!(leader.has_event() && leader.take_leads(look_at).is_none() && !leader.has_event());
+        leader.context.load.cluster_clock.set(Some(5));
+        leader.tick(leader.next_deadline());
+        assert!(leader.has_event());
+        assert_eq!(leader.take_leads(Time(1_100)), Some(3));
+    }
+
+    #[test]
+    fn a_leader_waits_for_the_clock_for_a_bounded_time() {
+        let mut first = leader();
+        assert_eq!(first.take_leads(Time(1_000)), None);
+        let end = Time(1_000).after(shard_clock::WAIT_MAX);
+        assert_eq!(first.take_leads(Time(end.0 - 1)), None);
+        assert_eq!(first.take_leads(end), Some(3));
+        assert!(!first.replica.awaits_time(), "no other shard of the node waits again");
     }
 }

@@ -8,7 +8,7 @@
 //! **Invariant:** the time of a shard never goes back, and it follows no clock of one machine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use shard::{Mutation, mutated};
@@ -22,6 +22,8 @@ pub struct ClusterClock {
     /// Time in milliseconds by which it is ahead of the time of this node, or [`UNKNOWN`]. A node that compares its
     /// clock with no other follows its own.
     ahead: AtomicI64,
+    /// A new leader has waited in vain until the clock was known. No other one waits.
+    is_given_up: AtomicBool,
 }
 
 const UNKNOWN: i64 = i64::MIN;
@@ -100,9 +102,15 @@ impl ShardClock {
         }
     }
 
-    /// Returns whether the clock of most nodes is known.
-    pub fn knows_cluster(&self) -> bool {
-        self.load.cluster_clock.ahead().is_some()
+    /// Returns whether a new leader has to wait until the clock of most nodes is known.
+    pub fn awaits_cluster(&self) -> bool {
+        let clock = &self.load.cluster_clock;
+        clock.ahead().is_none() && !clock.is_given_up.load(Relaxed)
+    }
+
+    /// Notes that the clock of most nodes was not known in time.
+    pub fn give_up(&self) {
+        self.load.cluster_clock.is_given_up.store(true, Relaxed);
     }
 
     /// Begins a period in which this node leads the shard. The time that has passed while no replica ran counts from
@@ -122,6 +130,13 @@ impl ShardClock {
             slew.move_towards(now.0, target);
         }
         shifted(now.0, self.ahead_ms())
+    }
+
+    /// The same for reads of a replica that follows. It may have started while nothing happened to the shard, and not
+    /// know for how long.
+    pub fn read_ahead_ms(&self) -> i64 {
+        let ahead = self.ahead_ms();
+        self.load.cluster_clock.ahead().map_or(ahead, |of_cluster| of_cluster.max(ahead))
     }
 
     /// Time by which the shard is ahead of the time of this node, in milliseconds.
@@ -211,6 +226,18 @@ mod tests {
             clock.advance(Time(HOUR))
         };
         assert_eq!((begins(Some(5)), begins(Some(-5)), begins(None)), (HOUR + 5, HOUR - 5, HOUR));
+    }
+
+    #[test]
+    fn a_replica_that_was_idle_reads_by_the_time_of_most_nodes() {
+        let (mut clock, load) = clock(Some(0));
+        clock.observe(Time(5 * HOUR), 2 * HOUR);
+        assert_eq!((clock.ahead_ms(), clock.read_ahead_ms()), (-3 * HOUR.cast_signed(), 0));
+        load.cluster_clock.set(None);
+        assert_eq!(clock.read_ahead_ms(), clock.ahead_ms());
+        assert!(clock.awaits_cluster());
+        clock.give_up();
+        assert!(!clock.awaits_cluster());
     }
 
     #[test]

@@ -307,9 +307,11 @@ impl Store {
 pub fn cluster_incarnation() -> Result<broker::Incarnation, String> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     if wall < CLOCK_MIN_MS {
-        return Err("the clock of this machine is before 2024: set it, for example by NTP, before the node starts \
+        return Err(
+            "the clock of this machine is before 2024: set it, for example by NTP, before the node starts \
              (cluster.replicas)"
-            .to_owned());
+                .to_owned(),
+        );
     }
     Ok(broker::Incarnation { began: broker::Time(wall), number: wall })
 }

@@ -36,9 +36,21 @@ impl Replica {
         self.clock = Some(crate::store::shard_clock::ShardClock::new(load));
     }
 
-    /// Returns whether the time of most nodes is known. Without other replicas it is not needed.
-    pub fn knows_time(&self) -> bool {
-        self.clock.as_ref().is_none_or(|clock| clock.knows_cluster())
+    /// Returns whether a new leader has to wait for the time of most nodes. Without other replicas it is not needed.
+    pub fn awaits_time(&self) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.awaits_cluster())
+    }
+
+    /// Notes that the time of most nodes was not known in time: no other shard of this node waits for it.
+    pub fn give_up_time(&self) {
+        if let Some(clock) = &self.clock {
+            clock.give_up();
+        }
+    }
+
+    /// Time by which the shard is ahead of this node, in milliseconds, for reads while this replica follows.
+    pub fn read_ahead_ms(&self) -> i64 {
+        self.clock.as_ref().map_or(0, |clock| clock.read_ahead_ms())
     }
 
     /// Time by which the shard is ahead of this node, in milliseconds.

@@ -5,8 +5,8 @@
 //! and answers it at the next change. A node that lacks more changes than the replicas keep gets a copy of all filters,
 //! and then the changes since the copy was begun.
 //!
-//! While nobody leads a shard, a node that has restarted learns its routes from any node that has gone on: positions are
-//! indexes of the shard's log, which mean the same on all nodes.
+//! While nobody leads a shard, a node that has restarted learns its routes from any node that has gone on: positions
+//! are indexes of the shard's log, which mean the same on all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -289,8 +289,8 @@ impl Worker {
         }
     }
 
-    /// Asks a node that knows more routes of a shard than this one, while nobody leads the shard. A replica of this node
-    /// applies nothing without a leader, so a learner goes on in its place.
+    /// Asks a node that knows more routes of a shard than this one, while nobody leads the shard. A replica of this
+    /// node applies nothing without a leader, so a learner goes on in its place.
     pub(in crate::worker) fn routes_known_by(&mut self, shard: ShardId, node: u64) {
         let Some(lanes) = &mut self.lanes else { return };
         if lanes.asking.leader(shard).is_some() || self.shards.get(shard).is_some() {
@@ -486,7 +486,7 @@ mod tests {
         fn answer(&mut self, progress: Progress) -> Option<Vec<u8>> {
             let filters = || self.filters.iter().cloned().collect();
             let position = self.routes.position(0);
-            let source = Source { shard: SHARD, position, routes: &self.routes, filters: &filters };
+            let source = Source { shard: SHARD, position, routes: Some(&self.routes), filters: &filters };
             source.page(&RoutesWanted { incarnation: 1, worker: 0, number: 1, progress }, &mut self.copies)
         }
     }
