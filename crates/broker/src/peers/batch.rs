@@ -279,5 +279,6 @@ impl Inbound {
             && self.agreement_frames.is_empty()
             && self.members_settled.is_empty()
             && self.route_positions.is_empty()
+            && self.route_sources.is_empty()
     }
 }
