@@ -1,8 +1,10 @@
 //! Wall clocks of the nodes, of which one at a time is wrong, and the time that the shards follow.
 //!
-//! A simple cluster router: a node knows the clocks of the nodes that it reaches. The time of shards follows most of
-//! them, as soon as these are a majority of all nodes. So no session ends early and no message is lost, although the
-//! node with the wrong clock leads.
+//! A simple cluster router: a node knows the clocks of the nodes that it reaches, and of two replicants. The time of
+//! shards follows most of them, as soon as these are a majority of all nodes. So no session ends early and no message is
+//! lost, although the node with the wrong clock leads. Without the replicants, a dead core and a wrong clock of another
+//! one would leave no majority. A new leader does not know then for how long the shard had none, and deadlines may come
+//! early by that.
 
 use broker::Slew;
 use random::Random;
@@ -15,6 +17,8 @@ const BEGAN_MS: u64 = 400 * DAY_MS;
 const DAY_MS: u64 = 24 * 3_600_000;
 /// Maximum difference of clocks that agree, in milliseconds.
 const AGREES_MS: i64 = 2_000;
+/// Number of replicants, whose clocks are right.
+const REPLICANTS: usize = 2;
 
 /// Wall clock of a node.
 #[derive(Default)]
@@ -62,6 +66,7 @@ impl AgreedShards {
         let majority = self.hosts.len() / 2 + 1;
         for (host, mut clocks) in self.hosts.iter_mut().zip(known) {
             let Some(node) = host.node.as_ref().filter(|node| !node.is_paused(now)) else { continue };
+            clocks.extend([0; REPLICANTS]);
             clocks.sort_unstable();
             let Some(middle) = clocks.get(clocks.len() / 2).copied() else { continue };
             let agreeing = clocks.iter().filter(|ahead| (*ahead - middle).abs() <= AGREES_MS).count();
