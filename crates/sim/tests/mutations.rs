@@ -69,6 +69,7 @@ fn first_seed(mutation: Mutation) -> u64 {
         Mutation::Shard(shard::Mutation::ReadStale) => 15,
         Mutation::Shard(shard::Mutation::KeepIncarnation) => 11,
         Mutation::Shard(shard::Mutation::SkipRouteChanges) => 19,
+        Mutation::Shard(shard::Mutation::FollowOwnClock) => 5,
         _ => 0,
     }
 }
