@@ -64,6 +64,7 @@ pub use out::{OUT_SLICES_MAX, Out};
 pub use overload::Level;
 pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
+pub use store::shard_clock::Slew;
 pub use store::{
     Agreement, AgreementEvent, CommittedBatch, Completion, Condition, Frame, Identity, Incarnation,
     PeerFrame, Purpose, QUEUE_REFUSED, ReplicaCounters, ReplicaProgress, ReplicaStart, Request, SHARDS, Step,

@@ -32,6 +32,7 @@ use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::spans::SpanQueues;
+use crate::store::shard_clock::ClusterClock;
 use crate::store::{
     Agreement, Condition, GroupName, Identity, Incarnation, ReplicaStart, SHARDS, Store, StoreEvent,
     StoreLog, stale_identities,
@@ -78,6 +79,8 @@ pub struct Node {
     fresh_until: AtomicU64,
     overlaps_connacks: AtomicBool,
     freezes: AtomicBool,
+    /// True while this node knows all routes that others may have been promised that it knows.
+    knows_routes: AtomicBool,
     /// Number of other nodes, see [`Self::set_other_nodes`].
     others: AtomicU16,
     /// True when retained messages get a stamp by which other nodes can compare them.
@@ -209,6 +212,8 @@ pub struct NodeLoad {
     pub led: [AtomicBool; SHARDS as usize],
     /// Sessions of each shard that another node leads and this one has a replica of, as of the last second.
     pub sessions_followed: [AtomicU64; SHARDS as usize],
+    /// Time that the shards of the cluster follow.
+    pub cluster_clock: ClusterClock,
 }
 
 /// Samples of the connected clients of shards, by the nodes of their connections.
@@ -334,6 +339,7 @@ impl Node {
             fresh_until: AtomicU64::new(u64::MAX),
             overlaps_connacks: AtomicBool::new(false),
             freezes: AtomicBool::new(false),
+            knows_routes: AtomicBool::new(false),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
             wall_ms: AtomicU64::new(0),
@@ -661,6 +667,14 @@ impl Node {
         self.wall_ms.store(wall_ms, Relaxed);
     }
 
+    /// Sets the clock of most nodes of the cluster, which the shards follow: its time in milliseconds at the node's time
+    /// [`Self::began`]. `None`: most nodes do not agree, as far as this node knows.
+    pub fn set_cluster_clock(&self, base_ms: Option<u64>) {
+        let began = i128::from(self.incarnation.began.0);
+        let ahead = base_ms.map(|base| i64::try_from(i128::from(base) - began).unwrap_or(0));
+        self.load.cluster_clock.set(ahead);
+    }
+
     /// Wall-clock time of a time of the node, in milliseconds since 1970.
     pub(crate) fn wall_ms(&self, time: Time) -> u64 {
         self.wall_ms.load(Relaxed).saturating_add(time.0).saturating_sub(self.incarnation.began.0)
@@ -741,6 +755,16 @@ impl Node {
     /// Returns whether no client may be read or written to now: others may have taken its Client Identifier over.
     pub fn is_frozen(&self, now: Time) -> bool {
         self.freezes.load(Relaxed) && self.is_stale(now) && !mutated(Mutation::ServeFrozen)
+    }
+
+    /// Says whether this node knows all routes that others may have been promised that it knows.
+    pub fn set_knows_routes(&self, knows: bool) {
+        self.knows_routes.store(knows, Relaxed);
+    }
+
+    /// Returns whether nodes that have restarted may learn routes of shards without a leader from this one.
+    pub(crate) fn knows_routes(&self) -> bool {
+        self.knows_routes.load(Relaxed)
     }
 
     /// Returns whether another node may have a subscription that this node does not know.

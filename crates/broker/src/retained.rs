@@ -15,6 +15,7 @@ use crate::ids::{ConnectionId, ShardId, ShardSet, Time, hash};
 use crate::message::Message;
 use crate::origin;
 use crate::store::SHARDS;
+use crate::store::shard_clock::shifted;
 
 /// Retained messages of one shard, or the broker's own.
 #[derive(Debug, Default)]
@@ -265,10 +266,10 @@ impl RetainedShard {
     }
 }
 
-/// Adds matching messages of a shard after a topic, as far as the budget allows. Returns the topic after which the next
+/// Adds matching messages of a shard, which is ahead of this node by a time, after a topic, as far as the budget allows. Returns the topic after which the next
 /// page begins.
 pub fn page_of(
-    state: &shard::Shard,
+    (state, ahead_ms): (&shard::Shard, i64),
     now: Time,
     filter: &str,
     after: Option<&str>,
@@ -278,7 +279,7 @@ pub fn page_of(
     let page = state.retained_page(filter, after, budget.messages());
     budget.examine(page.examined);
     for bytes in &page.messages {
-        let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
+        let Some(stored) = decode(bytes, ahead_ms) else { continue };
         // The state's clock stands still while nothing happens.
         if !stored.is_expired(now.0) {
             budget.spend(bytes.len());
@@ -288,10 +289,16 @@ pub fn page_of(
     page.after
 }
 
+/// Decodes a message of a shard, with its end by the clock of this node.
+fn decode(bytes: &[u8], ahead_ms: i64) -> Option<shard::MessageView<'_>> {
+    let stored = shard::MessageView::decode(bytes).ok()?;
+    Some(shard::MessageView { expires: shifted(stored.expires, ahead_ms.saturating_neg()), ..stored })
+}
+
 /// Lists matching messages of a shard after a topic for an operator. Looks at a bounded number of them, and returns the
 /// topic after which the next page begins.
 pub fn list_of(
-    state: &shard::Shard,
+    state: (&shard::Shard, i64),
     now: Time,
     filter: &str,
     after: Option<&str>,
@@ -304,8 +311,8 @@ pub fn list_of(
 }
 
 /// One message of a shard with its payload.
-pub fn whole_of(state: &shard::Shard, now: Time, topic: &str) -> Option<RetainedMessage> {
-    let stored = shard::MessageView::decode(state.retained(topic)?).ok()?;
+pub fn whole_of((state, ahead_ms): (&shard::Shard, i64), now: Time, topic: &str) -> Option<RetainedMessage> {
+    let stored = decode(state.retained(topic)?, ahead_ms)?;
     (!stored.is_expired(now.0)).then(|| whole(now, &Message::of_stored(&stored)))
 }
 

@@ -8,6 +8,7 @@ use crate::connection::Connection;
 use crate::ids::Time;
 use crate::message::{Message, MessageView};
 use crate::node::Node;
+use crate::store::shard_clock::shifted;
 
 /// The client that has left a Will, as it was admitted.
 #[derive(Debug, Default, PartialEq)]
@@ -135,6 +136,12 @@ impl WillOwner {
         Self { expires: self.expires.map(until), ..self }
     }
 
+    /// Converts the end of the admission to the time of a clock that is `ms` ahead.
+    #[must_use]
+    pub(crate) fn shifted(self, ms: i64) -> Self {
+        Self { expires: self.expires.map(|expires| Time(shifted(expires.0, ms))), ..self }
+    }
+
     fn encode(&self, expires: Option<Time>, out: &mut Vec<u8>) {
         let has_rights = |principal: &Principal| {
             principal.superuser || !principal.attributes.is_empty() || principal.grants.is_some()
@@ -174,17 +181,15 @@ impl WillOwner {
 
 /// Returns the properties of a stored Will for a clock that is `ms` ahead: the admission of an owner in front of them
 /// ends at a time of the clock.
-pub fn shifted_will_properties(properties: &[u8], ms: u64) -> Vec<u8> {
-    let mut shifted = properties.to_vec();
+pub fn shifted_will_properties(properties: &[u8], ms: i64) -> Vec<u8> {
+    let mut changed = properties.to_vec();
     if WillOwner::of_signed(properties).0.is_some()
-        && let Some(field) = shifted.get_mut(EXPIRES..EXPIRES + 8)
+        && let Some(field) = changed.get_mut(EXPIRES..EXPIRES + 8)
         && let Ok(expires) = <[u8; 8]>::try_from(&*field).map(u64::from_le_bytes)
-        && expires != Time::NEVER.0
     {
-        let later = expires.saturating_add(ms).min(Time::NEVER.0 - 1);
-        field.copy_from_slice(&later.to_le_bytes());
+        field.copy_from_slice(&shifted(expires, ms).to_le_bytes());
     }
-    shifted
+    changed
 }
 
 /// First byte of properties with an owner in front of them. No property has this identifier.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use broker::Slew;
 use link::{NodeId, Time};
 
 /// Difference from which clocks count as different, in milliseconds. With NTP clocks are a hundredth of that apart, and
@@ -41,6 +42,14 @@ pub struct Clocks {
     is_unjudged: bool,
     /// Time by which this node's clock is ahead of those of most nodes, in milliseconds, if it differs.
     off: Option<i64>,
+    /// Wall-clock time at the start of the node's own time by the clocks of most nodes, as it was last found. It stays
+    /// while they do not agree: the node's own time goes on without its wall clock.
+    found: Option<i64>,
+    /// Time that the shards follow. It begins with the first value of [`Self::found`] and follows later ones slowly:
+    /// the clocks of most nodes may be wrong, and be corrected.
+    followed: Option<Slew>,
+    /// Number of cores at the last judgement.
+    cores: usize,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +86,9 @@ impl Clocks {
             up_at: Time::default(),
             is_unjudged: false,
             off: None,
+            found: None,
+            followed: None,
+            cores: 0,
         }
     }
 
@@ -153,9 +165,23 @@ impl Clocks {
         }
     }
 
+    /// Returns the wall-clock time at the start of the node's own time that the shards follow; `None` until so many
+    /// clocks have agreed as make a majority of the cores. `cores`: their number, 0 if it is not known.
+    pub fn followed(&mut self, now: Time, cores: usize) -> Option<u64> {
+        let own = self.base;
+        let is_alone = cores == 1 && self.peers.values().all(|peer| peer.ahead.is_none());
+        let found = if is_alone { *self.found.insert(own) } else { self.found? };
+        let now_ms = now.0 / 1_000;
+        let followed = self.followed.get_or_insert_with(|| Slew::new(now_ms, found));
+        followed.move_towards(now_ms, found);
+        Some(followed.ahead_ms().max(0).unsigned_abs())
+    }
+
     /// Returns the changes if an answer has arrived since the last call, once the nodes whose links came up together
-    /// have answered.
-    pub fn judge(&mut self, now: Time) -> Option<Vec<ClockEvent>> {
+    /// have answered. `cores`: see [`Self::followed`].
+    pub fn judge(&mut self, now: Time, cores: usize) -> Option<Vec<ClockEvent>> {
+        // The cores may be known after the first clocks.
+        self.is_unjudged |= std::mem::replace(&mut self.cores, cores) != cores;
         let waits = |peer: &PeerClock| peer.waits_since.is_some_and(|since| now.since(since) < RETRY);
         if !self.is_unjudged || now.since(self.up_at) < TOGETHER || self.peers.values().any(waits) {
             return None;
@@ -169,8 +195,11 @@ impl Clocks {
         all.sort_unstable();
         // If most clocks agree, the median is one of them.
         let middle = all[all.len() / 2];
-        let is_decided =
-            2 * all.iter().filter(|ahead| (*ahead - middle).abs() <= DIFFERS).count() > all.len();
+        let agreeing = all.iter().filter(|ahead| (*ahead - middle).abs() <= DIFFERS).count();
+        let is_decided = 2 * agreeing > all.len();
+        if is_decided && cores > 0 && agreeing > cores / 2 {
+            self.found = Some(self.base + middle);
+        }
         let mut events = Vec::new();
         if is_decided {
             let off = differs_by(middle, self.off.is_some()).then_some(-middle);
@@ -239,6 +268,7 @@ mod tests {
     const B: NodeId = NodeId(2);
     const C: NodeId = NodeId(3);
     const D: NodeId = NodeId(4);
+    const CORES: usize = 3;
 
     fn at(ms: u64) -> Time {
         Time(ms * 1_000)
@@ -255,7 +285,7 @@ mod tests {
     }
 
     fn judge(clocks: &mut Clocks, ms: u64) -> Vec<ClockEvent> {
-        clocks.judge(at(ms)).unwrap_or_default()
+        clocks.judge(at(ms), CORES).unwrap_or_default()
     }
 
     fn with(peers: &[NodeId]) -> Clocks {
@@ -344,6 +374,42 @@ mod tests {
             events,
             [ClockEvent::Off(-HOUR), ClockEvent::Differs { peer: D, ahead: -2 * HOUR, is_sure: true }]
         );
+    }
+
+    #[test]
+    fn shards_follow_the_clocks_of_most_cores_and_no_jump() {
+        let mut clocks = with(&[B, C]);
+        assert_eq!(clocks.followed(at(500), CORES), None, "no other clock is known");
+        exchange(&mut clocks, 1_000, &[(B, -HOUR), (C, -HOUR)]);
+        let followed = BASE - HOUR as u64;
+        assert_eq!(clocks.followed(at(1_020), CORES), Some(followed));
+        // This node's clock is set by a day.
+        clocks.set(at(2_000), BASE + 2_000 + 24 * HOUR as u64);
+        judge(&mut clocks, 2_000);
+        assert_eq!(clocks.followed(at(2_000), CORES), Some(followed));
+        // Then those of most nodes.
+        exchange(&mut clocks, 62_000, &[(B, 24 * HOUR), (C, 24 * HOUR)]);
+        let found = clocks.found.expect("most agree").unsigned_abs();
+        assert_eq!(found, BASE + 24 * HOUR as u64);
+        let (before, after) =
+            [62_020, 162_020].map(|ms| clocks.followed(at(ms), CORES).expect("it is known")).into();
+        assert_eq!(after - before, 1_000, "a hundredth of the time that has passed");
+    }
+
+    #[test]
+    fn shards_follow_nobody_until_so_many_agree_as_make_a_majority_of_the_cores() {
+        let mut clocks = with(&[B, C, D]);
+        clocks.asked(at(1_000), B);
+        clocks.answered(at(1_020), B, at(1_000).0, BASE + 1_010);
+        clocks.judge(at(1_020), 5);
+        assert_eq!(clocks.followed(at(1_020), 5), None, "two of five");
+        clocks.judge(at(1_030), 3);
+        assert_eq!(clocks.followed(at(1_030), 3), Some(BASE), "two of three");
+        let mut clocks = with(&[B, C, D]);
+        exchange(&mut clocks, 61_000, &[(B, HOUR), (C, 2 * HOUR), (D, -HOUR)]);
+        assert_eq!(clocks.followed(at(61_020), CORES), None, "no two agree");
+        assert_eq!(with(&[B]).followed(at(5_000), 0), None, "the cores are not known yet");
+        assert_eq!(with(&[]).followed(at(5_000), 1), Some(BASE), "the only core");
     }
 
     #[test]

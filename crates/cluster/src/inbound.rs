@@ -59,6 +59,11 @@ impl InboundQueues {
         self.by_worker[worker.index()].inbound.route_positions.push((shard, position));
     }
 
+    /// Names a node that knows more routes of a shard than this node.
+    pub fn name_route_source(&mut self, worker: WorkerId, shard: ShardId, node: NodeId) {
+        self.by_worker[worker.index()].inbound.route_sources.push((shard, node.0));
+    }
+
     /// Asks all workers to copy their retained messages to a node.
     pub fn copy_to(&mut self, node: NodeIndex, copies: Copies) {
         self.by_worker.iter_mut().for_each(|queue| queue.inbound.copies.push((node, copies)));

@@ -40,6 +40,8 @@ mutation::mutations! {
     KeepIncarnation,
     /// A node without a replica of a shard skips a change of its routes when the shard has another leader.
     SkipRouteChanges,
+    /// The time of a shard follows the clock of its leader.
+    FollowOwnClock,
     /// Shared groups do not know which shards have durable sessions.
     ForgetGroups,
     /// Clients that were connected when the process crashed have no Will.

@@ -114,7 +114,8 @@ pub(crate) fn in_cluster(
     hash_key: [u8; 16],
 ) -> Result<(Shard, RecordForm), String> {
     let batches_behind_ms = now.0.saturating_sub(own_now.0);
-    let will_properties = |properties: &[u8]| broker::shifted_will_properties(properties, batches_behind_ms);
+    let will_properties =
+        |properties: &[u8]| broker::shifted_will_properties(properties, batches_behind_ms.cast_signed());
     let mut state =
         shard.shifted(batches_behind_ms, hash_key, &will_properties).map_err(|error| error.to_string())?;
     // Sessions end now and not earlier, as at a restart of the node alone.

@@ -63,6 +63,8 @@ pub struct ReplicaSetup {
     /// Nodes that should lead, by the number of the shard.
     pub leaders: Vec<NodeId>,
     pub transfer_permit: Arc<TransferPermit>,
+    /// Time at which the process begins, by the clock of its machine, in milliseconds.
+    pub began_ms: u64,
 }
 
 /// A read of the log, for a reader.
@@ -223,8 +225,7 @@ impl Node {
         let mut agreements = Vec::new();
         let (shards, broker_incarnation) = match &setup.replica {
             Some(replica) => {
-                // The nodes agree about the time.
-                let began = Time(cx.now() / MILLI + 1);
+                let began = Time(replica.began_ms.max(1));
                 let (shards, opened) =
                     start_replicas(cx, began, replica, &opened.log, &groups, &pending_reads)?;
                 agreements = opened;

@@ -393,6 +393,9 @@ report! {
     /// Transfers of the leadership of a shard to the preferred replica, and those that were given up.
     agreed_transfers,
     agreed_transfers_failed,
+    /// Clocks of machines that were set to a wrong time, and messages whose Message Expiry Interval was right.
+    agreed_clocks_set,
+    agreed_check_expiry,
     /// Messages that were retained on common topics, those without a payload, and those that were refused.
     agreed_retained,
     agreed_retained_deleted,

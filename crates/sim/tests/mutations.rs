@@ -31,6 +31,7 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ReleaseKnown,
         shard::Mutation::KeepIncarnation,
         shard::Mutation::SkipRouteChanges,
+        shard::Mutation::FollowOwnClock,
         shard::Mutation::ForgetGroups,
     ];
     let log = [
@@ -68,6 +69,7 @@ fn first_seed(mutation: Mutation) -> u64 {
         Mutation::Shard(shard::Mutation::ReadStale) => 15,
         Mutation::Shard(shard::Mutation::KeepIncarnation) => 11,
         Mutation::Shard(shard::Mutation::SkipRouteChanges) => 19,
+        Mutation::Shard(shard::Mutation::FollowOwnClock) => 5,
         _ => 0,
     }
 }

@@ -191,6 +191,8 @@ pub struct Inbound {
     /// restored a state has the index of that, which may be no index of a change. A replica whose state includes the
     /// index has reached it.
     pub route_positions: Vec<(ShardId, u64)>,
+    /// Nodes that know more routes of shards than this node, which has restarted. Nobody leads these shards.
+    pub route_sources: Vec<(ShardId, u64)>,
 }
 
 /// Retained messages that another node gets copies of.
@@ -277,5 +279,6 @@ impl Inbound {
             && self.agreement_frames.is_empty()
             && self.members_settled.is_empty()
             && self.route_positions.is_empty()
+            && self.route_sources.is_empty()
     }
 }

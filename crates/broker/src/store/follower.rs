@@ -10,6 +10,7 @@ use super::host::{HostContext, ShardHost};
 use super::log::{Agreement, Frame, StoreEvent, StoreLog};
 use super::replica::{Replica, ReplicaCounters, ReplicaEvent};
 use super::replica_routes::ReplicaRoutes;
+use super::shard_clock;
 use super::shard_routes::ShardRoutes;
 use crate::counters::StoreCounters;
 use crate::ids::{ShardId, Time};
@@ -22,11 +23,20 @@ pub struct Follower {
     routes: ReplicaRoutes,
     /// Term in which the replica leads. No later event is handled before there is a host.
     leads: Option<u64>,
+    /// Wait for the clock of most nodes, before the replica gets a host.
+    wait: Option<ClockWait>,
+}
+
+struct ClockWait {
+    since: Time,
+    /// Time of the next look at the clock.
+    look_at: Time,
+    is_due: bool,
 }
 
 impl Follower {
     pub(super) fn new(replica: Replica, context: HostContext, routes: ReplicaRoutes) -> Self {
-        let follower = Self { replica, context, routes, leads: None };
+        let follower = Self { replica, context, routes, leads: None, wait: None };
         follower.note_sessions(follower.replica.state().counts().sessions);
         follower
     }
@@ -43,7 +53,7 @@ impl Follower {
         agreement: Option<Box<dyn Agreement>>,
         context: HostContext,
     ) -> Self {
-        let replica = Replica::new(state, log, agreement, context.hash_key);
+        let replica = Replica::new(state, log, agreement, (context.hash_key, &context.load));
         let routes = ShardRoutes::new(context.node_routes.clone(), replica.id(), replica.is_agreed());
         Self::new(replica, context, ReplicaRoutes::new(routes))
     }
@@ -59,6 +69,11 @@ impl Follower {
 
     pub fn state(&self) -> &Shard {
         self.replica.state()
+    }
+
+    /// Time by which the shard is ahead of this node, in milliseconds.
+    pub fn ahead_ms(&self) -> i64 {
+        self.replica.read_ahead_ms()
     }
 
     pub fn replica_counters(&self) -> ReplicaCounters {
@@ -118,12 +133,16 @@ impl Follower {
     }
 
     pub fn next_deadline(&self) -> Time {
-        self.replica.next_deadline()
+        let look = self.wait.as_ref().map_or(Time::NEVER, |wait| wait.look_at);
+        self.replica.next_deadline().min(look)
     }
 
     /// Performs the timed work. [`Self::store_event`] must follow.
     pub fn tick(&mut self, now: Time) {
         self.replica.tick(now);
+        if let Some(wait) = self.wait.as_mut().filter(|wait| wait.look_at <= now) {
+            (wait.is_due, wait.look_at) = (true, Time::NEVER);
+        }
     }
 
     /// Handles an event of the log, like [`ShardHost::store_event`]. Ends when the replica leads.
@@ -160,17 +179,31 @@ impl Follower {
                 ReplicaEvent::Follows | ReplicaEvent::Read(_) | ReplicaEvent::Readable(_) => {}
             }
         }
-        (effects, self.replica.has_event())
+        (effects, self.has_event())
     }
 
-    /// Takes the term in which the replica leads, if it does.
-    pub fn take_leads(&mut self) -> Option<u64> {
+    /// Takes the term in which the replica leads, if it does, as soon as the clock of most nodes is known. The time in
+    /// which no replica ran must count before anything else of this term. This waits for a bounded time.
+    pub fn take_leads(&mut self, now: Time) -> Option<u64> {
+        self.leads?;
+        let since = self.wait.as_ref().map_or(now, |wait| wait.since);
+        let is_late = now >= since.after(shard_clock::WAIT_MAX);
+        if is_late && self.replica.awaits_time() {
+            self.replica.give_up_time();
+        } else if self.replica.awaits_time() {
+            self.wait = Some(ClockWait { since, look_at: now.after(shard_clock::WAIT), is_due: false });
+            return None;
+        }
+        self.wait = None;
         self.leads.take()
     }
 
     /// Returns whether effects of earlier events are left.
     pub fn has_event(&self) -> bool {
-        self.replica.has_event()
+        match self.leads {
+            Some(_) => self.wait.as_ref().is_none_or(|wait| wait.is_due),
+            None => self.replica.has_event(),
+        }
     }
 
     /// Passes an event to the agreement. [`Self::run_agreement`] must follow.
@@ -186,5 +219,51 @@ impl Follower {
     /// Takes a frame for another replica.
     pub fn poll_frame(&mut self) -> Option<Frame> {
         self.replica.poll_frame()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::Routes;
+
+    /// A replica whose node has not compared its clock yet, and that has just become the leader.
+    fn leader() -> Follower {
+        let index = routing::Index::new([7; 16], routing::IndexLimits::default());
+        let node_routes = Arc::new(Routes::new(index, [7; 16], false));
+        let (settings, load, counters) = Default::default();
+        let access = Arc::new(crate::access::AllowAll);
+        let context = HostContext { settings, node_routes, load, access, hash_key: [7; 16], counters };
+        let mut leader = Follower::open(Shard::new(0, [7; 16]), None, None, context);
+        leader.context.load.cluster_clock.set(None);
+        leader.replica.follow_cluster(leader.context.load.clone());
+        leader.replica.lead(3);
+        let (_, has_event) = leader.store_event(Time(1_000), StoreEvent::More, 1);
+        assert!(has_event);
+        leader
+    }
+
+    #[test]
+    fn a_leader_waits_until_the_clock_of_most_nodes_is_known() {
+        let mut leader = leader();
+        assert_eq!((leader.take_leads(Time(1_000)), leader.has_event()), (None, false));
+        let look_at = leader.next_deadline();
+        assert_eq!(look_at, Time(1_000).after(shard_clock::WAIT));
+        leader.tick(look_at);
+        assert!(leader.has_event() && leader.take_leads(look_at).is_none() && !leader.has_event());
+        leader.context.load.cluster_clock.set(Some(5));
+        leader.tick(leader.next_deadline());
+        assert!(leader.has_event());
+        assert_eq!(leader.take_leads(Time(1_100)), Some(3));
+    }
+
+    #[test]
+    fn a_leader_waits_for_the_clock_for_a_bounded_time() {
+        let mut first = leader();
+        assert_eq!(first.take_leads(Time(1_000)), None);
+        let end = Time(1_000).after(shard_clock::WAIT_MAX);
+        assert_eq!(first.take_leads(Time(end.0 - 1)), None);
+        assert_eq!(first.take_leads(end), Some(3));
+        assert!(!first.replica.awaits_time(), "no other shard of the node waits again");
     }
 }

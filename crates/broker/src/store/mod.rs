@@ -13,6 +13,7 @@ mod log;
 mod replica;
 mod replica_routes;
 mod retained_stamps;
+pub(crate) mod shard_clock;
 mod shard_routes;
 mod stale;
 pub(crate) mod wire;

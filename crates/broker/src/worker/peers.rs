@@ -320,6 +320,7 @@ impl Worker {
             members_settled,
             agreement_frames,
             route_positions,
+            route_sources,
         } = inbound;
         let has_frames = !shard_frames.is_empty() || !agreement_frames.is_empty();
         if !messages.is_empty() || has_frames || !links_lost.is_empty() {
@@ -360,6 +361,7 @@ impl Worker {
             }
             self.routes_moved();
         }
+        route_sources.into_iter().for_each(|(shard, node)| self.routes_known_by(shard, node));
         self.copy_all(copies);
         for (connection, ticket, is_known) in announced {
             if ticket == Ticket::CONNECT {

@@ -105,7 +105,7 @@ impl Worker {
             let (now, after, found) = (self.clock.now(), scan.after(shard_id), &mut messages);
             let more = if shard_id == OWN_TOPICS {
                 self.own_retained.page(now, &scan.filter, after, &mut budget, found)
-            } else if let Some(state) = self.shards.state(shard_id) {
+            } else if let Some(state) = self.shards.timed_state(shard_id) {
                 retained::page_of(state, now, &scan.filter, after, &mut budget, found)
             } else {
                 Some(Box::default())
@@ -144,7 +144,7 @@ impl Worker {
         after: Option<&str>,
         limit: usize,
     ) -> RetainedPage {
-        let (items, after) = match self.shards.state(shard_id) {
+        let (items, after) = match self.shards.timed_state(shard_id) {
             Some(state) => retained::list_of(state, self.clock.now(), filter, after, limit),
             None => self.own_retained.list(self.clock.now(), filter, after, limit),
         };
@@ -152,7 +152,7 @@ impl Worker {
     }
 
     pub(super) fn retained_message(&self, topic: &str) -> Option<RetainedMessage> {
-        match self.shards.state(retained::shard_of(topic)) {
+        match self.shards.timed_state(retained::shard_of(topic)) {
             Some(state) => retained::whole_of(state, self.clock.now(), topic),
             None => self.own_retained.whole(self.clock.now(), topic),
         }

@@ -126,6 +126,13 @@ impl HostedShards {
         self.hosts.iter_mut().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
 
+    /// State of a shard, and the time by which the shard is ahead of this node, in milliseconds.
+    pub fn timed_state(&self, id: ShardId) -> Option<(&shard::Shard, i64)> {
+        let follower = || self.followers.iter().find(|(shard, _)| *shard == id);
+        let host = self.get(id).map(|host| (host.state(), host.ahead_ms()));
+        host.or_else(|| follower().map(|(_, follower)| (follower.state(), follower.ahead_ms())))
+    }
+
     /// State of a shard, whether this node leads it or not.
     pub fn state(&self, id: ShardId) -> Option<&shard::Shard> {
         let follower = || self.followers.iter().find(|(shard, _)| *shard == id);
@@ -432,7 +439,7 @@ impl HostedShards {
         let Some(at) = self.followers.iter().position(|(shard, _)| *shard == id) else { return (0, false) };
         let (_, follower) = &mut self.followers[at];
         let result = follower.store_event(now, event, effects_max);
-        let leads = follower.take_leads();
+        let leads = follower.take_leads(now);
         self.take_frames(id);
         if let Some(term) = leads {
             let (_, follower) = self.followers.swap_remove(at);

@@ -36,7 +36,10 @@ impl ClusterRouter {
 
     /// Reports which clocks are wrong, and which are right again.
     pub(super) fn judge_clocks(&mut self, now: Time) {
-        let Some(all) = self.clocks.judge(now) else { return };
+        let cores = self.membership.meta.roster().cores().count();
+        let changes = self.clocks.judge(now, cores);
+        self.node.set_cluster_clock(self.clocks.followed(now, cores));
+        let Some(all) = changes else { return };
         self.node.set_wall_clock(self.clocks.base());
         for event in all {
             match event {

@@ -46,6 +46,8 @@ pub(super) struct LeaseState {
     request_interval: u64,
     requested_at: Time,
     updated_at: Time,
+    /// Number of times that nodes were named from which this node can learn routes of shards.
+    pub sources_named: usize,
 }
 
 /// Knowledge of a node about the changes that others may have been promised that it knows.
@@ -65,6 +67,7 @@ impl LeaseState {
             request_interval: (lease / RENEWALS).as_micros() as u64,
             requested_at: Time::default(),
             updated_at: now,
+            sources_named: 0,
         }
     }
 
@@ -205,6 +208,7 @@ impl ClusterRouter {
         if let Some(grants) = &mut self.leases.granted {
             grants.take_snapshot(now, required(&self.routes.replica, &self.peers, &self.shard_positions));
         }
+        self.node.set_knows_routes(self.leases.is_informed());
         self.ask_for_leases(now);
         self.report_applied(now);
         self.report_settled(now);
@@ -291,6 +295,7 @@ impl ClusterRouter {
             self.send_message(now, id, Lane::CONTROL, &PeerMessage::Renew(now.0));
         }
         self.ask_clocks(now);
+        self.name_route_sources();
         self.report_all_again(now);
     }
 

@@ -165,6 +165,7 @@ impl ClusterRouter {
         let replica = Replica::new(hash_seed, config.tombstones_max);
         let routes = RouteReplica::new(WriterId(own.0), config.incarnation, replica);
         node.stamp_retained(config.wall_ms, own.0 as u8);
+        node.set_cluster_clock(None);
         if config.without_quorum != WithoutQuorum::Serve {
             node.set_fresh_until(broker::Time::default());
         }

@@ -52,6 +52,32 @@ impl ClusterRouter {
         })
     }
 
+    /// Names nodes that know more routes of shards than this node, which has restarted, while nobody leads the shards.
+    /// They take turns: one that has restarted, too, or has an earlier version, does not answer.
+    pub(super) fn name_route_sources(&mut self) {
+        if self.leases.is_informed() || !self.has_shards() {
+            return;
+        }
+        let Some(placement) = self.placement() else { return };
+        let mut named = Vec::new();
+        for (shard, _) in placement.shards().filter(|(shard, _)| !self.shards.is_led(*shard)) {
+            let own = self.shard_positions.get(shard);
+            let knows_more = |id: &NodeId, peer: &Peer| {
+                let known = peer.knew_of_shards.as_ref().and_then(|knew| knew.get(&shard).copied());
+                peer.is_up && known > own && self.can(*id, FEATURE)
+            };
+            let sources: Vec<NodeId> =
+                self.peers.iter().filter(|(id, peer)| knows_more(id, peer)).map(|(id, _)| *id).collect();
+            if let Some(at) = self.leases.sources_named.checked_rem(sources.len()) {
+                named.push((shard, sources[at]));
+            }
+        }
+        self.leases.sources_named += usize::from(!named.is_empty());
+        for (shard, source) in named {
+            self.inbound.name_route_source(self.node.shard_host(shard), shard, source);
+        }
+    }
+
     /// Returns the route position of a shard that all nodes that may acknowledge know.
     pub(super) fn settled_of_shard(&self, shard: ShardId) -> Position {
         match self.shard_positions.get(shard) {

@@ -299,16 +299,19 @@ impl Store {
     }
 }
 
-/// Incarnation of a node whose shards belong to its cluster: the time is that of the wall clocks, which all nodes have.
+/// Incarnation of a node whose shards belong to its cluster. Its time begins with the wall clock. The shards follow the
+/// clocks of most nodes.
 ///
 /// # Errors
-/// The clock is certainly wrong: sessions would expire by it.
+/// The clock is certainly wrong.
 pub fn cluster_incarnation() -> Result<broker::Incarnation, String> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     if wall < CLOCK_MIN_MS {
-        return Err("the clock of this machine is before 2024, and sessions of the cluster expire by it: set it, for \
-             example by NTP, before the node starts (cluster.replicas)"
-            .to_owned());
+        return Err(
+            "the clock of this machine is before 2024: set it, for example by NTP, before the node starts \
+             (cluster.replicas)"
+                .to_owned(),
+        );
     }
     Ok(broker::Incarnation { began: broker::Time(wall), number: wall })
 }

@@ -11,7 +11,7 @@ use super::ephemeral::WILLS;
 use super::messages::{FAST, MessageId, Messages};
 use crate::context::Context;
 use crate::net::Link;
-use crate::schedule::Micros;
+use crate::schedule::{Micros, SECOND};
 
 /// A client, and what it is owed.
 pub struct Client {
@@ -84,6 +84,12 @@ const SHARED: &str = "$share/team/jobs/+";
 const JOBS: usize = 3;
 /// Number of the client that gets the Wills of the devices.
 const WILLS_READER: usize = TEAM;
+/// Greatest number of clients. Others that publish have greater numbers.
+const CLIENTS_MAX: usize = 1_000;
+/// Message Expiry Interval, in seconds, and the time by which it may be wrong. Clocks whose speed changes by a
+/// hundredth are off by a few seconds in the end.
+const EXPIRY: u32 = 3_600;
+const EXPIRY_TOLERANCE: u64 = 5;
 /// Packet Identifier of SUBSCRIBE and UNSUBSCRIBE.
 const SUBSCRIBE: u16 = 60_000;
 
@@ -202,6 +208,7 @@ impl Client {
         let payload = format!("{} {} {padding}", self.number, published.number);
         let message = packets::message(&published.topic, payload);
         let message = if published.qos == QoS::ExactlyOnce { message.qos2(id) } else { message.qos1(id) };
+        let message = if expires(published.number) { message.expiry(EXPIRY) } else { message };
         Sent::Publish(Box::new(if dup { message.dup() } else { message }))
     }
 
@@ -323,6 +330,7 @@ impl Client {
         let (publisher, number) = (numbers.next().unwrap_or(0) as usize, numbers.next().unwrap_or(0));
         let known = (publisher, number);
         assert!(messages.is_of(known, &message.topic), "{}: nobody published {known:?}", self.name);
+        self.check_expiry(cx, messages, known, message.expiry);
         let id = message.packet_id.unwrap_or_default();
         if message.qos == QoS::ExactlyOnce {
             let is_again = self.unreleased.insert(id, known) == Some(known);
@@ -345,6 +353,19 @@ impl Client {
         }
         cx.report.agreed_delivered += 1;
         cx.report.agreed_shared += u64::from(message.topic.starts_with("jobs/"));
+    }
+
+    /// Checks the Message Expiry Interval of a received message. It is long, so the message does not expire, and
+    /// shorter by the time since it was published, whatever the clocks of the nodes are [MQTT-3.3.2-6].
+    fn check_expiry(&self, cx: &mut Context, messages: &Messages, id: MessageId, left: Option<u32>) {
+        // Wills have none.
+        let has_one = id.0 < CLIENTS_MAX && expires(id.1);
+        assert_eq!(left.is_some(), has_one, "{}: Message Expiry Interval of {id:?}", self.name);
+        let (Some(left), Some(sent)) = (left, messages.sent_at(id)) else { return };
+        let age_s = (cx.now() - sent) / SECOND;
+        let is_right = left <= EXPIRY && u64::from(left) + age_s + EXPIRY_TOLERANCE >= u64::from(EXPIRY);
+        assert!(is_right, "{}: {id:?} expires in {left} s, after {age_s} s", self.name);
+        cx.report.agreed_check_expiry += 1;
     }
 
     fn acknowledged(&mut self, cx: &mut Context, messages: &mut Messages, id: u16, reason: ReasonCode) {
@@ -404,6 +425,11 @@ pub fn missing_jobs(clients: &[Client], messages: &Messages) -> Vec<MessageId> {
     let owed =
         (0..JOBS).flat_map(|number| messages.owed(&job(number), from, Micros::MAX).collect::<Vec<_>>());
     owed.filter(|id| !clients.iter().any(|client| client.received.contains(id))).collect()
+}
+
+/// Returns whether a message has a Message Expiry Interval.
+fn expires(number: u64) -> bool {
+    number.is_multiple_of(2)
 }
 
 fn job(number: usize) -> String {

@@ -33,6 +33,8 @@ pub enum Fault {
     Replace { node: usize, after: Micros },
     /// Other nodes should lead the shards. The nodes may not know the same ones.
     Prefer { is_agreed: bool },
+    /// The wall clock of a node is set to a wrong time, and those of all others are right.
+    SetClock { node: usize, ahead_ms: i64 },
 }
 
 impl Fault {
@@ -111,6 +113,7 @@ impl AgreedShards {
                     self.prefer(at, leaders);
                 }
             }
+            Fault::SetClock { node, ahead_ms } => self.set_clock(node, ahead_ms),
             Fault::Lose { client } => {
                 if let Some(connection) = &self.clients[client].connection {
                     self.cx.report.connections_lost += 1;

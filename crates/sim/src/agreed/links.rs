@@ -81,7 +81,7 @@ impl AgreedShards {
     }
 
     /// Number of times that a link was lost; `None` while it is down.
-    fn losses(&self, one: usize, other: usize) -> Option<u64> {
+    pub(super) fn losses(&self, one: usize, other: usize) -> Option<u64> {
         let link = self.links.get(&(one.min(other), one.max(other)))?;
         link.is_up.then_some(link.losses)
     }

@@ -31,12 +31,14 @@ impl AgreedShards {
         let join = move |node: &Arc<broker::Node>| {
             assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
+            node.set_cluster_clock(None);
             node.keep_ephemeral_sessions(true);
             node.overlap_connacks(overlaps);
             node.freeze_without_lease(freezes);
         };
         if let Some(replica) = &mut host.setup.replica {
             replica.transfer_permit = Arc::default();
+            replica.began_ms = host.wall.start(self.cx.now() / MILLI);
         }
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);

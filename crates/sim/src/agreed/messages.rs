@@ -40,6 +40,11 @@ impl Messages {
         self.by_topic.entry(topic.to_owned()).or_default().insert(id, times);
     }
 
+    /// Time at which a message was sent first.
+    pub fn sent_at(&self, id: MessageId) -> Option<Micros> {
+        Some(self.by_topic.get(self.topics.get(&id)?)?.get(&id)?.sent)
+    }
+
     /// Notes that a process with replicas ends. Its disk got nothing since a time.
     pub fn replica_ended(&mut self, written: Micros, now: Micros) {
         self.ended.push((written, now));

@@ -3,6 +3,7 @@
 
 mod claims;
 mod client;
+mod clocks;
 mod connections;
 mod contenders;
 mod ephemeral;

@@ -13,6 +13,7 @@ use shardlog::TargetMembers;
 
 use super::claims::Claims;
 use super::client::Client;
+use super::clocks::{self, WallClock};
 use super::contenders::Contenders;
 use super::ephemeral::Devices;
 use super::faults::Fault;
@@ -65,6 +66,7 @@ pub struct AgreedShards {
 
 pub(super) struct Host {
     pub(super) machine: Machine,
+    pub(super) wall: WallClock,
     pub(super) setup: Setup,
     pub(super) node: Option<Node>,
     pub(super) mailbox: Arc<Mailbox>,
@@ -135,6 +137,7 @@ impl AgreedShards {
             entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
             Host {
                 machine: Machine::new(random.draw()),
+                wall: WallClock::default(),
                 setup: Setup {
                     urgent: &shardlog::URGENT,
                     settings: settings.clone(),
@@ -153,6 +156,7 @@ impl AgreedShards {
                         has_replicas: node < REPLICAS,
                         leaders: spread_leaders(),
                         transfer_permit: Arc::default(),
+                        began_ms: 0,
                     }),
                     #[cfg(feature = "trial")]
                     mutation: None,
@@ -187,6 +191,16 @@ impl AgreedShards {
             let is_agreed = random.below(3) > 0;
             faults.push((5 * SECOND + random.draw() % length, Fault::Prefer { is_agreed }));
         }
+        if !seed.is_multiple_of(3) {
+            // The first one is wrong from the beginning.
+            let times = [0, 5 * SECOND + random.draw() % length, 5 * SECOND + random.draw() % length];
+            let count = 1 + random.below(times.len());
+            let set = |random: &mut Random| Fault::SetClock {
+                node: random.below(nodes),
+                ahead_ms: clocks::wrong(random),
+            };
+            faults.extend(times.into_iter().take(count).map(|at| (at, set(&mut random))));
+        }
         faults.sort_by_key(|(at, _)| *at);
         Self {
             net: Net::default(),
@@ -220,6 +234,9 @@ impl AgreedShards {
     }
 
     pub fn run(&mut self) {
+        if let Some((0, Fault::SetClock { node, ahead_ms })) = self.faults.first().copied() {
+            self.set_clock(node, ahead_ms);
+        }
         for node in 0..self.hosts.len() {
             self.start(node);
         }
@@ -334,6 +351,7 @@ impl AgreedShards {
             }
             Step::Links => {
                 self.look_at_links();
+                self.compare_clocks();
                 self.grant_leases();
                 self.cx.after(LINKS, Event::AgreedShards(Step::Links));
             }

@@ -1,7 +1,7 @@
 //! Routes of shards on simulated nodes. No groups of shards run here: the route position of a shard grows with time,
 //! each process learns it with some delay, and SUBACKs of durable sessions wait until the others know it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use broker::peers::{Announce, Outbound, SubackLevel};
 use broker::{ConnectionId, ShardId, Ticket, WorkerId};
@@ -30,6 +30,8 @@ pub struct ShardRoutes {
     outcomes: BTreeMap<usize, bool>,
     /// Numbers of SUBACKs that were sent since the last check.
     sent: Vec<usize>,
+    /// Nodes from which the process could learn routes of shards that nobody leads.
+    pub sources: BTreeSet<(ShardId, u64)>,
 }
 
 /// Time between two changes of the routes of a shard.
@@ -144,6 +146,7 @@ impl Process {
 
     /// Takes the SUBACKs of shards, and positions of shards on cores, from what the cluster router has posted.
     pub(super) fn take_shard_subacks(&mut self, cx: &Context) {
+        self.shard_routes.sources.extend(self.node.take_route_sources());
         let positions = self.node.take_route_positions();
         if !positions.is_empty() {
             self.reach_shards(cx, positions);

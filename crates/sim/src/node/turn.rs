@@ -290,6 +290,17 @@ impl Node {
         taken
     }
 
+    /// Takes nodes that know more routes of shards from what was posted.
+    pub fn take_route_sources(&mut self) -> Vec<(ShardId, u64)> {
+        let mut taken = Vec::new();
+        for (_, command) in sync::lock(&self.posted).iter_mut() {
+            if let WorkerCommand::Peers(inbound) = command {
+                taken.append(&mut inbound.route_sources);
+            }
+        }
+        taken
+    }
+
     pub fn send_posted(&mut self, cx: &mut Context) {
         let posted = std::mem::take(&mut *sync::lock(&self.posted));
         for (worker, command) in posted {

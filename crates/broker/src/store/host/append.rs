@@ -82,7 +82,7 @@ impl ShardHost {
     ) {
         self.notice_lack_of_memory(now);
         let append = self.acknowledge_early(now, &message, append, out);
-        let view = message.view().stored();
+        let view = self.replica.stored(&message.view());
         let identity = identity.map(shard::Identity::from);
         let command = Command::Publish { message: view, wait: append.is_some(), identity };
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append });
@@ -123,7 +123,7 @@ impl ShardHost {
             let append = if waits { append } else { self.acknowledge_early(now, &message, append, out) };
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
-                message: message.view().stored(),
+                message: self.replica.stored(&message.view()),
                 qos,
                 retain,
                 ids: subscription_ids.as_slice().to_vec(),
@@ -152,7 +152,8 @@ impl ShardHost {
         }
         // Nobody would send it again, as for a Will. So the others get it, and this session does not.
         let identity = append.identity.map(shard::Identity::from);
-        let command = Command::Publish { message: message.view().stored(), wait: false, identity };
+        let command =
+            Command::Publish { message: self.replica.stored(&message.view()), wait: false, identity };
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append: Some(key) });
     }
 

@@ -125,6 +125,7 @@ impl ShardHost {
     /// Sends as much as the window allows. Unfinished deliveries are sent again first.
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let in_flight_max = self.in_flight_bytes_max();
+        let shard_ms = self.replica.shard_time(now);
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
         let Some(session) = self.replica.state().session(uid) else { return };
@@ -155,7 +156,7 @@ impl ShardHost {
             if !is_open {
                 break;
             }
-            if !entry.dup && entry.expires <= now.0 && entry.expires != shard::NEVER {
+            if !entry.dup && entry.expires <= shard_ms && entry.expires != shard::NEVER {
                 live.next += 1;
                 expired.push(n);
                 live.skipping.insert(n);

@@ -80,7 +80,7 @@ impl ShardHost {
     pub(crate) fn client_detail(&self, now: Time, id: SessionId) -> Option<ClientDetail> {
         let uid = session_uid(id);
         let session = self.replica.state().session(uid)?;
-        let never = |time: u64| (time != shard::NEVER).then_some(Time(time));
+        let never = |time: u64| (time != shard::NEVER).then(|| self.replica.deadline(time));
         let SessionFigures { inflight, queued_messages, queued_bytes } = figures(session);
         let live = self.live.get(&uid);
         let detail = SessionDetail {

@@ -307,6 +307,11 @@ impl ShardHost {
         self.replica.state()
     }
 
+    /// Time by which the shard is ahead of this node, in milliseconds.
+    pub fn ahead_ms(&self) -> i64 {
+        self.replica.ahead_ms()
+    }
+
     pub fn replica_counters(&self) -> ReplicaCounters {
         self.replica.counters()
     }
@@ -383,6 +388,7 @@ impl ShardHost {
     /// Starts to serve clients: the replica leads.
     pub fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
         self.term = term;
+        self.replica.begin_time(now);
         if self.replica.is_agreed() {
             self.appends.set_term(term);
         }

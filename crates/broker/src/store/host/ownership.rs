@@ -162,7 +162,9 @@ impl ShardHost {
         let claim_state = client.claim_state();
         claim_state.claiming = true;
         claim_state.underway += 1;
-        let will = claim.will.as_ref();
+        let will = claim.will.as_ref().map(|(message, delay)| (message.view(), *delay));
+        let properties = will.as_ref().map(|(will, _)| self.replica.stored_will_properties(will));
+        let will = will.zip(properties.as_deref());
         let producer = self.producers.of(claim.connection);
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
@@ -172,8 +174,10 @@ impl ShardHost {
             clean_start: claim.clean_start,
             expiry_s: claim.expiry,
             window: claim.window,
-            will: will
-                .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
+            will: will.map(|((will, delay_s), properties)| shard::Will {
+                message: shard::MessageView { properties, ..will.stored() },
+                delay_s,
+            }),
             keeps_ephemeral,
             queue_limits: claim.queue_limits,
         });

@@ -93,7 +93,7 @@ impl ShardHost {
         }
         let append = token.map(|token| self.appends.insert(Waiter::Token(token)));
         let append = self.acknowledge_early(now, message, append, out);
-        let mut stored = message.view().stored();
+        let mut stored = self.replica.stored(&message.view());
         // The publisher of a retained message is not needed: it goes to no shared group [MQTT-4.8.2-1]. A message that
         // a node without others has retained is older than all that it retains in a cluster.
         stored.publisher_key = stamp;

@@ -31,8 +31,11 @@ impl ShardHost {
     /// Time at which [`Self::tick`] is due; [`Time::NEVER`] without any work.
     pub fn next_deadline(&self) -> Time {
         let waiting = self.appends.next_deadline();
-        let due =
-            if self.proposed.ticking { Time::NEVER } else { Time(self.replica.state().next_deadline()) };
+        let due = if self.proposed.ticking {
+            Time::NEVER
+        } else {
+            self.replica.deadline(self.replica.state().next_deadline())
+        };
         waiting.min(due).min(self.replica.next_deadline()).min(self.wills.next_deadline())
     }
 
@@ -50,7 +53,7 @@ impl ShardHost {
                 self.appends.arm(&mut self.live, uid, again);
             }
         }
-        if !self.proposed.ticking && self.replica.state().next_deadline() <= now.0 {
+        if !self.proposed.ticking && self.replica.state().next_deadline() <= self.replica.shard_time(now) {
             self.proposed.ticking = true;
             self.propose(now, &Command::Tick, Continuation::Clock);
         }
@@ -165,10 +168,15 @@ impl ShardHost {
 mod tests {
     use std::sync::Arc;
 
+    use mqtt::QoS;
+
     use super::*;
+    use crate::batch::{SessionDelivery, WorkerCommand};
+    use crate::durability::Durability;
     use crate::ids::WorkerId;
+    use crate::message::MessageView;
     use crate::node::OwnerKey;
-    use crate::store::{Claim, Follower, HostContext, Incarnation, Request};
+    use crate::store::{Claim, Completion, Follower, HostContext, Incarnation, Request};
 
     const HOUR: u64 = 3_600_000;
 
@@ -183,8 +191,107 @@ mod tests {
         Follower::open(state, None, None, context).into_host()
     }
 
+    /// Host of a shard that follows the clock of most nodes, which is ahead of that of its node.
+    fn host_in_cluster(state: shard::Shard, ahead_ms: i64) -> ShardHost {
+        let mut host = host_of(state);
+        host.load.cluster_clock.set(Some(ahead_ms));
+        let load = host.load.clone();
+        host.replica.follow_cluster(load);
+        host
+    }
+
+    /// State at a time, with a session of 60 seconds that has a subscription to `t`.
+    fn with_session(at: Time) -> shard::Shard {
+        let mut host = host_of(shard::Shard::new(0, [7; 16]));
+        start(&mut host, at);
+        host.apply(at, Request::Claim(Box::new(claim())), &mut ShardOutput::default());
+        let session = host.replica.state().session_of("idle").expect("a session");
+        let filters = vec![shard::Filter { text: "t", options: 1, id: 0 }];
+        let command = Command::Subscribe { session, epoch: 0, filters };
+        host.propose(at, &command, Continuation::Nobody);
+        host.apply_at_once(at, &mut ShardOutput::default());
+        host.replica.into_state()
+    }
+
+    /// The clock of the core is a day ahead, and the core leads.
+    #[test]
+    fn a_session_does_not_expire_by_the_clock_of_one_core() {
+        let mut host = host_in_cluster(with_session(Time(HOUR)), -24 * HOUR.cast_signed());
+        let began = 25 * HOUR;
+        start(&mut host, Time(began));
+        assert_eq!((host.replica.state().now(), host.next_deadline()), (HOUR, Time(began + 60_000)));
+        let tick = |host: &mut ShardHost, now| host.tick(now, now, &mut ShardOutput::default());
+        tick(&mut host, Time(began + 59_999));
+        assert_eq!(host.sessions(), 1);
+        tick(&mut host, Time(began + 60_000));
+        assert_eq!(host.sessions(), 0);
+    }
+
+    /// An earlier leader was a day ahead. A message was dropped as expired, and acknowledged.
+    #[test]
+    fn a_message_has_its_interval_in_a_shard_that_is_ahead() {
+        let mut host = host_in_cluster(with_session(Time(25 * HOUR)), 0);
+        start(&mut host, Time(HOUR));
+        let message = |expires| {
+            let view = MessageView {
+                topic: "t",
+                properties: &[],
+                payload: b"x",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                expires,
+                received: Time(HOUR),
+                publisher: None,
+                publisher_key: 0,
+                durability: Durability::LocalDisk,
+                span: 0,
+            };
+            view.to_message()
+        };
+        for expires in [Time(HOUR + 30_000), Time::NEVER] {
+            let append =
+                Request::Append { message: message(expires), identity: None, refusal: None, token: None };
+            host.apply(Time(HOUR), append, &mut ShardOutput::default());
+        }
+        let queued = |host: &ShardHost| host.replica.state().counts().queued_messages;
+        assert_eq!(queued(&host), 2);
+        let mut out = ShardOutput::default();
+        host.apply(Time(HOUR + 29_000), Request::Claim(Box::new(claim())), &mut out);
+        let delivered: Vec<_> = out
+            .commands
+            .iter()
+            .filter_map(|(_, command)| match command {
+                WorkerCommand::Completion(Completion::Deliver { first, more, .. }) => {
+                    Some(std::iter::once(first).chain(more))
+                }
+                _ => None,
+            })
+            .flatten()
+            .filter_map(|delivery| match delivery {
+                SessionDelivery::Publish { message, .. } => Some(message.view().expires),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(delivered, [Time(HOUR + 30_000), Time::NEVER]);
+    }
+
     fn start(host: &mut ShardHost, began: Time) {
         host.start(began, Incarnation { began, number: 1 }, &mut ShardOutput::default());
+    }
+
+    fn claim() -> Claim {
+        Claim {
+            client_id: "idle".into(),
+            connection: ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 },
+            user: OwnerKey::NOBODY,
+            payers: Default::default(),
+            clean_start: false,
+            expiry: 60,
+            window: 10,
+            will: None,
+            queue_limits: None,
+            number: 0,
+        }
     }
 
     /// A pause that was longer than the clock step of a batch was counted twice.
@@ -204,20 +311,7 @@ mod tests {
         for hours in [0, 10, 24, 25, 48, 1000] {
             let mut host = host_of(shard::Shard::new(0, [7; 16]));
             start(&mut host, Time(0));
-            let connection = ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 };
-            let claim = Claim {
-                client_id: "idle".into(),
-                connection,
-                user: OwnerKey::NOBODY,
-                payers: Default::default(),
-                clean_start: false,
-                expiry: 60,
-                window: 10,
-                will: None,
-                queue_limits: None,
-                number: 0,
-            };
-            host.apply(Time(0), Request::Claim(Box::new(claim)), &mut ShardOutput::default());
+            host.apply(Time(0), Request::Claim(Box::new(claim())), &mut ShardOutput::default());
             let mut host = host_of(host.replica.into_state());
             let began = hours * HOUR;
             start(&mut host, Time(began));

@@ -96,7 +96,7 @@ impl ShardHost {
             let append = Some(self.appends.insert(Waiter::Unsynced(bytes)));
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
-                message: message.view().stored(),
+                message: self.replica.stored(&message.view()),
                 qos,
                 retain,
                 ids: subscription_ids.as_slice().to_vec(),

@@ -81,6 +81,7 @@ impl ShardHost {
         let Ok(will) = shard::MessageView::decode(will) else { return };
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
+        let owner = owner.map(|owner| owner.shifted(self.replica.ahead_ms().saturating_neg()));
         let key = self.appends.insert(Waiter::Will { id, shards: ShardSet::EMPTY });
         self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.

@@ -18,6 +18,7 @@ mod appended;
 mod checkpoint;
 mod proposals;
 mod reads;
+mod time;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,7 +33,9 @@ use self::proposals::Proposals;
 pub(super) use self::proposals::{Ticket, Urgency};
 pub(super) use self::reads::{Read, ReadResult};
 use super::log::{Agreement, Condition, StoreEvent, StoreLog, Wanted};
+use super::shard_clock::ShardClock;
 use crate::ids::{ShardId, Time};
+use crate::node::NodeLoad;
 
 /// State and log of one shard.
 pub(super) struct Replica {
@@ -47,6 +50,8 @@ pub(super) struct Replica {
     proposals: Proposals,
     /// Batches that the log has, without an agreement.
     appended: Appended,
+    /// Time of a shard with other replicas. Without them the time of the node counts.
+    clock: Option<ShardClock>,
     /// Work for the agreement.
     applying: Applying,
     /// Number of the last own batch that was applied.
@@ -141,7 +146,7 @@ impl Replica {
         state: Shard,
         log: Option<Arc<dyn StoreLog>>,
         mut agreement: Option<Box<dyn Agreement>>,
-        hash_key: [u8; 16],
+        (hash_key, load): ([u8; 16], &Arc<NodeLoad>),
     ) -> Self {
         let condition = log.as_ref().map_or(Condition::Good, |log| log.condition());
         if let Some(agreement) = &mut agreement {
@@ -153,6 +158,7 @@ impl Replica {
             condition,
             proposals: Proposals::starting_at(state.now()),
             appended: Appended::starting_after(state.applied()),
+            clock: agreement.is_some().then(|| ShardClock::new(load.clone())),
             applying: Applying::new(hash_key),
             applied: 0,
             passed_over: 0,
@@ -247,7 +253,9 @@ impl Replica {
         match event {
             StoreEvent::Durable(index) => self.appended.durable = self.appended.durable.max(index),
             StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
-            StoreEvent::Read(read) => {
+            StoreEvent::Read(mut read) => {
+                let messages = read.iter_mut().filter_map(|(_, message)| message.as_mut());
+                messages.for_each(|message| self.to_node(message));
                 let read = self.was_read(read);
                 self.events.push_back(ReplicaEvent::Read(read));
             }
@@ -279,6 +287,7 @@ impl Replica {
     pub fn poll_event(&mut self, now: Time, effects_max: usize) -> Option<ReplicaEvent> {
         if self.agreement.is_some() {
             self.take_steps(now);
+            self.observe_time(now);
         }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -288,6 +297,9 @@ impl Replica {
         let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
         let (index, number) = (batch.index, batch.number);
         self.ages.note(index, now);
+        if let Some(clock) = &mut self.clock {
+            clock.observe(now, self.state.now());
+        }
         let is_whole = match (applied, &mut self.agreement) {
             (Ok(is_whole), _) => is_whole,
             // A later version of the program has proposed it.
@@ -344,6 +356,7 @@ impl Replica {
     /// Continues the current checkpoint, the freeing of segments, and the agreement.
     pub fn tick(&mut self, now: Time) {
         self.continue_checkpoint();
+        self.observe_time(now);
         self.run_agreement(now);
     }
 

@@ -75,12 +75,12 @@ impl Proposals {
 
     /// The open batch; created when there is none.
     #[inline]
-    fn opened(&mut self, now: Time) -> &mut Open {
+    fn opened(&mut self, now: Time, shard_ms: u64) -> &mut Open {
         let spare = &mut self.spare;
         self.open.get_or_insert_with(|| {
             let mut shared = spare.pop().unwrap_or_default();
             let memory = Arc::get_mut(&mut shared).map(std::mem::take).unwrap_or_default();
-            Open { batch: BatchBuilder::in_memory_of(memory, now.0), shared, since: now, urgent: false }
+            Open { batch: BatchBuilder::in_memory_of(memory, shard_ms), shared, since: now, urgent: false }
         })
     }
 
@@ -139,11 +139,12 @@ impl Replica {
         request: Option<RequestNumber>,
         urgency: Urgency,
     ) -> Ticket {
-        self.catch_up(now);
+        let shard_ms = self.shard_time(now);
+        self.catch_up(now, shard_ms);
         let number = self.proposals.last + 1;
-        let open = self.proposals.opened(now);
+        let open = self.proposals.opened(now, shard_ms);
         // A batch may stay open for some turns.
-        open.batch.advance(now.0);
+        open.batch.advance(shard_ms);
         open.urgent |= urgency == Urgency::Now;
         let ordinal = open.batch.push_requested(command, request).ordinal;
         if open.batch.is_full() {
@@ -154,18 +155,18 @@ impl Replica {
 
     /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
     /// needed, or a session that starts now would start in the past. The clock of a new shard has no such bound.
-    fn catch_up(&mut self, now: Time) {
-        while self.proposals.clock > 0 && self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
+    fn catch_up(&mut self, now: Time, shard_ms: u64) {
+        while self.proposals.clock > 0 && self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < shard_ms {
             self.close_batch();
-            self.step_clock();
+            self.step_clock(now);
         }
-        self.proposals.clock = self.proposals.clock.max(now.0);
+        self.proposals.clock = self.proposals.clock.max(shard_ms);
     }
 
-    fn step_clock(&mut self) {
+    fn step_clock(&mut self, now: Time) {
         self.proposals.clock += CLOCK_STEP_MAX_MS;
-        let step = Time(self.proposals.clock);
-        self.proposals.opened(step).batch.push(&Command::Tick);
+        let step = self.proposals.clock;
+        self.proposals.opened(now, step).batch.push(&Command::Tick);
         self.close_batch();
     }
 
@@ -173,11 +174,12 @@ impl Replica {
     /// disconnected as of now. The time in between is covered by one command. A shard that was idle before may lack
     /// more time than that command covers, and catches up first: otherwise its sessions would be released in the past.
     pub fn propose_start(&mut self, now: Time, incarnation: u64) {
-        while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < now.0 {
-            self.step_clock();
+        let shard_ms = self.shard_time(now);
+        while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < shard_ms {
+            self.step_clock(now);
         }
-        let elapsed_ms = now.0.saturating_sub(self.proposals.clock);
-        self.proposals.clock = self.proposals.clock.max(now.0);
+        let elapsed_ms = shard_ms.saturating_sub(self.proposals.clock);
+        self.proposals.clock = self.proposals.clock.max(shard_ms);
         self.propose(now, &Command::Started { incarnation, elapsed_ms }, None, Urgency::Now);
     }
 

@@ -512,7 +512,14 @@ impl Worker {
             let now = self.clock.now();
             let (mut budget, mut found) = (PageBudget::of_messages(wanted.limit as usize), Vec::new());
             let after = Some(wanted.after).filter(|after| !after.is_empty());
-            let after = retained::page_of(host.state(), now, wanted.filter, after, &mut budget, &mut found);
+            let after = retained::page_of(
+                (host.state(), host.ahead_ms()),
+                now,
+                wanted.filter,
+                after,
+                &mut budget,
+                &mut found,
+            );
             let extras = FrameExtras { origins: self.node.origins(), ..FrameExtras::default() };
             frames::page(origin, shard, (now, extras), (&found, budget.examined()), after.as_deref())
         };

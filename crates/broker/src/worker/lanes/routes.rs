@@ -4,6 +4,9 @@
 //! nothing between two requests, and any leader can continue. When there is nothing new, the leader keeps the request
 //! and answers it at the next change. A node that lacks more changes than the replicas keep gets a copy of all filters,
 //! and then the changes since the copy was begun.
+//!
+//! While nobody leads a shard, a node that has restarted learns its routes from any node that has gone on: positions
+//! are indexes of the shard's log, which mean the same on all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +40,8 @@ struct Learner {
     copy: Option<(u64, BTreeSet<Box<str>>)>,
     /// Node that has the last request, and the number of that.
     asked: Option<(u64, u64)>,
+    /// Node that knows more, while nobody leads the shard.
+    source: Option<u64>,
 }
 
 /// Requests for routes that the shards of this worker answer.
@@ -48,12 +53,13 @@ pub(super) struct Sharing {
     copies: BTreeMap<ShardId, RouteCopy>,
 }
 
-/// Routes of a shard that this node leads.
+/// Routes of a shard that this node leads, or knows while nobody leads it.
 struct Source<'a> {
     shard: ShardId,
-    /// Route position of the leader.
+    /// Route position of this node.
     position: u64,
-    routes: &'a ReplicaRoutes,
+    /// Last changes, if this node has a replica.
+    routes: Option<&'a ReplicaRoutes>,
     /// Collects all filters, in their order.
     filters: &'a dyn Fn() -> Vec<Box<str>>,
 }
@@ -74,7 +80,7 @@ impl Learning {
 
 impl Learner {
     fn new(routes: ShardRoutes, position: u64, filters: BTreeSet<Box<str>>) -> Self {
-        Self { routes, filters, position, taken: 0, copy: None, asked: None }
+        Self { routes, filters, position, taken: 0, copy: None, asked: None, source: None }
     }
 
     fn progress(&self) -> Progress {
@@ -82,6 +88,12 @@ impl Learner {
             Some((position, filter)) => Progress::Copy { position, filter },
             None => Progress::Changes { position: self.position, taken: self.taken },
         }
+    }
+
+    /// Returns whether another node than the leader has not answered yet. Until then the learner knows no more than the
+    /// replica of this node.
+    fn waits_for_source(&self) -> bool {
+        self.source.is_some() && self.asked.is_some()
     }
 
     /// Takes a page that answers the last request. `held`: filters that the index keeps for the replica of the shard
@@ -149,7 +161,7 @@ impl Sharing {
         let mut frames = Vec::new();
         let filters = || host.state().filters().into_iter().map(|text| text.into_owned().into()).collect();
         let (position, routes) = (host.route_position(), host.routes());
-        let source = Source { shard, position, routes, filters: &filters };
+        let source = Source { shard, position, routes: Some(routes), filters: &filters };
         kept.retain(|(of, node), wanted| {
             let page = if *of == shard { source.page(wanted, copies) } else { None };
             let is_kept = page.is_none();
@@ -163,7 +175,7 @@ impl Sharing {
 impl Source<'_> {
     /// Makes the next page for a node; `None` when there is nothing new.
     fn page(&self, wanted: &RoutesWanted, copies: &mut BTreeMap<ShardId, RouteCopy>) -> Option<Vec<u8>> {
-        let complete_after = self.routes.complete_after();
+        let complete_after = self.complete_after();
         match &wanted.progress {
             // One record has more changes than a replica keeps, and is applied in part.
             _ if complete_after > self.position => None,
@@ -178,10 +190,16 @@ impl Source<'_> {
         }
     }
 
+    /// Index after which no change is missing in the list of changes.
+    fn complete_after(&self) -> u64 {
+        self.routes.map_or(self.position, ReplicaRoutes::complete_after)
+    }
+
     /// Makes a page of changes.
     fn changes_page(&self, wanted: &RoutesWanted, (from, skip): (u64, u32)) -> Vec<u8> {
         let (mut items, mut reached, mut last) = (Vec::new(), (from, skip), u64::MAX);
-        let changes = self.routes.changes_after(from).take_while(|change| change.index <= self.position);
+        let changes = self.routes.into_iter().flat_map(|routes| routes.changes_after(from));
+        let changes = changes.take_while(|change| change.index <= self.position);
         let mut is_whole = true;
         for change in changes.skip(skip as usize) {
             if !Page::push(change.is_added, &change.filter, &mut items) {
@@ -204,7 +222,7 @@ impl Source<'_> {
         progress: Option<(u64, &str)>,
         copies: &mut BTreeMap<ShardId, RouteCopy>,
     ) -> Vec<u8> {
-        let needed = progress.map_or(self.routes.complete_after(), |(position, _)| position);
+        let needed = progress.map_or(self.complete_after(), |(position, _)| position);
         if copies.get(&self.shard).is_some_and(|copy| copy.position < needed) {
             copies.remove(&self.shard);
         }
@@ -271,11 +289,33 @@ impl Worker {
         }
     }
 
+    /// Asks a node that knows more routes of a shard than this one, while nobody leads the shard. A replica of this
+    /// node applies nothing without a leader, so a learner goes on in its place.
+    pub(in crate::worker) fn routes_known_by(&mut self, shard: ShardId, node: u64) {
+        let Some(lanes) = &mut self.lanes else { return };
+        if lanes.asking.leader(shard).is_some() || self.shards.get(shard).is_some() {
+            return;
+        }
+        let known = self.shards.route_positions().find(|(known, _)| *known == shard);
+        if let Some((routes, _)) = self.shards.routes_mut(shard) {
+            routes.hold();
+        }
+        let learner = lanes.learning.learners.entry(shard).or_insert_with(|| {
+            let routes = ShardRoutes::new(self.node.routes.clone(), shard, true);
+            Learner::new(routes, known.map_or(0, |(_, position)| position), BTreeSet::new())
+        });
+        learner.source = Some(node);
+        self.ask_routes(shard);
+    }
+
     /// Asks the leader of a shard for the routes that this node lacks.
     pub(super) fn ask_routes(&mut self, shard: ShardId) {
         let Some(lanes) = &mut self.lanes else { return };
         let Learning { learners, last } = &mut lanes.learning;
-        let Some((learner, node)) = learners.get_mut(&shard).zip(lanes.asking.leader(shard)) else { return };
+        let Some(learner) = learners.get_mut(&shard) else { return };
+        let leader = lanes.asking.leader(shard);
+        learner.source.take_if(|_| leader.is_some());
+        let Some(node) = leader.or(learner.source) else { return };
         *last += 1;
         if mutated(Mutation::SkipRouteChanges) && learner.asked.is_some_and(|(asked, _)| asked != node) {
             learner.taken += 1;
@@ -290,7 +330,8 @@ impl Worker {
         self.send_frame(node, Port::Shard(shard), wanted.encode());
     }
 
-    /// Handles a request for routes. Nothing is answered without a host: the next leader is announced.
+    /// Handles a request for routes. Without a host, a node answers at once if it knows all that it has to know, and
+    /// more than the other one. Otherwise it does not answer: the next leader is announced.
     pub(super) fn take_routes_wanted(&mut self, node: u64, shard: ShardId, wanted: RoutesWanted) {
         let owner = NodeIncarnation { node, incarnation: wanted.incarnation };
         let is_led = self.shards.get(shard).is_some_and(|host| host.term() > 0);
@@ -300,6 +341,32 @@ impl Worker {
         } else if is_led && self.shards.ended_by(shard, owner).is_none() {
             lanes.sharing.kept.insert((shard, node), wanted);
             self.share_routes(shard);
+        } else if !is_led && self.node.knows_routes() && self.shards.ended_by(shard, owner).is_none() {
+            self.share_known_routes(node, shard, &wanted);
+        }
+    }
+
+    /// Answers a request for routes of a shard that this node does not lead.
+    fn share_known_routes(&mut self, node: u64, shard: ShardId, wanted: &RoutesWanted) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let learner = lanes.learning.learners.get(&shard);
+        let replica = self.shards.route_positions().find(|(known, _)| *known == shard);
+        let replica = replica.zip(self.shards.routes_mut(shard));
+        // A learner of a shard that has a replica here knows what it has learned, and not the rest.
+        let filters = || -> Vec<Box<str>> {
+            let of_state = replica.iter().flat_map(|(_, (_, state))| state.filters());
+            let of_state = of_state.map(|text| Box::<str>::from(text.into_owned()));
+            let learned = learner.iter().flat_map(|learner| learner.filters.iter().cloned());
+            of_state.chain(learned).collect::<BTreeSet<_>>().into_iter().collect()
+        };
+        let (position, routes) = match (learner, &replica) {
+            (Some(learner), _) => (learner.position, None),
+            (None, Some(((_, position), (routes, _)))) => (*position, Some(&**routes)),
+            (None, None) => return,
+        };
+        let source = Source { shard, position, routes, filters: &filters };
+        if let Some(bytes) = source.page(wanted, &mut lanes.sharing.copies) {
+            self.send_frame(node, Port::Worker(WorkerId(wanted.worker)), bytes);
         }
     }
 
@@ -341,7 +408,8 @@ impl Worker {
             }
         }
         for (shard, position) in self.shards.route_positions() {
-            if learners.get(&shard).is_some_and(|learner| learner.position <= position) {
+            let is_behind = |learner: &Learner| learner.position <= position && !learner.waits_for_source();
+            if learners.get(&shard).is_some_and(is_behind) {
                 ended.push(shard);
             }
         }
@@ -418,7 +486,7 @@ mod tests {
         fn answer(&mut self, progress: Progress) -> Option<Vec<u8>> {
             let filters = || self.filters.iter().cloned().collect();
             let position = self.routes.position(0);
-            let source = Source { shard: SHARD, position, routes: &self.routes, filters: &filters };
+            let source = Source { shard: SHARD, position, routes: Some(&self.routes), filters: &filters };
             source.page(&RoutesWanted { incarnation: 1, worker: 0, number: 1, progress }, &mut self.copies)
         }
     }
@@ -516,6 +584,32 @@ mod tests {
             assert_eq!(learner.position == 5, learner.filters.len() == 2000);
         }
         assert_eq!(pages, 3);
+    }
+
+    /// A node without a replica answers while nobody leads the shard.
+    #[test]
+    fn a_learner_has_the_routes_of_another_learner_up_to_its_position() {
+        for filters in [0, 1, 5000] {
+            let name = |number: usize| -> Box<str> { format!("{}/{number:04}", "f".repeat(300)).into() };
+            let known: Filters = (0..filters).map(name).collect();
+            let all = || known.iter().cloned().collect();
+            let source = Source { shard: SHARD, position: 7, routes: None, filters: &all };
+            // The other one has a route that is gone.
+            let mut learner = Learner::new(index(), 4, ["old".into()].into());
+            let (mut copies, mut pages) = (BTreeMap::new(), 0);
+            let mut answer = |progress| {
+                let wanted = RoutesWanted { incarnation: 1, worker: 0, number: 1, progress };
+                source.page(&wanted, &mut copies)
+            };
+            while let Some(page) = answer(learner.progress()) {
+                assert!(learner.position == 4 && learner.filters.contains("old"), "a copy is not complete");
+                take(&mut learner, &page);
+                pages += 1;
+            }
+            assert_eq!((learner.position, &learner.filters), (7, &known));
+            assert_eq!(pages > 1, filters == 5000);
+            assert!(answer(Progress::Changes { position: 8, taken: 0 }).is_none(), "it knows less");
+        }
     }
 
     #[test]

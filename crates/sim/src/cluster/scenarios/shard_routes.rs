@@ -148,6 +148,34 @@ pub(super) fn a_restarted_core_grants_nothing_before_it_knows_the_shards_as_the_
     assert!(scenario.may_acknowledge(1) && scenario.may_acknowledge(2));
 }
 
+/// Without a leader of the shard, it learns the routes from any of the others, which take turns.
+#[test]
+fn a_restarted_node_learns_the_routes_of_a_shard_without_a_leader_from_nodes_that_know_more() {
+    for restarted in [1, REPLICANT] {
+        let mut scenario = placed(Duration::from_secs(2));
+        scenario.stops_learning(restarted);
+        scenario.run_for(2 * SECOND);
+        scenario.restart(restarted);
+        scenario.run_for(20 * SECOND);
+        assert!(!scenario.may_acknowledge(restarted));
+        let sources = |scenario: &mut Scenario| {
+            let process = scenario.cluster.members[restarted].process.as_mut().expect("the node runs");
+            std::mem::take(&mut process.shard_routes.sources)
+        };
+        let others = (0..4).filter(|other| *other != restarted);
+        let expected = others.map(|other| (SHARD, NodeId::of_name(&format!("n{other}")).0)).collect();
+        let named: std::collections::BTreeSet<_> =
+            sources(&mut scenario).into_iter().filter(|(shard, _)| *shard == SHARD).collect();
+        assert_eq!(named, expected);
+        scenario.learns_until(restarted, None);
+        scenario.run_for(5 * SECOND);
+        assert!(scenario.may_acknowledge(restarted));
+        sources(&mut scenario);
+        scenario.run_for(5 * SECOND);
+        assert!(sources(&mut scenario).is_empty(), "it knows all");
+    }
+}
+
 /// A replicant of a version without shards knows no routes of them.
 #[test]
 fn a_node_without_the_feature_has_no_lease_and_holds_nothing_up() {
