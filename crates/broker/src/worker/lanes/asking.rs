@@ -17,7 +17,7 @@ use crate::node::OwnerKey;
 use crate::peers::Leader;
 use crate::quota::Payers;
 use crate::store::wire::encode_request;
-use crate::store::{Attach, Claim, Completion, Release, Request, SHARDS};
+use crate::store::{Attach, Claim, Completion, Release, Request, SHARDS, WillDisposition};
 
 /// Requests of one worker to all shards.
 pub(super) struct Asking {
@@ -85,9 +85,9 @@ struct Lane {
     /// Last round in which the leader has sent something. Whatever was sent in earlier rounds has arrived before it,
     /// or never will.
     answered_round: u32,
-    /// Claims of connections that are closed, with the numbers of their Releases.
+    /// Claims of connections that are closed, with the numbers of their Releases. They may be sent again until then.
     released: Vec<(u64, u64)>,
-    /// Number of unanswered Claims.
+    /// Number of unanswered Claims of connections that are open.
     claims: usize,
     /// Length of `unanswered` after those that are answered were last removed.
     compacted: usize,
@@ -254,6 +254,11 @@ impl Asking {
     pub fn request(&mut self, now: Time, shard: ShardId, mut request: Request) -> Option<Token> {
         self.send_ready(now);
         if let Request::Release(release) = &mut request {
+            if release.will == WillDisposition::Discard
+                && self.lanes[shard.index()].withdraw(release.connection)
+            {
+                return None;
+            }
             let on_the_way = self.give_up(shard, release);
             if !on_the_way.is_empty() {
                 self.closing.push(Closing { shard, release: request, on_the_way });
@@ -559,9 +564,10 @@ impl Asking {
         }
     }
 
-    /// Returns whether one more Claim may be sent to a shard.
-    pub fn has_room_for_claim(&self, shard: ShardId) -> bool {
-        self.lanes[shard.index()].claims < self.claims_max
+    /// Number of Claims that a shard may get in addition to those that may be sent again.
+    pub fn room_for_claims(&self, shard: ShardId) -> usize {
+        let lane = &self.lanes[shard.index()];
+        self.claims_max.saturating_sub(lane.claims + lane.released.len())
     }
 
     /// Takes the token of a request that is answered.
@@ -788,6 +794,22 @@ impl Lane {
             self.compacted = self.unanswered.len();
         }
         self.compacted = self.compacted.min(len);
+    }
+
+    /// Withdraws the Claim of a connection that is closed, if no leader can have it. Returns whether it has. The shard
+    /// does not know the connection then.
+    fn withdraw(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) -> bool {
+        let awaited = Awaited::Claim(slot, generation);
+        if self.awaited.get(&awaited).is_none_or(|claim| *claim <= self.sent) {
+            return false;
+        }
+        let claim = self.awaited.remove(&awaited);
+        self.claims -= 1;
+        if let Some(unanswered) = claim.and_then(|claim| find(&mut self.unanswered, claim)) {
+            self.bytes -= unanswered.done();
+        }
+        self.drop_done();
+        true
     }
 
     /// Forgets a connection that is closed. Nobody waits for the answers to its requests.

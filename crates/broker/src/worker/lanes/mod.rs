@@ -140,7 +140,7 @@ impl Lanes {
 
     /// Returns whether a leader of the shard is known and may get one more Claim.
     pub fn takes_claims(&self, shard: ShardId) -> bool {
-        self.asking.leader(shard).is_some() && self.asking.has_room_for_claim(shard)
+        self.asking.leader(shard).is_some() && self.asking.room_for_claims(shard) > 0
     }
 
     /// Returns the worker of some node that asks through a lane.
@@ -248,7 +248,7 @@ impl Worker {
         let Some(lanes) = &mut self.lanes else { return refused };
         for (shard, request) in self.outbox.take_requests() {
             match request {
-                Request::Claim(claim) if !lanes.asking.has_room_for_claim(shard) => {
+                Request::Claim(claim) if lanes.asking.room_for_claims(shard) == 0 => {
                     refused.claims.push(claim.connection);
                 }
                 request => refused.too_large.extend(lanes.asking.request(now, shard, request)),

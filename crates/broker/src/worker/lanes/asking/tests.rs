@@ -464,3 +464,73 @@ fn a_round_sends_no_more_at_once_than_may_be_on_the_way() {
     asking.settled(SHARD, 1_000);
     assert_eq!(asking.bytes(), 0);
 }
+
+/// Claims of one worker that a shard is certain to remember.
+const CLAIMS_MAX: usize = shard::CLAIMS_MAX / 4;
+
+fn connection(number: usize) -> ConnectionId {
+    ConnectionId { slot: number as u32, ..CONNECTION }
+}
+
+fn claim(number: usize) -> Request {
+    Request::Claim(Box::new(Claim {
+        client_id: format!("c{number}").into(),
+        connection: connection(number),
+        user: OwnerKey::NOBODY,
+        payers: Payers::default(),
+        clean_start: false,
+        expiry: 0,
+        window: 10,
+        queue_limits: None,
+        will: None,
+        number: 0,
+    }))
+}
+
+fn release_of(number: usize, will: WillDisposition) -> Request {
+    let Request::Release(release) = release() else { unreachable!("a Release") };
+    Request::Release(Box::new(Release { connection: connection(number), will, ..*release }))
+}
+
+/// The shard would take an older one for a new Claim: it would close the present connection of the client.
+#[test]
+fn claims_of_closed_connections_count_until_they_are_not_sent_again() {
+    let mut asking = asking();
+    asking.begin(SHARD, leader(2, 7));
+    assert_eq!(asking.room_for_claims(SHARD), CLAIMS_MAX);
+    for number in 0..CLAIMS_MAX {
+        asking.request(NOW, SHARD, claim(number));
+        sent(&mut asking);
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Discard));
+    }
+    assert_eq!(asking.room_for_claims(SHARD), 0);
+    asking.begin(SHARD, leader(3, 8));
+    assert_eq!(numbers(&mut asking).len(), 2 * CLAIMS_MAX, "all may be lost");
+    let claimed =
+        Claimed { connection: connection(0), session_present: false, session: None, epoch: 0, resume: None };
+    asking.completed(SHARD, &Completion::Claimed(claimed));
+    assert_eq!(asking.room_for_claims(SHARD), 0, "another leader gets it again, with its Release");
+    asking.settled(SHARD, 2);
+    assert_eq!(asking.room_for_claims(SHARD), 1);
+    asking.settled(SHARD, 2 * CLAIMS_MAX as u64);
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+}
+
+/// Clients that give up and come again do not keep others out until the shard has a leader.
+#[test]
+fn a_claim_that_no_leader_has_ends_with_its_connection() {
+    let mut asking = asking();
+    for number in 0..10 * CLAIMS_MAX {
+        asking.request(NOW, SHARD, claim(number));
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Discard));
+    }
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+    asking.request(NOW, SHARD, claim(1));
+    asking.request(NOW, SHARD, claim(2));
+    asking.request(NOW, SHARD, release_of(1, WillDisposition::Arm));
+    assert_eq!(asking.room_for_claims(SHARD), CLAIMS_MAX - 2, "the shard publishes the Will");
+    asking.begin(SHARD, leader(2, 7));
+    assert_eq!(numbers(&mut asking).len(), 3);
+    asking.request(NOW, SHARD, release_of(2, WillDisposition::Discard));
+    assert_eq!(numbers(&mut asking).len(), 1, "the leader has the Claim");
+}
