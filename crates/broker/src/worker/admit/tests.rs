@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mqtt::QoS;
 use testkit::Endpoint;
-use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, subscribe, v3, v5};
+use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, refused, subscribe, v3, v5};
 
 use super::*;
 use crate::access::AllowAll;
@@ -210,6 +210,35 @@ fn connack_waits_if_the_answer_matters_or_may_take_long() {
     let mut scene = Scene::without_leaders();
     let client = scene.open(v5("c"), []);
     assert_eq!(scene.received(client), []);
+}
+
+/// [MQTT-3.2.0-2]: a client that is refused for want of room gets nothing but the refusal, and has no Will.
+#[test]
+fn claims_of_one_turn_share_the_room() {
+    let mut scene = Scene::new();
+    for number in 0.. {
+        let name = format!("c{number}");
+        if client_shard(fold(client_key(&name))) != ShardId(0) {
+            continue;
+        }
+        let id = scene.worker.open(NOW, None);
+        let mut endpoint = Endpoint::new(mqtt::Version::V5);
+        let mut bytes = Vec::new();
+        endpoint.write(&v5(&name).will(will()).into(), &mut bytes);
+        scene.worker.receive(NOW, id.slot, &bytes);
+        scene.clients.push(Client { id, endpoint, unread: Vec::new(), is_held: false });
+        if scene.clients.len() == shard::CLAIMS_MAX + 2 {
+            break;
+        }
+    }
+    scene.run();
+    for at in 0..shard::CLAIMS_MAX {
+        assert_eq!(scene.received(at), [connack(false)]);
+    }
+    for at in shard::CLAIMS_MAX..shard::CLAIMS_MAX + 2 {
+        assert_eq!(scene.received(at), [refused(ReasonCode::ServerBusy)]);
+    }
+    assert_eq!(scene.worker.counters.connacks_early, shard::CLAIMS_MAX as u64);
 }
 
 /// A client that leaves as soon as it has CONNACK, as `mosquitto_pub` does.

@@ -12,6 +12,7 @@ mod route_waits;
 mod routes;
 mod serving;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -60,6 +61,8 @@ pub fn check_frame_form(bytes: &[u8]) {
 pub(super) struct Lanes {
     own: NodeIncarnation,
     asking: Asking,
+    /// Claims of this turn, which have no numbers yet.
+    queued_claims: BTreeMap<ShardId, usize>,
     serving: Serving,
     retained: RetainedReads,
     learning: Learning,
@@ -122,6 +125,7 @@ impl Lanes {
         Self {
             own,
             asking: Asking::new(own, worker, workers),
+            queued_claims: BTreeMap::new(),
             serving: Serving::new(workers),
             retained: RetainedReads::default(),
             learning: Learning::default(),
@@ -140,7 +144,13 @@ impl Lanes {
 
     /// Returns whether a leader of the shard is known and may get one more Claim.
     pub fn takes_claims(&self, shard: ShardId) -> bool {
-        self.asking.leader(shard).is_some() && self.asking.room_for_claims(shard) > 0
+        let queued = self.queued_claims.get(&shard).copied().unwrap_or(0);
+        self.asking.leader(shard).is_some() && self.asking.room_for_claims(shard) > queued
+    }
+
+    /// Notes that a Claim of this turn waits for its number.
+    pub fn note_claim(&mut self, shard: ShardId) {
+        *self.queued_claims.entry(shard).or_default() += 1;
     }
 
     /// Returns the worker of some node that asks through a lane.
@@ -246,6 +256,7 @@ impl Worker {
     fn number_requests(&mut self, now: Time) -> Refused {
         let mut refused = Refused::default();
         let Some(lanes) = &mut self.lanes else { return refused };
+        lanes.queued_claims.clear();
         for (shard, request) in self.outbox.take_requests() {
             match request {
                 Request::Claim(claim) if lanes.asking.room_for_claims(shard) == 0 => {
