@@ -7,7 +7,9 @@ use testkit::Endpoint;
 use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, refused, subscribe, v3, v5};
 
 use super::*;
-use crate::access::AllowAll;
+use crate::access::{
+    Access, Action, AllowAll, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+};
 use crate::ids::Time;
 use crate::node::Node;
 use crate::peers::Leader;
@@ -41,6 +43,10 @@ impl Scene {
     }
 
     fn without_leaders() -> Self {
+        Self::guarded_by(Arc::new(AllowAll))
+    }
+
+    fn guarded_by(access: Arc<dyn Access>) -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
         let store = Store {
@@ -51,7 +57,7 @@ impl Scene {
             incarnation: Incarnation::default(),
             hash_key: [5; 16],
         };
-        let node = Node::with_store(settings, Arc::new(AllowAll), "node".into(), 1, store);
+        let node = Node::with_store(settings, access, "node".into(), 1, store);
         node.keep_ephemeral_sessions(true);
         node.overlap_connacks(true);
         node.set_fresh_until(Time(2_000));
@@ -337,6 +343,56 @@ fn a_client_with_connack_is_closed_with_the_reason() {
     let taken_over = Sent::Disconnect { reason: ReasonCode::SessionTakenOver, expiry: None };
     assert_eq!(scene.received(client), [connack(false), taken_over]);
     assert_eq!(scene.topics(reader), Vec::<String>::new(), "the shard publishes the Will");
+}
+
+/// Remembers clients that were refused because they connect too often.
+#[derive(Default)]
+struct Flapped(std::sync::Mutex<Vec<String>>);
+
+impl Access for Flapped {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        let principal = Principal { mountpoint: Some("acme/".into()), ..Principal::default() };
+        let principal = Some(Arc::new(principal));
+        Some(AuthResult::Admit(Box::new(Admission { principal, ..Admission::default() })))
+    }
+
+    fn guards_topics(&self) -> bool {
+        false
+    }
+
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> RetryAuthorize,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: true, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn flapped(&self, identity: Identity<'_>) {
+        let mountpoint = identity.principal.and_then(|principal| principal.mountpoint.clone());
+        self.0.lock().unwrap().push(format!("{} of {mountpoint:?}", identity.client_id));
+    }
+}
+
+/// The leader of the shard does not know which part of the name is the mountpoint.
+#[test]
+fn a_client_that_flaps_between_nodes_is_reported_with_its_own_name() {
+    let access = Arc::new(Flapped::default());
+    let mut scene = Scene::guarded_by(access.clone());
+    let client = scene.open(v5("dev1"), []);
+    scene.refuse(client, ReasonCode::QuotaExceeded);
+    assert_eq!(*access.0.lock().unwrap(), Vec::<String>::new());
+    for connect in [v5("dev1"), v5("dev1").resumes()] {
+        let client = scene.open(connect, []);
+        scene.refuse(client, ReasonCode::Banned);
+    }
+    assert_eq!(*access.0.lock().unwrap(), ["dev1 of Some(\"acme/\")"; 2]);
 }
 
 /// The client has CONNACK, so it gets DISCONNECT [MQTT-3.2.0-2].
