@@ -582,6 +582,12 @@ impl Worker {
         }
     }
 
+    /// Returns whether the node serves clients for as long as it has a lease.
+    #[inline]
+    pub fn has_lease(&self) -> bool {
+        self.node.has_lease()
+    }
+
     /// Returns whether no client may be read or written to now.
     pub fn is_frozen(&self, now: Time) -> bool {
         self.node.is_frozen(now)
