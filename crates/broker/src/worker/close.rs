@@ -235,7 +235,12 @@ impl Worker {
             // The session ends with the connection, and the end of a session publishes its Will without delay
             // [MQTT-3.1.3-9].
             Some((will, _)) if !is_stored => self.publish_will(&will, &payers),
-            Some(_) => will_then = WillDisposition::Arm,
+            Some((will, _)) => {
+                will_then = WillDisposition::Arm;
+                if is_early && let Some(lanes) = &mut self.lanes {
+                    lanes.keep_will(id, will, payers);
+                }
+            }
             None => {}
         }
         if claimed {

@@ -13,6 +13,7 @@ use shard::{Mutation, NodeIncarnation, mutated};
 use super::frame::{self, Flags, Item, Received, RequestItems};
 use crate::batch::{Claimed, SessionDelivery, Token};
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::Leader;
 use crate::quota::Payers;
@@ -85,8 +86,8 @@ struct Lane {
     /// Last round in which the leader has sent something. Whatever was sent in earlier rounds has arrived before it,
     /// or never will.
     answered_round: u32,
-    /// Claims of connections that are closed, with the numbers of their Releases. They may be sent again until then.
-    released: Vec<(u64, u64)>,
+    /// Claims of connections that are closed. They may be sent again until their Releases are committed.
+    released: Vec<Released>,
     /// Number of unanswered Claims of connections that are open.
     claims: usize,
     /// Length of `unanswered` after those that are answered were last removed.
@@ -179,6 +180,20 @@ enum Awaited {
     RoomForPage(u32, u32),
     RoomToRetain(u32, u32),
 }
+
+/// The Claim of a connection that was closed before the answer.
+struct Released {
+    /// Number of the Claim.
+    claim: u64,
+    /// Number of the Release.
+    release: u64,
+    connection: ConnectionId,
+    /// Will that this worker publishes if the Claim is refused. Otherwise the shard has it.
+    will: Option<ClosedWill>,
+}
+
+/// The Will of a closed connection, and who pays for it.
+pub(super) type ClosedWill = (Message, Payers);
 
 struct Claiming {
     client_id: Arc<str>,
@@ -604,9 +619,8 @@ impl Asking {
         }
         lane.settled = lane.settled.max(number.min(lane.last));
         // A Claim is sent again with its Release, so that no session is left with a connection that is closed.
-        for (claim, _) in lane.released.extract_if(.., |(_, release)| *release <= number).collect::<Vec<_>>()
-        {
-            if let Some(unanswered) = find(&mut lane.unanswered, claim) {
+        for released in lane.released.extract_if(.., |released| released.release <= number) {
+            if let Some(unanswered) = find(&mut lane.unanswered, released.claim) {
                 lane.bytes -= unanswered.done();
             }
         }
@@ -641,6 +655,29 @@ impl Asking {
             lane.claims -= usize::from(matches!(awaited, Awaited::Claim(..)));
             self.answered(shard, number);
         }
+    }
+
+    /// Keeps the Will of a closed connection whose Claim is not answered. The Release of the connection was queued
+    /// before.
+    pub fn keep_will(&mut self, shard: ShardId, connection: ConnectionId, will: ClosedWill) {
+        let mut released = self.lanes[shard.index()].released.iter_mut();
+        if let Some(released) = released.find(|released| released.connection == connection) {
+            released.will = Some(will);
+        }
+    }
+
+    /// Handles that the Claim of a closed connection was refused. It is not sent again, because another leader might
+    /// accept it. Returns the Will of the connection.
+    pub fn refused(&mut self, shard: ShardId, connection: ConnectionId) -> Option<ClosedWill> {
+        let lane = &mut self.lanes[shard.index()];
+        let at = lane.released.iter().position(|released| released.connection == connection)?;
+        let Released { claim, will, .. } = lane.released.swap_remove(at);
+        if let Some(unanswered) = lane.find(claim) {
+            let bytes = unanswered.done();
+            lane.bytes -= bytes;
+        }
+        lane.drop_done();
+        will
     }
 
     fn claimed(&mut self, shard: ShardId, claimed: &Claimed) {
@@ -813,7 +850,8 @@ impl Lane {
     }
 
     /// Forgets a connection that is closed. Nobody waits for the answers to its requests.
-    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) {
+    fn detach(&mut self, connection: ConnectionId, release: u64) {
+        let ConnectionId { slot, generation, .. } = connection;
         if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
             let session = (session.slot, session.generation);
             if self.epochs.get(&session) == Some(&epoch) {
@@ -824,7 +862,7 @@ impl Lane {
             self.claims -= 1;
             if let Some(unanswered) = self.find(claim) {
                 unanswered.claim = None;
-                self.released.push((claim, release));
+                self.released.push(Released { claim, release, connection, will: None });
             }
         }
         let settled = self.settled;

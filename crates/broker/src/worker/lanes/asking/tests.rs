@@ -22,6 +22,11 @@ fn leader(node: u64, term: u64) -> Leader {
 }
 
 fn append(sequence: u32) -> Request {
+    let token = Some(Token::Publish { connection: CONNECTION, sequence });
+    Request::Append { message: will(), identity: None, refusal: None, token }
+}
+
+fn will() -> Message {
     let view = MessageView {
         topic: "t",
         properties: &[],
@@ -35,9 +40,7 @@ fn append(sequence: u32) -> Request {
         durability: Durability::LocalDisk,
         span: 0,
     };
-    let token = Some(Token::Publish { connection: CONNECTION, sequence });
-    let message = view.to_message();
-    Request::Append { message, identity: None, refusal: None, token }
+    view.to_message()
 }
 
 fn release() -> Request {
@@ -513,6 +516,26 @@ fn claims_of_closed_connections_count_until_they_are_not_sent_again() {
     asking.settled(SHARD, 2);
     assert_eq!(asking.room_for_claims(SHARD), 1);
     asking.settled(SHARD, 2 * CLAIMS_MAX as u64);
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+}
+
+/// Another leader might accept the Claim. Then its shard would publish the Will, which this node publishes.
+#[test]
+fn a_refused_claim_of_a_closed_connection_is_not_sent_again() {
+    let mut asking = asking();
+    asking.begin(SHARD, leader(2, 7));
+    for number in 1..=2 {
+        asking.request(NOW, SHARD, claim(number));
+        sent(&mut asking);
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Arm));
+        asking.keep_will(SHARD, connection(number), (will(), Payers::default()));
+    }
+    assert!(asking.refused(SHARD, connection(1)).is_some(), "the worker publishes it");
+    assert!(asking.refused(SHARD, connection(1)).is_none(), "once");
+    asking.begin(SHARD, leader(3, 8));
+    assert_eq!(numbers(&mut asking), [2, 3, 4], "the Claim of the other one, and both Releases");
+    asking.settled(SHARD, 4);
+    assert!(asking.refused(SHARD, connection(2)).is_none(), "the shard has it");
     assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
 }
 
