@@ -85,10 +85,13 @@ impl Worker {
         }
         let Some(connection) = self.connections.occupant(slot) else { return };
         let is_durable = connection.session.is_some();
+        let is_of_shard = is_durable || connection.marks.kept || connection.is_claiming_early();
+        let outlives_node = self.lanes.is_some() && is_of_shard;
         if let Some(extra) = connection.extra.as_mut() {
             match reason {
-                // At a shutdown no client remains to receive the Will.
-                ReasonCode::ServerShuttingDown => extra.will = None,
+                // A shard of the cluster publishes the Will [MQTT-3.1.2-8]. At the shutdown of a node alone no client
+                // remains to receive it.
+                ReasonCode::ServerShuttingDown if !outlives_node => extra.will = None,
                 // The client is expected on another node. A Will with a delay tells others if it does not come.
                 ReasonCode::UseAnotherServer | ReasonCode::ServerMoved => {
                     extra.will = extra.will.take().filter(|(_, delay)| is_durable && *delay > 0);

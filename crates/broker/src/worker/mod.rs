@@ -602,8 +602,8 @@ impl Worker {
         self.dispatcher.reader.unpark();
     }
 
-    /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. No Will is
-    /// published.
+    /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. A node alone
+    /// publishes no Will.
     pub fn stop(&mut self, now: Time) {
         self.clock.set(now);
         self.stage = Stage::Stopping;

@@ -14,7 +14,7 @@ use crate::ids::Time;
 use crate::node::Node;
 use crate::peers::Leader;
 use crate::settings::Settings;
-use crate::store::{Incarnation, SHARDS, Store};
+use crate::store::{Incarnation, SHARDS, Store, WillDisposition};
 use crate::worker::Then;
 
 const NOW: Time = Time(1_000);
@@ -406,6 +406,34 @@ fn an_operator_closes_a_client_whose_claim_is_not_answered() {
     scene.run();
     let kicked = Sent::Disconnect { reason: ReasonCode::AdministrativeAction, expiry: None };
     assert_eq!(scene.received(client), [connack(false), kicked]);
+}
+
+/// Fate of the Will in the Release of a connection.
+fn released(scene: &mut Scene) -> WillDisposition {
+    let requests = scene.worker.outbox.take_requests();
+    let [(_, Request::Release(release))] = &requests[..] else { panic!("{requests:?}") };
+    release.will
+}
+
+/// [MQTT-3.1.2-8]: the other nodes go on when this one stops. A client that is drained is expected on another node.
+#[test]
+fn the_shard_publishes_the_wills_of_clients_of_a_node_that_stops() {
+    for is_answered in [true, false] {
+        let mut scene = Scene::new();
+        let client = scene.open(v5("c").will(will()), []);
+        if is_answered {
+            scene.claim(client);
+        }
+        scene.worker.stop(NOW);
+        assert_eq!(released(&mut scene), WillDisposition::Arm, "answered: {is_answered}");
+    }
+    for reason in [ReasonCode::UseAnotherServer, ReasonCode::ServerMoved] {
+        let mut scene = Scene::new();
+        let client = scene.open(v5("c").will(will()), []);
+        scene.claim(client);
+        scene.worker.close(scene.clients[client].id.slot, reason);
+        assert_eq!(released(&mut scene), WillDisposition::Discard);
+    }
 }
 
 /// Otherwise its missing bytes would be timed by nothing, and a large one would be read.
