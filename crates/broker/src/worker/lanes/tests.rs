@@ -319,7 +319,7 @@ fn a_worker_that_does_not_lead_the_shard_of_a_client_says_so() {
     assert_eq!(receiver.recv(), Ok(Whereabouts::NotLed));
 }
 
-/// A new leader of a shard does not know connections of ephemeral sessions.
+/// With cores of an earlier version, a new leader of a shard does not know connections of ephemeral sessions.
 #[test]
 fn a_connection_is_found_without_its_shard() {
     let mut client = Client::connect(Settings::default());
