@@ -326,11 +326,16 @@ pub trait Access: Send + Sync + 'static {
         None
     }
 
-    /// Counts a connection of this client to any node of the cluster, and returns whether there are too many. The node
-    /// that leads the client's shard calls it when the client may have this Client Identifier.
-    fn flaps_in_cluster(&self, _client_id: &str) -> bool {
+    /// Counts a connection of a client to any node of the cluster, and returns whether there are too many. The node
+    /// that leads the client's shard calls it when the client may have this Client Identifier. The name is the Client
+    /// Identifier with the mountpoint.
+    fn flaps_in_cluster(&self, _name: &str) -> bool {
         false
     }
+
+    /// Handles that a client was refused, because it connects too often to the nodes of the cluster. The node of the
+    /// connection calls it.
+    fn flapped(&self, _: Identity<'_>) {}
 
     /// Number that grows when a client may have lost the right to be connected. It grows once the change is in force,
     /// so that later clients are refused.

@@ -353,13 +353,19 @@ impl Access for Guard {
         Some(ReasonCode::Banned)
     }
 
-    fn flaps_in_cluster(&self, client_id: &str) -> bool {
+    fn flaps_in_cluster(&self, name: &str) -> bool {
         let shared = &self.shared;
-        let flaps = shared.protection.flaps_in_cluster(client_id, &shared.bans, Instant::now());
+        let flaps = shared.protection.flaps_in_cluster(name, Instant::now());
         if flaps {
             shared.counters.rate_limited.fetch_add(1, Ordering::Relaxed);
         }
         flaps
+    }
+
+    fn flapped(&self, Identity { client_id, principal, .. }: Identity<'_>) {
+        let mountpoint = principal.and_then(|principal| principal.mountpoint.as_deref());
+        let name = (mountpoint.unwrap_or_default(), client_id);
+        self.shared.protection.ban_flapping(name, &self.shared.bans);
     }
 
     fn revocations(&self) -> u64 {

@@ -177,15 +177,30 @@ impl Protection {
         refused
     }
 
-    /// Returns whether this Client Identifier connects too often, and bans it then. Counts the connect.
-    pub fn flaps(&self, client_id: &str, bans: &Arc<Bans>, now: Instant) -> bool {
-        self.flapping.connect(Scope::Node, client_id, &self.settings.load(), bans, now)
+    /// Counts a connect of a client to this node. Returns whether it connects too often.
+    ///
+    /// A client without a mountpoint is banned then. A ban names no mountpoint, so it would apply to clients of others
+    /// with the same Client Identifier: a client with one is refused until the window is over.
+    pub fn flaps(&self, (mountpoint, client_id): (&str, &str), bans: &Arc<Bans>, now: Instant) -> bool {
+        let settings = self.settings.load();
+        let flaps = self.flapping.connect(Scope::Node, &(mountpoint, client_id), &settings, now);
+        if flaps && mountpoint.is_empty() {
+            self.flapping.ban(client_id, &settings, bans);
+        }
+        flaps
     }
 
-    /// Like [`Protection::flaps`], for connects to all nodes of a cluster. They are counted apart from those to this
-    /// node.
-    pub fn flaps_in_cluster(&self, client_id: &str, bans: &Arc<Bans>, now: Instant) -> bool {
-        self.flapping.connect(Scope::Cluster, client_id, &self.settings.load(), bans, now)
+    /// Counts a connect of a client to any node of the cluster, apart from those to this node. Returns whether it
+    /// connects too often. The name includes the mountpoint.
+    pub fn flaps_in_cluster(&self, name: &str, now: Instant) -> bool {
+        self.flapping.connect(Scope::Cluster, &name, &self.settings.load(), now)
+    }
+
+    /// Bans a client that connects too often to the nodes of the cluster, if it has no mountpoint.
+    pub fn ban_flapping(&self, (mountpoint, client_id): (&str, &str), bans: &Arc<Bans>) {
+        if mountpoint.is_empty() {
+            self.flapping.ban(client_id, &self.settings.load(), bans);
+        }
     }
 
     pub fn figures(&self) -> ProtectionFigures {

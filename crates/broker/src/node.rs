@@ -767,6 +767,12 @@ impl Node {
         self.knows_routes.load(Relaxed)
     }
 
+    /// Returns whether this node has a lease, or had one. A node alone needs none.
+    #[inline]
+    pub(crate) fn has_lease(&self) -> bool {
+        self.fresh_until.load(Relaxed) != u64::MAX
+    }
+
     /// Returns whether another node may have a subscription that this node does not know.
     pub(crate) fn is_stale(&self, now: Time) -> bool {
         self.fresh_until.load(Relaxed) <= now.0

@@ -665,7 +665,91 @@ pub(crate) fn complain_about_poll(error: &io::Error) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    const CONNECT: &[u8] = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c";
+    const PUBLISH: &[u8] = b"\x32\x06\x00\x01t\x00\x07x";
+    const PUBACK: &[u8] = b"\x40\x02\x00\x07";
+
+    fn detached() -> (Arc<broker::Node>, Reactor) {
+        let settings = broker::settings::Settings::default();
+        let access = Arc::new(broker::access::AllowAll);
+        let node = broker::Node::new(settings, access, "node".into(), 1, *b"a fixed hash key");
+        (node.clone(), Reactor::detached(node).expect("a poller is available"))
+    }
+
+    /// Connects a client. Returns its socket, and its slot.
+    fn client(reactor: &mut Reactor) -> (UnixStream, u32) {
+        let (mut client, server) = UnixStream::pair().expect("a pair of sockets");
+        client.set_nonblocking(true).expect("a socket");
+        server.set_nonblocking(true).expect("a socket");
+        let slot = reactor.attach();
+        let server = mio::net::UnixStream::from_std(server);
+        reactor.add_peer(slot, Stream::Unix(server), None, None, PeerMarks::default());
+        client.write_all(CONNECT).expect("it is read");
+        reactor.mark_ready(slot);
+        read_turn(reactor);
+        assert_eq!(received(&mut client), b"\x20\x02\x00\x00");
+        (client, slot)
+    }
+
+    /// Reads from the sockets at the time that the turn has, and ends the turn.
+    fn read_turn(reactor: &mut Reactor) {
+        reactor.read_ready();
+        reactor.finish_turn();
+    }
+
+    fn received(client: &mut UnixStream) -> Vec<u8> {
+        let mut bytes = vec![0; 100];
+        let count = client.read(&mut bytes).unwrap_or(0);
+        bytes.truncate(count);
+        bytes
+    }
+
+    /// The process is stopped in a turn, after the reactor has read the clock. Another node serves the client
+    /// meanwhile [MQTT-3.1.4-3].
+    #[test]
+    fn a_client_is_judged_by_the_time_after_its_bytes_were_read() {
+        for freezes in [false, true] {
+            let (node, mut reactor) = detached();
+            node.freeze_without_lease(freezes);
+            let (mut client, slot) = client(&mut reactor);
+            reactor.now = reactor.time();
+            let until = Time(reactor.now.0 + 1);
+            node.set_fresh_until(until);
+            client.write_all(PUBLISH).expect("it is read");
+            reactor.mark_ready(slot);
+            while reactor.time() < until {
+                std::thread::yield_now();
+            }
+            read_turn(&mut reactor);
+            assert_eq!(received(&mut client), b"", "freezes: {freezes}");
+            node.set_fresh_until(Time::NEVER);
+            let end = Instant::now() + Duration::from_secs(20);
+            let mut answer = Vec::new();
+            while answer.is_empty() && Instant::now() < end {
+                reactor.now = reactor.time();
+                read_turn(&mut reactor);
+                answer = received(&mut client);
+            }
+            assert_eq!(answer, PUBACK, "freezes: {freezes}");
+        }
+    }
+
+    /// A turn that reads the clock for each socket is for nodes of a cluster.
+    #[test]
+    fn a_node_alone_does_not_read_the_clock_for_each_socket() {
+        let (_, mut reactor) = detached();
+        let (mut client, slot) = client(&mut reactor);
+        reactor.now = Time(1);
+        client.write_all(PUBLISH).expect("it is read");
+        reactor.mark_ready(slot);
+        reactor.read_ready();
+        assert_eq!(reactor.now, Time(1));
+    }
 
     /// A turn ends when it has handled enough commands, by number or by bytes; the rest stays in the mailbox.
     #[test]

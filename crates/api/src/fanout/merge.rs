@@ -293,8 +293,8 @@ async fn ask_owner(
     Ok(Attempt::Done(of_connection((node, connection), answer)))
 }
 
-/// Asks all nodes for connections of a client that the leader of its shard does not know: a new leader does not know
-/// those of ephemeral sessions. Returns the answer of the leader if there are none.
+/// Asks all nodes for connections of a client that the leader of its shard does not know. With cores of an earlier
+/// version, a new leader does not know those of ephemeral sessions. Returns the answer of the leader if there are none.
 async fn search(
     gather: &GatherRequest,
     (leader, answer): (&str, ForwardedResponse),

@@ -453,8 +453,8 @@ async fn queue(
 /// Maximum number of bytes of each payload shown in a queue.
 const PAYLOAD_SHOWN: usize = 4096;
 
-/// Value of the parameter `connection` for the connection of a client that a node finds by a search. New leaders of a
-/// shard do not know connections of ephemeral sessions.
+/// Value of the parameter `connection` for the connection of a client that a node finds by a search. It is needed with
+/// cores of an earlier version: new leaders of a shard do not know connections of ephemeral sessions then.
 pub(crate) const ANY_CONNECTION: &str = "any";
 
 /// Returns the connection of this node that a request names.

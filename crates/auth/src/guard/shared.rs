@@ -163,7 +163,9 @@ impl Shared {
                 );
                 ReasonCode::NotAuthorized
             })?;
-        if self.protection.flaps(effective.client_id, &self.bans, Instant::now()) {
+        let mounted = principal.as_ref().or(admission.principal.as_ref());
+        let mountpoint = mounted.and_then(|principal| principal.mountpoint.as_deref()).unwrap_or_default();
+        if self.protection.flaps((mountpoint, effective.client_id), &self.bans, Instant::now()) {
             count(&self.counters.rate_limited);
             return Err(ReasonCode::Banned);
         }

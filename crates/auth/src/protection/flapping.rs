@@ -1,5 +1,6 @@
 //! Flapping: Client Identifiers that connect too often.
 
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -73,32 +74,27 @@ impl Flapping {
         }
     }
 
-    /// Returns whether this Client Identifier has connected too often. A ban follows a moment later.
-    pub fn connect(
-        &self,
-        scope: Scope,
-        client_id: &str,
-        settings: &Settings,
-        bans: &Arc<Bans>,
-        now: Instant,
-    ) -> bool {
+    /// Counts a connect. Returns whether this client has connected too often.
+    pub fn connect(&self, scope: Scope, name: &impl Hash, settings: &Settings, now: Instant) -> bool {
         if settings.flapping_connects_max == 0 {
             return false;
         }
         let window = settings.flapping_window;
-        let count = self.table(scope).with(&client_id, |connects| connects.count(window, now));
-        if count <= settings.flapping_connects_max {
-            return false;
-        }
+        let count = self.table(scope).with(name, |connects| connects.count(window, now));
+        count > settings.flapping_connects_max
+    }
+
+    /// Bans the Client Identifier of a client without a mountpoint, a moment later.
+    pub fn ban(&self, client_id: &str, settings: &Settings, bans: &Arc<Bans>) {
         let reason = format!(
             "flapping: connected more than {} times within {} s",
             settings.flapping_connects_max,
-            window.as_secs()
+            settings.flapping_window.as_secs()
         );
         // A ban cannot name an identifier that ends with `*`: it would be read as a prefix. Such a client is refused,
         // not banned.
         let target = BanTarget::parse(BanKind::ClientId, client_id).ok();
-        let Some(target @ BanTarget::ClientId(Pattern::Exact(_))) = target else { return true };
+        let Some(target @ BanTarget::ClientId(Pattern::Exact(_))) = target else { return };
         let ban = NewBan {
             target,
             reason,
@@ -112,7 +108,6 @@ impl Flapping {
         if !is_queued {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
-        true
     }
 
     /// Returns the number of bans that were created, and that could not be created.

@@ -27,10 +27,11 @@ section! {
         /// Maximum time for which logins are refused. After the same time without a wrong login, the next refusal lasts
         /// `failures_backoff` again.
         pub failures_backoff_max: Duration = "10m" in "1s..=7d", on reload;
-        /// Maximum number of connects with one Client Identifier within `flapping_window`; with more it is banned. Only
-        /// admitted connects count, so that no client can cause the ban of another. Each node counts the connects to
-        /// itself. In a cluster with replicas of sessions, the node that leads the client's shard counts those to all
-        /// nodes, with its own settings. 0 is no limit.
+        /// Maximum number of connects with one Client Identifier within `flapping_window`; with more it is banned. A
+        /// client with a mountpoint counts apart from those of other tenants, and is refused until the window is over,
+        /// without a ban. Only admitted connects count. Each node counts the connects to itself. In a cluster with
+        /// replicas of sessions, the node that leads the client's shard counts those to all nodes, with its own
+        /// settings. 0 is no limit.
         pub flapping_connects_max: u32 = "0" in "0..=1000000", on reload;
         /// Time over which connects of a Client Identifier are added up.
         pub flapping_window: Duration = "1m" in "1s..=1d", on reload;

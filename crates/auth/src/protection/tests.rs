@@ -93,9 +93,9 @@ fn an_address_has_a_maximum_of_connects_in_a_second() {
 fn a_flapping_client_is_banned_with_a_reason() {
     let settings = Settings { flapping_connects_max: 3, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
-    let flaps: Vec<bool> = (0..4).map(|_| protection.flaps("c1", &bans, now)).collect();
+    let flaps: Vec<bool> = (0..4).map(|_| protection.flaps(("", "c1"), &bans, now)).collect();
     assert_eq!(flaps, [false, false, false, true]);
-    assert!(!protection.flaps("c2", &bans, now));
+    assert!(!protection.flaps(("", "c2"), &bans, now));
     // Another thread creates the ban.
     while bans.is_empty() {
         std::thread::yield_now();
@@ -115,11 +115,13 @@ fn connects_to_the_node_and_to_the_cluster_are_counted_apart() {
     let settings = Settings { flapping_connects_max: 3, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
     for _ in 0..3 {
-        assert!(!protection.flaps("c1", &bans, now));
-        assert!(!protection.flaps_in_cluster("c1", &bans, now));
+        assert!(!protection.flaps(("", "c1"), &bans, now));
+        assert!(!protection.flaps_in_cluster("c1", now));
     }
     assert_eq!(protection.figures().entries, 2);
-    assert!(protection.flaps_in_cluster("c1", &bans, now));
+    assert!(protection.flaps_in_cluster("c1", now));
+    assert!(bans.is_empty(), "the node of the connection bans");
+    protection.ban_flapping(("", "c1"), &bans);
     while bans.is_empty() {
         std::thread::yield_now();
     }
@@ -130,8 +132,32 @@ fn connects_that_are_far_apart_do_not_flap() {
     let settings = Settings { flapping_connects_max: 1, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
     for step in 0..10 {
-        assert!(!protection.flaps("c1", &bans, now + 60 * SECOND * step));
+        assert!(!protection.flaps(("", "c1"), &bans, now + 60 * SECOND * step));
     }
+}
+
+/// Devices of many tenants have the same names.
+#[test]
+fn clients_of_tenants_count_apart_and_are_refused_and_not_banned() {
+    let settings = Settings { flapping_connects_max: 2, ..Settings::default() };
+    let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
+    for tenant in ["a/", "b/", ""] {
+        for _ in 0..2 {
+            assert!(!protection.flaps((tenant, "gateway"), &bans, now), "{tenant}");
+            assert!(!protection.flaps_in_cluster(&format!("{tenant}gateway"), now), "{tenant}");
+        }
+    }
+    assert!(protection.flaps(("a/", "gateway"), &bans, now));
+    assert!(protection.flaps_in_cluster("a/gateway", now));
+    protection.ban_flapping(("a/", "gateway"), &bans);
+    // Bans are created in order, so once this one exists the others would too.
+    protection.ban_flapping(("", "other"), &bans);
+    while bans.is_empty() {
+        std::thread::yield_now();
+    }
+    let is_banned = |name| bans.find(name, None, None, SystemTime::now).is_some();
+    assert!(is_banned("other") && !is_banned("gateway") && !is_banned("a/gateway"));
+    assert!(!protection.flaps(("a/", "gateway"), &bans, now + 60 * SECOND), "the window is over");
 }
 
 /// Otherwise its ban would apply to every identifier with this prefix.
@@ -140,11 +166,11 @@ fn a_flapping_client_with_a_name_like_a_pattern_is_refused_and_not_banned() {
     let settings = Settings { flapping_connects_max: 1, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
     for client_id in ["a*", "*"] {
-        assert!(!protection.flaps(client_id, &bans, now));
-        assert!(protection.flaps(client_id, &bans, now));
+        assert!(!protection.flaps(("", client_id), &bans, now));
+        assert!(protection.flaps(("", client_id), &bans, now));
     }
     // Bans are created in order, so once this one exists the others would too.
-    assert!(!protection.flaps("b", &bans, now) && protection.flaps("b", &bans, now));
+    assert!(!protection.flaps(("", "b"), &bans, now) && protection.flaps(("", "b"), &bans, now));
     while bans.is_empty() {
         std::thread::yield_now();
     }

@@ -248,8 +248,8 @@ pub struct Kicked {
 pub enum Whereabouts {
     /// Another node of the cluster leads the shard, or none does.
     NotLed,
-    /// This node knows neither the client nor a session of it. In a cluster, a new leader of the shard does not know
-    /// connections of ephemeral sessions.
+    /// This node knows neither the client nor a session of it. In a cluster with cores of an earlier version, a new
+    /// leader of the shard does not know connections of ephemeral sessions either.
     Unknown,
     /// The client has a session. Its connection, if there is one, was not reported to this leader of the shard yet.
     Unreported,

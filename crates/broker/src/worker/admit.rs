@@ -156,10 +156,13 @@ impl Worker {
             will,
             number: 0,
         };
-        let is_clean = claim.clean_start;
         let shard = client_shard(fold(connection.client_key));
+        let is_early = claim.clean_start && self.acknowledges_early(shard);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.note_claim(shard);
+        }
         self.outbox.request(shard, Request::Claim(Box::new(claim)));
-        if is_clean && self.acknowledges_early(shard) {
+        if is_early {
             self.acknowledge_early(slot, version);
         }
     }

@@ -85,10 +85,13 @@ impl Worker {
         }
         let Some(connection) = self.connections.occupant(slot) else { return };
         let is_durable = connection.session.is_some();
+        let is_of_shard = is_durable || connection.marks.kept || connection.is_claiming_early();
+        let outlives_node = self.lanes.is_some() && is_of_shard;
         if let Some(extra) = connection.extra.as_mut() {
             match reason {
-                // At a shutdown no client remains to receive the Will.
-                ReasonCode::ServerShuttingDown => extra.will = None,
+                // A shard of the cluster publishes the Will [MQTT-3.1.2-8]. At the shutdown of a node alone no client
+                // remains to receive it.
+                ReasonCode::ServerShuttingDown if !outlives_node => extra.will = None,
                 // The client is expected on another node. A Will with a delay tells others if it does not come.
                 ReasonCode::UseAnotherServer | ReasonCode::ServerMoved => {
                     extra.will = extra.will.take().filter(|(_, delay)| is_durable && *delay > 0);
@@ -235,7 +238,12 @@ impl Worker {
             // The session ends with the connection, and the end of a session publishes its Will without delay
             // [MQTT-3.1.3-9].
             Some((will, _)) if !is_stored => self.publish_will(&will, &payers),
-            Some(_) => will_then = WillDisposition::Arm,
+            Some((will, _)) => {
+                will_then = WillDisposition::Arm;
+                if is_early && let Some(lanes) = &mut self.lanes {
+                    lanes.keep_will(id, will, payers);
+                }
+            }
             None => {}
         }
         if claimed {

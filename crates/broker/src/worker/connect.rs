@@ -471,6 +471,9 @@ impl Worker {
         if connection.phase == Phase::Claiming {
             connection.marks.claimed = false;
             let version = connection.version;
+            if reason == ReasonCode::Banned {
+                self.node.access.flapped(connection.identity(&self.node));
+            }
             if !connection.is_claiming_early() {
                 return self.refuse_connect(id.slot, version, reason);
             }

@@ -582,6 +582,12 @@ impl Worker {
         }
     }
 
+    /// Returns whether the node serves clients for as long as it has a lease.
+    #[inline]
+    pub fn has_lease(&self) -> bool {
+        self.node.has_lease()
+    }
+
     /// Returns whether no client may be read or written to now.
     pub fn is_frozen(&self, now: Time) -> bool {
         self.node.is_frozen(now)
@@ -596,8 +602,8 @@ impl Worker {
         self.dispatcher.reader.unpark();
     }
 
-    /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. No Will is
-    /// published.
+    /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. A node alone
+    /// publishes no Will.
     pub fn stop(&mut self, now: Time) {
         self.clock.set(now);
         self.stage = Stage::Stopping;

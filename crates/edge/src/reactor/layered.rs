@@ -13,17 +13,21 @@ impl Reactor {
         if peer.marks.layers_closed {
             return self.end_layered(slot, &LayerError::Closed);
         }
-        let Some(layers) = peer.layers.as_mut() else { return };
         let count = match peer.stream.read(&mut self.scratch) {
-            Ok(0) => return self.end_of_stream(slot),
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.end_of_stream(slot),
+                _ => 0,
             },
         };
+        let is_frozen = self.is_frozen_after_read();
         self.heavy_senders.count(slot, count);
+        if count == 0 {
+            return if is_frozen { self.mark_ready(slot) } else { self.end_of_stream(slot) };
+        }
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        let Some(layers) = peer.layers.as_mut() else { return };
         let more = count == self.scratch.len() || peer.marks.read_closed || peer.marks.write_failed;
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
@@ -49,11 +53,21 @@ impl Reactor {
         if let Some(certificate) = certificate {
             self.worker.set_certificate(slot, certificate);
         }
-        if !plain.is_empty() {
-            self.push(slot, &plain);
+        if let Some(peer) = self.peers[slot as usize].as_mut().filter(|_| is_frozen) {
+            let is_closed = received == Err(LayerError::Closed);
+            peer.marks.layers_closed |= is_closed;
+            peer.unprocessed.extend_from_slice(&plain);
+            self.plain = plain;
+            if is_closed || received.is_ok() {
+                return self.hold_frozen(slot, more || is_closed);
+            }
+        } else {
+            if !plain.is_empty() {
+                self.push(slot, &plain);
+            }
+            plain.shrink_to(CHUNK);
+            self.plain = plain;
         }
-        plain.shrink_to(CHUNK);
-        self.plain = plain;
         if let Err(error) = received {
             return self.end_layered(slot, &error);
         }

@@ -47,6 +47,25 @@ impl Reactor {
         self.stopping.is_none() && self.worker.is_frozen(self.now)
     }
 
+    /// Reads the clock after bytes of a client were read, and returns whether the client is frozen. They are judged by
+    /// this time: if the process was stopped since the turn began, the lease may be over, and another node may serve
+    /// the client. A node without a cluster does not need the time.
+    pub(super) fn is_frozen_after_read(&mut self) -> bool {
+        if !self.worker.has_lease() {
+            return false;
+        }
+        self.now = self.time();
+        self.is_frozen()
+    }
+
+    /// Leaves the bytes of a frozen connection alone until the node has a lease. `more`: the socket may have more.
+    pub(super) fn hold_frozen(&mut self, slot: u32, more: bool) {
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
+        peer.marks.held = true;
+        peer.marks.read_skipped |= more;
+        self.woken.push(slot);
+    }
+
     pub(super) fn reads_nothing(&self) -> bool {
         self.is_frozen() || self.is_overloaded()
     }
@@ -99,28 +118,38 @@ impl Reactor {
         let unprocessed = if large { 0 } else { peer.unprocessed.len() };
         self.scratch[..unprocessed].copy_from_slice(&peer.unprocessed[..unprocessed]);
         let room = self.scratch.len() - unprocessed;
-        let result = peer.stream.read(&mut self.scratch[unprocessed..]);
-        let read = *result.as_ref().unwrap_or(&0);
-        self.heavy_senders.count(slot, read);
-        match result {
-            // A half-closed connection is closed: a peer that shut down its sending side can no longer acknowledge or
-            // ping.
-            Ok(0) => return self.end_of_stream(slot),
-            Ok(_) => {}
+        let read = match peer.stream.read(&mut self.scratch[unprocessed..]) {
+            Ok(read) => read,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.end_of_stream(slot),
+                _ => 0,
             },
+        };
+        let is_frozen = self.is_frozen_after_read();
+        self.heavy_senders.count(slot, read);
+        if read == 0 {
+            // A half-closed connection is closed: a peer that shut down its sending side can no longer acknowledge or
+            // ping. A frozen one is read again.
+            return if is_frozen { self.mark_ready(slot) } else { self.end_of_stream(slot) };
         }
+        let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         // A short read has emptied the socket, and more bytes raise an edge. After the peer's end, only an empty read
         // is the end.
         let more = read == room || peer.marks.read_closed || peer.marks.write_failed;
         if large {
             let packet_len = peer.packet_len as usize;
             append(&mut peer.unprocessed, &self.scratch[..read], packet_len);
+        } else if is_frozen {
+            peer.unprocessed.clear();
+            peer.unprocessed.extend_from_slice(&self.scratch[..unprocessed + read]);
+        }
+        if is_frozen {
+            return self.hold_frozen(slot, more);
+        }
+        if large {
             // The worker cannot use an incomplete packet, however small the pieces are.
-            if peer.unprocessed.len() >= packet_len {
+            if peer.unprocessed.len() >= peer.packet_len as usize {
                 let bytes = std::mem::take(&mut peer.unprocessed);
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);

@@ -173,3 +173,34 @@ fn a_flapping_client_is_banned() {
     assert_eq!(guard.figures().banned, 1, "the last one by the ban itself");
     assert_eq!(answer(&guard, Credentials { client_id: "d", ..CLIENT }), AuthResult::Allow);
 }
+
+/// No tenant causes the ban of another one's client.
+#[test]
+fn flapping_clients_of_tenants_count_apart() {
+    let settings = Auth { mountpoint: template("t/${username}/"), ..Auth::default() };
+    let protection = ProtectionSettings { flapping_connects_max: 2, ..ProtectionSettings::default() };
+    let link = Arc::new(Always(Admission::default()));
+    let guard = Guard::open_with(&settings, &protection, vec![link]).unwrap();
+    let bob = Credentials { username: Some("bob"), ..CLIENT };
+    for credentials in [CLIENT, CLIENT, bob, bob] {
+        assert!(mountpoint(&answer(&guard, credentials)).is_some());
+    }
+    assert_eq!(answer(&guard, CLIENT), AuthResult::Deny(ReasonCode::Banned));
+    let own = Principal { mountpoint: Some("t/alice/".into()), ..Principal::default() };
+    let identity = |client_id, principal| Identity {
+        client_id,
+        username: None,
+        peer: None,
+        listener: "tls",
+        certificate: None,
+        principal,
+    };
+    guard.flapped(identity("c", Some(&own)));
+    guard.flapped(identity("other", None));
+    // Bans are created in order, so once this one exists the others would too.
+    while guard.bans().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(guard.revoked(identity("other", None)), Some(ReasonCode::Banned));
+    assert_eq!(guard.bans().len(), 1);
+}

@@ -230,7 +230,7 @@ impl ShardHost {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
             match answer {
-                _ if gone.is_some() => {}
+                Answer::Stale if gone.is_some() => {}
                 // It came again and was overtaken meanwhile, or its node is over.
                 Answer::Stale => out.complete(Completion::Revoke { connection }),
                 _ => self.refuse(&claim, ReasonCode::QuotaExceeded, out),
@@ -420,8 +420,12 @@ impl ShardHost {
             return self.propose(now, &command, Continuation::Nobody);
         }
         let client = self.clients.get_mut(&release.client_id);
-        if let Some(claim_state) = client.and_then(Client::existing_claim_state) {
-            claim_state.pending.take_if(|pending| pending.connection == release.connection);
+        let pending = client.and_then(Client::existing_claim_state).and_then(|claim_state| {
+            claim_state.pending.take_if(|pending| pending.connection == release.connection)
+        });
+        if let Some(pending) = pending {
+            // The node of the connection publishes the Will, if the client has got CONNACK.
+            self.refuse(&pending, ReasonCode::SessionTakenOver, out);
         }
         self.forget_client_if_idle(&release.client_id);
         let Some(session) = self.session_owned_by(&release.client_id, release.connection) else { return };

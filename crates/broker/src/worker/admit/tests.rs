@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use mqtt::QoS;
 use testkit::Endpoint;
-use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, subscribe, v3, v5};
+use testkit::packets::{Connecting, Message, Sent, connack, goodbye, message, refused, subscribe, v3, v5};
 
 use super::*;
-use crate::access::AllowAll;
+use crate::access::{
+    Access, Action, AllowAll, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+};
 use crate::ids::Time;
 use crate::node::Node;
 use crate::peers::Leader;
 use crate::settings::Settings;
-use crate::store::{Incarnation, SHARDS, Store};
+use crate::store::{Incarnation, SHARDS, Store, WillDisposition};
 use crate::worker::Then;
 
 const NOW: Time = Time(1_000);
@@ -41,6 +43,10 @@ impl Scene {
     }
 
     fn without_leaders() -> Self {
+        Self::guarded_by(Arc::new(AllowAll))
+    }
+
+    fn guarded_by(access: Arc<dyn Access>) -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
         let store = Store {
@@ -51,7 +57,7 @@ impl Scene {
             incarnation: Incarnation::default(),
             hash_key: [5; 16],
         };
-        let node = Node::with_store(settings, Arc::new(AllowAll), "node".into(), 1, store);
+        let node = Node::with_store(settings, access, "node".into(), 1, store);
         node.keep_ephemeral_sessions(true);
         node.overlap_connacks(true);
         node.set_fresh_until(Time(2_000));
@@ -212,6 +218,35 @@ fn connack_waits_if_the_answer_matters_or_may_take_long() {
     assert_eq!(scene.received(client), []);
 }
 
+/// [MQTT-3.2.0-2]: a client that is refused for want of room gets nothing but the refusal, and has no Will.
+#[test]
+fn claims_of_one_turn_share_the_room() {
+    let mut scene = Scene::new();
+    for number in 0.. {
+        let name = format!("c{number}");
+        if client_shard(fold(client_key(&name))) != ShardId(0) {
+            continue;
+        }
+        let id = scene.worker.open(NOW, None);
+        let mut endpoint = Endpoint::new(mqtt::Version::V5);
+        let mut bytes = Vec::new();
+        endpoint.write(&v5(&name).will(will()).into(), &mut bytes);
+        scene.worker.receive(NOW, id.slot, &bytes);
+        scene.clients.push(Client { id, endpoint, unread: Vec::new(), is_held: false });
+        if scene.clients.len() == shard::CLAIMS_MAX + 2 {
+            break;
+        }
+    }
+    scene.run();
+    for at in 0..shard::CLAIMS_MAX {
+        assert_eq!(scene.received(at), [connack(false)]);
+    }
+    for at in shard::CLAIMS_MAX..shard::CLAIMS_MAX + 2 {
+        assert_eq!(scene.received(at), [refused(ReasonCode::ServerBusy)]);
+    }
+    assert_eq!(scene.worker.counters.connacks_early, shard::CLAIMS_MAX as u64);
+}
+
 /// A client that leaves as soon as it has CONNACK, as `mosquitto_pub` does.
 #[test]
 fn what_a_client_has_sent_before_its_end_counts() {
@@ -310,6 +345,56 @@ fn a_client_with_connack_is_closed_with_the_reason() {
     assert_eq!(scene.topics(reader), Vec::<String>::new(), "the shard publishes the Will");
 }
 
+/// Remembers clients that were refused because they connect too often.
+#[derive(Default)]
+struct Flapped(std::sync::Mutex<Vec<String>>);
+
+impl Access for Flapped {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        let principal = Principal { mountpoint: Some("acme/".into()), ..Principal::default() };
+        let principal = Some(Arc::new(principal));
+        Some(AuthResult::Admit(Box::new(Admission { principal, ..Admission::default() })))
+    }
+
+    fn guards_topics(&self) -> bool {
+        false
+    }
+
+    fn authorize(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        _: &mut dyn FnMut() -> RetryAuthorize,
+    ) -> Option<Permission> {
+        Some(Permission { allowed: true, lasting: true })
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn flapped(&self, identity: Identity<'_>) {
+        let mountpoint = identity.principal.and_then(|principal| principal.mountpoint.clone());
+        self.0.lock().unwrap().push(format!("{} of {mountpoint:?}", identity.client_id));
+    }
+}
+
+/// The leader of the shard does not know which part of the name is the mountpoint.
+#[test]
+fn a_client_that_flaps_between_nodes_is_reported_with_its_own_name() {
+    let access = Arc::new(Flapped::default());
+    let mut scene = Scene::guarded_by(access.clone());
+    let client = scene.open(v5("dev1"), []);
+    scene.refuse(client, ReasonCode::QuotaExceeded);
+    assert_eq!(*access.0.lock().unwrap(), Vec::<String>::new());
+    for connect in [v5("dev1"), v5("dev1").resumes()] {
+        let client = scene.open(connect, []);
+        scene.refuse(client, ReasonCode::Banned);
+    }
+    assert_eq!(*access.0.lock().unwrap(), ["dev1 of Some(\"acme/\")"; 2]);
+}
+
 /// The client has CONNACK, so it gets DISCONNECT [MQTT-3.2.0-2].
 #[test]
 fn an_operator_closes_a_client_whose_claim_is_not_answered() {
@@ -321,6 +406,34 @@ fn an_operator_closes_a_client_whose_claim_is_not_answered() {
     scene.run();
     let kicked = Sent::Disconnect { reason: ReasonCode::AdministrativeAction, expiry: None };
     assert_eq!(scene.received(client), [connack(false), kicked]);
+}
+
+/// Fate of the Will in the Release of a connection.
+fn released(scene: &mut Scene) -> WillDisposition {
+    let requests = scene.worker.outbox.take_requests();
+    let [(_, Request::Release(release))] = &requests[..] else { panic!("{requests:?}") };
+    release.will
+}
+
+/// [MQTT-3.1.2-8]: the other nodes go on when this one stops. A client that is drained is expected on another node.
+#[test]
+fn the_shard_publishes_the_wills_of_clients_of_a_node_that_stops() {
+    for is_answered in [true, false] {
+        let mut scene = Scene::new();
+        let client = scene.open(v5("c").will(will()), []);
+        if is_answered {
+            scene.claim(client);
+        }
+        scene.worker.stop(NOW);
+        assert_eq!(released(&mut scene), WillDisposition::Arm, "answered: {is_answered}");
+    }
+    for reason in [ReasonCode::UseAnotherServer, ReasonCode::ServerMoved] {
+        let mut scene = Scene::new();
+        let client = scene.open(v5("c").will(will()), []);
+        scene.claim(client);
+        scene.worker.close(scene.clients[client].id.slot, reason);
+        assert_eq!(released(&mut scene), WillDisposition::Discard);
+    }
 }
 
 /// Otherwise its missing bytes would be timed by nothing, and a large one would be read.

@@ -13,11 +13,12 @@ use shard::{Mutation, NodeIncarnation, mutated};
 use super::frame::{self, Flags, Item, Received, RequestItems};
 use crate::batch::{Claimed, SessionDelivery, Token};
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::Leader;
 use crate::quota::Payers;
 use crate::store::wire::encode_request;
-use crate::store::{Attach, Claim, Completion, Release, Request, SHARDS};
+use crate::store::{Attach, Claim, Completion, Release, Request, SHARDS, WillDisposition};
 
 /// Requests of one worker to all shards.
 pub(super) struct Asking {
@@ -85,9 +86,9 @@ struct Lane {
     /// Last round in which the leader has sent something. Whatever was sent in earlier rounds has arrived before it,
     /// or never will.
     answered_round: u32,
-    /// Claims of connections that are closed, with the numbers of their Releases.
-    released: Vec<(u64, u64)>,
-    /// Number of unanswered Claims.
+    /// Claims of connections that are closed. They may be sent again until their Releases are committed.
+    released: Vec<Released>,
+    /// Number of unanswered Claims of connections that are open.
     claims: usize,
     /// Length of `unanswered` after those that are answered were last removed.
     compacted: usize,
@@ -180,6 +181,20 @@ enum Awaited {
     RoomToRetain(u32, u32),
 }
 
+/// The Claim of a connection that was closed before the answer.
+struct Released {
+    /// Number of the Claim.
+    claim: u64,
+    /// Number of the Release.
+    release: u64,
+    connection: ConnectionId,
+    /// Will that this worker publishes if the Claim is refused. Otherwise the shard has it.
+    will: Option<ClosedWill>,
+}
+
+/// The Will of a closed connection, and who pays for it.
+pub(super) type ClosedWill = (Message, Payers);
+
 struct Claiming {
     client_id: Arc<str>,
     user: OwnerKey,
@@ -254,6 +269,11 @@ impl Asking {
     pub fn request(&mut self, now: Time, shard: ShardId, mut request: Request) -> Option<Token> {
         self.send_ready(now);
         if let Request::Release(release) = &mut request {
+            if release.will == WillDisposition::Discard
+                && self.lanes[shard.index()].withdraw(release.connection)
+            {
+                return None;
+            }
             let on_the_way = self.give_up(shard, release);
             if !on_the_way.is_empty() {
                 self.closing.push(Closing { shard, release: request, on_the_way });
@@ -559,9 +579,10 @@ impl Asking {
         }
     }
 
-    /// Returns whether one more Claim may be sent to a shard.
-    pub fn has_room_for_claim(&self, shard: ShardId) -> bool {
-        self.lanes[shard.index()].claims < self.claims_max
+    /// Number of Claims that a shard may get in addition to those that may be sent again.
+    pub fn room_for_claims(&self, shard: ShardId) -> usize {
+        let lane = &self.lanes[shard.index()];
+        self.claims_max.saturating_sub(lane.claims + lane.released.len())
     }
 
     /// Takes the token of a request that is answered.
@@ -598,9 +619,8 @@ impl Asking {
         }
         lane.settled = lane.settled.max(number.min(lane.last));
         // A Claim is sent again with its Release, so that no session is left with a connection that is closed.
-        for (claim, _) in lane.released.extract_if(.., |(_, release)| *release <= number).collect::<Vec<_>>()
-        {
-            if let Some(unanswered) = find(&mut lane.unanswered, claim) {
+        for released in lane.released.extract_if(.., |released| released.release <= number) {
+            if let Some(unanswered) = find(&mut lane.unanswered, released.claim) {
                 lane.bytes -= unanswered.done();
             }
         }
@@ -635,6 +655,29 @@ impl Asking {
             lane.claims -= usize::from(matches!(awaited, Awaited::Claim(..)));
             self.answered(shard, number);
         }
+    }
+
+    /// Keeps the Will of a closed connection whose Claim is not answered. The Release of the connection was queued
+    /// before.
+    pub fn keep_will(&mut self, shard: ShardId, connection: ConnectionId, will: ClosedWill) {
+        let mut released = self.lanes[shard.index()].released.iter_mut();
+        if let Some(released) = released.find(|released| released.connection == connection) {
+            released.will = Some(will);
+        }
+    }
+
+    /// Handles that the Claim of a closed connection was refused. It is not sent again, because another leader might
+    /// accept it. Returns the Will of the connection.
+    pub fn refused(&mut self, shard: ShardId, connection: ConnectionId) -> Option<ClosedWill> {
+        let lane = &mut self.lanes[shard.index()];
+        let at = lane.released.iter().position(|released| released.connection == connection)?;
+        let Released { claim, will, .. } = lane.released.swap_remove(at);
+        if let Some(unanswered) = lane.find(claim) {
+            let bytes = unanswered.done();
+            lane.bytes -= bytes;
+        }
+        lane.drop_done();
+        will
     }
 
     fn claimed(&mut self, shard: ShardId, claimed: &Claimed) {
@@ -790,8 +833,25 @@ impl Lane {
         self.compacted = self.compacted.min(len);
     }
 
+    /// Withdraws the Claim of a connection that is closed, if no leader can have it. Returns whether it has. The shard
+    /// does not know the connection then.
+    fn withdraw(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) -> bool {
+        let awaited = Awaited::Claim(slot, generation);
+        if self.awaited.get(&awaited).is_none_or(|claim| *claim <= self.sent) {
+            return false;
+        }
+        let claim = self.awaited.remove(&awaited);
+        self.claims -= 1;
+        if let Some(unanswered) = claim.and_then(|claim| find(&mut self.unanswered, claim)) {
+            self.bytes -= unanswered.done();
+        }
+        self.drop_done();
+        true
+    }
+
     /// Forgets a connection that is closed. Nobody waits for the answers to its requests.
-    fn detach(&mut self, ConnectionId { slot, generation, .. }: ConnectionId, release: u64) {
+    fn detach(&mut self, connection: ConnectionId, release: u64) {
+        let ConnectionId { slot, generation, .. } = connection;
         if let Some(Attached { session, epoch, .. }) = self.attached.remove(&(slot, generation)) {
             let session = (session.slot, session.generation);
             if self.epochs.get(&session) == Some(&epoch) {
@@ -802,7 +862,7 @@ impl Lane {
             self.claims -= 1;
             if let Some(unanswered) = self.find(claim) {
                 unanswered.claim = None;
-                self.released.push((claim, release));
+                self.released.push(Released { claim, release, connection, will: None });
             }
         }
         let settled = self.settled;

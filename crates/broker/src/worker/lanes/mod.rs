@@ -12,13 +12,14 @@ mod route_waits;
 mod routes;
 mod serving;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use mqtt::ReasonCode;
 use shard::{LANES_MAX, Mutation, NodeIncarnation, mutated};
 
-use self::asking::{Asking, ToLeader};
+use self::asking::{Asking, ClosedWill, ToLeader};
 use self::frame::{
     Answers, Ended, Item, NotLeading, Requests, ToShard, ToWorker, decode_answers, decode_to_shard,
 };
@@ -32,7 +33,9 @@ use super::Worker;
 use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{AckKind, Phase};
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::message::Message;
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
+use crate::quota::Payers;
 use crate::store::wire::{RequestOrigin, ShardAnswer, decode_answer, decode_request};
 use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
 
@@ -60,6 +63,10 @@ pub fn check_frame_form(bytes: &[u8]) {
 pub(super) struct Lanes {
     own: NodeIncarnation,
     asking: Asking,
+    /// Claims of this turn, which have no numbers yet.
+    queued_claims: BTreeMap<ShardId, usize>,
+    /// Wills of connections whose Releases have no numbers yet, and whose Claims are not answered.
+    closed_wills: BTreeMap<ConnectionId, ClosedWill>,
     serving: Serving,
     retained: RetainedReads,
     learning: Learning,
@@ -122,6 +129,8 @@ impl Lanes {
         Self {
             own,
             asking: Asking::new(own, worker, workers),
+            queued_claims: BTreeMap::new(),
+            closed_wills: BTreeMap::new(),
             serving: Serving::new(workers),
             retained: RetainedReads::default(),
             learning: Learning::default(),
@@ -140,7 +149,18 @@ impl Lanes {
 
     /// Returns whether a leader of the shard is known and may get one more Claim.
     pub fn takes_claims(&self, shard: ShardId) -> bool {
-        self.asking.leader(shard).is_some() && self.asking.has_room_for_claim(shard)
+        let queued = self.queued_claims.get(&shard).copied().unwrap_or(0);
+        self.asking.leader(shard).is_some() && self.asking.room_for_claims(shard) > queued
+    }
+
+    /// Notes that a Claim of this turn waits for its number.
+    pub fn note_claim(&mut self, shard: ShardId) {
+        *self.queued_claims.entry(shard).or_default() += 1;
+    }
+
+    /// Keeps the Will of a connection that is closed before its Claim is answered. Its Release is queued in this turn.
+    pub fn keep_will(&mut self, connection: ConnectionId, will: Message, payers: Payers) {
+        self.closed_wills.insert(connection, (will, payers));
     }
 
     /// Returns the worker of some node that asks through a lane.
@@ -246,12 +266,24 @@ impl Worker {
     fn number_requests(&mut self, now: Time) -> Refused {
         let mut refused = Refused::default();
         let Some(lanes) = &mut self.lanes else { return refused };
+        lanes.queued_claims.clear();
+        let mut wills = std::mem::take(&mut lanes.closed_wills);
         for (shard, request) in self.outbox.take_requests() {
             match request {
-                Request::Claim(claim) if !lanes.asking.has_room_for_claim(shard) => {
+                Request::Claim(claim) if lanes.asking.room_for_claims(shard) == 0 => {
                     refused.claims.push(claim.connection);
                 }
-                request => refused.too_large.extend(lanes.asking.request(now, shard, request)),
+                request => {
+                    let released = match &request {
+                        Request::Release(release) => Some(release.connection),
+                        _ => None,
+                    };
+                    refused.too_large.extend(lanes.asking.request(now, shard, request));
+                    let will = released.and_then(|connection| Some((connection, wills.remove(&connection)?)));
+                    if let Some((connection, will)) = will {
+                        lanes.asking.keep_will(shard, connection, will);
+                    }
+                }
             }
         }
         refused
@@ -455,6 +487,12 @@ impl Worker {
         let connection = completion.connection();
         let occupant = self.connections.get(connection.slot, connection.generation);
         if occupant.is_none_or(|occupant| occupant.phase == Phase::Closing) {
+            if matches!(completion, Completion::ClaimRefused { .. })
+                && let Some((will, payers)) = lanes.asking.refused(shard, connection)
+            {
+                // The shard has not stored it [MQTT-3.1.2-8].
+                self.publish_will(&will, &payers);
+            }
             // Nothing may wait for a connection that is gone: nobody would forget it.
             return self.completion(completion);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, ReasonCode, Version};
 use testkit::Endpoint;
-use testkit::packets::{Sent, connack, durable, message, puback, pubrec, v5};
+use testkit::packets::{Connecting, Sent, connack, durable, message, puback, pubrec, subscribe, v5};
 
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
@@ -218,10 +218,20 @@ fn with_little_memory() -> Client {
 impl Client {
     /// Goes on as another client on the same worker.
     fn become_another(&mut self, client_id: &str) {
+        self.open(v5(client_id));
+        self.worker.outbox.take_requests();
+        self.claim();
+        assert_eq!(self.received(), [connack(false)]);
+    }
+
+    fn open(&mut self, connect: Connecting) {
         self.id = self.worker.open(NOW, None);
         self.endpoint = Endpoint::new(Version::V5);
-        self.send(v5(client_id));
-        self.worker.outbox.take_requests();
+        self.send(connect);
+    }
+
+    /// Lets the shard give the connection its Client Identifier.
+    fn claim(&mut self) {
         self.worker.completion(Completion::Claimed(Claimed {
             connection: self.id,
             session_present: false,
@@ -229,7 +239,6 @@ impl Client {
             epoch: 0,
             resume: None,
         }));
-        assert_eq!(self.received(), [connack(false)]);
     }
 
     /// Publishes messages until the client has to wait, in turns of one message. Returns their number.
@@ -310,7 +319,7 @@ fn a_worker_that_does_not_lead_the_shard_of_a_client_says_so() {
     assert_eq!(receiver.recv(), Ok(Whereabouts::NotLed));
 }
 
-/// A new leader of a shard does not know connections of ephemeral sessions.
+/// With cores of an earlier version, a new leader of a shard does not know connections of ephemeral sessions.
 #[test]
 fn a_connection_is_found_without_its_shard() {
     let mut client = Client::connect(Settings::default());
@@ -322,4 +331,37 @@ fn a_connection_is_found_without_its_shard() {
         receiver.try_recv().expect("there are few connections")
     };
     assert!(find("c").is_some() && find("other").is_none());
+}
+
+/// [MQTT-3.1.2-8]: the node closes the client before its Claim is answered. Only the answer says whether the shard has
+/// the Will.
+#[test]
+fn the_will_of_a_client_that_is_closed_before_the_answer_is_published_once() {
+    for is_refused in [true, false] {
+        let mut client = Client::connect(Settings::default());
+        client.worker.node.keep_ephemeral_sessions(true);
+        client.worker.node.overlap_connacks(true);
+        client.worker.node.set_fresh_until(Time(2_000));
+        client.worker.leaders_known((0..SHARDS).map(|shard| (ShardId(shard), LEADER)).collect());
+        client.open(v5("gone").will(message("wills", "gone")));
+        let gone = client.id;
+        client.end_turn();
+        client.worker.kick_connection(gone, ReasonCode::AdministrativeAction, false);
+        client.end_turn();
+        client.become_another("reader");
+        client.send(subscribe(1).to("wills", mqtt::QoS::AtMostOnce).level("local"));
+        client.end_turn();
+        assert!(matches!(client.received()[..], [Sent::SubAck(..)]));
+        let shard = crate::store::client_shard(crate::ids::fold(crate::ids::client_key("gone")));
+        let answer = || match is_refused {
+            true => Completion::ClaimRefused { connection: gone, reason: ReasonCode::SessionTakenOver },
+            false => Completion::Claimed(Claimed::kept(gone)),
+        };
+        for _ in 0..2 {
+            client.worker.shard_completion(shard, 0, answer());
+            client.end_turn();
+        }
+        let wills = client.received();
+        assert_eq!(wills.len(), usize::from(is_refused), "{wills:?}");
+    }
 }

@@ -151,6 +151,22 @@ fn a_claim_waits_for_an_owner_that_the_new_leader_does_not_know() {
     host.check_invariants();
 }
 
+/// The node of the connection publishes the Will then. The shard does not have it.
+#[test]
+fn a_claim_that_waits_is_refused_when_its_connection_ends() {
+    let (mut host, claimed) = next_leader();
+    report(&mut host, SECOND);
+    apply(&mut host, FIRST, 0, attach(&claimed));
+    assert!(is_revoked(&apply(&mut host, SECOND, 1, claim(SECOND)), FIRST));
+    let refused = apply(&mut host, SECOND, 2, release(SECOND));
+    assert!(
+        matches!(refused[..], [Completion::ClaimRefused { connection: of, .. }] if of == connection(SECOND)),
+        "{refused:?}"
+    );
+    assert!(apply(&mut host, FIRST, 2, release(FIRST)).is_empty(), "nobody claims it any more");
+    host.check_invariants();
+}
+
 /// Otherwise an operator would read that the client is offline.
 #[test]
 fn a_session_may_have_an_owner_until_its_node_has_reported_or_ended() {

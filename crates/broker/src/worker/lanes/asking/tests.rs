@@ -22,6 +22,11 @@ fn leader(node: u64, term: u64) -> Leader {
 }
 
 fn append(sequence: u32) -> Request {
+    let token = Some(Token::Publish { connection: CONNECTION, sequence });
+    Request::Append { message: will(), identity: None, refusal: None, token }
+}
+
+fn will() -> Message {
     let view = MessageView {
         topic: "t",
         properties: &[],
@@ -35,9 +40,7 @@ fn append(sequence: u32) -> Request {
         durability: Durability::LocalDisk,
         span: 0,
     };
-    let token = Some(Token::Publish { connection: CONNECTION, sequence });
-    let message = view.to_message();
-    Request::Append { message, identity: None, refusal: None, token }
+    view.to_message()
 }
 
 fn release() -> Request {
@@ -463,4 +466,94 @@ fn a_round_sends_no_more_at_once_than_may_be_on_the_way() {
     assert!(turns > 5, "{turns} turns");
     asking.settled(SHARD, 1_000);
     assert_eq!(asking.bytes(), 0);
+}
+
+/// Claims of one worker that a shard is certain to remember.
+const CLAIMS_MAX: usize = shard::CLAIMS_MAX / 4;
+
+fn connection(number: usize) -> ConnectionId {
+    ConnectionId { slot: number as u32, ..CONNECTION }
+}
+
+fn claim(number: usize) -> Request {
+    Request::Claim(Box::new(Claim {
+        client_id: format!("c{number}").into(),
+        connection: connection(number),
+        user: OwnerKey::NOBODY,
+        payers: Payers::default(),
+        clean_start: false,
+        expiry: 0,
+        window: 10,
+        queue_limits: None,
+        will: None,
+        number: 0,
+    }))
+}
+
+fn release_of(number: usize, will: WillDisposition) -> Request {
+    let Request::Release(release) = release() else { unreachable!("a Release") };
+    Request::Release(Box::new(Release { connection: connection(number), will, ..*release }))
+}
+
+/// The shard would take an older one for a new Claim: it would close the present connection of the client.
+#[test]
+fn claims_of_closed_connections_count_until_they_are_not_sent_again() {
+    let mut asking = asking();
+    asking.begin(SHARD, leader(2, 7));
+    assert_eq!(asking.room_for_claims(SHARD), CLAIMS_MAX);
+    for number in 0..CLAIMS_MAX {
+        asking.request(NOW, SHARD, claim(number));
+        sent(&mut asking);
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Discard));
+    }
+    assert_eq!(asking.room_for_claims(SHARD), 0);
+    asking.begin(SHARD, leader(3, 8));
+    assert_eq!(numbers(&mut asking).len(), 2 * CLAIMS_MAX, "all may be lost");
+    let claimed =
+        Claimed { connection: connection(0), session_present: false, session: None, epoch: 0, resume: None };
+    asking.completed(SHARD, &Completion::Claimed(claimed));
+    assert_eq!(asking.room_for_claims(SHARD), 0, "another leader gets it again, with its Release");
+    asking.settled(SHARD, 2);
+    assert_eq!(asking.room_for_claims(SHARD), 1);
+    asking.settled(SHARD, 2 * CLAIMS_MAX as u64);
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+}
+
+/// Another leader might accept the Claim. Then its shard would publish the Will, which this node publishes.
+#[test]
+fn a_refused_claim_of_a_closed_connection_is_not_sent_again() {
+    let mut asking = asking();
+    asking.begin(SHARD, leader(2, 7));
+    for number in 1..=2 {
+        asking.request(NOW, SHARD, claim(number));
+        sent(&mut asking);
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Arm));
+        asking.keep_will(SHARD, connection(number), (will(), Payers::default()));
+    }
+    assert!(asking.refused(SHARD, connection(1)).is_some(), "the worker publishes it");
+    assert!(asking.refused(SHARD, connection(1)).is_none(), "once");
+    asking.begin(SHARD, leader(3, 8));
+    assert_eq!(numbers(&mut asking), [2, 3, 4], "the Claim of the other one, and both Releases");
+    asking.settled(SHARD, 4);
+    assert!(asking.refused(SHARD, connection(2)).is_none(), "the shard has it");
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+}
+
+/// Clients that give up and come again do not keep others out until the shard has a leader.
+#[test]
+fn a_claim_that_no_leader_has_ends_with_its_connection() {
+    let mut asking = asking();
+    for number in 0..10 * CLAIMS_MAX {
+        asking.request(NOW, SHARD, claim(number));
+        asking.request(NOW, SHARD, release_of(number, WillDisposition::Discard));
+    }
+    assert_eq!((asking.room_for_claims(SHARD), asking.bytes()), (CLAIMS_MAX, 0));
+    asking.request(NOW, SHARD, claim(1));
+    asking.request(NOW, SHARD, claim(2));
+    asking.request(NOW, SHARD, release_of(1, WillDisposition::Arm));
+    assert_eq!(asking.room_for_claims(SHARD), CLAIMS_MAX - 2, "the shard publishes the Will");
+    asking.begin(SHARD, leader(2, 7));
+    assert_eq!(numbers(&mut asking).len(), 3);
+    asking.request(NOW, SHARD, release_of(2, WillDisposition::Discard));
+    assert_eq!(numbers(&mut asking).len(), 1, "the leader has the Claim");
 }
