@@ -232,10 +232,12 @@ impl Asking {
         self.lanes.iter().map(|lane| lane.bytes).sum()
     }
 
-    /// Shards with more than `max` bytes of requests that are not answered.
+    /// Shards with more bytes of requests that are not answered than are left of `max`, which is for all shards. So one
+    /// shard takes half of it at most, several ones leave something to others, and one that answers has its requests.
     pub fn full(&self, max: u64) -> ShardSet {
+        let left = max.saturating_sub(self.bytes() as u64);
         let lanes = self.lanes.iter().zip(0..);
-        lanes.filter(|(lane, _)| lane.bytes as u64 > max).map(|(_, shard)| ShardId(shard)).collect()
+        lanes.filter(|(lane, _)| lane.bytes as u64 > left).map(|(_, shard)| ShardId(shard)).collect()
     }
 
     /// Node that this worker asks: the leader of the shard, unless it is unknown or its link is down.

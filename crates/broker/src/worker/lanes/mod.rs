@@ -40,8 +40,8 @@ use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
 const UNKNOWN_HERE: &str =
     "Server busy: this node has not learned of the subscription in time; subscribe again";
 
-/// Part of `limits.memory_queued_max` that unanswered requests to one shard may take: one of so many.
-const SHARD_SHARE: u64 = 4;
+/// Part of `limits.memory_queued_max` that unanswered requests to all shards may take: one of so many.
+const REQUESTS_SHARE: u64 = 2;
 
 /// Decodes bytes as a frame between a worker and a shard, for the fuzz target.
 pub fn decode_frame_form(bytes: &[u8]) {
@@ -223,10 +223,10 @@ impl Worker {
         self.answer_refused(refused);
     }
 
-    /// Notes the shards with more than their share of the memory for messages: one without a leader must not stop the
+    /// Notes the shards with more than their share of the memory for messages: those without a leader must not stop the
     /// publishers of the others.
     fn note_full_shards(&mut self) {
-        let max = self.settings.limits.memory_queued_max.bytes() / SHARD_SHARE / u64::from(self.node.workers);
+        let max = self.settings.limits.memory_queued_max.bytes() / REQUESTS_SHARE / u64::from(self.node.workers);
         if let Some(lanes) = &mut self.lanes {
             lanes.full = lanes.asking.full(max);
         }
