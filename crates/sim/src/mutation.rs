@@ -37,10 +37,11 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 14] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 15] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
+    shard::Mutation::SkipUnreadable,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,

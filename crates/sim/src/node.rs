@@ -63,6 +63,8 @@ pub struct ReplicaSetup {
     /// Nodes that should lead, by the number of the shard.
     pub leaders: Vec<NodeId>,
     pub transfer_permit: Arc<TransferPermit>,
+    /// Percentage of the reads of messages that the disk fails to do, also when they are repeated.
+    pub unreadable: usize,
 }
 
 /// A read of the log, for a reader.
@@ -487,7 +489,17 @@ impl Node {
     fn read(&mut self, cx: &mut Context, reader: usize) {
         if let Some(reading) = self.readers[reader].pop_front() {
             cx.report.reads += 1;
+            let unreadable = self.setup.replica.as_ref().map_or(0, |replica| replica.unreadable);
+            let is_unreadable = unreadable > 0 && cx.random.percent(unreadable);
             match reading {
+                PendingRead::Shard(reading) if is_unreadable => {
+                    cx.report.reads_failed += 1;
+                    reading.fail(&self.log_events);
+                }
+                PendingRead::Agreement(shard, reading) if is_unreadable => {
+                    let node = &self.node;
+                    reading.cannot_read(self.log.log(), |input| node.store_event(shard, input.into()));
+                }
                 PendingRead::Shard(reading) if reading.is_first_try() && cx.random.percent(10) => {
                     cx.report.reads_failed += 1;
                     reading.fail(&self.log_events);
