@@ -87,8 +87,8 @@ impl<'a> StoredBatch<'a> {
         (out, missing)
     }
 
-    /// Returns the bytes of [`Self::Kept`] that [`Self::keep_shifted`] of another log made, as [`Self::keep`] makes them
-    /// for a log whose clock is `ms` behind.
+    /// Returns the bytes of [`Self::Kept`] that [`Self::keep_shifted`] of another log made, as [`Self::keep`] makes
+    /// them for a log whose clock is `ms` behind.
     ///
     /// # Errors
     /// The bytes are no kept messages.

@@ -2,8 +2,8 @@
 //! cannot return.
 //!
 //! A request names the messages, all that are needed of each of their batches. The other replica reads them from its
-//! log. It leaves out those that its own state does not need any more: the entries after the received state finish them.
-//! A leader whose disk cannot return some does not answer. It seeks them first, at the other voters
+//! log. It leaves out those that its own state does not need any more: the entries after the received state finish
+//! them. A leader whose disk cannot return some does not answer. It seeks them first, at the other voters
 //! ([`Seeking`](crate::seeking::Seeking)), so that the new replica gets all. A follower leaves them out: only others
 //! that seek ask it.
 

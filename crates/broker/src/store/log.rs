@@ -168,8 +168,8 @@ pub trait Agreement: Send {
     /// Asks another replica for messages that a received state refers to, all that it needs of each of these batches.
     /// Answered by [`Step::Bodies`].
     fn fetch(&mut self, keys: Vec<MessageKey>);
-    /// Asks the other voters for messages that the disk of this node cannot return, all that are needed of each of these
-    /// batches. Answered by [`Step::Sought`]. Only one such request is made at a time.
+    /// Asks the other voters for messages that the disk of this node cannot return, all that are needed of each of
+    /// these batches. Answered by [`Step::Sought`]. Only one such request is made at a time.
     fn seek(&mut self, keys: Vec<MessageKey>);
     /// Ends [`Step::Prepare`]. `is_complete`: the log has all messages. Otherwise they have no room, and the state
     /// stays as it is.
@@ -235,8 +235,8 @@ pub enum Step {
     Bodies(Vec<(u64, Vec<u8>)>),
     /// The messages of [`Agreement::seek`], in the form of [`Self::Bodies`]. Those that no voter has are missing.
     Sought(Vec<(u64, Vec<u8>)>),
-    /// The disk cannot return messages for which another replica has asked. They are to be sought, and the other replica
-    /// asks again.
+    /// The disk cannot return messages for which another replica has asked. They are to be sought, and the other
+    /// replica asks again.
     Unreadable(Vec<MessageKey>),
     /// A majority has confirmed that this replica led after the read barrier was requested. The state has everything
     /// that was committed before.

@@ -350,9 +350,9 @@ impl Client {
         cx.report.agreed_shared += u64::from(message.topic.starts_with("jobs/"));
     }
 
-    /// Returns whether a message came after the earlier ones of its publisher and topic, if it came at all. One that was
-    /// published before SUBACK and is sent again after it is new for this client. A shared subscription has no order: a
-    /// member may get what another one has left. Neither have Wills, which come from several shards.
+    /// Returns whether a message has to come after the earlier ones of its publisher and topic. One that was published
+    /// before SUBACK and is sent again after it is new for this client. A shared subscription has no order: a member
+    /// may get what another one has left. Neither have Wills, which come from several shards.
     fn is_ordered(&self, messages: &Messages, id: MessageId, topic: &str) -> bool {
         match self.subscriptions.get(topic) {
             Some(Subscription::Granted(from)) => topic != WILLS && messages.was_sent_after(id, *from),

@@ -283,7 +283,7 @@ fn a_shard_without_a_leader_holds_no_more_than_its_share_of_memory() {
     assert!(client.publish_until_it_waits(&[3]) > 0);
 }
 
-/// As when two of five cores are lost: some shards have no majority left.
+/// Some shards have no majority left when two of five cores are lost.
 #[test]
 fn shards_without_leaders_hold_no_more_than_a_share_of_memory_together() {
     let mut client = with_little_memory();
