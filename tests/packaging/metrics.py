@@ -70,6 +70,7 @@ METRICS = {
     "meridian_messages_acknowledged_unsynced_total": (COUNTER, {}),
     "meridian_messages_unsynced_limited_total": (COUNTER, {}),
     "meridian_messages_unreadable_total": (COUNTER, {}),
+    "meridian_messages_repaired_total": (COUNTER, {}),
     "meridian_subacks_links_unconfirmed_total": (COUNTER, {}),
     "meridian_permissions_awaited_total": (COUNTER, {}),
     "meridian_publishers_blocked_total": (COUNTER, {}),

@@ -216,6 +216,8 @@ counters! {
         unsynced_limited as "messages_unsynced_limited",
         /// Messages lost because they could not be read back from the disk.
         read_errors as "messages_unreadable",
+        /// Messages that the disk could not return and that came from another core.
+        read_repaired as "messages_repaired",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
         retained_refused as "retained_refused",
         /// Retained messages refused because the user or the mountpoint has the maximum number of messages or bytes

@@ -10,7 +10,7 @@ use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
 use crate::groups::{GroupDirectory, LinkedPrefix};
-use crate::ids::ShardId;
+use crate::ids::{ShardId, ShardSet};
 use crate::interest::InterestChanges;
 use crate::peers::{Members, NodeIndex, Peers, Wants};
 use crate::retained;
@@ -43,6 +43,8 @@ pub struct Routes {
     lost: [AtomicU32; 1024],
     /// Shared groups, by the shard of their names.
     groups: Box<[GroupDirectory]>,
+    /// Bits of the groups whose hosts have shards with more than their share of requests.
+    full_for_groups: AtomicU32,
     /// The shards belong to the cluster: every node knows which of them have durable sessions in a group.
     are_shards_agreed: bool,
     /// Filters whose messages get their origin.
@@ -84,6 +86,7 @@ impl Routes {
             losses: AtomicU32::new(0),
             lost: [const { AtomicU32::new(0) }; 1024],
             groups: (0..SHARDS).map(|shard| GroupDirectory::new(ShardId(shard), hash_key)).collect(),
+            full_for_groups: AtomicU32::new(0),
             are_shards_agreed,
             origins: Mutex::default(),
             interest: InterestChanges::default(),
@@ -107,6 +110,21 @@ impl Routes {
     /// Beginning of the ShareNames of groups that have one member over all linked clusters.
     pub(crate) fn linked_prefix(&self) -> &str {
         self.linked.get().map_or("", LinkedPrefix::as_str)
+    }
+
+    /// Sets the shards with more than their share of requests of the worker that hosts groups.
+    pub(crate) fn set_full_for_groups(&self, groups: ShardId, full: ShardSet) {
+        self.groups(groups).set_full(full);
+        let bit = 1 << groups.0;
+        match full.is_empty() {
+            true => self.full_for_groups.fetch_and(!bit, Relaxed),
+            false => self.full_for_groups.fetch_or(bit, Relaxed),
+        };
+    }
+
+    /// Returns whether a host of groups has shards with more than their share of requests.
+    pub(crate) fn is_full_for_groups(&self) -> bool {
+        self.full_for_groups.load(Relaxed) != 0
     }
 
     /// Changes for links to other clusters.

@@ -39,6 +39,15 @@ impl<'a> StoredBatch<'a> {
 
     /// The same as [`Self::keep`], with times of a clock that is `ms` ahead.
     pub fn keep_shifted(self, keys: &[MessageKey], ms: u64) -> (Vec<u8>, Vec<MessageKey>) {
+        self.keep_with(keys, ms, |view, ms| view.shifted(ms))
+    }
+
+    fn keep_with(
+        self,
+        keys: &[MessageKey],
+        ms: u64,
+        shift: fn(MessageView<'_>, u64) -> MessageView<'_>,
+    ) -> (Vec<u8>, Vec<MessageKey>) {
         debug_assert!(keys.is_sorted_by(|one, next| one < next), "ascending, each once");
         let mut missing = Vec::new();
         let mut messages = Vec::new();
@@ -49,7 +58,7 @@ impl<'a> StoredBatch<'a> {
                 Ok(if ms == 0 {
                     Cow::Borrowed(&bytes[..len])
                 } else {
-                    Cow::Owned(view.shifted(ms).to_bytes())
+                    Cow::Owned(shift(view, ms).to_bytes())
                 })
             });
             match encoded {
@@ -78,6 +87,22 @@ impl<'a> StoredBatch<'a> {
         (out, missing)
     }
 
+    /// Returns the bytes of [`Self::Kept`] that [`Self::keep_shifted`] of another log made, as [`Self::keep`] makes
+    /// them for a log whose clock is `ms` behind.
+    ///
+    /// # Errors
+    /// The bytes are no kept messages.
+    pub fn kept_shifted_back(kept: &'a [u8], index: u64, ms: u64) -> Result<Vec<u8>, Malformed> {
+        let offsets = || table(kept).into_iter().flatten().map(|entry| field(entry, 0));
+        let is_offset = |offset: usize| offset.is_multiple_of(MESSAGE_ALIGN) && offset < MESSAGE_OFFSET_MAX;
+        table(kept)?;
+        if !offsets().is_sorted_by(|one, next| one < next) || !offsets().all(is_offset) {
+            return malformed("offsets of kept messages");
+        }
+        let keys: Vec<_> = offsets().map(|offset| MessageKey::new(index, offset)).collect();
+        Ok(Self::Kept(kept).keep_with(&keys, ms, |view, ms| view.shifted_back(ms)).0)
+    }
+
     /// Returns the bytes from a message on.
     fn bytes_from(self, key: MessageKey) -> Result<&'a [u8], Malformed> {
         let (bytes, at) = match self {
@@ -91,19 +116,26 @@ impl<'a> StoredBatch<'a> {
 /// Returns the position of the message with this offset.
 fn position(kept: &[u8], offset: usize) -> Result<usize, Malformed> {
     debug_assert!(offset < MESSAGE_OFFSET_MAX);
+    let table = table(kept)?;
+    match table.binary_search_by_key(&offset, |entry| field(entry, 0)) {
+        Ok(found) => Ok(field(&table[found], 4)),
+        Err(_) => malformed("a message that was not kept"),
+    }
+}
+
+/// Returns the offset and position of each message.
+fn table(kept: &[u8]) -> Result<&[[u8; ENTRY]], Malformed> {
     let mut reader = Reader::new(kept);
     if reader.u8()? != VERSION || reader.bytes(3)? != [0; 3] {
         return malformed("version of kept messages");
     }
     let count = reader.count(ENTRY)?;
     let (table, _) = reader.bytes(count * ENTRY)?.as_chunks::<ENTRY>();
-    let field = |entry: &[u8; ENTRY], at: usize| {
-        u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]) as usize
-    };
-    match table.binary_search_by_key(&offset, |entry| field(entry, 0)) {
-        Ok(found) => Ok(field(&table[found], 4)),
-        Err(_) => malformed("a message that was not kept"),
-    }
+    Ok(table)
+}
+
+fn field(entry: &[u8; ENTRY], at: usize) -> usize {
+    u32::from_le_bytes([entry[at], entry[at + 1], entry[at + 2], entry[at + 3]]) as usize
 }
 
 #[cfg(test)]
@@ -185,6 +217,9 @@ mod tests {
         assert_eq!(found, Ok(MessageView { expires: 1_070, received: 1_009, ..message }));
         let (again, _) = StoredBatch::Kept(&kept).keep(&[key]);
         assert_eq!(again, kept);
+        let (own, _) = StoredBatch::Whole(&bytes).keep(&[key]);
+        assert_eq!(StoredBatch::kept_shifted_back(&kept, 7, 1_000).as_ref(), Ok(&own));
+        assert!(StoredBatch::kept_shifted_back(&bytes, 7, 1_000).is_err());
         assert_eq!(view(b"").shifted(5).expires, NEVER);
     }
 

@@ -117,6 +117,13 @@ impl<'a> MessageView<'a> {
         Self { expires: later(self.expires, ms), received: later(self.received, ms), ..self }
     }
 
+    /// Returns the message that [`Self::shifted`] was called on.
+    #[must_use]
+    pub fn shifted_back(self, ms: u64) -> Self {
+        let expires = if self.expires == NEVER { NEVER } else { self.expires.saturating_sub(ms) };
+        Self { expires, received: self.received.saturating_sub(ms), ..self }
+    }
+
     pub fn is_expired(&self, now: u64) -> bool {
         self.expires <= now && self.expires != NEVER
     }

@@ -18,6 +18,8 @@ mutation::mutations! {
     DropBodies,
     /// A replica reads messages that only other nodes have.
     ReadEarly,
+    /// Messages that the disk of the leader cannot return are skipped, although other replicas have them.
+    SkipUnreadable,
     /// Retained messages are read from a replica that may lack the last ones.
     ReadStale,
     /// The next leader of a shard does not get the requests that are not answered.

@@ -1,6 +1,6 @@
 //! Agreement of the replicas of a shard: a group of `consensus`, whose jobs the replica of the broker does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -10,17 +10,18 @@ use broker::{
 };
 use consensus::{
     Answer, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult, Outcome,
-    RequestId, SnapshotError, StartError, StateMachine, StorageGroups, Undecided, UnsupportedVersion,
-    WriteParts, Written, log_index,
+    ReplicaId, RequestId, SnapshotError, StartError, StateMachine, StorageGroups, Undecided,
+    UnsupportedVersion, WriteParts, Written, log_index,
 };
 use link::NodeId;
-use shard::{MessageKey, PartId, Shard};
+use shard::{MessageKey, Mutation, PartId, Shard, mutated};
 use storage::{Log, LogEvent, RecoveredGroup, SegmentId};
 
 use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
 use crate::frame::ShardFrame;
 use crate::log::{RecordForm, group_of, votes_of};
 use crate::members::{Next, TargetMembers};
+use crate::seeking::{self, Seeking};
 use crate::transfer::{LeadershipTransfer, NO_ROOM_AGAIN, TransferPermit};
 
 #[cfg(test)]
@@ -68,6 +69,14 @@ impl AgreementRead {
             Requested::Log(read) => AgreementInput::Read(read.run(log)),
             Requested::Bodies(read) => AgreementInput::Bodies(read.run(log)),
         });
+    }
+
+    /// Ends the read of messages as on a disk that returns none of them. Another read is done.
+    pub fn cannot_read(self, log: &Log, deliver: impl FnOnce(AgreementInput)) {
+        match self.data {
+            Requested::Bodies(read) => deliver(AgreementInput::Bodies(read.cannot_read())),
+            Requested::Log(_) => self.run(log, deliver),
+        }
     }
 
     /// Ends the read as on a disk that fails to read.
@@ -120,6 +129,9 @@ pub struct ShardAgreement {
     /// Parts of a snapshot that are being written.
     parts: Option<WriteParts>,
     exchange: Exchange,
+    seeking: Seeking,
+    /// Batches with messages that no voter has, in this period of leadership.
+    lost: BTreeSet<u64>,
     frames: VecDeque<Frame>,
     /// Node that has sent the last frame of the group.
     heard: Option<NodeId>,
@@ -193,6 +205,8 @@ const REPORT_AGAIN: Duration = Duration::from_secs(5);
 const UNCOMMITTED_MAX: usize = 64 << 20;
 /// [`Config::save_committed_after`] of shards. A sync for each commit would double their number.
 const SAVE_COMMITTED_AFTER: u64 = 100;
+/// Maximum number of [`ShardAgreement::lost`]. Beyond it, the voters are asked once more.
+const LOST_MAX: usize = 1 << 16;
 /// Time after which a barrier that failed is requested again.
 const BARRIER_AGAIN: Duration = Duration::from_millis(100);
 
@@ -303,6 +317,8 @@ impl ShardAgreement {
             preparing: None,
             parts: None,
             exchange: Exchange::default(),
+            seeking: Seeking::default(),
+            lost: BTreeSet::new(),
             frames: VecDeque::new(),
             heard: None,
             complete,
@@ -346,6 +362,9 @@ impl ShardAgreement {
                 }
             }
             Some(ShardFrame::NoRoom) => self.transfer.has_no_room(self.now, from),
+            Some(ShardFrame::Bodies(piece)) if Seeking::has_asked(piece.number) => {
+                self.seeking.received(self.now, from, piece);
+            }
             Some(ShardFrame::Bodies(piece)) => {
                 let bodies = self.exchange.received(self.now, from, piece);
                 self.steps.extend(bodies.map(Step::Bodies));
@@ -366,6 +385,7 @@ impl ShardAgreement {
             self.earlier = 0;
             (self.taken, self.first) = (0, None);
             self.reading = None;
+            self.lost.clear();
             self.transfer.leads(self.now, false);
             (self.role, self.members.due) = match change {
                 Leadership::Leads(term) => (Role::CatchingUp { term, barrier: Err(self.now) }, self.now),
@@ -425,13 +445,19 @@ impl ShardAgreement {
             }
             match event.outcome {
                 Ok(Outcome::Readable) => {
-                    self.steps.push_back(Step::Leads { term: *term });
-                    self.role = Role::Leads { term: *term, next: None };
-                    self.transfer.leads(self.now, true);
+                    let term = *term;
+                    self.leads(term);
                 }
                 _ => *barrier = Err(self.now.after(BARRIER_AGAIN)),
             }
         }
+    }
+
+    /// Lets the owner serve clients in a term.
+    fn leads(&mut self, term: u64) {
+        self.steps.push_back(Step::Leads { term });
+        self.role = Role::Leads { term, next: None };
+        self.transfer.leads(self.now, true);
     }
 
     /// Returns whether the owner proposes for a period of leadership that is over, because it has not taken
@@ -575,6 +601,43 @@ impl ShardAgreement {
         }
     }
 
+    /// Asks the next voter for messages that the disk of this node cannot return, or passes on those that were found.
+    fn seek_again(&mut self) {
+        if self.seeking.due() > self.now {
+            return;
+        }
+        let (own, status) = (self.replica.id(), self.replica.status(self.now));
+        let is_other = |id: &ReplicaId| *id != own && status.voters.contains(id);
+        let voters = status.members.iter().filter(|(id, _)| is_other(id)).map(|(_, member)| member.node);
+        match self.seeking.next(self.now, &voters.collect()) {
+            Some(seeking::Next::Ask(to, frame)) => {
+                self.frames.push_back(Frame { to: to.0, bytes: frame });
+            }
+            Some(seeking::Next::Found(bodies, missing)) => {
+                if self.lost.len() > LOST_MAX {
+                    self.lost.clear();
+                }
+                self.lost.extend(missing.iter().map(|key| key.index()));
+                self.steps.push_back(Step::Sought(bodies));
+            }
+            None => {}
+        }
+    }
+
+    /// Answers another replica's request, unless the messages have to be sought first.
+    fn answer_bodies(&mut self, mut result: BodiesReadResult) {
+        // Others that seek messages ask a follower. They want to know at once that it has none.
+        if !matches!(self.role, Role::Follows) && !mutated(Mutation::SkipUnreadable) {
+            let lost = &self.lost;
+            let unreadable = result.take_unreadable(|key| lost.contains(&key.index()));
+            if !unreadable.is_empty() {
+                self.steps.push_back(Step::Unreadable(unreadable));
+            }
+        }
+        let frames = self.exchange.answer(result).into_iter();
+        self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
+    }
+
     /// Takes the next job, and returns its first step.
     fn next_job(&mut self) -> Option<Step> {
         loop {
@@ -656,10 +719,7 @@ impl Agreement for ShardAgreement {
             AgreementInput::Read(result) => self.replica.handle_read(result),
             AgreementInput::Target(target) => self.set_target(target),
             AgreementInput::PreferredLeader(preferred) => self.transfer.prefer(self.now, preferred),
-            AgreementInput::Bodies(result) => {
-                let frames = self.exchange.answer(result).into_iter();
-                self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
-            }
+            AgreementInput::Bodies(result) => self.answer_bodies(result),
         }
     }
 
@@ -691,6 +751,7 @@ impl Agreement for ShardAgreement {
             self.replica.turn(self.now);
         }
         self.fetch_again();
+        self.seek_again();
         self.take_output();
     }
 
@@ -709,6 +770,7 @@ impl Agreement for ShardAgreement {
             .min(barrier)
             .min(reading)
             .min(self.exchange.due())
+            .min(self.seeking.due())
             .min(self.members.next_look())
             .min(self.next_transfer())
             .min(self.no_room_due);
@@ -792,6 +854,10 @@ impl Agreement for ShardAgreement {
     fn fetch(&mut self, keys: Vec<MessageKey>) {
         self.exchange.fetch(self.now, keys);
         self.fetch_again();
+    }
+
+    fn seek(&mut self, keys: Vec<MessageKey>) {
+        self.seeking.begin(self.now, keys);
     }
 
     fn prepared(&mut self, is_complete: bool) {

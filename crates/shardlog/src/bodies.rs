@@ -1,7 +1,11 @@
-//! Messages that a replica fetches from another one: those that a received state refers to.
+//! Messages that a replica fetches from another one: those that a received state refers to, and those that its own disk
+//! cannot return.
 //!
-//! A request names the messages, all that are needed of each of their batches. The leader reads them from its log. It
-//! leaves out those that its own state does not need any more: the entries after the received state finish them.
+//! A request names the messages, all that are needed of each of their batches. The other replica reads them from its
+//! log. It leaves out those that its own state does not need any more: the entries after the received state finish
+//! them. A leader whose disk cannot return some does not answer. It seeks them first, at the other voters
+//! ([`Seeking`](crate::seeking::Seeking)), so that the new replica gets all. A follower leaves them out: only others
+//! that seek ask it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,14 +71,15 @@ pub struct BodiesRead {
 pub struct BodiesReadResult {
     to: NodeId,
     bodies: Option<Vec<u8>>,
+    /// Messages that the disk cannot return. They are not among `bodies`.
+    unreadable: Vec<MessageKey>,
 }
 
 impl BodiesRead {
-    /// Reads the messages. Waits for the disk. A message that the disk cannot return twice is lost here, and the other
-    /// node does without it, too.
+    /// Reads the messages. Waits for the disk, which is asked twice for each.
     pub fn run(self, log: &Log) -> BodiesReadResult {
         let Self { shard, form, to, keys } = self;
-        let mut bodies = Vec::new();
+        let (mut bodies, mut unreadable) = (Vec::new(), Vec::new());
         for keys in keys.chunk_by(|one, next| one.index() == next.index()) {
             let index = keys[0].index();
             let read = || log.read_bodies(group_of(shard), index);
@@ -88,19 +93,43 @@ impl BodiesRead {
                 Err(storage::Error::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::error!(%error, shard = shard.0, index, "messages cannot be read for another replica");
+                    unreadable.extend_from_slice(keys);
                 }
             }
         }
-        BodiesReadResult { to, bodies: Some(encode_bodies(&bodies)) }
+        BodiesReadResult { to, bodies: Some(encode_bodies(&bodies)), unreadable }
     }
 
     /// Ends the read without an answer: the other node asks again.
     pub fn fail(self) -> BodiesReadResult {
-        BodiesReadResult { to: self.to, bodies: None }
+        BodiesReadResult { to: self.to, bodies: None, unreadable: Vec::new() }
+    }
+
+    /// Ends the read as on a disk that returns none of the messages.
+    pub fn cannot_read(self) -> BodiesReadResult {
+        BodiesReadResult { to: self.to, bodies: Some(Vec::new()), unreadable: self.keys }
+    }
+}
+
+impl BodiesReadResult {
+    /// Takes the messages that the disk cannot return, except those that are lost everywhere. If there are any, the
+    /// result is no answer any more: the other node asks again, and other replicas may have them meanwhile.
+    pub fn take_unreadable(&mut self, is_lost: impl Fn(&MessageKey) -> bool) -> Vec<MessageKey> {
+        let mut unreadable = std::mem::take(&mut self.unreadable);
+        unreadable.retain(|key| !is_lost(key));
+        if !unreadable.is_empty() {
+            self.bodies = None;
+        }
+        unreadable
     }
 }
 
 impl Exchange {
+    /// Creates an exchange whose requests have the numbers after this one.
+    pub fn with_numbers_after(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
+
     /// Requests messages. The previous request is over.
     pub fn fetch(&mut self, now: Time, keys: Vec<MessageKey>) {
         self.wanted = Some(Wanted { keys, from: None, due: now, wait: ASK_AGAIN, received: Vec::new() });
@@ -185,7 +214,7 @@ impl Exchange {
 
     /// Returns the frames of an answer.
     pub fn answer(&mut self, result: BodiesReadResult) -> Vec<(NodeId, Vec<u8>)> {
-        let BodiesReadResult { to, bodies } = result;
+        let BodiesReadResult { to, bodies, .. } = result;
         let Some(Asked { number, .. }) = self.reading.remove(&to) else { return Vec::new() };
         let Some(bodies) = bodies else { return Vec::new() };
         let total = bodies.len() as u64;
@@ -227,7 +256,8 @@ mod tests {
     fn pieces(number: u64, bodies: &[(u64, Vec<u8>)]) -> Vec<Vec<u8>> {
         let mut leader = Exchange::default();
         leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number, keys()).expect("a read");
-        let result = BodiesReadResult { to: FOLLOWER, bodies: Some(encode_bodies(bodies)) };
+        let result =
+            BodiesReadResult { to: FOLLOWER, bodies: Some(encode_bodies(bodies)), unreadable: Vec::new() };
         let frames = leader.answer(result);
         frames
             .into_iter()
@@ -305,7 +335,8 @@ mod tests {
         follower.ask(first, Some(LEADER));
         assert!(follower.due().0 - first.0 > first.0, "the next repetition comes later");
         assert!(leader.asked((ShardId(1), RecordForm::AGREED), FOLLOWER, number + 1, keys()).is_none());
-        let frames = leader.answer(BodiesReadResult { to: read.to, bodies: Some(Vec::new()) });
+        let (to, bodies) = (read.to, Some(Vec::new()));
+        let frames = leader.answer(BodiesReadResult { to, bodies, unreadable: Vec::new() });
         assert_eq!(give(&mut follower, LEADER, &frames[0].1), Some(Vec::new()));
     }
 

@@ -17,6 +17,7 @@ mod moment;
 mod own_state;
 mod placed;
 mod restore;
+mod seeking;
 mod transfer;
 
 pub use agreement::{

@@ -590,7 +590,16 @@ impl StoreLog for ShardLog {
     }
 
     fn append_bodies(&self, shard: ShardId, bodies: Vec<(u64, Vec<u8>)>) {
-        let bodies = bodies.into_iter().map(|(index, payload)| (index, payload.into())).collect();
+        let form = self.notifier.form_of(shard);
+        let own_form = |(index, payload): (u64, Vec<u8>)| {
+            // The log's messages of these batches have the times of a node alone.
+            let payload = match form.behind_ms(index) {
+                0 => payload,
+                ms => StoredBatch::kept_shifted_back(&payload, index, ms).unwrap_or(payload),
+            };
+            (index, payload.into())
+        };
+        let bodies = bodies.into_iter().map(own_form).collect();
         self.log.append_bodies(group_of(shard), bodies);
     }
 

@@ -41,6 +41,7 @@ const SHARDS_MUTATIONS: [shard::Mutation; 15] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
+    shard::Mutation::SkipUnreadable,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,

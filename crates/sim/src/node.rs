@@ -65,6 +65,8 @@ pub struct ReplicaSetup {
     pub transfer_permit: Arc<TransferPermit>,
     /// Time at which the process begins, by the clock of its machine, in milliseconds.
     pub began_ms: u64,
+    /// Percentage of the reads of messages that the disk fails to do, also when they are repeated.
+    pub unreadable: usize,
 }
 
 /// A read of the log, for a reader.
@@ -488,7 +490,17 @@ impl Node {
     fn read(&mut self, cx: &mut Context, reader: usize) {
         if let Some(reading) = self.readers[reader].pop_front() {
             cx.report.reads += 1;
+            let unreadable = self.setup.replica.as_ref().map_or(0, |replica| replica.unreadable);
+            let is_unreadable = unreadable > 0 && cx.random.percent(unreadable);
             match reading {
+                PendingRead::Shard(reading) if is_unreadable => {
+                    cx.report.reads_failed += 1;
+                    reading.fail(&self.log_events);
+                }
+                PendingRead::Agreement(shard, reading) if is_unreadable => {
+                    let node = &self.node;
+                    reading.cannot_read(self.log.log(), |input| node.store_event(shard, input.into()));
+                }
                 PendingRead::Shard(reading) if reading.is_first_try() && cx.random.percent(10) => {
                     cx.report.reads_failed += 1;
                     reading.fail(&self.log_events);

@@ -382,6 +382,8 @@ report! {
     /// States that replicas have received from others, and records of messages that were fetched for them.
     agreed_restored,
     agreed_fetched,
+    /// Messages that a replica has read from another one, because its disk could not return them.
+    agreed_repaired,
     /// Connections that a later leader has served, too.
     agreed_attached,
     /// Requests of connections that served their session no more.

@@ -41,7 +41,7 @@ fn some_seeds_of_shards_with_replicas_pass() {
     }
     assert!(all.agreed_acknowledged > 0 && all.agreed_resumed > 0 && all.agreed_fetched > 0, "{all:?}");
     assert!(all.agreed_transfers > 0 && all.agreed_fast > all.agreed_fast_early, "{all:?}");
-    assert!(all.agreed_fast_early > 0, "{all:?}");
+    assert!(all.agreed_fast_early > 0 && all.agreed_repaired > 0, "{all:?}");
     assert!(all.agreed_replaced > 0 && all.kills > 0 && all.power_cuts > 0, "{all:?}");
 }
 

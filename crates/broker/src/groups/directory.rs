@@ -4,7 +4,7 @@ use std::collections::HashMap as StdHashMap;
 use std::sync::{Arc, Mutex};
 
 use foldhash::quality::FixedState;
-use mqtt::{QoS, TopicFilter};
+use mqtt::{QoS, TopicFilter, TopicName};
 use routing::{Index, IndexLimits, Reader};
 use shard::{Mutation, mutated};
 
@@ -31,6 +31,8 @@ pub(crate) struct GroupDirectory {
 
 struct Known {
     groups: Slots<KnownGroup>,
+    /// Shards with more than their share of requests of the worker that hosts the groups.
+    full: ShardSet,
     names: HashMap<GroupName, (u32, u32)>,
     /// Number of groups with each filter.
     uses: HashMap<Box<str>, Uses>,
@@ -63,6 +65,8 @@ struct KnownMembers {
     is_hosted: bool,
     /// Number of connected ones on this node.
     connected: u32,
+    /// Value of [`Hosted::only_in`].
+    only_in: ShardSet,
     /// Shards that have such durable sessions.
     shards: ShardSet,
     /// Members that other nodes were last notified of.
@@ -75,6 +79,8 @@ pub(crate) struct Hosted {
     /// Number of members with a connection to this node.
     pub connected: u32,
     pub has_any: bool,
+    /// Shards of the connected members, if a message for any of them goes to its shard. Empty otherwise.
+    pub only_in: ShardSet,
 }
 
 /// Shards that have durable sessions in a group, and the number of a turn among them.
@@ -106,6 +112,7 @@ impl GroupDirectory {
         let hasher = FixedState::with_seed(low ^ high.rotate_left(24));
         let known = Known {
             groups: Slots::default(),
+            full: ShardSet::EMPTY,
             names: HashMap::with_hasher(hasher.clone()),
             uses: HashMap::with_hasher(hasher),
         };
@@ -142,6 +149,21 @@ impl GroupDirectory {
         Turn { clients: group.clients.shards, links: group.links.shards, number: group.turn }
     }
 
+    /// Sets the shards with more than their share of requests of the worker that hosts the groups.
+    pub fn set_full(&self, full: ShardSet) {
+        sync::lock(&self.known).full = full;
+    }
+
+    /// Returns whether a message waits in a full shard, because one of its groups has no other member.
+    pub fn awaits_shards(&self, topic: TopicName<'_>) -> bool {
+        let mut routes = Vec::new();
+        // Publishers ask only while a shard is full, ten times a second.
+        self.reader().matches(topic, &mut routes);
+        let known = sync::lock(&self.known);
+        let groups = routes.iter().filter_map(|route| known.groups.get(route.slot, route.generation));
+        groups.into_iter().any(|group| group.is_only_in(known.full))
+    }
+
     /// Returns whether clients are members of a group that has one member over all linked clusters.
     pub fn has_clients_of_linked(&self, name: &GroupName) -> bool {
         let known = sync::lock(&self.known);
@@ -175,6 +197,7 @@ impl GroupDirectory {
             group.change(routes, |group| {
                 for (members, hosted) in [(&mut group.clients, clients), (&mut group.links, links)] {
                     (members.connected, members.is_hosted) = (hosted.connected, hosted.has_any);
+                    members.only_in = hosted.only_in;
                 }
             });
         }
@@ -290,6 +313,15 @@ impl KnownGroup {
         }
     }
 
+    /// Returns whether a message goes to one of these shards, whichever member gets it.
+    fn is_only_in(&self, shards: ShardSet) -> bool {
+        let is_only_in = |own: ShardSet| !own.is_empty() && own.iter().all(|shard| shards.contains(shard));
+        match self.clients.is_hosted {
+            true => is_only_in(self.clients.only_in),
+            false => !self.links.are_any() && is_only_in(self.clients.shards),
+        }
+    }
+
     fn has_clients_of_linked(&self) -> bool {
         self.is_linked && self.clients.are_any()
     }
@@ -330,8 +362,6 @@ impl KnownMembers {
 
 #[cfg(test)]
 mod tests {
-    use mqtt::TopicName;
-
     use super::*;
     use crate::groups::LinkedPrefix;
 
@@ -359,7 +389,7 @@ mod tests {
         let slot = directory.host(&routes, &name("g")).expect("room");
         assert_eq!(directory.find(&name("g")), Some(slot), "it is the same group");
         let none = Hosted::default();
-        directory.hosts(&routes, slot, Hosted { connected: 1, has_any: true }, none);
+        directory.hosts(&routes, slot, Hosted { connected: 1, has_any: true, ..none }, none);
         directory.remove_shard(&routes, &name("g"), ShardId(4));
         assert!(directory.take_turn(slot).clients.is_empty());
         assert_eq!(directory.name(slot), Some(name("g")));

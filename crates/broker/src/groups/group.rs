@@ -1,7 +1,9 @@
 //! One shared group as its worker sees it, and the choice among its members.
 
+use mqtt::QoS;
+
 use super::{GroupMember, Member};
-use crate::ids::{ConnectionId, fold, hash};
+use crate::ids::{ConnectionId, ShardId, ShardSet, fold, hash};
 use crate::message::MessageView;
 use crate::settings::SharedStrategy;
 
@@ -54,6 +56,12 @@ impl Group {
 impl Candidates {
     pub fn members(&self) -> &[GroupMember] {
         &self.members
+    }
+
+    /// Shards of the members, if each message for any of them goes to its shard. Empty otherwise, and without members.
+    pub fn shards(&self) -> ShardSet {
+        let shards: Option<ShardSet> = self.members.iter().map(GroupMember::shard).collect();
+        shards.unwrap_or_default()
     }
 
     fn join(&mut self, member: GroupMember) {
@@ -167,6 +175,11 @@ impl GroupMember {
         matches!(self.member, Member::Node(_))
     }
 
+    /// Shard of the member's queue. A member without one answers at once.
+    pub fn shard(&self) -> Option<ShardId> {
+        self.session.filter(|_| self.options.qos() > QoS::AtMostOnce).map(|session| session.shard)
+    }
+
     pub fn connection(&self) -> Option<ConnectionId> {
         match self.member {
             Member::Connection(connection) => Some(connection),
@@ -194,8 +207,6 @@ pub(super) fn number(strategy: SharedStrategy, message: &MessageView<'_>, random
 
 #[cfg(test)]
 mod tests {
-    use mqtt::QoS;
-
     use super::*;
     use crate::ids::{Time, WorkerId};
     use crate::peers::NodeIndex;

@@ -44,7 +44,7 @@ use crate::message::MessageView;
 use crate::peers::{self, NodeIndex};
 use crate::route::{Options, Route, RouteKind};
 use crate::routes::Routes;
-use crate::settings::Settings;
+use crate::settings::{Settings, SharedStrategy};
 use crate::store::{GroupName, MemberKind, ShardOutput};
 
 /// Groups whose names hash to one shard, on the worker of that shard, whether the node has a replica of it or not.
@@ -66,9 +66,20 @@ pub(crate) struct GroupHost {
     offered_bytes: usize,
     appends: Appends,
     vacant: VacantGroups,
+    /// Shards of the cluster that do not answer.
+    waiting: WaitingShards,
     /// State of the choice among members.
     random: u64,
     pub counters: StoreCounters,
+}
+
+/// Shards of a cluster that do not answer. A message waits in them, so groups prefer members in other shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WaitingShards {
+    /// Shards with more than their share of requests that are not answered.
+    pub full: ShardSet,
+    /// Shards without a leader that is known and can be reached.
+    pub without_leader: ShardSet,
 }
 
 /// Members of one group that the host knows.
@@ -134,6 +145,7 @@ impl GroupHost {
             offered_bytes: 0,
             appends: Appends::default(),
             vacant: VacantGroups::default(),
+            waiting: WaitingShards::default(),
             random: random | 1,
             counters: StoreCounters::default(),
         }
@@ -151,6 +163,14 @@ impl GroupHost {
 
     pub fn set_settings(&mut self, settings: Arc<Settings>) {
         self.settings = settings;
+    }
+
+    /// Sets the shards that do not answer.
+    pub fn set_waiting(&mut self, waiting: WaitingShards) {
+        if self.waiting.full != waiting.full {
+            self.routes.set_full_for_groups(self.id, waiting.full);
+        }
+        self.waiting = waiting;
     }
 
     pub fn apply(&mut self, now: Time, request: GroupRequest, out: &mut ShardOutput) {
@@ -266,7 +286,11 @@ impl GroupHost {
     /// Notes in the directory how many members are connected. A group without members is dropped here.
     fn report(&mut self, slot: GroupSlot) {
         let Some(group) = self.group_mut(slot) else { return };
-        let hosted = |group: &Group| Hosted { connected: group.connections(), has_any: !group.is_empty() };
+        let hosted = |group: &Group| Hosted {
+            connected: group.connections(),
+            has_any: !group.is_empty(),
+            only_in: group.connected.shards(),
+        };
         let clients = hosted(&group.clients);
         let links = group.links.as_deref().map(hosted).unwrap_or_default();
         if !clients.has_any && !links.has_any {
@@ -279,7 +303,8 @@ impl GroupHost {
         group_at(&mut self.groups, slot)
     }
 
-    /// Chooses the receiver of a message: a connected member, a linked cluster that is connected and has members, a
+    /// Chooses the receiver of a message. One whose shard does not answer is chosen only where there is no other one of
+    /// its kind. The order is: a connected member, a linked cluster that is connected and has members, a
     /// shard with durable sessions, a node with absent members, the session of a linked cluster that is not connected,
     /// and at last a node that is not reachable.
     fn choose(
@@ -296,8 +321,15 @@ impl GroupHost {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        let Self { settings, routes, groups, random, .. } = self;
+        let Self { settings, routes, groups, random, waiting, .. } = self;
         let (strategy, random) = (settings.shared.strategy, *random);
+        // An election is over soon. Members that get all messages of a publisher or topic keep them meanwhile.
+        let avoided = match strategy {
+            SharedStrategy::Sticky | SharedStrategy::HashClientId | SharedStrategy::HashTopic => waiting.full,
+            SharedStrategy::RoundRobin | SharedStrategy::Random | SharedStrategy::Local => {
+                waiting.full | waiting.without_leader
+            }
+        };
         let slot = (id.slot, id.generation);
         let directory = routes.groups(id.shard);
         let is_above = || {
@@ -316,8 +348,14 @@ impl GroupHost {
             Member::Node(node) => routes.is_up(node),
             Member::Connection(_) => true,
         };
-        let of_clients = |member: &GroupMember| may_go(Client, member) && is_up(member);
-        let of_links = |member: &GroupMember| may_go(Link, member) && is_up(member);
+        let choose_connected = |kind: MemberKind, group: &mut Group| {
+            let is_candidate = |member: &GroupMember| may_go(kind, member) && is_up(member);
+            let answers = |member: &GroupMember| {
+                is_candidate(member) && member.shard().is_none_or(|shard| !avoided.contains(shard))
+            };
+            let preferred = group.connected.choose(strategy, view, random, &answers);
+            preferred.or_else(|| group.connected.choose(strategy, view, random, &is_candidate))
+        };
         let (mut clients, mut links) = match group_at(groups, slot) {
             Some(Members { clients, links, .. }) => (Some(clients), links.as_deref_mut()),
             None => (None, None),
@@ -325,7 +363,7 @@ impl GroupHost {
         let takes_clients = only_here != Some(Link);
         clients = clients.filter(|_| takes_clients);
         if let Some(group) = &mut clients
-            && let Some(member) = group.connected.choose(strategy, view, random, &of_clients)
+            && let Some(member) = choose_connected(Client, group)
         {
             return Some(Choice::of(member, Client, true));
         }
@@ -333,7 +371,7 @@ impl GroupHost {
         let takes_links = only_here != Some(Client) && is_of_this_cluster(view);
         links = links.filter(|_| takes_links);
         if let Some(group) = &mut links
-            && let Some(member) = group.connected.choose(strategy, view, random, &of_links)
+            && let Some(member) = choose_connected(Link, group)
         {
             return Some(Choice::of(member, Link, true));
         }
@@ -345,7 +383,10 @@ impl GroupHost {
             let turn = directory.take_turn(slot);
             let choose = |kind: MemberKind, shards: ShardSet| {
                 let may_go = |shard: &ShardId| !not_to.contains(&Receiver::Shard(*shard, kind));
-                let shards: Vec<ShardId> = shards.iter().filter(may_go).collect();
+                let mut shards: Vec<ShardId> = shards.iter().filter(may_go).collect();
+                if shards.iter().any(|shard| !avoided.contains(*shard)) {
+                    shards.retain(|shard| !avoided.contains(*shard));
+                }
                 let at =
                     group::number(strategy, view, random, turn.number).checked_rem(shards.len() as u64)?;
                 Some(Choice { kind, receiver: Chosen::Shard(shards[at as usize]) })

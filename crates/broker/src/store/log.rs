@@ -128,8 +128,8 @@ impl StoreEvent {
 ///
 /// The replica does one [`Step`] at a time, in their order. It ends each with [`Self::done`], [`Self::wrote`],
 /// [`Self::prepared`] or [`Self::refuse`]. [`Step::Leads`], [`Step::Follows`], [`Step::Vacate`], [`Step::Bodies`],
-/// [`Step::AbandonRestore`] and [`Step::Readable`] need no end. They, [`Step::WriteParts`] and batches may come while a
-/// state is prepared.
+/// [`Step::Sought`], [`Step::Unreadable`], [`Step::AbandonRestore`] and [`Step::Readable`] need no end. They,
+/// [`Step::WriteParts`] and batches may come while a state is prepared.
 ///
 /// **Invariant:** the batches that are committed, and their order, are the same on all replicas.
 pub trait Agreement: Send {
@@ -168,6 +168,9 @@ pub trait Agreement: Send {
     /// Asks another replica for messages that a received state refers to, all that it needs of each of these batches.
     /// Answered by [`Step::Bodies`].
     fn fetch(&mut self, keys: Vec<MessageKey>);
+    /// Asks the other voters for messages that the disk of this node cannot return, all that are needed of each of
+    /// these batches. Answered by [`Step::Sought`]. Only one such request is made at a time.
+    fn seek(&mut self, keys: Vec<MessageKey>);
     /// Ends [`Step::Prepare`]. `is_complete`: the log has all messages. Otherwise they have no room, and the state
     /// stays as it is.
     fn prepared(&mut self, is_complete: bool);
@@ -230,6 +233,11 @@ pub enum Step {
     /// The messages of [`Agreement::fetch`], with the indexes of their batches, in the form of
     /// [`StoredBatch::Kept`](shard::StoredBatch::Kept). Those that nobody needs any more are missing.
     Bodies(Vec<(u64, Vec<u8>)>),
+    /// The messages of [`Agreement::seek`], in the form of [`Self::Bodies`]. Those that no voter has are missing.
+    Sought(Vec<(u64, Vec<u8>)>),
+    /// The disk cannot return messages for which another replica has asked. They are to be sought, and the other
+    /// replica asks again.
+    Unreadable(Vec<MessageKey>),
     /// A majority has confirmed that this replica led after the read barrier was requested. The state has everything
     /// that was committed before.
     Readable(u64),

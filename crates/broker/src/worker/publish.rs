@@ -151,13 +151,13 @@ impl Worker {
         true
     }
 
-    /// Returns whether a message has to wait because one of its shards has its share of unanswered requests. Apart from
-    /// the path of a node alone.
+    /// Returns whether a message has to wait because one of its shards has its share of unanswered requests, or one of
+    /// its groups has members only in such shards. Apart from the path of a node alone.
     #[inline(never)]
     fn awaits_shards(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
         let is_for_shards = publish.qos > QoS::AtMostOnce || publish.retain;
         let full = self.full_shards();
-        if full.is_empty() || !is_for_shards {
+        if full.is_empty() && !self.node.routes.is_full_for_groups() || !is_for_shards {
             return false;
         }
         let Some(connection) = self.connections.occupant(slot) else { return false };
@@ -174,7 +174,15 @@ impl Worker {
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
         let Dispatcher { reader, cache, .. } = &mut self.dispatcher;
-        let is_full = |route: &Route| route.kind == RouteKind::Shard && full.contains(ShardId(route.index));
+        let is_full = |route: &Route| match route.kind {
+            RouteKind::Shard => full.contains(ShardId(route.index)),
+            RouteKind::ShardGroups => {
+                // The shard of the groups notes the identity of a message of QoS 2.
+                publish.qos == QoS::ExactlyOnce && full.contains(ShardId(route.index))
+                    || self.node.routes.groups(ShardId(route.index)).awaits_shards(name)
+            }
+            _ => false,
+        };
         let waits =
             publish.qos > QoS::AtMostOnce && cache.routes(reader, name, &mut routes).iter().any(is_full);
         self.scratch.routes = routes;

@@ -163,6 +163,7 @@ impl HostedShards {
         self.iter().for_each(|shard| sum.add(&shard.counters));
         self.followers.iter().for_each(|(_, follower)| sum.add(follower.counters()));
         self.groups.iter().for_each(|groups| sum.add(&groups.counters));
+        sum.read_repaired += self.replica_counters().repaired;
     }
 
     pub fn groups(&self) -> &[GroupHost] {

@@ -29,8 +29,8 @@ pub struct Client {
     published: u64,
     /// Messages that were received, each once.
     received: BTreeSet<MessageId>,
-    /// Latest message of each publisher that was received first.
-    latest: BTreeMap<usize, u64>,
+    /// Latest message of each publisher and topic.
+    latest: BTreeMap<(usize, String), u64>,
     /// Messages of QoS 2 between PUBLISH and PUBREL.
     unreleased: BTreeMap<u16, MessageId>,
 }
@@ -332,6 +332,7 @@ impl Client {
         assert!(messages.is_of(known, &message.topic), "{}: nobody published {known:?}", self.name);
         self.check_expiry(cx, messages, known, message.expiry);
         let id = message.packet_id.unwrap_or_default();
+        let is_first = !self.received.contains(&known);
         if message.qos == QoS::ExactlyOnce {
             let is_again = self.unreleased.insert(id, known) == Some(known);
             assert!(
@@ -344,11 +345,13 @@ impl Client {
             self.received.insert(known);
             self.write(&Sent::PubAck(id, ReasonCode::Success), answers);
         }
-        // Messages of QoS 1 and 2 of one topic stay in order; those that come again do not count [MQTT-4.6.0-5].
-        let latest = self.latest.entry(publisher).or_default();
-        if number > *latest {
-            *latest = number;
-        } else {
+        let latest = self.latest.entry((publisher, message.topic.clone())).or_default();
+        let previous = *latest;
+        *latest = previous.max(number);
+        if number <= previous {
+            // Messages of QoS 1 and 2 of one topic stay in order; those that come again do not count [MQTT-4.6.0-5].
+            let is_in_order = !is_first || !self.is_ordered(messages, known, &message.topic);
+            assert!(is_in_order, "{}: message {known:?} came after number {previous}", self.name);
             cx.report.agreed_again += 1;
         }
         cx.report.agreed_delivered += 1;
@@ -366,6 +369,16 @@ impl Client {
         let is_right = left <= EXPIRY && u64::from(left) + age_s + EXPIRY_TOLERANCE >= u64::from(EXPIRY);
         assert!(is_right, "{}: {id:?} expires in {left} s, after {age_s} s", self.name);
         cx.report.agreed_check_expiry += 1;
+    }
+
+    /// Returns whether a message has to come after the earlier ones of its publisher and topic. One that was published
+    /// before SUBACK and is sent again after it is new for this client. A shared subscription has no order: a member
+    /// may get what another one has left. Neither have Wills, which come from several shards.
+    fn is_ordered(&self, messages: &Messages, id: MessageId, topic: &str) -> bool {
+        match self.subscriptions.get(topic) {
+            Some(Subscription::Granted(from)) => topic != WILLS && messages.was_sent_after(id, *from),
+            _ => false,
+        }
     }
 
     fn acknowledged(&mut self, cx: &mut Context, messages: &mut Messages, id: u16, reason: ReasonCode) {

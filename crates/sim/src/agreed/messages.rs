@@ -75,6 +75,12 @@ impl Messages {
         self.topics.get(&id).is_some_and(|known| known == topic)
     }
 
+    /// Returns whether a message was first sent after a time.
+    pub fn was_sent_after(&self, id: MessageId, from: Micros) -> bool {
+        let times = self.topics.get(&id).and_then(|topic| self.by_topic.get(topic)?.get(&id));
+        times.is_some_and(|times| times.sent > from)
+    }
+
     /// Messages to a topic that were sent after a time and acknowledged before another one.
     pub fn owed(&self, topic: &str, from: Micros, until: Micros) -> impl Iterator<Item = MessageId> {
         let messages = self.by_topic.get(topic).into_iter().flatten();

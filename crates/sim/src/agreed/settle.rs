@@ -169,6 +169,7 @@ impl AgreedShards {
             let before = std::mem::replace(&mut host.counted, counted);
             self.cx.report.agreed_restored += counted.restored - before.restored;
             self.cx.report.agreed_fetched += counted.fetched - before.fetched;
+            self.cx.report.agreed_repaired += counted.repaired - before.repaired;
             self.cx.report.agreed_attached += counted.attached - before.attached;
             self.cx.report.agreed_stale += counted.stale - before.stale;
             let early = node.unsynced().1;

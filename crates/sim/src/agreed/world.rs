@@ -157,6 +157,7 @@ impl AgreedShards {
                         leaders: spread_leaders(),
                         transfer_permit: Arc::default(),
                         began_ms: 0,
+                        unreadable: 0,
                     }),
                     #[cfg(feature = "trial")]
                     mutation: None,
@@ -174,7 +175,7 @@ impl AgreedShards {
                 paused_at: 0,
             }
         });
-        let hosts: Vec<Host> = hosts.collect();
+        let mut hosts: Vec<Host> = hosts.collect();
         let overlaps = !seed.is_multiple_of(3);
         let clients = 4 + random.below(6);
         let length = (30 + random.below(40) as u64) * SECOND;
@@ -182,9 +183,20 @@ impl AgreedShards {
         let mut faults: Vec<_> = (0..count)
             .map(|_| (5 * SECOND + random.draw() % length, Fault::any(&mut random, nodes, clients)))
             .collect();
+        // One disk has bad sectors. The others have everything that was acknowledged.
+        let bad = random.below(REPLICAS);
+        let unreadable = *random.pick(&[0, 10, 40]);
+        // With these faults replicas ask no others, which would hide the faults.
+        let is_unaided =
+            [shard::Mutation::DropBodies, shard::Mutation::ReadEarly].into_iter().any(shard::mutated);
+        if let Some(replica) = &mut hosts[bad].setup.replica
+            && !is_unaided
+        {
+            replica.unreadable = unreadable;
+        }
         if seed.is_multiple_of(2) {
-            // Once: the other two have everything, whatever happens to them.
-            let (node, after) = (random.below(REPLICAS), random.draw() % (10 * SECOND));
+            // Once, and the same disk: the other two have everything, whatever happens to them.
+            let (node, after) = (bad, random.draw() % (10 * SECOND));
             faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));
         }
         for _ in 0..1 + random.below(3) {

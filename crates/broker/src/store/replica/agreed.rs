@@ -194,6 +194,7 @@ impl Replica {
                 self.proposals.restart(self.state.now());
                 self.applied = self.proposals.last();
                 self.reads_held.clear();
+                self.repair.end_reads();
                 self.events.push_back(ReplicaEvent::Follows);
             }
             Step::Commit(CommittedBatch { index, number, bytes }) => {
@@ -252,12 +253,15 @@ impl Replica {
                     self.counters.restored += 1;
                     agreement.done();
                     self.checkpointing.begin_again();
+                    self.repair.begin_again();
                     self.report_live();
                 }
                 None => agreement.refuse("no state was read"),
             },
             Step::AbandonRestore => (self.applying.restoring, self.applying.fetching) = (None, None),
             Step::Bodies(bodies) => self.bodies_came(bodies),
+            Step::Sought(bodies) => self.sought(bodies),
+            Step::Unreadable(keys) => self.repair.add_for_others(keys),
             Step::Readable(number) => self.events.push_back(ReplicaEvent::Readable(number)),
             Step::Vacate(vacate) => self.vacate(vacate),
         }

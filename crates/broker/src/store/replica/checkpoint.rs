@@ -22,7 +22,7 @@ pub(super) const LOOKED_AT_AT_ONCE: usize = 256;
 /// Number of messages that the log is asked to keep at once, and their bytes. All that are needed of the same batch as
 /// the last of them come on top.
 const KEPT_AT_ONCE: usize = 256;
-const KEPT_BYTES_AT_ONCE: u64 = 1 << 20;
+pub(super) const KEPT_BYTES_AT_ONCE: u64 = 1 << 20;
 
 /// Progress of the current checkpoint, and segments that are to be freed.
 #[derive(Default)]
@@ -60,6 +60,8 @@ enum Step {
     /// far.
     Looking(shard::Cursor, Needed),
     Keeping(Keeping),
+    /// Waits for messages that the disk cannot return: other replicas are asked for them.
+    Repairing(Vec<MessageKey>),
     /// Everything is kept.
     Kept,
 }
@@ -130,7 +132,7 @@ impl Checkpointing {
             // A batch that is not applied may add entries with its messages.
             Step::Looking(..) => current.vacate.last() <= applied,
             Step::Keeping(keeping) => !keeping.is_asked && self.keeping == 0,
-            Step::Kept => false,
+            Step::Repairing(_) | Step::Kept => false,
         })
     }
 
@@ -143,6 +145,22 @@ impl Checkpointing {
     pub fn all_kept_durable(&self) -> bool {
         let front = self.vacating.front().map(|front| &front.step);
         self.keeping == 0 && !matches!(front, Some(Step::Keeping(keeping)) if keeping.is_asked)
+    }
+
+    /// Returns whether a segment waits for messages of other replicas.
+    pub fn is_repairing(&self) -> bool {
+        self.vacating.front().is_some_and(|front| matches!(front.step, Step::Repairing(_)))
+    }
+
+    /// Goes on with the segment that has waited for messages of other replicas, unless they are still sought. It is
+    /// free when what has come is durable.
+    pub fn repaired(&mut self, is_sought: impl Fn(&MessageKey) -> bool) {
+        if let Some(front) = self.vacating.front_mut()
+            && let Step::Repairing(keys) = &front.step
+            && !keys.iter().any(is_sought)
+        {
+            front.step = Step::Keeping(Keeping::of(Needed::new(), true));
+        }
     }
 
     /// Looks again for what is needed of each segment: the state is another one.
@@ -221,6 +239,7 @@ impl Replica {
         if !self.checkpointing.can_keep(self.state.applied()) || self.applying.is_restoring() {
             return;
         }
+        let repairs = self.repairs();
         let Some(log) = &self.log else { return };
         let Some(current) = self.checkpointing.vacating.front_mut() else { return };
         match &mut current.step {
@@ -243,15 +262,22 @@ impl Replica {
                     keeping.is_asked = true;
                     return log.keep(self.id, next, keeping.is_second_try);
                 }
-                if !keeping.failed.is_empty() && !keeping.is_second_try {
-                    *keeping = Keeping::of(std::mem::take(&mut keeping.failed), true);
+                let failed = std::mem::take(&mut keeping.failed);
+                if !failed.is_empty() && !keeping.is_second_try {
+                    *keeping = Keeping::of(failed, true);
+                    return;
+                }
+                if !failed.is_empty() && repairs {
+                    let failed: Vec<MessageKey> = failed.into_keys().collect();
+                    self.repair.add(failed.iter().copied());
+                    current.step = Step::Repairing(failed);
                     return;
                 }
                 current.step = Step::Kept;
                 // The last checkpoint may cover the segment. No other one follows if nothing is appended.
                 self.release_segments();
             }
-            Step::Kept => {}
+            Step::Repairing(_) | Step::Kept => {}
         }
     }
 

@@ -18,6 +18,7 @@ mod appended;
 mod checkpoint;
 mod proposals;
 mod reads;
+mod repair;
 mod time;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,6 +33,7 @@ use self::checkpoint::Checkpointing;
 use self::proposals::Proposals;
 pub(super) use self::proposals::{Ticket, Urgency};
 pub(super) use self::reads::{Read, ReadResult};
+use self::repair::Repair;
 use super::log::{Agreement, Condition, StoreEvent, StoreLog, Wanted};
 use super::shard_clock::ShardClock;
 use crate::ids::{ShardId, Time};
@@ -60,6 +62,8 @@ pub(super) struct Replica {
     passed_over: u64,
     /// Messages that are read when this node's log has them.
     reads_held: Vec<Wanted>,
+    /// Messages that the disk cannot return.
+    repair: Repair,
     counters: ReplicaCounters,
     ages: Ages,
     checkpointing: Checkpointing,
@@ -76,6 +80,8 @@ pub struct ReplicaCounters {
     pub restored: u64,
     /// Records of messages that were fetched for them.
     pub fetched: u64,
+    /// Messages that the disk could not return and that another replica has sent.
+    pub repaired: u64,
     /// Connections that an earlier leader had served.
     pub attached: u64,
     /// Requests of connections that served their session no more.
@@ -89,6 +95,7 @@ impl ReplicaCounters {
         Self {
             restored: self.restored + other.restored,
             fetched: self.fetched + other.fetched,
+            repaired: self.repaired + other.repaired,
             attached: self.attached + other.attached,
             stale: self.stale + other.stale,
         }
@@ -163,6 +170,7 @@ impl Replica {
             applied: 0,
             passed_over: 0,
             reads_held: Vec::new(),
+            repair: Repair::default(),
             counters: ReplicaCounters::default(),
             state,
             log,
@@ -348,15 +356,16 @@ impl Replica {
             true => Time::NEVER,
             false => self.checkpointing.due(self.state.applied()),
         };
-        let own = checkpoint.min(self.proposals.due());
+        let own = checkpoint.min(self.proposals.due()).min(self.repair.due());
         let agreement = self.agreement.as_ref().map_or(Time::NEVER, |agreement| agreement.timeout());
         own.min(agreement).min(if left { Time::default() } else { Time::NEVER })
     }
 
-    /// Continues the current checkpoint, the freeing of segments, and the agreement.
+    /// Continues the current checkpoint, the freeing of segments, repairs, and the agreement.
     pub fn tick(&mut self, now: Time) {
         self.continue_checkpoint();
         self.observe_time(now);
+        self.continue_repair();
         self.run_agreement(now);
     }
 

@@ -16,9 +16,9 @@ pub(in crate::store) struct Read {
 #[derive(Debug)]
 pub(in crate::store) enum ReadResult {
     Found(Message),
-    /// The disk could not return the message, and it is read again.
+    /// The disk could not return the message. It is read again, or other replicas are asked for it.
     Again,
-    /// The disk failed twice to return the message: it is lost.
+    /// The disk failed twice to return the message, and no other replica has it: it is lost.
     Lost,
     /// The disk could not return the message, and nothing needs it any more.
     NotNeeded,
@@ -49,7 +49,8 @@ impl Replica {
         }
     }
 
-    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice.
+    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice. Then the other
+    /// replicas are asked for it.
     pub(super) fn was_read(&mut self, read: Vec<(Wanted, Option<Message>)>) -> Vec<Read> {
         let mut results = Vec::with_capacity(read.len());
         let mut again = Vec::new();
@@ -60,6 +61,9 @@ impl Replica {
                 None if !self.is_needed(purpose) => ReadResult::NotNeeded,
                 None if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) => {
                     continue;
+                }
+                None if is_second_try && self.repairs() => {
+                    self.read_from_others(Wanted { purpose, key, is_second_try })
                 }
                 None if is_second_try => ReadResult::Lost,
                 None => {
@@ -76,7 +80,7 @@ impl Replica {
     }
 
     /// Returns whether a message is still needed. If not, the log may have freed its segment during the read.
-    fn is_needed(&self, purpose: Purpose) -> bool {
+    pub(super) fn is_needed(&self, purpose: Purpose) -> bool {
         match purpose {
             Purpose::Delivery { session, number } | Purpose::QueuePageRead { session, number, .. } => {
                 let session = self.state.session(session);

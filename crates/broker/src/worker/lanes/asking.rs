@@ -247,10 +247,24 @@ impl Asking {
         self.lanes.iter().map(|lane| lane.bytes).sum()
     }
 
-    /// Shards with more than `max` bytes of requests that are not answered.
+    /// Bytes of unanswered requests to one shard.
+    #[cfg(test)]
+    pub fn bytes_for(&self, shard: ShardId) -> usize {
+        self.lanes[shard.index()].bytes
+    }
+
+    /// Shards with more bytes of requests that are not answered than are left of `max`, which is for all shards. So one
+    /// shard takes half of it at most, several ones leave something to others, and one that answers has its requests.
     pub fn full(&self, max: u64) -> ShardSet {
+        let left = max.saturating_sub(self.bytes() as u64);
         let lanes = self.lanes.iter().zip(0..);
-        lanes.filter(|(lane, _)| lane.bytes as u64 > max).map(|(_, shard)| ShardId(shard)).collect()
+        lanes.filter(|(lane, _)| lane.bytes as u64 > left).map(|(_, shard)| ShardId(shard)).collect()
+    }
+
+    /// Shards without a leader that this worker can ask.
+    pub fn without_leader(&self) -> ShardSet {
+        let lanes = self.lanes.iter().zip(0..);
+        lanes.filter(|(lane, _)| lane.leader.is_none()).map(|(_, shard)| ShardId(shard)).collect()
     }
 
     /// Node that this worker asks: the leader of the shard, unless it is unknown or its link is down.

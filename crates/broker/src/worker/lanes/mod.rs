@@ -32,6 +32,7 @@ use self::serving::{Serving, ToProducer};
 use super::Worker;
 use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{AckKind, Phase};
+use crate::groups::WaitingShards;
 use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
 use crate::message::Message;
 use crate::peers::{Leader, MemberIncarnations, Port, ShardFrame};
@@ -43,8 +44,8 @@ use crate::store::{Completion, Numbered, Producer, Request, SHARDS, ShardHost};
 const UNKNOWN_HERE: &str =
     "Server busy: this node has not learned of the subscription in time; subscribe again";
 
-/// Part of `limits.memory_queued_max` that unanswered requests to one shard may take: one of so many.
-const SHARD_SHARE: u64 = 4;
+/// Part of `limits.memory_queued_max` that unanswered requests to all shards may take: one of so many.
+const REQUESTS_SHARE: u64 = 2;
 
 /// Decodes bytes as a frame between a worker and a shard, for the fuzz target.
 pub fn decode_frame_form(bytes: &[u8]) {
@@ -77,9 +78,8 @@ pub(super) struct Lanes {
     askers: Askers,
     /// Completions for connections of this worker that wait until nodes have reached route positions.
     waits: RouteWaits,
-    /// Shards with more than their share of requests that are not answered, as of the last turn. Publishers of messages
-    /// for them wait.
-    full: ShardSet,
+    /// Shards that do not answer, as of the last turn. Publishers of messages for the full ones wait.
+    waiting: WaitingShards,
     counters: LaneCounters,
 }
 
@@ -138,7 +138,7 @@ impl Lanes {
             reached: [0; SHARDS as usize],
             askers: Askers::default(),
             waits: RouteWaits::default(),
-            full: ShardSet::EMPTY,
+            waiting: WaitingShards::default(),
             counters: LaneCounters::default(),
         }
     }
@@ -243,18 +243,22 @@ impl Worker {
         self.answer_refused(refused);
     }
 
-    /// Notes the shards with more than their share of the memory for messages: one without a leader must not stop the
-    /// publishers of the others.
+    /// Notes the shards with more than their share of the memory for messages: those without a leader must not stop the
+    /// publishers of the others. Groups prefer members in other shards.
     fn note_full_shards(&mut self) {
-        let max = self.settings.limits.memory_queued_max.bytes() / SHARD_SHARE / u64::from(self.node.workers);
-        if let Some(lanes) = &mut self.lanes {
-            lanes.full = lanes.asking.full(max);
+        let max =
+            self.settings.limits.memory_queued_max.bytes() / REQUESTS_SHARE / u64::from(self.node.workers);
+        let Some(lanes) = &mut self.lanes else { return };
+        let full = lanes.asking.full(max);
+        let waiting = WaitingShards { full, without_leader: lanes.asking.without_leader() };
+        if std::mem::replace(&mut lanes.waiting, waiting) != waiting {
+            self.shards.groups_mut().iter_mut().for_each(|groups| groups.set_waiting(waiting));
         }
     }
 
     /// Shards for which publishers wait.
     pub(super) fn full_shards(&self) -> ShardSet {
-        self.lanes.as_deref().map_or(ShardSet::EMPTY, |lanes| lanes.full)
+        self.lanes.as_deref().map_or(ShardSet::EMPTY, |lanes| lanes.waiting.full)
     }
 
     /// Bytes of requests to shards that are not answered.

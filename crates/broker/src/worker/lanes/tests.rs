@@ -13,7 +13,7 @@ use crate::batch::Resume;
 use crate::ids::{SessionId, ShardSet};
 use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
-use crate::store::{Identity, Incarnation, Store};
+use crate::store::{GroupName, Identity, Incarnation, Store};
 
 const NOW: Time = Time(1_000);
 const SHARD: ShardId = ShardId(3);
@@ -292,6 +292,90 @@ fn a_shard_without_a_leader_holds_no_more_than_its_share_of_memory() {
     assert!(client.publish_until_it_waits(&[3]) > 0);
 }
 
+/// Some shards have no majority left when two of five cores are lost.
+#[test]
+fn shards_without_leaders_hold_no_more_than_a_share_of_memory_together() {
+    let mut client = with_little_memory();
+    let topics = [3, 4, 5, 6, 7];
+    for (name, topic) in ["d", "e", "f", "g", "h"].into_iter().zip(topics) {
+        client.become_another(name);
+        client.publish_until_it_waits(&[topic]);
+    }
+    let bytes = client.worker.lane_counters().unanswered_bytes as usize;
+    assert!((MEMORY / 4..MEMORY / 2 + topics.len() * (PAYLOAD + 500)).contains(&bytes), "{bytes}");
+    assert!(!client.worker.node.is_nearly_full(), "publishers of other shards have their windows");
+    for (name, topic) in ["i", "j", "k", "l", "m"].into_iter().zip(topics) {
+        client.become_another(name);
+        assert_eq!(client.publish_until_it_waits(&[topic]), 0, "{topic}");
+    }
+    client.become_another("n");
+    assert!(client.publish_until_it_waits(&[8]) > 0, "the publishers of other shards go on");
+}
+
+impl Client {
+    /// Adds a shard with durable sessions that are members of a group of filter `group`.
+    fn add_to_group(&mut self, shard: u16) {
+        let name = GroupName { share: "g".into(), filter: "group".into() };
+        let routes = &self.worker.node.routes;
+        assert!(routes.groups(name.shard()).add_shard(routes, &name, ShardId(shard)));
+    }
+
+    /// Bytes that wait for a shard.
+    fn bytes_for(&self, shard: u16) -> usize {
+        let lanes = self.worker.lanes.as_ref().expect("it is in a cluster");
+        lanes.asking.bytes_for(ShardId(shard))
+    }
+
+    /// Gives the worker what it has for itself as the host of groups.
+    fn deliver_to_groups(&mut self) {
+        let mut batch = std::mem::take(self.worker.outgoing(WorkerId(0)));
+        self.worker.take_batch(NOW, &mut batch);
+    }
+
+    /// Publishes messages to the group until the client has to wait.
+    fn publish_to_group(&mut self) -> usize {
+        for count in 0..30 {
+            self.send(message("group", "x".repeat(PAYLOAD)).qos1(count as u16 + 1));
+            self.deliver_to_groups();
+            self.end_turn();
+            if self.waits() {
+                return count;
+            }
+        }
+        30
+    }
+}
+
+#[test]
+fn a_group_prefers_members_whose_shard_has_a_leader() {
+    let mut client = with_little_memory();
+    client.add_to_group(3);
+    client.add_to_group(4);
+    client.worker.leaders_known(vec![(ShardId(4), LEADER)]);
+    client.end_turn();
+    for id in 1..=4 {
+        client.send(message("group", "x").qos1(id));
+    }
+    client.deliver_to_groups();
+    client.end_turn();
+    assert_eq!(client.bytes_for(3), 0, "nothing waits for the shard without a leader");
+    assert!(client.bytes_for(4) > 0);
+}
+
+#[test]
+fn publishers_wait_for_groups_with_members_in_full_shards_only() {
+    let mut client = with_little_memory();
+    client.add_to_group(3);
+    let count = client.publish_to_group();
+    assert_eq!(count, MEMORY / 4 / PAYLOAD + 1);
+    client.become_another("d");
+    assert_eq!(client.publish_to_group(), 0, "other clients wait, too");
+    client.add_to_group(4);
+    client.become_another("e");
+    assert!(client.publish_to_group() > 0, "the other member gets it");
+    assert!(client.bytes_for(4) > 0);
+}
+
 /// Another one gets a share of what is left.
 #[test]
 fn a_publisher_holds_no_more_than_its_share_of_memory() {
@@ -305,7 +389,7 @@ fn a_publisher_holds_no_more_than_its_share_of_memory() {
     assert_eq!(client.received(), [puback(1)]);
     assert!(!client.waits());
     client.become_another("d");
-    assert!(client.publish_until_it_waits(&topics) > 1);
+    assert!(client.publish_until_it_waits(&topics) > 0);
 }
 
 /// An operator that asks for a client does not get the answer that there is none.

@@ -1,9 +1,11 @@
-//! Acknowledgements of a shard whose replicas report what they have in memory.
+//! A shard with other replicas: acknowledgements of what they have in memory, and messages that the disk cannot return.
 
 use std::sync::Mutex;
 
 use mqtt::{QoS, ReasonCode};
-use shard::{MessageKey, NodeIncarnation};
+use shard::{
+    BatchBuilder, Claim, Command, Filter, MessageKey, NodeIncarnation, SessionUid, Shard, StoredBatch,
+};
 
 use super::*;
 use crate::access::AllowAll;
@@ -12,8 +14,8 @@ use crate::durability::Durability;
 use crate::message::MessageView;
 use crate::node::Node;
 use crate::store::{
-    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, PeerFrame, ReplicaProgress, Step, Store,
-    StoreLog, Wanted,
+    Agreement, AgreementEvent, CommittedBatch, Condition, Frame, PeerFrame, Purpose, ReplicaProgress, Step,
+    Store, StoreLog, Vacate, Wanted,
 };
 use crate::worker::Worker;
 
@@ -29,6 +31,14 @@ struct Decided {
     steps: VecDeque<Step>,
     proposed: Vec<(u64, Arc<Vec<u8>>)>,
     held: u64,
+    /// Requests of the replica to keep messages, and whether they are second tries.
+    keep: Vec<(Vec<MessageKey>, bool)>,
+    /// Messages that the other voters are asked for.
+    sought: Vec<Vec<MessageKey>>,
+    /// Messages of other replicas that are written.
+    written: Vec<(u64, Vec<u8>)>,
+    /// Segments whose messages are kept.
+    kept: Vec<u64>,
 }
 
 impl StoreLog for Replicas {
@@ -37,8 +47,12 @@ impl StoreLog for Replicas {
     fn part(&self, _: ShardId, _: u64, _: u32, _: Vec<u8>) {}
     fn checkpointed(&self, _: ShardId, _: u64) {}
     fn read(&self, _: ShardId, _: Vec<Wanted>) {}
-    fn keep(&self, _: ShardId, _: Vec<MessageKey>, _: bool) {}
-    fn append_bodies(&self, _: ShardId, _: Vec<(u64, Vec<u8>)>) {}
+    fn keep(&self, _: ShardId, keys: Vec<MessageKey>, is_second_try: bool) {
+        sync::lock(&self.0).keep.push((keys, is_second_try));
+    }
+    fn append_bodies(&self, _: ShardId, bodies: Vec<(u64, Vec<u8>)>) {
+        sync::lock(&self.0).written.extend(bodies);
+    }
     fn has_bodies(&self, _: ShardId, _: u64) -> bool {
         false
     }
@@ -78,8 +92,13 @@ impl Agreement for Replicas {
         panic!("{why}");
     }
     fn fetch(&mut self, _: Vec<MessageKey>) {}
+    fn seek(&mut self, keys: Vec<MessageKey>) {
+        sync::lock(&self.0).sought.push(keys);
+    }
     fn prepared(&mut self, _: bool) {}
-    fn bodies_kept(&mut self, _: u64) {}
+    fn bodies_kept(&mut self, segment: u64) {
+        sync::lock(&self.0).kept.push(segment);
+    }
     fn held(&mut self) -> u64 {
         sync::lock(&self.0).held
     }
@@ -179,4 +198,119 @@ fn qos_2_waits_for_the_disks_of_a_majority_and_qos_1_for_its_memory() {
     leader.decided().held = 4;
     assert_eq!(leader.acknowledged(), []);
     assert_eq!(leader.unsynced(), 0);
+}
+
+/// Two messages in the queue of an absent session, in one batch.
+struct Queued {
+    session: SessionUid,
+    keys: [MessageKey; 2],
+    /// The messages as another replica sends them.
+    bodies: Vec<(u64, Vec<u8>)>,
+}
+
+impl Leader {
+    fn queue(&mut self) -> Queued {
+        let mut batch = BatchBuilder::new(NOW.0);
+        batch.push(&Command::Claim(Claim {
+            client_id: "c",
+            user: 0,
+            owner: Some(NodeIncarnation { node: 1, incarnation: 9 }),
+            connection: 1,
+            clean_start: false,
+            expiry_s: 1000,
+            window: 10,
+            will: None,
+            keeps_ephemeral: false,
+            queue_limits: None,
+        }));
+        let claims = batch.finish();
+        let index = self.committed + 1;
+        let mut state = Shard::new(SHARD.0, [7; 16]);
+        state.apply(index, &claims, &mut Vec::new()).expect("a batch");
+        let session = state.sessions_from(0, 1).0[0];
+        let mut batch = BatchBuilder::new(NOW.0);
+        let filters = vec![Filter { text: "a", options: 1, id: 0 }];
+        batch.push(&Command::Subscribe { session, epoch: 0, filters });
+        let keys = [(); 2].map(|()| {
+            let view = MessageView { qos: QoS::AtLeastOnce, ..MessageView::plain("a") };
+            let publish = Command::Publish { message: view.stored(), wait: true, identity: None };
+            MessageKey::new(index + 1, batch.push(&publish).message.expect("a message"))
+        });
+        let publishes = batch.finish();
+        let bodies = vec![(index + 1, StoredBatch::Whole(&publishes).keep(&keys).0)];
+        for bytes in [claims, publishes] {
+            self.committed += 1;
+            let batch = CommittedBatch { index: self.committed, number: None, bytes: Arc::new(bytes) };
+            self.decided().steps.push_back(Step::Commit(batch));
+        }
+        self.process(None);
+        Queued { session, keys, bodies }
+    }
+
+    /// Handles an event, and does what is due.
+    fn process(&mut self, event: Option<StoreEvent>) {
+        let event = event.unwrap_or(StoreEvent::LinkLost(2));
+        self.worker.shards.queue_events(vec![(SHARD, event)]);
+        for _ in 0..10 {
+            self.worker.shards.tick(0, NOW, NOW);
+            self.acknowledged();
+        }
+    }
+
+    fn take_sought(&mut self) -> Vec<Vec<MessageKey>> {
+        std::mem::take(&mut self.decided().sought)
+    }
+}
+
+/// A bad sector of one disk loses no message that another disk has.
+#[test]
+fn a_message_that_the_disk_cannot_return_comes_from_another_replica() {
+    let mut leader = Leader::start(Settings::default());
+    let Queued { session, keys, bodies } = leader.queue();
+    let purpose = Purpose::Delivery { session, number: 1 };
+    let wanted = Wanted { purpose, key: keys[0], is_second_try: true };
+    leader.process(Some(StoreEvent::Read(vec![(wanted, None)])));
+    // What the log keeps of a batch replaces what it kept before.
+    assert_eq!(leader.take_sought(), [keys.to_vec()], "all that is needed of the batch");
+    assert_eq!(leader.decided().proposed.len(), 0, "nothing is skipped");
+    leader.decided().steps.push_back(Step::Sought(bodies.clone()));
+    leader.process(None);
+    assert_eq!(leader.decided().written, bodies);
+    assert_eq!(leader.worker.shards.replica_counters().repaired, 2);
+    assert_eq!(leader.take_sought(), Vec::<Vec<MessageKey>>::new());
+}
+
+#[test]
+fn a_segment_with_a_message_that_the_disk_cannot_return_is_freed_after_another_replica_has_sent_it() {
+    let mut leader = Leader::start(Settings::default());
+    let Queued { keys, bodies, .. } = leader.queue();
+    let vacate = Vacate { segment: 5, batches: Some((1, leader.committed)), kept: Vec::new() };
+    leader.decided().steps.push_back(Step::Vacate(vacate));
+    leader.process(None);
+    for is_second_try in [false, true] {
+        let asked = std::mem::take(&mut leader.decided().keep);
+        assert_eq!(asked, [(keys.to_vec(), is_second_try)]);
+        leader.process(Some(StoreEvent::Kept { records: 0, failed: keys.to_vec() }));
+    }
+    assert_eq!(leader.take_sought(), [keys.to_vec()]);
+    assert_eq!(leader.decided().kept, [0; 0]);
+    leader.decided().steps.push_back(Step::Sought(bodies.clone()));
+    leader.process(None);
+    assert_eq!(leader.decided().written, bodies);
+    assert_eq!(leader.decided().kept, [0; 0], "they are not durable yet");
+    leader.process(Some(StoreEvent::KeptDurable(1)));
+    assert_eq!(leader.decided().kept, [5]);
+}
+
+/// Another replica has asked for them, and gets them when this one has them.
+#[test]
+fn messages_that_cannot_be_sent_to_another_replica_are_sought() {
+    let mut leader = Leader::start(Settings::default());
+    let Queued { keys, bodies, .. } = leader.queue();
+    leader.decided().steps.push_back(Step::Unreadable(keys[1..].to_vec()));
+    leader.process(None);
+    assert_eq!(leader.take_sought(), [keys.to_vec()]);
+    leader.decided().steps.push_back(Step::Sought(bodies.clone()));
+    leader.process(None);
+    assert_eq!(leader.decided().written, bodies);
 }
