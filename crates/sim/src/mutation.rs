@@ -37,7 +37,7 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 15] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 16] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
