@@ -56,13 +56,15 @@ impl Flow {
     }
 
     fn of_bridge(view: &BridgeView) -> Self {
+        // As the alert counts: messages that come back, and those of a topic that was removed, are not lost.
+        let not_lost = view.dropped_by_cause.looped + view.dropped_by_cause.unmapped;
         Self {
             code: "bridge",
             title: format!("bridge {}", view.name),
             command: "meridian ctl bridges".to_owned(),
             fault: view.failing.then(|| cause(view.last_error.as_deref(), &view.state)),
             waiting: view.queued_messages,
-            dropped: view.dropped,
+            dropped: view.dropped.saturating_sub(not_lost),
         }
     }
 
