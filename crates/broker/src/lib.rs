@@ -53,6 +53,7 @@ mod worker;
 
 pub use ::access;
 pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, TokenKind, WorkerCommand};
+pub use boottime::Instant;
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use groups::{GroupAnswer, GroupAppend, GroupRequest};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};

@@ -7,9 +7,9 @@ use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use boottime::Instant;
 use mqtt::ReasonCode;
 use routing::{Index, IndexLimits};
 use shard::{Mutation, NodeIncarnation, Shard, mutated};

@@ -65,6 +65,8 @@ mutation::mutations! {
     ForgetLegacy,
     /// Dead cores keep their votes when cores are removed.
     CountOnDead,
+    /// A lease is counted from the time at which the grant arrives.
+    CountFromReceipt,
     /// All clocks are assumed to run at the same speed.
     NoMargin,
     /// A core that was suspected and leads stays suspected as long as it leads.

@@ -12,10 +12,10 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broker::admin::ReactorFigures;
-use broker::{Batch, Level, SETTLE_ROUNDS, Time, Worker, WorkerCommand, WorkerId};
+use broker::{Batch, Instant, Level, SETTLE_ROUNDS, Time, Worker, WorkerCommand, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use crate::connection_counts::ConnectionCounts;

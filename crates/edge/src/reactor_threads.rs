@@ -12,8 +12,9 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use broker::Instant;
 use mio::Events;
 
 use crate::mailbox::Mailbox;

@@ -1,6 +1,8 @@
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use boottime::Instant;
 
 use crate::secure::Tls;
 

@@ -79,7 +79,7 @@ pub struct Admin {
     node: Arc<Node>,
     /// Wall-clock time at which the node started, at [`Incarnation::began`](crate::Incarnation::began).
     started: SystemTime,
-    clock: std::time::Instant,
+    clock: boottime::Instant,
 }
 
 /// A message that an operator publishes.
@@ -203,7 +203,7 @@ pub enum Invalid {
 
 impl Admin {
     /// Creates a handle. The caller reads `started` and `clock` when the node starts.
-    pub fn new(node: Arc<Node>, started: SystemTime, clock: std::time::Instant) -> Self {
+    pub fn new(node: Arc<Node>, started: SystemTime, clock: boottime::Instant) -> Self {
         Self { node, started, clock }
     }
 

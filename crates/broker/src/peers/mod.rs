@@ -12,7 +12,9 @@ mod share;
 mod wants;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use boottime::Instant;
 
 pub use batch::{
     Announce, Copies, Forward, Forwarded, Inbound, Leader, Outbound, PeerTicket, Port, PropagatedCopy,

@@ -222,7 +222,7 @@ impl Net {
 
     /// Interface for operators. The wall clock has no meaning here.
     pub fn admin(&self) -> Admin {
-        Admin::new(self.node.clone(), std::time::SystemTime::UNIX_EPOCH, std::time::Instant::now())
+        Admin::new(self.node.clone(), std::time::SystemTime::UNIX_EPOCH, broker::Instant::now())
     }
 
     /// Sends one request and waits for the answer; `None` when none has arrived.

@@ -1,7 +1,7 @@
 //! Answers to publishers whose messages are for other nodes. The test plays the cluster.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broker::peers::{
     Copies, Forward, Forwarded, Inbound, Members, NodeIndex, Outbound, Peers, Wants, decode,
@@ -21,7 +21,7 @@ use crate::net::{Net, everywhere, everywhere_with};
 pub struct Others(Mutex<Vec<Outbound>>);
 
 impl Peers for Others {
-    fn connect(&self, _: &Arc<Node>, _: Instant) -> Result<(), String> {
+    fn connect(&self, _: &Arc<Node>, _: broker::Instant) -> Result<(), String> {
         Ok(())
     }
 
@@ -59,7 +59,7 @@ pub fn joined(net: &Net, count: u16) -> Arc<Others> {
 
 fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
     let others = Arc::<Others>::default();
-    net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
+    net.node.join_cluster(others.clone(), broker::Instant::now()).expect("joined");
     let filter = TopicFilter::parse("a/#").expect("a filter");
     for index in 0..count {
         net.node.routes.set_peer(filter, NodeIndex(index), wants).expect("room");
@@ -306,7 +306,7 @@ fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_with_a_rea
 fn a_message_on_its_way_to_be_retained_is_copied_to_a_node_that_joins() {
     everywhere(|net| {
         let others = Arc::<Others>::default();
-        net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
+        net.node.join_cluster(others.clone(), broker::Instant::now()).expect("joined");
         net.node.stamp_retained(0, 0);
         net.node.set_other_nodes(1);
         let topics: Vec<String> = (0..16).map(|number| format!("r/{number}")).collect();

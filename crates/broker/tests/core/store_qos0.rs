@@ -1,7 +1,6 @@
 //! Messages of QoS 0 that are stored for durable sessions of the process itself.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use broker::access::{AllowAll, INTERNAL_LISTENER};
 use broker::internal::{QUEUE_BYTES_MAX, QUEUE_MESSAGES_MAX, STORE_QOS0};
@@ -236,7 +235,7 @@ fn messages_of_other_nodes_are_stored_where_the_connection_is() {
     everywhere(|net| {
         let peer = connected(net, action());
         net.subscribe(peer, "a/#", AtLeastOnce);
-        net.node.join_cluster(Arc::<Others>::default(), Instant::now()).expect("joined");
+        net.node.join_cluster(Arc::<Others>::default(), broker::Instant::now()).expect("joined");
         let mut other = Net::of(1, Travel::InOrder, settings(), Arc::new(AllowAll));
         let others = joined(&other, 1);
         let publisher = other.connect(0, v5("p"));

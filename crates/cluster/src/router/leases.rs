@@ -104,6 +104,13 @@ impl LeaseState {
         self.held.shard_settled_by_majority(shard, by_own)
     }
 
+    /// Takes the grant of a core for the request of a time. The core counts from a later time, so its grant is not over
+    /// before this lease.
+    pub fn take_grant(&mut self, now: Time, core: NodeId, asked: Time) {
+        let asked = if mutated(Mutation::CountFromReceipt) { now } else { asked.min(now) };
+        self.held.granted(core, asked);
+    }
+
     /// Requests leases at the next turn, not at the next interval.
     pub fn request_at_once(&mut self) {
         self.requested_at = Time::default();

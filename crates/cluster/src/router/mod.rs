@@ -431,7 +431,7 @@ impl ClusterRouter {
             }
             PeerMessage::Confirm(confirmed) => self.confirmed(from, &confirmed),
             PeerMessage::Renew(stamp) => self.asked_for_lease(now, from, stamp),
-            PeerMessage::Grant(stamp) => self.leases.held.granted(from, Time(stamp).min(now)),
+            PeerMessage::Grant(stamp) => self.leases.take_grant(now, from, Time(stamp)),
             PeerMessage::Ask { number, question } => self.question_received(now, from, number, question),
             PeerMessage::Answer { number, part, bytes } => {
                 self.questions.handle_part(from, number, part, bytes)

@@ -19,7 +19,7 @@ use crate::{Node, PATIENCE, with_1_and_3_workers};
 struct Cluster(OnceLock<Arc<broker::Node>>);
 
 impl Peers for Cluster {
-    fn connect(&self, node: &Arc<broker::Node>, _: Instant) -> Result<(), String> {
+    fn connect(&self, node: &Arc<broker::Node>, _: broker::Instant) -> Result<(), String> {
         self.0.set(node.clone()).map_err(|_| "it is known".to_owned())
     }
 

@@ -418,7 +418,7 @@ impl Cluster {
     ///
     /// # Errors
     /// An address that cannot be bound, or no thread.
-    pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
+    pub fn start(&self, node: &Arc<Node>, clock: broker::Instant) -> Result<(), String> {
         let prepared = sync::lock(&self.prepared).take();
         let Some(Prepared { config, mesh, transport, hash_seed, meta, shards }) = prepared else {
             return Ok(());
@@ -650,7 +650,7 @@ fn link_answer(answer: Result<Vec<u8>, NoAnswer>) -> linking::Answered {
 }
 
 impl Peers for Cluster {
-    fn connect(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
+    fn connect(&self, node: &Arc<Node>, clock: broker::Instant) -> Result<(), String> {
         self.start(node, clock)
     }
 

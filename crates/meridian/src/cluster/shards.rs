@@ -87,7 +87,7 @@ impl PreparedShards {
     pub fn start(
         self,
         node: &Arc<Node>,
-        clock: Instant,
+        clock: broker::Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
         let Self { log, seed, overlaps_connacks, reports_held } = self;

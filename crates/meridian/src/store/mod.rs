@@ -459,7 +459,7 @@ fn has_shared_sessions(directory: &Path) -> String {
 /// Starts the thread that writes the node's time to disk every few seconds, and at the end.
 fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()>, JoinHandle<()>)> {
     let (end, ended) = sync_channel(1);
-    let started = Instant::now();
+    let started = broker::Instant::now();
     let run = move || {
         loop {
             if let Err(error) = file.write(&clock::now(began + started.elapsed())) {

@@ -29,7 +29,7 @@ impl AgreedShards {
         let peers = host.mailbox.clone();
         let (overlaps, freezes) = (self.overlaps, self.freezes);
         let join = move |node: &Arc<broker::Node>| {
-            assert_eq!(node.join_cluster(peers, std::time::Instant::now()), Ok(()));
+            assert_eq!(node.join_cluster(peers, broker::Instant::now()), Ok(()));
             node.set_fresh_until(Time(0));
             node.set_cluster_clock(None);
             node.keep_ephemeral_sessions(true);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broker::peers::{Announce, Outbound, Peers, ShardFrame};
 use broker::{Frame, Node, ShardId, WorkerId};
@@ -81,7 +81,7 @@ impl Mailbox {
 }
 
 impl Peers for Mailbox {
-    fn connect(&self, _: &Arc<Node>, _: Instant) -> Result<(), String> {
+    fn connect(&self, _: &Arc<Node>, _: broker::Instant) -> Result<(), String> {
         Ok(())
     }
 

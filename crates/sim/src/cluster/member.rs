@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ impl Mailbox {
 }
 
 impl Peers for Mailbox {
-    fn connect(&self, _: &Arc<broker::Node>, _: Instant) -> Result<(), String> {
+    fn connect(&self, _: &Arc<broker::Node>, _: broker::Instant) -> Result<(), String> {
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl Member {
         let peers = mailbox.clone();
         let join = move |node: &Arc<broker::Node>| {
             // This time is for threads only. The cluster router uses the time of the simulation.
-            let joined = node.join_cluster(peers, Instant::now());
+            let joined = node.join_cluster(peers, broker::Instant::now());
             assert_eq!(joined, Ok(()));
         };
         let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), incarnation, join)?;

@@ -414,7 +414,8 @@ fn id(node: usize) -> NodeId {
 
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 38] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 39] = [
+    (cluster::Mutation::CountFromReceipt, leases::a_lease_counts_from_the_request_however_late_its_grant_is),
     (cluster::Mutation::SettleCutOff, leases::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,

@@ -31,6 +31,38 @@ pub(super) fn restarted_cores_wait_for_the_leases_that_they_have_forgotten() {
     assert!(!scenario.is_acknowledged(late), "it has no lease any more");
 }
 
+/// A core counts its grant from its own time, and waits for the node no longer than that. So a grant that has been on
+/// the way for longer is over.
+#[cfg_attr(test, test)]
+pub(super) fn a_lease_counts_from_the_request_however_late_its_grant_is() {
+    let mut plan = plan(Duration::ZERO).undecided();
+    plan.mesh.link.silence_max = Duration::from_secs(60);
+    let mut scenario = Scenario::of(plan);
+    assert!(scenario.may_acknowledge(PUBLISHER_NODE));
+    let now = scenario.cluster.cx.now();
+    for core in [0, 1] {
+        scenario.cluster.wan.cut(now, core, PUBLISHER_NODE, LONG);
+    }
+    // Requests arrive, and are granted. Then nothing gets through.
+    scenario.run_for(SECOND);
+    for core in [0, 1] {
+        scenario.cluster.wan.cut(now, PUBLISHER_NODE, core, LONG);
+    }
+    scenario.run_for(3 * SECOND);
+    assert!(!scenario.may_acknowledge(PUBLISHER_NODE));
+    let held = scenario.publishes();
+    for core in [0, 1] {
+        scenario.cluster.wan.mend(&mut scenario.cluster.cx, core, PUBLISHER_NODE);
+    }
+    for _ in 0..100 {
+        scenario.run_for(10 * MILLI);
+        assert!(!scenario.may_acknowledge(PUBLISHER_NODE) && !scenario.is_acknowledged(held));
+    }
+    scenario.release(PUBLISHER_NODE);
+    scenario.run_for(5 * SECOND);
+    assert!(scenario.is_acknowledged(held));
+}
+
 /// A node that is cut off cannot tell whether the others have failed. Messages that it has sent without confirmation
 /// are lost if it dies before the network is back. So their publishers get no acknowledgement, however long the silence
 /// lasts, and whether or not the cores declare the node dead meanwhile.
