@@ -2,7 +2,6 @@
 
 import errno
 import json
-import select
 import shutil
 import signal
 import subprocess
@@ -117,8 +116,18 @@ def members(_):
             node.close()
 
 
+def read_line(client, what):
+    """Next line of a client, which has to come soon."""
+    timer = threading.Timer(30, client.kill)
+    timer.start()
+    line = client.stdout.readline()
+    timer.cancel()
+    assert line, what
+    return line
+
+
 def grows(_):
-    """cluster: one node grows to three cores while clients publish and subscribe at QoS 1: no client is disconnected, no message is refused or lost"""
+    """cluster: one node grows to three cores while clients publish and subscribe at QoS 1: no client is disconnected, no message is refused or lost; its clients are taken over elsewhere, also after its death"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -152,6 +161,8 @@ def grows(_):
         subscriber = first.spawn("sub", "-p", str(first.mqtt), "-i", "subscriber", "-t", "grows", "-t", "from/#", "-q", "1", "-F", "%p")
         until(lambda: first.subscribed("subscriber") == 2, "it has subscribed")
         sender = first.spawn("pub", "-p", str(first.mqtt), "-i", "sender", "-t", "grows", "-q", "1", "--stdin-lines", stdin=subprocess.PIPE)
+        owned = first.spawn("sub", "-p", str(first.mqtt), "-i", "owned", "-t", "owned")
+        until(lambda: first.subscribed("owned") == 1, "another client has connected")
         publisher = threading.Thread(target=publish, args=[sender.stdin])
         publisher.start()
         try:
@@ -181,14 +192,26 @@ def grows(_):
         assert came == [*expected, str(second.mqtt), str(last.mqtt)], (count, came)
         crossed = payloads(there, expected[-1])
         assert crossed == expected[-len(crossed):] and len(crossed) >= 50, crossed
-        assert subscriber.poll() is None and there.poll() is None
+        assert subscriber.poll() is None and there.poll() is None and owned.poll() is None
+        until(lambda: all(len(shard["replicas"]) == 3 for shard in first.json("cluster")["shards"]["items"]), "each shard has three replicas", 60)
+        # The first node has these connections from the time when it was alone.
+        taker = second.subscriber("owned", "taken")
+        assert owned.wait(20) != 0, "it was taken over"
+        first.process.kill()
+        first.process.wait(20)
+        subscriber.wait(20)
+        until(lambda: states(second)["n1"] == "dead", "the first node is dead", 60)
+        returned = last.subscriber("subscriber", "taken")
+        second.publish("taken", "on", "-q", "1")
+        for client in (taker, returned):
+            assert read_line(client, "no message arrives").split() == ["taken", b"on".hex()]
     finally:
         for node in nodes.values():
             node.close()
 
 
 def wills(_):
-    """cluster: the Will of a durable session whose node was killed is published by the others"""
+    """cluster: the Wills of a durable and of an ephemeral session whose node was killed are published by the others, once"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -201,14 +224,19 @@ def wills(_):
             node.ctl("health", "--wait", "30s")
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
         subscriber = second.subscriber("subscriber", "will/#")
-        mortal = last.spawn("sub", "-p", str(last.mqtt), "-i", "mortal", "-c", "-x", "3600", "-t", "t", "--will-topic", "will/mortal", "--will-payload", "gone", "--will-qos", "1")
-        until(lambda: last.subscribed("mortal") == 1, "it has connected")
+        mortals = []
+        for name, durable in (("durable", ["-c", "-x", "3600"]), ("ephemeral", [])):
+            mortals.append(last.spawn("sub", "-p", str(last.mqtt), "-i", name, *durable, "-t", "t", "--will-topic", f"will/{name}", "--will-payload", "gone", "--will-qos", "1"))
+            until(lambda name=name: last.subscribed(name) == 1, "it has connected")
         last.process.kill()
         last.process.wait(20)
-        mortal.wait(20)
+        for mortal in mortals:
+            mortal.wait(20)
         until(lambda: states(first)["n3"] == "dead", "its node is dead", 60)
-        assert select.select([subscriber.stdout], [], [], 30)[0], "no message arrives"
-        assert subscriber.stdout.readline().split() == ["will/mortal", b"gone".hex()]
+        came = sorted(read_line(subscriber, "no Will arrives").split()[0] for _ in mortals)
+        assert came == ["will/durable", "will/ephemeral"], came
+        first.publish("will/end", "now", "-q", "1")
+        assert read_line(subscriber, "no message arrives").split()[0] == "will/end", "a Will came twice"
     finally:
         for node in nodes.values():
             node.close()

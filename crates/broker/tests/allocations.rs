@@ -56,7 +56,7 @@ impl Pair {
         settings.sys.interval = std::time::Duration::ZERO;
         let node = Node::new(settings, Arc::new(AllowAll), "test".into(), 2, [7; 16]);
         let sources = rule.map(Box::from).into_iter().collect();
-        let admin = Admin::new(node.clone(), std::time::SystemTime::UNIX_EPOCH, std::time::Instant::now());
+        let admin = Admin::new(node.clone(), std::time::SystemTime::UNIX_EPOCH, broker::Instant::now());
         admin.select_origins(&sources, "test", 1).expect("there is room");
         let workers = <[Worker; 2]>::try_from(node.build_workers()).ok().expect("two workers");
         Self { workers, spare: Batch::default(), dirty: Vec::new(), received: Vec::new() }
