@@ -1,7 +1,7 @@
 //! A clock that goes on while the machine is suspended.
 //!
-//! Leases are counted by it. [`std::time::Instant`] stands still on Linux while the machine sleeps, so a node would have
-//! its lease for as long after that as before. Other nodes have declared it dead, and serve its clients.
+//! Leases are counted by it. [`std::time::Instant`] stands still on Linux while the machine sleeps, so a node would
+//! have its lease for as long after that as before. Other nodes have declared it dead, and serve its clients.
 //!
 //! A virtual machine that its host has paused may not notice the pause by any clock.
 

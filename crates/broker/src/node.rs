@@ -567,8 +567,8 @@ impl Node {
         self.wall_ms.store(wall_ms, Relaxed);
     }
 
-    /// Sets the clock of most nodes of the cluster, which the shards follow: its time in milliseconds at the node's time
-    /// [`Self::began`]. `None`: most nodes do not agree, as far as this node knows.
+    /// Sets the clock of most nodes of the cluster, which the shards follow: its time in milliseconds at the node's
+    /// time [`Self::began`]. `None`: most nodes do not agree, as far as this node knows.
     pub fn set_cluster_clock(&self, base_ms: Option<u64>) {
         let began = i128::from(self.incarnation.began.0);
         let ahead = base_ms.map(|base| i64::try_from(i128::from(base) - began).unwrap_or(0));

@@ -266,8 +266,8 @@ impl RetainedShard {
     }
 }
 
-/// Adds matching messages of a shard, which is ahead of this node by a time, after a topic, as far as the budget allows. Returns the topic after which the next
-/// page begins.
+/// Adds matching messages of a shard, which is ahead of this node by a time, after a topic, as far as the budget
+/// allows. Returns the topic after which the next page begins.
 pub fn page_of(
     (state, ahead_ms): (&shard::Shard, i64),
     now: Time,

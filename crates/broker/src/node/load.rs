@@ -73,14 +73,14 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
-    /// Number of sessions that this node stores, whoever leads their shards.
+    /// Number of sessions that this node stores. Any node may lead their shards.
     pub fn sessions_stored(&self) -> u64 {
         let followed: u64 = self.sessions_followed.iter().map(|sessions| sessions.load(Relaxed)).sum();
         self.sessions.load(Relaxed) + followed
     }
 
     /// Part of a limit of the cluster that this node may give: as many sixteenths as it leads shards, rounded up.
-    /// Names are spread evenly over the shards, so all nodes together give the limit, whoever leads.
+    /// Names are spread evenly over the shards, so all nodes together give the limit.
     pub fn led_part(&self, limit: u64) -> u64 {
         let led = self.led.iter().filter(|is_led| is_led.load(Relaxed)).count() as u64;
         limit.saturating_mul(led).div_ceil(u64::from(SHARDS))

@@ -165,8 +165,8 @@ choices! {
 choices! {
     /// Behaviour of a node that reaches no majority of cores.
     pub enum WithoutQuorumSetting {
-        /// Acknowledgements at QoS 1 and 2 wait: a client may have subscribed elsewhere without this node knowing it. QoS
-        /// 0 goes on, so two connections of one Client Identifier may get it.
+        /// Acknowledgements at QoS 1 and 2 wait: a client may have subscribed elsewhere without this node knowing it.
+        /// QoS 0 goes on, so two connections of one Client Identifier may get it.
         Hold = "hold",
         /// Like `hold`, and clients wait for everything: nothing is read from them or sent to them. So a client that is
         /// connected elsewhere meanwhile has only one connection that is served, also at QoS 0.

@@ -1,9 +1,9 @@
-//! Wall clocks of the nodes, of which one at a time is wrong, and the time that the shards follow.
+//! Wall clocks of the nodes, and the time that the shards follow. One clock at a time is wrong.
 //!
 //! A simple cluster router: a node knows the clocks of the nodes that it reaches, and of two replicants. The time of
-//! shards follows most of them, as soon as these are a majority of all nodes. So no session ends early and no message is
-//! lost, although the node with the wrong clock leads. Without the replicants, a dead core and a wrong clock of another
-//! one would leave no majority. A new leader does not know then for how long the shard had none, and deadlines may come
+//! shards follows most of them, as soon as these are a majority of all nodes. So no session ends early and no message
+//! is lost, although the node with the wrong clock leads. Without the replicants, a dead core and a wrong clock of
+//! another one would leave no majority. A new leader does not know then for how long the shard had none, and deadlines may come
 //! early by that.
 
 use broker::Slew;

@@ -292,7 +292,7 @@ fn a_shard_without_a_leader_holds_no_more_than_its_share_of_memory() {
     assert!(client.publish_until_it_waits(&[3]) > 0);
 }
 
-/// Some shards have no majority left when two of five cores are lost.
+/// Shards may have no majority left when two of five cores are lost.
 #[test]
 fn shards_without_leaders_hold_no_more_than_a_share_of_memory_together() {
     let mut client = with_little_memory();
@@ -403,7 +403,7 @@ fn a_worker_that_does_not_lead_the_shard_of_a_client_says_so() {
     assert_eq!(receiver.recv(), Ok(Whereabouts::NotLed));
 }
 
-/// With cores of an earlier version, a new leader of a shard does not know connections of ephemeral sessions.
+/// A new leader among cores of an earlier version does not know connections of ephemeral sessions.
 #[test]
 fn a_connection_is_found_without_its_shard() {
     let mut client = Client::connect(Settings::default());

@@ -148,7 +148,7 @@ pub(super) fn a_restarted_core_grants_nothing_before_it_knows_the_shards_as_the_
     assert!(scenario.may_acknowledge(1) && scenario.may_acknowledge(2));
 }
 
-/// Without a leader of the shard, it learns the routes from any of the others, which take turns.
+/// The others take turns while the shard has no leader.
 #[test]
 fn a_restarted_node_learns_the_routes_of_a_shard_without_a_leader_from_nodes_that_know_more() {
     for restarted in [1, REPLICANT] {
