@@ -3,8 +3,8 @@
 //! A simple cluster router: a node knows the clocks of the nodes that it reaches, and of two replicants. The time of
 //! shards follows most of them, as soon as these are a majority of all nodes. So no session ends early and no message
 //! is lost, although the node with the wrong clock leads. Without the replicants, a dead core and a wrong clock of
-//! another one would leave no majority. A new leader does not know then for how long the shard had none, and deadlines may come
-//! early by that.
+//! another one would leave no majority. A new leader does not know then for how long the shard had none, and deadlines
+//! may come early by that.
 
 use broker::Slew;
 use random::Random;
