@@ -165,7 +165,10 @@ impl Replica {
         let reads: Vec<Wanted> = self.repair.reads.extract_if(.., is_answered).collect();
         let result = |Wanted { purpose, key, .. }| {
             let result = match found(key) {
-                Some(message) => ReadResult::Found(message),
+                Some(mut message) => {
+                    self.to_node(&mut message);
+                    ReadResult::Found(message)
+                }
                 None if self.is_needed(purpose) => ReadResult::Lost,
                 None => ReadResult::NotNeeded,
             };
