@@ -220,8 +220,8 @@ impl Frames {
             if self.websocket.is_closed() {
                 return Ok(0);
             }
-            let count = wire.read(buffer)?;
-            if count == 0 {
+            let count = if self.websocket.has_early() { 0 } else { wire.read(buffer)? };
+            if count == 0 && !self.websocket.has_early() {
                 return Ok(0);
             }
             let received =
@@ -418,8 +418,7 @@ mod tests {
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
         );
-        stream.write_all(answer.as_bytes()).expect("the other side reads");
-        stream.write_all(sends).expect("the other side reads");
+        stream.write_all(&[answer.as_bytes(), sends].concat()).expect("the other side reads");
         let mut bytes = vec![0; wanted];
         stream.read_exact(&mut bytes).expect("the other side writes");
         bytes
@@ -440,7 +439,7 @@ mod tests {
     fn bytes_pass_a_websocket_in_both_directions() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        // A PING, a frame with two bytes and the end.
+        // A PING, a frame with two bytes and the end. They come with the answer to the upgrade.
         let sends = [0x89, 1, b'?', 0x82, 2, b'a', b'b', 0x88, 0];
         // The answer to the PING, and a frame with two bytes.
         let server = std::thread::spawn(move || serve(&listener, &sends, 7 + 8));

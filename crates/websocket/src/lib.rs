@@ -110,6 +110,11 @@ impl WebSocket {
         Self { state, early, buffered, in_message: false, is_closed: false }
     }
 
+    /// Returns whether frames came together with the answer to the upgrade. [`Self::receive`] handles them.
+    pub fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// Returns whether the server has announced that it closes. Nothing that follows is handled.
     pub fn is_closed(&self) -> bool {
         self.is_closed
