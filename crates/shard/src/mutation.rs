@@ -18,6 +18,10 @@ mutation::mutations! {
     DropBodies,
     /// A replica reads messages that only other nodes have.
     ReadEarly,
+    /// A leader acknowledges messages that no other replica has.
+    AcknowledgeAlone,
+    /// A replica serves clients when it leads, although its state may lack what was committed before.
+    SkipBarrier,
     /// Messages that the disk of the leader cannot return are skipped, although other replicas have them.
     SkipUnreadable,
     /// Retained messages are read from a replica that may lack the last ones.

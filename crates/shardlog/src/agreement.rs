@@ -405,6 +405,11 @@ impl ShardAgreement {
             self.transfer.leads(self.now, false);
             self.role = Role::CatchingUp { term, barrier: Err(self.now) };
         }
+        if let Role::CatchingUp { term, .. } = self.role
+            && mutated(Mutation::SkipBarrier)
+        {
+            self.leads(term);
+        }
         if let Role::CatchingUp { barrier: barrier @ Err(_), .. } = &mut self.role
             && *barrier <= Err(self.now)
         {
@@ -886,6 +891,9 @@ impl Agreement for ShardAgreement {
     fn held(&mut self) -> u64 {
         // A batch of the owner before `first` may never have been proposed to the group.
         let Some((first, before)) = self.first.filter(|_| !self.is_outdated()) else { return 0 };
+        if mutated(Mutation::AcknowledgeAlone) {
+            return first + self.taken.saturating_sub(before + 1);
+        }
         (first + self.replica.held_writes().saturating_sub(before)).saturating_sub(1)
     }
 

@@ -37,10 +37,12 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 16] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 18] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
+    shard::Mutation::AcknowledgeAlone,
+    shard::Mutation::SkipBarrier,
     shard::Mutation::SkipUnreadable,
     shard::Mutation::ForgetUnanswered,
     shard::Mutation::ForgetConnections,

@@ -117,7 +117,9 @@ impl ShardHost {
         if !self.replica.has_log()
             // The publisher could not learn that a queue refuses the message.
             || self.replica.state().refuses_messages()
-            || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
+            || message.view().durability == Durability::LocalDisk
+                && !mutated(Mutation::AcknowledgeEarly)
+                && !(self.replica.is_agreed() && mutated(Mutation::AcknowledgeAlone))
         {
             return false;
         }
