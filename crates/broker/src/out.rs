@@ -38,6 +38,7 @@ struct SharedPayload {
 
 impl Out {
     /// First bytes to be written, up to the end or to the boundary of a shared payload.
+    #[inline]
     pub fn pending(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |buffers| buffers.pending())
     }
@@ -77,6 +78,7 @@ impl Out {
     }
 
     /// Buffer to which packets are appended.
+    #[inline]
     pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         &mut self.0.get_or_insert_with(|| pool.take()).bytes
     }
@@ -98,6 +100,7 @@ impl Out {
 }
 
 impl Buffers {
+    #[inline]
     fn pending(&self) -> &[u8] {
         match self.shared.as_ref().and_then(|shared| shared.payloads.front()) {
             None => &self.bytes[self.written..],

@@ -18,6 +18,7 @@ pub(super) struct ReadyLists {
 
 impl ReadyLists {
     /// Adds a connection that has output or is closing.
+    #[inline]
     pub fn mark_dirty(&mut self, connection: &mut Connection) {
         if !connection.marks.dirty {
             connection.marks.dirty = true;
