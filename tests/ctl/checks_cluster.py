@@ -617,6 +617,9 @@ def restored(_):
         for node in nodes.values():
             node.ctl("health", "--wait", "30s")
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
+        # A backup that is older than the replicas is no replica.
+        until(lambda: all(len(shard["replicas"]) == 3 for shard in first.json("cluster")["shards"]["items"]), "each shard has three replicas", 60)
+        until((storage / "replicas").exists, "the core has its own", 30)
         last.stop()
         last.run("storage", "backup", str(last.directory / "data"), str(last.directory / "backup"))
         start(nodes, ports, secret, "n3")
