@@ -192,6 +192,13 @@ struct Released {
     will: Option<ClosedWill>,
 }
 
+impl Released {
+    /// Bytes of the Will, which count as those of a request: a client can leave one with each connection.
+    fn will_bytes(&self) -> usize {
+        self.will.as_ref().map_or(0, |(will, _)| will.size())
+    }
+}
+
 /// The Will of a closed connection, and who pays for it.
 pub(super) type ClosedWill = (Message, Payers);
 
@@ -546,7 +553,7 @@ impl Asking {
             }
             lane.drop_done();
             lane.claims = 0;
-            lane.released.clear();
+            lane.bytes -= lane.released.drain(..).map(|released| released.will_bytes()).sum::<usize>();
             lane.forgets.clear();
             lane.awaited.clear();
             lane.attached.clear();
@@ -634,6 +641,7 @@ impl Asking {
         lane.settled = lane.settled.max(number.min(lane.last));
         // A Claim is sent again with its Release, so that no session is left with a connection that is closed.
         for released in lane.released.extract_if(.., |released| released.release <= number) {
+            lane.bytes -= released.will_bytes();
             if let Some(unanswered) = find(&mut lane.unanswered, released.claim) {
                 lane.bytes -= unanswered.done();
             }
@@ -674,9 +682,12 @@ impl Asking {
     /// Keeps the Will of a closed connection whose Claim is not answered. The Release of the connection was queued
     /// before.
     pub fn keep_will(&mut self, shard: ShardId, connection: ConnectionId, will: ClosedWill) {
-        let mut released = self.lanes[shard.index()].released.iter_mut();
+        let lane = &mut self.lanes[shard.index()];
+        let mut released = lane.released.iter_mut();
         if let Some(released) = released.find(|released| released.connection == connection) {
+            lane.bytes -= released.will_bytes();
             released.will = Some(will);
+            lane.bytes += released.will_bytes();
         }
     }
 
@@ -685,7 +696,9 @@ impl Asking {
     pub fn refused(&mut self, shard: ShardId, connection: ConnectionId) -> Option<ClosedWill> {
         let lane = &mut self.lanes[shard.index()];
         let at = lane.released.iter().position(|released| released.connection == connection)?;
-        let Released { claim, will, .. } = lane.released.swap_remove(at);
+        let released = lane.released.swap_remove(at);
+        lane.bytes -= released.will_bytes();
+        let Released { claim, will, .. } = released;
         if let Some(unanswered) = lane.find(claim) {
             let bytes = unanswered.done();
             lane.bytes -= bytes;

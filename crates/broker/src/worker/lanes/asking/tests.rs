@@ -528,7 +528,9 @@ fn a_refused_claim_of_a_closed_connection_is_not_sent_again() {
         asking.request(NOW, SHARD, claim(number));
         sent(&mut asking);
         asking.request(NOW, SHARD, release_of(number, WillDisposition::Arm));
+        let before = asking.bytes();
         asking.keep_will(SHARD, connection(number), (will(), Payers::default()));
+        assert_eq!(asking.bytes(), before + will().size(), "it takes the memory of the node");
     }
     assert!(asking.refused(SHARD, connection(1)).is_some(), "the worker publishes it");
     assert!(asking.refused(SHARD, connection(1)).is_none(), "once");
