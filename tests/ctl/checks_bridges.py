@@ -35,6 +35,15 @@ class Mosquitto:
                  f"persistence_location {self.directory}/", "user root", *more]
         (self.directory / "mosquitto.conf").write_text("\n".join(lines) + "\n")
 
+    def let_in(self, username, password):
+        """Makes it refuse other passwords of this user. Clients without a user name may connect."""
+        passwords = self.directory / "passwords"
+        subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), username, password], check=True, capture_output=True, timeout=10)
+        passwords.chmod(0o644)
+        with open(self.directory / "mosquitto.conf", "a", encoding="utf-8") as conf:
+            conf.write(f"password_file {passwords}\n")
+        return self
+
     def start(self):
         log = open(self.directory / "log", "ab")
         self.process = subprocess.Popen(["mosquitto", "-c", str(self.directory / "mosquitto.conf")], stdout=log, stderr=log)
@@ -313,12 +322,8 @@ def bridge_reads_password_again(_):
     """a bridge whose password is refused, or whose file is gone, connects when the file has the right one, without a restart"""
     other, node = Mosquitto(), Node()
     try:
-        passwords, password = other.directory / "passwords", node.directory / "password"
-        subprocess.run(["mosquitto_passwd", "-b", "-c", str(passwords), "site", "right"], check=True, capture_output=True, timeout=10)
-        passwords.chmod(0o644)
-        with open(other.directory / "mosquitto.conf", "a", encoding="utf-8") as conf:
-            conf.write(f"password_file {passwords}\n")
-        other.start()
+        password = node.directory / "password"
+        other.let_in("site", "right").start()
         password.write_text("wrong\n")
         node.start(*configured(node, {"name": "plant", "address": f"127.0.0.1:{other.port}", "version": "3.1.1", "topics": "a/# out 1",
                                       "username": "site", "password_file": str(password), "backoff_min": "100ms", "backoff_max": "500ms"}))
@@ -358,8 +363,13 @@ def bridge_waits_for_room(_):
     last, far, near = Mosquitto(), Node(), Node()
     try:
         quick = {"backoff_min": "100ms", "backoff_max": "300ms"}
+        password = far.directory / "password"
+        password.write_text("wrong\n")
+        last.let_in("site", "right").start()
+        # The subscription is older than the bridge's first connection, so no message is early.
+        leave(last.subscriber("there", "a/#", durable=True))
         far.start(*configured(far, {"name": "last", "address": f"127.0.0.1:{last.port}", "version": "3.1.1", "topics": "a/# out 2",
-                                    "queue_full": "refuse", "queue_messages_max": 3, **quick}))
+                                    "username": "site", "password_file": str(password), "queue_full": "refuse", "queue_messages_max": 3, **quick}))
         until(lambda: "refused" in ((bridge_of(far, "last") or {}).get("last_error") or ""), "the session of the second bridge exists")
         near.start(*configured(near, {"name": "far", "address": f"127.0.0.1:{far.mqtt}", "topics": "a/# out 2", **quick}))
         until(lambda: connected(near, "far"), "the bridge is connected")
@@ -370,8 +380,7 @@ def bridge_waits_for_room(_):
         assert "it refuses a message, which comes again: Quota exceeded" in seen["last_error"], seen
         assert (seen["refused"], seen["dropped"]) == (0, 0) and not seen["failing"], seen
         until(lambda: bridge_of(near, "far")["failing"], "the bridge makes no progress", 60)
-        last.start()
-        leave(last.subscriber("there", "a/#", durable=True))
+        password.write_text("right\n")
         until(lambda: connected(far, "last"), "the second bridge is connected")
         until(lambda: bridge_of(near, "far")["messages_out"] >= 20 and bridge_of(near, "far")["queued_messages"] == 0, "nothing waits", 60)
         until(lambda: bridge_of(far, "last")["queued_messages"] == 0, "nothing waits there")

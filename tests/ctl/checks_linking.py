@@ -625,13 +625,15 @@ def link_suback(_):
             while here[1].message() != ("up/shared", "for the group"):
                 pass
 
+            reconnects = taking(replicant, "b")["reconnects"]
             alone.process.kill()
             alone.process.wait()
             for client in here:
                 assert client.subscribe("up/down", level="links") == [1], "a link that is down makes nobody wait"
             alone.restart()
             alone.ctl("health", "--wait", "20s")
-            until(lambda: taking(replicant, "b").get("connected"), "the link is connected again", 60)
+            # The figures may still be those of the former connection.
+            until(lambda: taking(replicant, "b").get("connected") and taking(replicant, "b")["reconnects"] > reconnects, "the link is connected again", 60)
             publisher = Client(alone.mqtt, "publisher")
             clients.append(publisher)
             for number in range(1000, 1010):
