@@ -19,7 +19,7 @@ use crate::repository;
 #[derive(clap::Args)]
 pub struct Args {
     /// Run only measurements whose name begins with this: messages, latency, subscribe, routes, idle, disconnect,
-    /// takeover, durable, peers-latency, peers-messages, replace, memory-sessions, memory-messages
+    /// takeover, durable, peers-latency, peers-messages, peers-connect, replace, memory-sessions, memory-messages
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
@@ -30,7 +30,7 @@ pub struct Args {
     pub(super) rounds: u32,
     /// Number of clients that connect and subscribe
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(100..=15_000))]
-    clients: u32,
+    pub(super) clients: u32,
     /// Number of routes that a returning node copies, a multiple of 50,000
     #[arg(long, default_value_t = 500_000)]
     routes: u32,
@@ -93,6 +93,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if is_wanted("peers-messages") {
         peers::messages(args, &programs, &mut page)?;
+    }
+    if is_wanted("peers-connect") {
+        peers::connect(args, &programs, &mut page)?;
     }
     if is_wanted("durable") {
         peers::durable(args, &programs, &mut page)?;

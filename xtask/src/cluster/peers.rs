@@ -5,6 +5,7 @@ mod others;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -94,6 +95,43 @@ pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
             let (p50, p99) = (figure("/latency_us/p50"), figure("/latency_us/p99"));
             writeln!(page, "| {title} | {} | {p50} | {p99} |", cluster.name)?;
         }
+    }
+    Ok(())
+}
+
+/// Measures clients that connect as fast as they can, each with a filter of its own, on two nodes of each cluster.
+pub fn connect(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
+    writeln!(
+        page,
+        "\nBeside other clusters: {} clients connect and subscribe to a filter of their own, x {}; medians\n",
+        args.clients, args.rounds
+    )?;
+    writeln!(page, "| cluster | clients/s | CPU us a client, all nodes | clients without SUBACK |")?;
+    writeln!(page, "|---|---|---|---|")?;
+    let mut rows: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for _ in 0..args.rounds {
+        // Each round has new processes: some brokers keep what earlier clients left.
+        for Cluster { name, nodes, pids, _processes } in clusters(args, programs, &others::NAMES)? {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            let load = format!(
+                "sub -c {} -R 0 -H {},{} --broker-pid {} --hold 1",
+                args.clients,
+                nodes[0],
+                nodes[1],
+                pids.join(",")
+            );
+            match mqload(programs, &load) {
+                Ok(report) => rows.entry(name).or_default().push(report),
+                Err(error) => eprintln!("{name}: {error:#}"),
+            }
+            ensure!(!interrupted(), "interrupted");
+        }
+    }
+    for (name, runs) in rows {
+        let ready = median(&runs, "/ready");
+        let cpu = median(&runs, "/broker_cpu_s_until_ready") * 1e6 / ready;
+        let left = f64::from(args.clients) - ready;
+        writeln!(page, "| {name} | {} | {cpu:.0} | {left:.0} |", shown(&runs, "/subscribed_per_s"))?;
     }
     Ok(())
 }
