@@ -1,3 +1,4 @@
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::raft_types::{LogGroup, Member, ReplicaId};
@@ -12,6 +13,9 @@ const ENTRY_CACHE_BYTES: usize = 4 << 20;
 
 /// Default of [`Config::snapshot_piece_bytes`]. Small enough that a frame of the control lane delays no other for long.
 const SNAPSHOT_PIECE_BYTES: usize = 128 << 10;
+
+/// Default of [`Config::copy_rate`].
+const COPY_RATE: NonZeroU64 = NonZeroU64::new(32 << 20).expect("not 0");
 
 /// Default of [`Config::snapshot_bytes_in_flight`].
 pub(crate) const SNAPSHOT_BYTES_IN_FLIGHT: usize = 2 << 20;
@@ -52,6 +56,10 @@ pub struct Config {
     pub snapshot_bytes_max: u64,
     /// Number of bytes of a snapshot in one frame.
     pub snapshot_piece_bytes: usize,
+    /// Maximum number of bytes that are sent in a second to a replica that lacks them: of a snapshot, and of the entries
+    /// that the log has when the copy to a replica without a vote begins. So a copy leaves room to everything else on
+    /// the link and on both nodes.
+    pub copy_rate: NonZeroU64,
     /// Number of bytes of a snapshot on their way to the log up to which further parts are written.
     pub snapshot_bytes_in_flight: usize,
     /// Maximum number of proposals and requests of other replicas that wait for an answer. Further proposals are
@@ -85,6 +93,11 @@ impl Config {
         self.election_timeout * 2
     }
 
+    /// Time that the copy of so many bytes takes at [`Self::copy_rate`].
+    pub fn copy_time(rate: NonZeroU64, bytes: u64) -> Duration {
+        Duration::from_micros(bytes.saturating_mul(1_000_000) / rate)
+    }
+
     pub fn new(group: LogGroup, id: ReplicaId, own: Member, seed: u64) -> Self {
         Self {
             group,
@@ -97,6 +110,7 @@ impl Config {
             entry_cache_bytes: ENTRY_CACHE_BYTES,
             snapshot_bytes_max: 1 << 30,
             snapshot_piece_bytes: SNAPSHOT_PIECE_BYTES,
+            copy_rate: COPY_RATE,
             snapshot_bytes_in_flight: SNAPSHOT_BYTES_IN_FLIGHT,
             waiting_max: 4096,
             save_committed_after: 0,

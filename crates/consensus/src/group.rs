@@ -18,7 +18,7 @@ use crate::machine::{Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
-use crate::raft_types::{Command, Member, ReplicaId, Types, Vote};
+use crate::raft_types::{Command, LogId, Member, ReplicaId, Types, Vote};
 use crate::runtime::{Runtime, TickTimes, WakeTimes};
 use crate::serve::Server;
 use crate::status::{Role, Status};
@@ -131,6 +131,8 @@ pub struct Replica {
     purge_requested: Option<u64>,
     /// True if this replica led at the last purge.
     has_led: bool,
+    /// Entry with the members whose voters the network knows.
+    voters_of: Option<LogId>,
     /// Term in which this replica leads.
     leads: Option<u64>,
     /// Time of the next heartbeat of a leader.
@@ -343,6 +345,7 @@ impl Replica {
             snapshot_request: SnapshotRequest::default(),
             purge_requested: None,
             has_led: false,
+            voters_of: None,
             leads: None,
             beats_at: Time::default(),
             heard: None,
@@ -514,7 +517,23 @@ impl Replica {
         self.beat(now);
         self.runtime.run(now);
         self.note_leadership();
+        self.note_voters();
         self.report_held();
+    }
+
+    /// Tells the network which replicas vote, when that has changed.
+    fn note_voters(&mut self) {
+        let voters = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let members = &metrics.membership_config;
+            if *members.log_id() == self.voters_of {
+                return;
+            }
+            self.voters_of = *members.log_id();
+            members.voter_ids().collect()
+        };
+        self.network.set_voters(voters);
     }
 
     /// Vote by which this replica leads.

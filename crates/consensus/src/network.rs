@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,9 @@ pub(crate) struct Calls {
     prefix: &'static [u8],
     count: u32,
     piece_bytes: usize,
+    copy_rate: NonZeroU64,
+    /// Replicas that vote, as far as this one knows.
+    voters: BTreeSet<ReplicaId>,
     sends_ahead: bool,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
     out: VecDeque<Transmit>,
@@ -95,6 +99,10 @@ impl Network {
 
     pub fn set_part_readers(&self, nodes: BTreeSet<NodeId>) {
         sync::lock(&self.0).part_readers = nodes;
+    }
+
+    pub fn set_voters(&self, voters: BTreeSet<ReplicaId>) {
+        sync::lock(&self.0).voters = voters;
     }
 
     /// Form in which a node reads snapshots.
@@ -228,6 +236,8 @@ impl Calls {
             prefix: config.frame_prefix,
             count: config.seed as u32,
             piece_bytes: config.snapshot_piece_bytes.max(1),
+            copy_rate: config.copy_rate,
+            voters: BTreeSet::new(),
             sends_ahead: config.sends_ahead,
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
@@ -273,6 +283,17 @@ impl Client {
             Body::Refused => Err(refused()),
             body => Ok(body),
         }
+    }
+
+    /// Returns the last entry of the log if the replica has no vote, so that the group does not wait for it.
+    pub(crate) fn copied_until(&self) -> Option<u64> {
+        let is_voter = sync::lock(&self.network.0).voters.contains(&self.to);
+        if is_voter { None } else { self.network.1.lock().last().map(|last| last.index) }
+    }
+
+    /// Time that the copy of so many bytes takes.
+    pub(crate) fn copy_time(&self, bytes: usize) -> Duration {
+        Config::copy_time(sync::lock(&self.network.0).copy_rate, bytes as u64)
     }
 
     /// Sends entries, and waits for the answer without a limit. `is_ahead`: earlier requests are on their way, so that
@@ -342,6 +363,7 @@ impl Client {
             // A replica that installs the snapshot is asked without bytes. Another one may have replaced it here.
             let bytes = reader.read(at, piece_bytes).await.map_err(failed)?;
             let end = at + bytes.len() as u64;
+            let ready = Instant::now() + self.copy_time(bytes.len());
             let piece = SnapshotPiece { form, vote, meta: meta.clone(), size, offset: at, bytes };
             let answer = match self.exchange(Body::Snapshot(piece), option.soft_ttl()).await {
                 Ok(Body::Refused) => return Err(refused()),
@@ -370,7 +392,12 @@ impl Client {
                     return Ok(SnapshotResponse::new(seen));
                 }
                 // The replica may ask for the start again.
-                Body::Received { offset, .. } if offset <= size => (installing, at) = (None, offset),
+                Body::Received { offset, .. } if offset <= size => {
+                    (installing, at) = (None, offset);
+                    if Instant::now() < ready {
+                        Runtime::sleep_until(ready).await;
+                    }
+                }
                 other => return Err(unexpected(&other)),
             }
         }

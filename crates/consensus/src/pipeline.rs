@@ -45,6 +45,11 @@ pub(crate) struct Pipeline<'a, S> {
     bytes: usize,
     /// Time until another request may leave.
     pause: Option<Pin<Box<Sleep>>>,
+    /// Last entry of the log when the requests began, for a replica without a vote: up to it, entries leave at
+    /// [`Config::copy_rate`](crate::Config::copy_rate). Later ones leave at once, so that the replica catches up however many there are.
+    copied_until: Option<u64>,
+    /// True while `pause` is for the rate. Answers do not end it.
+    is_copying: bool,
 }
 
 struct InFlight<'a> {
@@ -68,12 +73,14 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
             in_flight: VecDeque::new(),
             bytes: 0,
             pause: None,
+            copied_until: client.copied_until(),
+            is_copying: false,
         }
     }
 
     /// Returns whether another request may leave now.
     fn may_send(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.in_flight.is_empty() {
+        if self.in_flight.is_empty() && !self.is_copying {
             self.pause = None;
             return true;
         }
@@ -83,7 +90,7 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
         if self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_pending()) {
             return false;
         }
-        self.pause = None;
+        (self.pause, self.is_copying) = (None, false);
         true
     }
 
@@ -101,8 +108,10 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
             Poll::Pending => None,
         };
         self.bytes += bytes;
+        self.is_copying = last.is_some_and(|last| Some(last.index) <= self.copied_until);
         self.in_flight.push_back(InFlight { previous, last, bytes, is_ahead, answer, early });
-        self.pause = Some(Box::pin(Runtime::sleep(PACE)));
+        let pause = if self.is_copying { self.client.copy_time(bytes).max(PACE) } else { PACE };
+        self.pause = Some(Box::pin(Runtime::sleep(pause)));
     }
 
     /// Ends the stream after an answer behind which nothing counts.
@@ -167,7 +176,7 @@ fn failed(why: &str) -> RpcError {
 }
 
 /// Approximate size of an entry in a frame.
-fn size(entry: &Entry) -> usize {
+pub(crate) fn size(entry: &Entry) -> usize {
     const HEAD: usize = 32;
     match &entry.payload {
         openraft::EntryPayload::Normal(command) => HEAD + command.0.len(),

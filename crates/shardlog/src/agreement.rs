@@ -290,7 +290,7 @@ impl ShardAgreement {
             frame_prefix: ShardFrame::REPLICA,
             ..config
         };
-        let now = link_time(now);
+        let (now, copy_rate) = (link_time(now), config.copy_rate);
         let group = Group::start(now, config, log, storage_groups(shard), recovered, machine)?;
         let (replica, Restoring { shard: mut state, .. }) = group.into_parts();
         // The state includes entries that are no batches, too.
@@ -316,7 +316,7 @@ impl ShardAgreement {
             job: None,
             preparing: None,
             parts: None,
-            exchange: Exchange::default(),
+            exchange: Exchange::with_rate(copy_rate),
             seeking: Seeking::default(),
             lost: BTreeSet::new(),
             frames: VecDeque::new(),

@@ -8,9 +8,11 @@
 //! that seek ask it.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use broker::ShardId;
+use consensus::Config;
 use link::{NodeId, Time};
 use shard::MessageKey;
 use storage::Log;
@@ -32,6 +34,10 @@ const ANSWER_MAX: u64 = 320 << 20;
 #[derive(Debug, Default)]
 pub struct Exchange {
     wanted: Option<Wanted>,
+    /// Maximum number of bytes that are fetched in a second; `None` for no limit.
+    rate: Option<NonZeroU64>,
+    /// Time before which nothing more is fetched.
+    ready: Time,
     /// Number of the last request.
     number: u64,
     /// Requests of other nodes whose messages are being read.
@@ -130,9 +136,15 @@ impl Exchange {
         Self { number, ..Self::default() }
     }
 
-    /// Requests messages. The previous request is over.
+    /// Creates an exchange that fetches at most so many bytes in a second.
+    pub fn with_rate(rate: NonZeroU64) -> Self {
+        Self { rate: Some(rate), ..Self::default() }
+    }
+
+    /// Requests messages, as soon as the rate allows it. The previous request is over.
     pub fn fetch(&mut self, now: Time, keys: Vec<MessageKey>) {
-        self.wanted = Some(Wanted { keys, from: None, due: now, wait: ASK_AGAIN, received: Vec::new() });
+        let due = now.max(self.ready);
+        self.wanted = Some(Wanted { keys, from: None, due, wait: ASK_AGAIN, received: Vec::new() });
     }
 
     /// Ends the request.
@@ -173,6 +185,9 @@ impl Exchange {
         (wanted.due, wanted.wait) = (now.after(ASK_AGAIN), ASK_AGAIN);
         if (wanted.received.len() as u64) < total {
             return None;
+        }
+        if let Some(rate) = self.rate {
+            self.ready = now.max(self.ready).after(Config::copy_time(rate, total));
         }
         let bodies = decode_bodies(&wanted.received);
         let is_asked_for = |index: &u64| wanted.keys.binary_search_by_key(index, |key| key.index()).is_ok();
@@ -281,6 +296,29 @@ mod tests {
         assert_eq!(give(&mut follower, LEADER, &pieces[0]), None);
         assert_eq!(give(&mut follower, LEADER, &pieces[1]), Some(bodies));
         assert_eq!(follower.due(), Time::NEVER, "nothing is wanted any more");
+    }
+
+    /// Copies leave room to everything else.
+    #[test]
+    fn messages_are_fetched_at_a_bounded_rate() {
+        let rate = NonZeroU64::new(1 << 20).expect("not 0");
+        let mut follower = Exchange::with_rate(rate);
+        let (mut now, mut bytes) = (Time(0), 0);
+        for number in 1..=9 {
+            follower.fetch(now, keys());
+            now = now.max(follower.due());
+            follower.ask(now, Some(LEADER)).expect("a request");
+            for frame in pieces(number, &[(3, vec![1; PIECE_BYTES])]) {
+                bytes += frame.len();
+                match ShardFrame::decode(&frame) {
+                    Some(ShardFrame::Bodies(piece)) => drop(follower.received(now, LEADER, piece)),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(bytes > 9 * PIECE_BYTES);
+        // The last answer has no successor that would wait.
+        assert!((1_000_000..1_010_000).contains(&now.0), "{bytes} bytes in {now:?}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Requests that leave before earlier ones are answered.
 
+use std::time::Duration;
+
 use super::owner::{Owner, config};
 use super::*;
 use crate::wire::Appended;
@@ -97,6 +99,46 @@ fn few_large_requests_are_on_their_way() {
     assert_eq!(way.most, 2);
     (0..200).for_each(|_| way.turn(&mut owner, |_| Some(Appended::All)));
     assert_eq!(owner.machine.count, 10);
+}
+
+/// A replica that joins gets what the log has at [`Config::copy_rate`], and later entries at once.
+#[test]
+fn entries_are_copied_at_a_bounded_rate() {
+    const SIZE: usize = 100 << 10;
+    let copy_rate = std::num::NonZeroU64::new(1 << 20).expect("not 0");
+    let mut owner = Owner::leads_alone(Config { copy_rate, sends_ahead: true, ..config() });
+    let large = |owner: &mut Owner| owner.replica.write(Arc::new(vec![1; SIZE]));
+    for _ in 0..20 {
+        assert!(large(&mut owner));
+        owner.works(1);
+    }
+    owner.is_answered = false;
+    owner.replica.change_members(Change::AddLearner(OTHER, member(OTHER)), Duration::from_secs(5));
+    // Time at which each large entry was sent.
+    let (began, mut sent_at) = (owner.now, Vec::new());
+    for turn in 0..400 {
+        if turn == 100 {
+            // The copy is under way.
+            assert!(sent_at.len() < 20);
+            assert!(large(&mut owner));
+        }
+        owner.works(1);
+        for (call, body) in sent(&mut owner.replica) {
+            let Body::Append(append) = body else { continue };
+            let count = append.entries.iter().filter(|entry| crate::pipeline::size(entry) > SIZE).count();
+            sent_at.extend(std::iter::repeat_n(owner.now - began, count));
+            receive(&mut owner.replica, call, Body::Appended(Appended::All));
+        }
+    }
+    assert_eq!(sent_at.len(), 21);
+    // What waits leaves before what is new, and one request may have several entries.
+    let (bytes, time) = (sent_at.len() * SIZE, sent_at[20]);
+    assert!((1_700_000..2_500_000).contains(&time), "{bytes} bytes in {time} us");
+    let before = owner.now;
+    assert!(large(&mut owner));
+    owner.works(2);
+    let is_sent = sent(&mut owner.replica).iter().any(|(_, body)| has_entries(body));
+    assert!(is_sent, "a new entry waits for {} us", owner.now - before);
 }
 
 /// Answers are lost, or say that a replica lacks the entry before, because an earlier request was lost: nothing is

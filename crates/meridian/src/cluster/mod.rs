@@ -12,6 +12,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -359,6 +360,7 @@ impl Cluster {
             seed: c ^ d,
             overlaps_connacks: settings.connack == settings::ConnackSetting::Overlap,
             reports_held: has_memory_class(config),
+            copy_rate: NonZeroU64::new(config.cluster.copy_rate.bytes()).unwrap_or(NonZeroU64::MIN),
         });
         let own = NodeIncarnation { node: NodeId::of_name(name).0, incarnation: incarnation.0 };
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);

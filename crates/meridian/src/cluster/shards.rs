@@ -1,5 +1,6 @@
 //! Shards of the cluster on this node: the key of their owners, and the thread that begins and ends their replicas.
 
+use std::num::NonZeroU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -77,6 +78,8 @@ pub struct PreparedShards {
     pub overlaps_connacks: bool,
     /// Messages here can have durability `memory`, so replicas report what they have in memory.
     pub reports_held: bool,
+    /// Maximum number of bytes that a replica copies in a second.
+    pub copy_rate: NonZeroU64,
 }
 
 impl PreparedShards {
@@ -90,7 +93,7 @@ impl PreparedShards {
         clock: broker::Instant,
         shared: &Arc<Shared>,
     ) -> Result<(ShardPlacements, Option<JoinHandle<()>>), String> {
-        let Self { log, seed, overlaps_connacks, reports_held } = self;
+        let Self { log, seed, overlaps_connacks, reports_held, copy_rate } = self;
         node.overlap_connacks(overlaps_connacks);
         let of_node = |replicas| ShardPlacements {
             node: node.clone(),
@@ -120,6 +123,7 @@ impl PreparedShards {
             own,
             group: Config {
                 reports_held,
+                copy_rate,
                 ..Config::new(LogGroup(0), own.replica, Member { node: own.node }, seed)
             },
             log,

@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 
 use shard::{Cursor, Mutation, PartId, REST, RETAINED_FIRST, Shard, mutated};
 
-use super::checkpoint::{LOOKED_AT_AT_ONCE, Needed, take_some};
+use super::checkpoint::{FETCHED_BYTES_AT_ONCE, LOOKED_AT_AT_ONCE, Needed, take_some};
 use super::{Batch, Replica, ReplicaEvent};
 use crate::ids::Time;
 use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, ReplicaProgress, Step};
@@ -294,7 +294,7 @@ impl Replica {
         if current.is_asked || !self.checkpointing.all_kept_durable() {
             return false;
         }
-        let next = take_some(&mut current.left);
+        let next = take_some(&mut current.left, FETCHED_BYTES_AT_ONCE);
         if !next.is_empty() {
             current.is_asked = true;
             agreement.fetch(next);

@@ -23,6 +23,8 @@ pub(super) const LOOKED_AT_AT_ONCE: usize = 256;
 /// the last of them come on top.
 const KEPT_AT_ONCE: usize = 256;
 pub(super) const KEPT_BYTES_AT_ONCE: u64 = 1 << 20;
+/// Number of bytes that are fetched from another replica at once. What comes behind them on the link waits that long.
+pub(super) const FETCHED_BYTES_AT_ONCE: u64 = 256 << 10;
 
 /// Progress of the current checkpoint, and segments that are to be freed.
 #[derive(Default)]
@@ -77,12 +79,12 @@ struct Keeping {
     is_second_try: bool,
 }
 
-/// Takes the keys of the next messages, in ascending order: some, and all of the same batch as the last of them. What
-/// the log keeps of a batch replaces what it kept before.
-pub(super) fn take_some(left: &mut Needed) -> Vec<MessageKey> {
+/// Takes the keys of the next messages, in ascending order: some with about this size, and all of the same batch as the
+/// last of them. What the log keeps of a batch replaces what it kept before.
+pub(super) fn take_some(left: &mut Needed, bytes_max: u64) -> Vec<MessageKey> {
     let (mut keys, mut bytes) = (Vec::new(), 0);
     while let Some(next) = left.first_entry() {
-        let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= KEPT_BYTES_AT_ONCE;
+        let is_enough = keys.len() >= KEPT_AT_ONCE || bytes >= bytes_max;
         if is_enough && keys.last().is_some_and(|last: &MessageKey| last.index() != next.key().index()) {
             break;
         }
@@ -257,7 +259,7 @@ impl Replica {
                 }
             }
             Step::Keeping(keeping) => {
-                let next = take_some(&mut keeping.left);
+                let next = take_some(&mut keeping.left, KEPT_BYTES_AT_ONCE);
                 if !next.is_empty() {
                     keeping.is_asked = true;
                     return log.keep(self.id, next, keeping.is_second_try);

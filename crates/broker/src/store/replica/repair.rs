@@ -129,7 +129,7 @@ impl Replica {
             now.cursor = found.cursor;
             return;
         }
-        let next = take_some(&mut now.left);
+        let next = take_some(&mut now.left, KEPT_BYTES_AT_ONCE);
         if next.is_empty() {
             *current = None;
             return self.note_repaired();
