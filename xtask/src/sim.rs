@@ -32,9 +32,12 @@ pub struct Args {
     /// Simulate replicas that agree on a log, on failing disks and networks
     #[arg(long)]
     quorum: bool,
-    /// Simulate shards with replicas on three nodes
+    /// Simulate shards with replicas on three nodes, and with some seeds on three of five cores
     #[arg(long)]
     shards: bool,
+    /// Simulate shards with replicas on three of five cores, which move
+    #[arg(long)]
+    moving: bool,
     /// Simulate two or three linked clusters of one node each
     #[arg(long)]
     linked: bool,
@@ -68,6 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     command.args(args.full.then_some("--full"));
     command.args(args.quorum.then_some("--quorum"));
     command.args(args.shards.then_some("--shards"));
+    command.args(args.moving.then_some("--moving"));
     command.args(args.linked.then_some("--linked"));
     command.args(args.trace.then_some("--trace"));
     command.args(args.mutations.then_some("--mutations"));

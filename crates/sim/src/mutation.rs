@@ -93,7 +93,11 @@ impl Mutation {
 
     /// Mutations that a simulation of this shape can reach, with the number of times that each place was reached.
     pub fn all_reached(shape: Shape) -> impl Iterator<Item = (Self, u64)> {
-        let shape = if shape == Shape::FullCluster { Shape::Cluster } else { shape };
+        let shape = match shape {
+            Shape::FullCluster => Shape::Cluster,
+            Shape::MovingShards => Shape::Shards,
+            other => other,
+        };
         let of_tests =
             link::Mutation::ALL.into_iter().filter(|it| !LINK_MUTATIONS.contains(it)).map(Self::Link);
         let those = Self::all().chain(of_tests).filter(move |it| it.shape() == shape);

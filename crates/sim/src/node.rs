@@ -2,6 +2,7 @@
 //! events.
 
 mod log;
+mod placed;
 mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,8 @@ use shardlog::{
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
 use self::log::ObservedLog;
+use self::placed::Placed;
+pub use self::placed::PlacedSetup;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::Link;
@@ -56,8 +59,10 @@ pub struct ReplicaSetup {
     pub config: consensus::Config,
     /// Secret of the cluster.
     pub hash_key: [u8; 16],
-    /// True if the node has a replica of each shard. Otherwise it has none.
+    /// True if the node has a replica of each shard from its start on.
     pub has_replicas: bool,
+    /// Set if replicas begin and end as a placement says.
+    pub placed: Option<PlacedSetup>,
     /// Members that the groups should have.
     pub target: TargetMembers,
     /// Nodes that should lead, by the number of the shard.
@@ -149,6 +154,8 @@ pub struct Node {
     retry_at: Micros,
     keeping: bool,
     pending_reads: Arc<Mutex<Vec<PendingRead>>>,
+    /// Replicas that begin and end while the node runs.
+    placed: Option<Placed>,
     readers: [VecDeque<PendingRead>; 2],
     connections: BTreeMap<Link, NodeConnection>,
     links: BTreeMap<(usize, u32), Link>,
@@ -224,13 +231,13 @@ impl Node {
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
         let groups = std::mem::take(&mut opened.recovery.groups);
         let pending_reads = Arc::<Mutex<Vec<PendingRead>>>::default();
-        let mut agreements = Vec::new();
+        let (mut agreements, mut recovered) = (Vec::new(), Vec::new());
         let (shards, broker_incarnation) = match &setup.replica {
             Some(replica) => {
                 let began = Time(replica.began_ms.max(1));
                 let (shards, opened) =
                     start_replicas(cx, began, replica, &opened.log, &groups, &pending_reads)?;
-                agreements = opened;
+                (agreements, recovered) = (opened, groups);
                 (shards, broker::Incarnation { began, number: moment.wall.as_millis() as u64 })
             }
             None => {
@@ -270,6 +277,9 @@ impl Node {
         node.set_mailbox(move |worker, command| sync::lock(&post).push((worker, command)));
         node.connect_log();
         join(&node);
+        let placed = setup.replica.as_ref().and_then(|replica| {
+            Placed::start(cx, replica, (log.log(), &log_events), recovered, &pending_reads)
+        });
         let mut this = Self {
             incarnation,
             workers: node.build_workers(),
@@ -291,6 +301,7 @@ impl Node {
             retry_at: 0,
             keeping: false,
             pending_reads,
+            placed,
             readers: Default::default(),
             connections: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -417,6 +428,7 @@ impl Node {
             Event::Commit { .. } => self.commit(cx),
             Event::Keep { .. } => self.keep(cx),
             Event::Read { reader, .. } => self.read(cx, reader),
+            Event::Follow { .. } => self.follow_again(cx),
             Event::Note { incarnation } => {
                 machine.note(machine.moment(cx.now(), Duration::from_millis(self.time(cx).0)));
                 cx.after(5 * SECOND, Event::Note { incarnation });
@@ -586,6 +598,21 @@ impl Node {
     }
 }
 
+/// Reports that the group of a shard has the members of an epoch.
+type ReportReached = Box<dyn Fn(ShardId, u64) + Send>;
+
+/// Returns the functions that the agreement of a shard calls.
+fn agreement_owner(
+    setup: &ReplicaSetup,
+    reads: &Arc<Mutex<Vec<PendingRead>>>,
+    report_reached: ReportReached,
+) -> AgreementOwner {
+    let reads = reads.clone();
+    let schedule_read =
+        Box::new(move |shard, read| sync::lock(&reads).push(PendingRead::Agreement(shard, read)));
+    AgreementOwner { schedule_read, report_reached, transfer_permit: setup.transfer_permit.clone() }
+}
+
 /// A shard's agreement on a node.
 type OfShard = (ShardId, Box<dyn Agreement>);
 
@@ -601,14 +628,7 @@ fn start_replicas(
     let (mut shards, mut agreements) = (Vec::new(), Vec::new());
     for id in (0..SHARDS).map(ShardId).filter(|_| setup.has_replicas) {
         let config = consensus::Config { seed: cx.random.draw(), ..setup.config.clone() };
-        let reads = reads.clone();
-        let schedule_read =
-            Box::new(move |shard, read| sync::lock(&reads).push(PendingRead::Agreement(shard, read)));
-        let owner = AgreementOwner {
-            schedule_read,
-            report_reached: Box::new(|_, _| ()),
-            transfer_permit: setup.transfer_permit.clone(),
-        };
+        let owner = agreement_owner(setup, reads, Box::new(|_, _| ()));
         let started = ShardAgreement::start(began, id, config, log.clone(), recovered, setup.hash_key, owner);
         let (shard, mut agreement) = started.map_err(|error| StartFailure::Broken(error.to_string()))?;
         agreement.handle(Box::new(AgreementInput::Target(setup.target.clone())));

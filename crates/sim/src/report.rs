@@ -392,6 +392,16 @@ report! {
     agreed_overtaken,
     /// Disks that were replaced by empty ones.
     agreed_replaced,
+    /// Replicas that moved to other cores, those during whose moves the shard had the same leader, and those that led
+    /// when their moves began.
+    agreed_moves,
+    agreed_moves_led,
+    agreed_moves_of_leaders,
+    /// Replicas that were removed because their cores were lost before they had caught up.
+    agreed_moves_given_up,
+    /// Cores that handed their replicas over, and those whose replicas were replaced because they were away.
+    agreed_cores_left,
+    agreed_cores_lost,
     /// Transfers of the leadership of a shard to the preferred replica, and those that were given up.
     agreed_transfers,
     agreed_transfers_failed,
@@ -510,7 +520,7 @@ impl Report {
             Shape::Linked => {
                 name.starts_with("linked_") || of_both.contains(name) && !not_of_quorum.contains(name)
             }
-            Shape::Shards => {
+            Shape::Shards | Shape::MovingShards => {
                 name.starts_with("agreed_") || of_both.contains(name) && !not_of_quorum.contains(name)
             }
         })

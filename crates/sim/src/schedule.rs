@@ -33,6 +33,8 @@ pub enum Event {
     Read { incarnation: u32, reader: usize },
     /// Records the node's time.
     Note { incarnation: u32 },
+    /// Goes on with replicas that begin and end.
+    Follow { incarnation: u32 },
     /// Delivers the next piece to one end of a connection.
     Arrive { link: Link, direction: Direction },
     /// Reports the loss of a connection to one end.
@@ -67,7 +69,8 @@ impl Event {
             | Self::Commit { incarnation }
             | Self::Keep { incarnation }
             | Self::Read { incarnation, .. }
-            | Self::Note { incarnation } => Some(*incarnation),
+            | Self::Note { incarnation }
+            | Self::Follow { incarnation } => Some(*incarnation),
             _ => None,
         }
     }

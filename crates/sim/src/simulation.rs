@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::agreed::AgreedShards;
+use crate::agreed::{AgreedShards, Moves};
 use crate::cluster::SimCluster;
 use crate::linked::Linked;
 use crate::quorum::Quorum;
@@ -34,8 +34,10 @@ pub enum Shape {
     FullCluster,
     /// Replicas of a consensus group.
     Quorum,
-    /// Shards with replicas on three nodes.
+    /// Shards with replicas on three nodes. With some seeds like [`Self::MovingShards`].
     Shards,
+    /// Shards with replicas on three of five cores, which move.
+    MovingShards,
     /// Linked clusters of one node each.
     Linked,
 }
@@ -81,7 +83,8 @@ impl Simulation {
                 self.run_one(SimCluster::new(self.seed, self.shape == Shape::FullCluster, trace))
             }
             Shape::Quorum => self.run_one(Quorum::new(self.seed, trace)),
-            Shape::Shards => self.run_one(AgreedShards::new(self.seed, trace)),
+            Shape::Shards => self.run_one(AgreedShards::new(self.seed, Moves::Sometimes, trace)),
+            Shape::MovingShards => self.run_one(AgreedShards::new(self.seed, Moves::Always, trace)),
             Shape::Linked => self.run_one(Linked::new(self.seed, trace)),
         }
     }

@@ -205,7 +205,8 @@ impl World {
             | Event::Commit { incarnation }
             | Event::Keep { incarnation }
             | Event::Read { incarnation, .. }
-            | Event::Note { incarnation } => {
+            | Event::Note { incarnation }
+            | Event::Follow { incarnation } => {
                 if let Some(node) = scene.node.as_mut().filter(|node| node.incarnation() == incarnation) {
                     node.handle(&mut scene.cx, &mut scene.net, &mut scene.machine, event);
                 }

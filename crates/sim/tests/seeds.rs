@@ -46,6 +46,17 @@ fn some_seeds_of_shards_with_replicas_pass() {
 }
 
 #[test]
+fn some_seeds_of_shards_whose_replicas_move_pass() {
+    let mut all = Report::default();
+    for seed in 0..4 {
+        let (result, _) = Simulation { shape: Shape::MovingShards, ..Simulation::of(seed) }.run();
+        all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
+    }
+    assert!(all.agreed_moves > all.agreed_moves_led && all.agreed_moves_led > 0, "{all:?}");
+    assert!(all.agreed_cores_lost > 0 && all.agreed_acknowledged > 0, "{all:?}");
+}
+
+#[test]
 fn the_same_seed_has_the_same_result() {
     let (node, cluster, quorum, shards) = (Shape::Node, Shape::Cluster, Shape::Quorum, Shape::Shards);
     let seeds = [
@@ -58,6 +69,7 @@ fn the_same_seed_has_the_same_result() {
         (quorum, 5),
         (shards, 1),
         (shards, 2),
+        (Shape::MovingShards, 1),
     ];
     for (shape, seed) in seeds {
         let run = || Simulation { shape, trace: true, ..Simulation::of(seed) }.run();

@@ -1,7 +1,7 @@
 //! Command line of the example.
 
 pub const HELP: &str = "\
-Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum | --shards | --linked] [--trace | --mutations]
+Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum | --shards | --moving | --linked] [--trace | --mutations]
 
   --seeds N     number of simulations, 1000 by default
   --seed S      first seed, 0 by default
@@ -11,7 +11,8 @@ Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--thread
   --cluster     simulate several nodes, and faults between them
   --full        simulate clusters of five nodes, with 50 clients, for five minutes and with at least 20 faults each
   --quorum      simulate the replicas of one consensus group
-  --shards      simulate shards with replicas on three nodes
+  --shards      simulate shards with replicas on three nodes, and with some seeds like --moving
+  --moving      simulate shards with replicas on three of five cores, which move
   --linked      simulate two or three linked clusters
   --trace       print all events of one seed
   --mutations   instead, build each mutation into the product, and run up to N seeds with it; with --cluster or --quorum,
@@ -65,7 +66,9 @@ impl Arguments {
                 "--cluster" => {}
                 "--full" => parsed.shape = Shape::FullCluster,
                 "--quorum" => parsed.shape = Shape::Quorum,
-                "--shards" => parsed.shape = Shape::Shards,
+                "--shards" if parsed.shape == Shape::Node => parsed.shape = Shape::Shards,
+                "--shards" => {}
+                "--moving" => parsed.shape = Shape::MovingShards,
                 "--linked" => parsed.shape = Shape::Linked,
                 "--trace" => parsed.trace = true,
                 "--mutations" => parsed.mutations = true,

@@ -125,6 +125,7 @@ fn show(shape: Shape, failure: &Failure) {
         Shape::FullCluster => " --full",
         Shape::Quorum => " --quorum",
         Shape::Shards => " --shards",
+        Shape::MovingShards => " --moving",
         Shape::Linked => " --linked",
     };
     println!("again: cargo xtask sim{of} --seed {} --trace\n", failure.seed);

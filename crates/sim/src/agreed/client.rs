@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broker::shard_of_client;
 use mqtt::{QoS, ReasonCode, Version};
 use testkit::Endpoint;
 use testkit::packets::{self, Sent};
@@ -392,7 +393,8 @@ impl Client {
 
     /// Messages that the client is owed and has not received, and that must not be lost.
     fn missing(&self, messages: &Messages) -> Vec<MessageId> {
-        self.not_received(messages).into_iter().filter(|id| !messages.may_be_lost(*id)).collect()
+        let shard = shard_of_client(&self.name);
+        self.not_received(messages).into_iter().filter(|id| !messages.may_be_lost(*id, shard)).collect()
     }
 
     /// Messages that the client is owed and has not received: they were published to a topic after the client had got

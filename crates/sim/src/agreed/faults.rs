@@ -1,12 +1,14 @@
 //! Faults of a simulation.
 
-use broker::SHARDS;
+use std::sync::Arc;
+
+use broker::{SHARDS, ShardId, ShardSet};
 use consensus::ReplicaId;
 use link::NodeId;
 use random::Random;
 
 use super::network::{Step, node_id};
-use super::world::{AgreedShards, REPLICAS};
+use super::world::AgreedShards;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::Link;
@@ -31,6 +33,10 @@ pub enum Fault {
     Lose { client: usize },
     /// A node is lost with its disk. It comes back with an empty one, as other replicas.
     Replace { node: usize, after: Micros },
+    /// Replicas of this number of shards move to cores that have none of them.
+    Move { shards: usize },
+    /// A core hands its replicas over, as one that leaves. It takes some again after a time.
+    Leave { node: usize, time: Micros },
     /// Other nodes should lead the shards. The nodes may not know the same ones.
     Prefer { is_agreed: bool },
     /// The wall clock of a node is set to a wrong time, and those of all others are right.
@@ -96,16 +102,33 @@ impl AgreedShards {
             Fault::Replace { node, after } => {
                 self.cx.report.agreed_replaced += 1;
                 let seed = self.cx.random.draw();
-                self.end(node, after, |_, machine| *machine = Machine::new(seed));
+                self.end(node, after, |_, _| ());
                 let host = &mut self.hosts[node];
+                host.machine = Machine::new(seed);
+                let id = ReplicaId(100 + node as u64);
                 if let Some(replica) = &mut host.setup.replica {
-                    replica.config.id = ReplicaId(100 + node as u64);
+                    replica.config.id = id;
+                    if let Some(placed) = &mut replica.placed {
+                        placed.own.replica = id;
+                        placed.stored = Arc::default();
+                    }
                 }
-                self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+                if self.meta.is_none() {
+                    self.cx.after(SECOND, Event::AgreedShards(Step::Reconcile));
+                }
+            }
+            Fault::Move { shards } => self.move_replicas(shards),
+            Fault::Leave { node, time } => {
+                if let Some(meta) = &mut self.meta {
+                    self.cx.report.agreed_cores_left += 1;
+                    meta.set_leaves(node, true);
+                    self.cx.after(time, Event::AgreedShards(Step::Stays { node }));
+                }
             }
             Fault::Prefer { is_agreed } => {
+                let cores = self.cores;
                 let any = |random: &mut Random| -> Vec<NodeId> {
-                    (0..SHARDS).map(|_| node_id(random.below(REPLICAS))).collect()
+                    (0..SHARDS).map(|_| node_id(random.below(cores))).collect()
                 };
                 let common = any(&mut self.cx.random);
                 for at in 0..self.hosts.len() {
@@ -130,10 +153,12 @@ impl AgreedShards {
         let Some(node) = host.node.take() else { return };
         let links: Vec<Link> = node.links().collect();
         let incarnation = host.incarnation;
-        if at < REPLICAS {
-            let now = self.cx.now();
-            self.messages.replica_ended(if node.is_paused(now) { host.paused_at } else { now }, now);
-        }
+        let mut replicas = ShardSet::EMPTY;
+        let shards = (0..SHARDS).map(ShardId);
+        shards.filter(|shard| node.digest(*shard).is_some()).for_each(|shard| replicas.insert(shard));
+        let now = self.cx.now();
+        let written = if node.is_paused(now) { host.paused_at } else { now };
+        self.messages.replicas_ended(replicas, written, now);
         self.leases.end(at);
         drop(node);
         stop(&mut self.cx, &mut host.machine);

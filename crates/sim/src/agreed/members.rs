@@ -40,8 +40,15 @@ impl AgreedShards {
             replica.transfer_permit = Arc::default();
             replica.began_ms = host.wall.start(self.cx.now() / MILLI);
         }
+        let placed = host.setup.replica.as_ref().and_then(|replica| replica.placed.clone());
+        if let Some(placed) = &placed {
+            sync::lock(&placed.reached).clear();
+        }
         let started =
             Node::start_in(&mut self.cx, &mut host.machine, host.setup.clone(), self.incarnations, join);
+        if let Some((meta, placed)) = self.meta.as_mut().zip(placed) {
+            meta.joined(at, placed.own);
+        }
         self.leases.start(at);
         (host.counted, host.counted_reads) = (ReplicaCounters::default(), ReadCounters::default());
         host.counted_lanes = LaneCounters::default();
@@ -116,9 +123,14 @@ impl AgreedShards {
         self.join(at, incarnation);
     }
 
-    /// Tells a node which nodes should lead the shards, by number.
+    /// Tells a node which nodes should lead the shards, by number. If replicas move, the node learns it with the next
+    /// placement.
     pub(super) fn prefer(&mut self, at: usize, leaders: Vec<NodeId>) {
         let host = &mut self.hosts[at];
+        if self.meta.is_some() {
+            host.preferred = leaders;
+            return;
+        }
         let Some(replica) = &mut host.setup.replica else { return };
         replica.leaders.clone_from(&leaders);
         let Some(node) = &mut host.node else { return };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use broker::{ShardId, ShardSet};
 use mqtt::QoS;
 
 use crate::schedule::{Micros, SECOND};
@@ -19,8 +20,16 @@ pub type MessageId = (usize, u64);
 pub struct Messages {
     by_topic: BTreeMap<String, BTreeMap<MessageId, Times>>,
     topics: BTreeMap<MessageId, String>,
-    /// Ends of processes that had replicas. The disk of each got nothing since the first time.
-    ended: Vec<(Micros, Micros)>,
+    ended: Vec<EndedProcess>,
+}
+
+/// A process that has ended.
+struct EndedProcess {
+    /// Shards of which it had replicas.
+    replicas: ShardSet,
+    /// Time since which its disk got nothing.
+    written: Micros,
+    at: Micros,
 }
 
 struct Times {
@@ -45,20 +54,21 @@ impl Messages {
         Some(self.by_topic.get(self.topics.get(&id)?)?.get(&id)?.sent)
     }
 
-    /// Notes that a process with replicas ends. Its disk got nothing since a time.
-    pub fn replica_ended(&mut self, written: Micros, now: Micros) {
-        self.ended.push((written, now));
+    /// Notes that a process with these replicas ends. Its disk got nothing since a time.
+    pub fn replicas_ended(&mut self, replicas: ShardSet, written: Micros, at: Micros) {
+        self.ended.push(EndedProcess { replicas, written, at });
     }
 
-    /// Returns whether an acknowledged message may be lost: a process that may have counted for its majority ended
+    /// Returns whether a shard may lose an acknowledged message: a process that may have counted for its majority ended
     /// before its disk had the message.
-    pub fn may_be_lost(&self, id: MessageId) -> bool {
+    pub fn may_be_lost(&self, id: MessageId, shard: ShardId) -> bool {
         let times = self.topics.get(&id).and_then(|topic| self.by_topic.get(topic)?.get(&id));
         let Some(Times { sent, acknowledged: Some(acknowledged), is_in_memory: true }) = times else {
             return false;
         };
         let written_by = acknowledged + WRITTEN_AFTER;
-        self.ended.iter().any(|(written, ended)| *written < written_by && sent <= ended)
+        let mut ended = self.ended.iter().filter(|ended| ended.replicas.contains(shard));
+        ended.any(|ended| ended.written < written_by && *sent <= ended.at)
     }
 
     pub fn acknowledged(&mut self, id: MessageId, at: Micros) {

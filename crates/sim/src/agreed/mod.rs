@@ -13,9 +13,10 @@ mod links;
 mod members;
 mod messages;
 mod network;
+mod placement;
 mod retained;
 mod settle;
 mod world;
 
 pub use network::Step;
-pub use world::AgreedShards;
+pub use world::{AgreedShards, Moves};

@@ -32,6 +32,12 @@ pub enum Step {
     Compare,
     /// Changes the members after a disk was replaced.
     Reconcile,
+    /// Lets the meta group decide about the placement of the shards.
+    Decide,
+    /// Lets a core look for a new placement.
+    Learn { node: usize },
+    /// Lets a core take replicas again that it has handed over.
+    Stays { node: usize },
     /// Looks which links are up, and grants leases.
     Links,
     /// The nodes agree that an incarnation of a node is over.

@@ -1,6 +1,6 @@
 //! The end of a simulation, in which everything must settle, and the comparison of the replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use broker::{SHARDS, ShardId};
@@ -11,12 +11,13 @@ use storage::{Commit, Disk as _};
 use super::client::missing_jobs;
 use super::members::spread_leaders;
 use super::network::Step;
-use super::world::{AgreedShards, Host, REPLICAS};
+use super::world::{AgreedShards, Host};
 use crate::node::{Node, ReplicaSetup};
 use crate::schedule::{Event, Micros, SECOND};
 
-/// Time after the last fault in which everything must settle.
+/// Time after the last fault in which everything must settle, and the same if replicas move: one after the other.
 const SETTLE: Micros = 120 * SECOND;
+const SETTLE_WITH_MOVES: Micros = 300 * SECOND;
 
 impl AgreedShards {
     /// Ends all faults, and checks that nothing is lost and all replicas are equal.
@@ -25,18 +26,29 @@ impl AgreedShards {
         for node in 0..self.hosts.len() {
             self.start(node);
         }
-        (0..self.hosts.len()).for_each(|node| self.prefer(node, spread_leaders()));
-        let end = self.cx.now() + SETTLE;
+        for node in 0..self.hosts.len() {
+            match &mut self.meta {
+                Some(meta) => {
+                    self.hosts[node].preferred.clear();
+                    if node < self.cores {
+                        meta.set_leaves(node, false);
+                    }
+                }
+                None => self.prefer(node, spread_leaders()),
+            }
+        }
+        let end = self.cx.now() + if self.meta.is_some() { SETTLE_WITH_MOVES } else { SETTLE };
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
                 && missing_jobs(&self.clients, &self.messages).is_empty()
                 && self.retained.is_settled();
             let is_idle = self.unanswered() == 0 && self.waiting() == 0 && self.unsynced() == 0;
-            if are_settled && self.are_equal() && is_idle && self.are_spread() {
+            if are_settled && self.is_placed() && self.are_equal() && is_idle && self.are_spread() {
                 break;
             }
         }
+        assert!(self.is_placed(), "replicas still move");
         assert!(
             self.are_spread(),
             "leaders: {:?}",
@@ -60,7 +72,7 @@ impl AgreedShards {
     fn restore(&mut self) {
         let Some(ReplicaSetup { hash_key, .. }) = self.hosts[0].setup.replica else { return };
         let segment_bytes = self.hosts[0].setup.segment_bytes;
-        let cores: Vec<CoreData> = self.hosts[..REPLICAS].iter().enumerate().map(core_data).collect();
+        let cores: Vec<CoreData> = self.hosts[..self.cores].iter().enumerate().map(core_data).collect();
         let to = FaultDisk::new(1);
         let open = |to: FaultDisk| {
             let options = storage::Options { segment_bytes, reserve_bytes: 0, ..storage::Options::default() };
@@ -150,30 +162,45 @@ impl AgreedShards {
     fn are_equal(&mut self) -> bool {
         self.compare();
         (0..SHARDS).map(ShardId).all(|shard| {
-            let of = |host: &Host| host.node.as_ref().and_then(|node| node.digest(shard));
-            let first = of(&self.hosts[0]);
-            first.is_some() && self.hosts[..REPLICAS].iter().all(|host| of(host) == first)
+            let digests = self.hosts.iter().map(|host| host.node.as_ref()?.digest(shard));
+            let of_replicas: Vec<_> = digests.enumerate().filter(|(_, digest)| digest.is_some()).collect();
+            let at: BTreeSet<usize> = of_replicas.iter().map(|(at, _)| *at).collect();
+            at == self.replicas_of(shard) && of_replicas.iter().all(|(_, digest)| *digest == of_replicas[0].1)
         })
+    }
+
+    /// Nodes that should have a replica of a shard.
+    fn replicas_of(&self, shard: ShardId) -> BTreeSet<usize> {
+        match &self.meta {
+            Some(meta) => meta.voters(shard).map(|node| node.0 as usize - 1).collect(),
+            None => (0..self.cores).collect(),
+        }
     }
 
     /// Returns whether the preferred nodes lead.
     fn are_spread(&self) -> bool {
+        if let Some(meta) = &self.meta {
+            return self.are_leaders_balanced(meta);
+        }
         let leads = |at: usize, shard: ShardId| self.hosts[at].leads.contains_key(&shard);
-        (0..SHARDS).all(|shard| leads(usize::from(shard) % REPLICAS, ShardId(shard)))
+        (0..SHARDS).all(|shard| leads(usize::from(shard) % self.cores, ShardId(shard)))
     }
 
     pub(super) fn compare(&mut self) {
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let Some(node) = &host.node else { continue };
+            // A replica that ends takes its counters with it.
             let counted = node.replica_counters();
             let before = std::mem::replace(&mut host.counted, counted);
-            self.cx.report.agreed_restored += counted.restored - before.restored;
-            self.cx.report.agreed_fetched += counted.fetched - before.fetched;
-            self.cx.report.agreed_repaired += counted.repaired - before.repaired;
-            self.cx.report.agreed_attached += counted.attached - before.attached;
-            self.cx.report.agreed_stale += counted.stale - before.stale;
+            let growth = |now: u64, before: u64| now.saturating_sub(before);
+            self.cx.report.agreed_restored += growth(counted.restored, before.restored);
+            self.cx.report.agreed_fetched += growth(counted.fetched, before.fetched);
+            self.cx.report.agreed_repaired += growth(counted.repaired, before.repaired);
+            self.cx.report.agreed_attached += growth(counted.attached, before.attached);
+            self.cx.report.agreed_stale += growth(counted.stale, before.stale);
             let early = node.unsynced().1;
-            self.cx.report.agreed_fast_early += early - std::mem::replace(&mut host.counted_early, early);
+            let before = std::mem::replace(&mut host.counted_early, early);
+            self.cx.report.agreed_fast_early += growth(early, before);
             let counted = node.read_counters();
             let before = std::mem::replace(&mut host.counted_reads, counted);
             self.cx.report.agreed_read_indexes += counted.indexes - before.indexes;
@@ -210,5 +237,7 @@ fn core_data((at, host): (usize, &Host)) -> CoreData {
         copy.put(&name, &disk.contents(&name).expect("a file"));
     }
     let (log, _) = storage::offline::read(Arc::new(copy)).expect("a log");
-    CoreData { name: format!("node {at}"), log, stored: StoredReplicas::default() }
+    let placed = host.setup.replica.as_ref().and_then(|replica| replica.placed.as_ref());
+    let stored = placed.map_or_else(StoredReplicas::default, |placed| sync::lock(&placed.stored).clone());
+    CoreData { name: format!("node {at}"), log, stored }
 }

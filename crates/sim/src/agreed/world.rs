@@ -8,6 +8,7 @@ use broker::peers::{Inbound, LastIncarnation, Leader};
 use broker::settings::{Durability, DurabilityRule, Settings};
 use broker::{LaneCounters, ReadCounters, ReplicaCounters, ShardId};
 use consensus::{LogGroup, Member, ReplicaId};
+use link::NodeId;
 use settings::{ByteSize, Raw, Section};
 use shardlog::TargetMembers;
 
@@ -22,22 +23,28 @@ use super::links::NodeLink;
 use super::members::spread_leaders;
 use super::messages::{FAST, Messages};
 use super::network::{Mailbox, Network, Step, node_id};
+use super::placement::{CORES, MetaGroup, first_log};
 use super::retained::RetainedClients;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::{Link, Net};
-use crate::node::{Node, ReplicaSetup, Setup};
+use crate::node::{Node, PlacedSetup, ReplicaSetup, Setup};
 use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use random::Random;
 
-/// Nodes whose shards have a replica on each of the first three.
+/// Nodes of which the first ones, the cores, have the replicas of the shards: three cores have one of each shard, or five
+/// have those that a placement gives them.
 pub struct AgreedShards {
     pub(super) cx: Context,
     pub(super) net: Net,
     pub(super) network: Network,
     pub(super) hosts: Vec<Host>,
+    /// Number of cores.
+    pub(super) cores: usize,
+    /// Placement of the shards, if their replicas move.
+    pub(super) meta: Option<MetaGroup>,
     pub(super) clients: Vec<Client>,
     pub(super) retained: RetainedClients,
     pub(super) devices: Devices,
@@ -82,11 +89,21 @@ pub(super) struct Host {
     pub(super) leads: BTreeMap<ShardId, u64>,
     /// Leaders that the node knows.
     pub(super) leaders: BTreeMap<ShardId, Leader>,
+    /// Nodes that should lead the shards, by number, whatever the balance is. Used while replicas move.
+    pub(super) preferred: Vec<NodeId>,
     /// Time at which the process was paused last.
     pub(super) paused_at: Micros,
 }
 
-/// Number of nodes with replicas.
+/// Whether the replicas of a simulation move between cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    Always,
+    /// With two of seven seeds.
+    Sometimes,
+}
+
+/// Number of replicas of each shard.
 pub(super) const REPLICAS: usize = 3;
 /// Shortest and longest time between two actions of a client.
 const PACE: (Micros, Micros) = (5 * MILLI, 150 * MILLI);
@@ -105,10 +122,13 @@ fn in_memory(topic: &str) -> DurabilityRule {
 }
 
 impl AgreedShards {
-    pub fn new(seed: u64, trace: Trace) -> Self {
+    /// Makes the simulation of a seed. `moves`: the replicas move, as they do with some seeds in any case.
+    pub fn new(seed: u64, moves: Moves, trace: Trace) -> Self {
+        let moves = moves == Moves::Always || (2..4).contains(&(seed % 7));
+        let cores = if moves { CORES } else { REPLICAS };
         let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0xA6_4EED);
         // Half of the time two more nodes have no replicas.
-        let nodes = if seed % 4 < 2 { REPLICAS } else { REPLICAS + 2 };
+        let nodes = if seed % 4 < 2 { cores } else { cores + 2 };
         let mut hash_key = [0; 16];
         hash_key.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let mut settings = Settings::default();
@@ -153,7 +173,12 @@ impl AgreedShards {
                         config,
                         hash_key,
                         target,
-                        has_replicas: node < REPLICAS,
+                        has_replicas: !moves && node < REPLICAS,
+                        placed: (moves && node < cores).then(|| PlacedSetup {
+                            own: first_log(node),
+                            stored: Arc::default(),
+                            reached: Arc::default(),
+                        }),
                         leaders: spread_leaders(),
                         transfer_permit: Arc::default(),
                         began_ms: 0,
@@ -172,6 +197,7 @@ impl AgreedShards {
                 counted_early: 0,
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
+                preferred: Vec::new(),
                 paused_at: 0,
             }
         });
@@ -184,7 +210,7 @@ impl AgreedShards {
             .map(|_| (5 * SECOND + random.draw() % length, Fault::any(&mut random, nodes, clients)))
             .collect();
         // One disk has bad sectors. The others have everything that was acknowledged.
-        let bad = random.below(REPLICAS);
+        let bad = random.below(cores);
         let unreadable = *random.pick(&[0, 10, 40]);
         // With these faults replicas ask no others, which would hide the faults.
         let is_unaided =
@@ -213,11 +239,23 @@ impl AgreedShards {
             };
             faults.extend(times.into_iter().take(count).map(|at| (at, set(&mut random))));
         }
+        if moves {
+            for _ in 0..2 + random.below(4) {
+                let shards = 1 + random.below(4);
+                faults.push((5 * SECOND + random.draw() % length, Fault::Move { shards }));
+            }
+            if random.below(2) == 0 {
+                let (node, time) = (random.below(cores), *random.pick(&[5 * SECOND, 15 * SECOND]));
+                faults.push((5 * SECOND + random.draw() % length, Fault::Leave { node, time }));
+            }
+        }
         faults.sort_by_key(|(at, _)| *at);
         Self {
             net: Net::default(),
             network: Network::new(*random.pick(&[100, MILLI, 40 * MILLI])),
             hosts,
+            cores,
+            meta: moves.then(|| MetaGroup::new(hash_key)),
             clients: (0..clients).map(Client::new).collect(),
             retained: RetainedClients::new(),
             devices: Devices::new(overlaps),
@@ -269,6 +307,7 @@ impl AgreedShards {
         }
         self.cx.after(COMPARE, Event::AgreedShards(Step::Compare));
         self.cx.after(LINKS, Event::AgreedShards(Step::Links));
+        self.begin_placing();
         self.pass(self.length);
         self.settle();
         let report = &mut self.cx.report;
@@ -360,6 +399,13 @@ impl AgreedShards {
             }
             Step::Reconcile => {
                 self.reconcile();
+            }
+            Step::Decide => self.decide(),
+            Step::Learn { node } => self.learn(node),
+            Step::Stays { node } => {
+                if let Some(meta) = &mut self.meta {
+                    meta.set_leaves(node, false);
+                }
             }
             Step::Links => {
                 self.look_at_links();

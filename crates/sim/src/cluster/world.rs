@@ -273,7 +273,8 @@ impl SimCluster {
             | Event::Commit { incarnation }
             | Event::Keep { incarnation }
             | Event::Read { incarnation, .. }
-            | Event::Note { incarnation } => self.handle_process_event(incarnation, event),
+            | Event::Note { incarnation }
+            | Event::Follow { incarnation } => self.handle_process_event(incarnation, event),
             Event::SimCluster(step) => self.step(step),
             Event::Start
             | Event::End { .. }
