@@ -27,9 +27,9 @@ pub struct Args {
     #[arg(long, group = "what")]
     single: bool,
     /// Test three cores and two replicants on this machine, with one fault after the other: kills, stops, all cores
-    /// at once, a restart of each in turn, full disks (as root), and many nodes that start at once. Of the options
-    /// below it uses --short, --fault, --node-kills, --program, --debug, --port, --seed, --dir, --rate, --size and
-    /// --window
+    /// at once, a restart of each in turn, full disks (as root), many nodes that start at once, and many clients that
+    /// connect again at once. Of the options below it uses --short, --fault, --node-kills, --program, --debug, --port,
+    /// --seed, --dir, --rate, --size and --window
     #[arg(long, group = "what")]
     cluster: bool,
     /// Test only the loss of the leading core, and of each core when sessions have replicas, with --cluster

@@ -5,6 +5,7 @@ pub mod client;
 pub mod contention;
 pub mod copies;
 mod disconnect;
+pub mod many;
 mod memory;
 pub mod nodes;
 mod peers;

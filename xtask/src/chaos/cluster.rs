@@ -7,6 +7,7 @@ mod contention;
 mod disks;
 mod each;
 mod full;
+mod reconnects;
 mod storm;
 mod test_cluster;
 pub mod upgrade;
@@ -47,6 +48,8 @@ enum Fault {
     KillPairs,
     /// Kills and stops of several nodes, while clients contend for Client Identifiers.
     Contention,
+    /// SIGKILL of a node with thousands of clients, which connect to other nodes at once.
+    ReconnectStorm,
 }
 
 impl Fault {
@@ -57,7 +60,8 @@ impl Fault {
             | Self::Roll
             | Self::KillCores
             | Self::KillEach
-            | Self::Contention => ClusterSetup::Five,
+            | Self::Contention
+            | Self::ReconnectStorm => ClusterSetup::Five,
             Self::KillPairs => ClusterSetup::FiveCores,
             Self::KillInMemory => ClusterSetup::InMemory,
             Self::Fill(_) => ClusterSetup::SmallDisks,
@@ -117,7 +121,7 @@ enum TargetRole {
 }
 
 /// Faults in their order, by the names of `--fault`.
-const FAULTS: [(&str, Fault); 16] = [
+const FAULTS: [(&str, Fault); 17] = [
     ("kill-core", Fault::Kill(TargetRole::OtherCore)),
     (SHORT, Fault::Kill(TargetRole::Leader)),
     ("kill-replicant", Fault::Kill(TargetRole::Replicant)),
@@ -134,6 +138,7 @@ const FAULTS: [(&str, Fault); 16] = [
     ("kill-pairs", Fault::KillPairs),
     ("kill-in-memory", Fault::KillInMemory),
     ("contention", Fault::Contention),
+    ("reconnect-storm", Fault::ReconnectStorm),
 ];
 /// Faults of `--short`.
 const SHORT: &str = "kill-leader";
@@ -249,6 +254,7 @@ fn run_faults(
                 each::apply_fault(args, (program, directory), &mut test_cluster, *fault, results)
             }
             Fault::Contention => contention::apply_fault(&mut test_cluster, results),
+            Fault::ReconnectStorm => reconnects::apply_fault(&mut test_cluster, results),
             _ => apply_fault(args, (program, directory), &mut test_cluster, *fault, results),
         };
         if let Err(error) = suffered {
@@ -276,7 +282,8 @@ fn apply_fault(
         | Fault::KillEach
         | Fault::KillPairs
         | Fault::KillInMemory
-        | Fault::Contention => None,
+        | Fault::Contention
+        | Fault::ReconnectStorm => None,
         Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
             Some(pick(test_cluster, target_role)?)
         }
@@ -333,7 +340,11 @@ fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
         Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
-        Fault::KillEach | Fault::KillPairs | Fault::KillInMemory | Fault::Contention => Vec::new(),
+        Fault::KillEach
+        | Fault::KillPairs
+        | Fault::KillInMemory
+        | Fault::Contention
+        | Fault::ReconnectStorm => Vec::new(),
     }
 }
 
@@ -365,6 +376,7 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
         Fault::KillInMemory => "SIGKILL of each core in turn, messages of durability memory".to_owned(),
         Fault::KillPairs => "SIGKILL of two of five cores at once, in turn".to_owned(),
         Fault::Contention => "kills and stops while clients contend for Client Identifiers".to_owned(),
+        Fault::ReconnectStorm => "SIGKILL of a node whose clients connect again at once".to_owned(),
     }
 }
 

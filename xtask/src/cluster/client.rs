@@ -40,9 +40,9 @@ pub struct Message {
     pub retain: bool,
 }
 
-struct Packet {
-    first: u8,
-    body: Vec<u8>,
+pub(super) struct Packet {
+    pub first: u8,
+    pub body: Vec<u8>,
 }
 
 impl Client {
@@ -275,18 +275,7 @@ impl Client {
     }
 
     fn send(&mut self, first: u8, body: &[u8]) -> Result<()> {
-        let mut packet = vec![first];
-        let mut length = body.len();
-        loop {
-            let more = length >= 0x80;
-            packet.push((length & 0x7f) as u8 | if more { 0x80 } else { 0 });
-            length >>= 7;
-            if !more {
-                break;
-            }
-        }
-        packet.extend(body);
-        Ok(self.stream.write_all(&packet)?)
+        Ok(self.stream.write_all(&encode(first, body))?)
     }
 
     fn packet(&mut self, deadline: Instant) -> Result<Option<Packet>> {
@@ -311,6 +300,22 @@ impl Client {
     }
 }
 
+/// A packet with this first byte and body.
+pub(super) fn encode(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut packet = vec![first];
+    let mut length = body.len();
+    loop {
+        let more = length >= 0x80;
+        packet.push((length & 0x7f) as u8 | if more { 0x80 } else { 0 });
+        length >>= 7;
+        if !more {
+            break;
+        }
+    }
+    packet.extend(body);
+    packet
+}
+
 /// The properties of a packet that begin at this index with their length, and the index after them.
 fn properties(body: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
     let mut length = 0;
@@ -326,7 +331,7 @@ fn properties(body: &[u8], mut at: usize) -> Option<(&[u8], usize)> {
 }
 
 /// The first packet and its length, if it is complete.
-fn split(bytes: &[u8]) -> Option<(Packet, usize)> {
+pub(super) fn split(bytes: &[u8]) -> Option<(Packet, usize)> {
     let (mut length, mut at) = (0, 1);
     for shift in [0, 7, 14, 21] {
         let byte = *bytes.get(at)?;
@@ -340,7 +345,7 @@ fn split(bytes: &[u8]) -> Option<(Packet, usize)> {
     Some((Packet { first: bytes[0], body }, at + length))
 }
 
-fn put_text(text: &str, out: &mut Vec<u8>) {
+pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     out.extend((text.len() as u16).to_be_bytes());
     out.extend(text.as_bytes());
 }
