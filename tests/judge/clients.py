@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
 
     def send(self, data):
-        if self.is_open:
+        if self.is_open and not self.transport.is_closing():
             self.transport.write(data)
 
     def close(self):
@@ -163,7 +163,7 @@ class Client:
             if silent > PING and now - pinged > PING:
                 pinged = now
                 self.send(packets.packet(packets.PINGREQ))
-            if now > leaves:
+            if self.roam and now > leaves:
                 await self.leave()
                 return
             self.turn()

@@ -98,6 +98,8 @@ class Run:
         await asyncio.sleep(CALM)
         for publisher in self.publishers:
             publisher.stop()
+        for client in self.clients:
+            client.roam = 0
         is_done = lambda: self.record.missing == 0 and not any(it.flights for it in self.publishers) and all(it.is_up() for it in self.clients)
         if not await until(is_done, DRAIN):
             waiting = [it.name for it in self.publishers if it.flights]

@@ -24,6 +24,9 @@ class Wire:
     def write(self, data):
         self.written += data
 
+    def is_closing(self):
+        return False
+
     def abort(self):
         pass
 
