@@ -37,6 +37,8 @@ pub(super) struct HostedShards {
     events: VecDeque<(ShardId, StoreEvent)>,
     /// Shards whose agreements have something to handle, or may have steps for their replicas.
     agreements: ShardSet,
+    /// Counters of replicas that have ended here. Sums of counters never go back.
+    ended: (StoreCounters, ReplicaCounters),
     /// A shard with retained messages has got a host.
     has_taken_over: bool,
     /// Shards that this node leads since a while, with the term, or not any more.
@@ -64,6 +66,7 @@ impl HostedShards {
             spare: None,
             events: VecDeque::new(),
             agreements: ShardSet::EMPTY,
+            ended: Default::default(),
             has_taken_over: false,
             led: Vec::new(),
             members: Arc::default(),
@@ -90,6 +93,10 @@ impl HostedShards {
         let (_, replica) = replica.map(|at| self.followers.swap_remove(at))?;
         self.events.retain(|(shard, _)| *shard != id);
         self.agreements.remove(id);
+        let (counters, replicas) = &mut self.ended;
+        // The queues are not here any more.
+        counters.add(&StoreCounters { queued_messages: 0, queued_bytes: 0, ..replica.counters().clone() });
+        *replicas = replicas.plus(replica.replica_counters());
         Some((replica.route_position(), replica.end()))
     }
 
@@ -143,7 +150,7 @@ impl HostedShards {
     pub fn replica_counters(&self) -> ReplicaCounters {
         let of_hosts = self.iter().map(ShardHost::replica_counters);
         let of_followers = self.followers.iter().map(|(_, follower)| follower.replica_counters());
-        of_hosts.chain(of_followers).fold(ReplicaCounters::default(), ReplicaCounters::plus)
+        of_hosts.chain(of_followers).fold(self.ended.1, ReplicaCounters::plus)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &ShardHost> {
@@ -160,6 +167,7 @@ impl HostedShards {
 
     /// Adds the counters of all shards.
     pub fn add_counters(&self, sum: &mut StoreCounters) {
+        sum.add(&self.ended.0);
         self.iter().for_each(|shard| sum.add(&shard.counters));
         self.followers.iter().for_each(|(_, follower)| sum.add(follower.counters()));
         self.groups.iter().for_each(|groups| sum.add(&groups.counters));

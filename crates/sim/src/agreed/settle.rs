@@ -189,18 +189,16 @@ impl AgreedShards {
     pub(super) fn compare(&mut self) {
         for (at, host) in self.hosts.iter_mut().enumerate() {
             let Some(node) = &host.node else { continue };
-            // A replica that ends takes its counters with it.
             let counted = node.replica_counters();
             let before = std::mem::replace(&mut host.counted, counted);
-            let growth = |now: u64, before: u64| now.saturating_sub(before);
-            self.cx.report.agreed_restored += growth(counted.restored, before.restored);
-            self.cx.report.agreed_fetched += growth(counted.fetched, before.fetched);
-            self.cx.report.agreed_repaired += growth(counted.repaired, before.repaired);
-            self.cx.report.agreed_attached += growth(counted.attached, before.attached);
-            self.cx.report.agreed_stale += growth(counted.stale, before.stale);
+            self.cx.report.agreed_restored += counted.restored - before.restored;
+            self.cx.report.agreed_fetched += counted.fetched - before.fetched;
+            self.cx.report.agreed_repaired += counted.repaired - before.repaired;
+            self.cx.report.agreed_attached += counted.attached - before.attached;
+            self.cx.report.agreed_stale += counted.stale - before.stale;
             let early = node.unsynced().1;
             let before = std::mem::replace(&mut host.counted_early, early);
-            self.cx.report.agreed_fast_early += growth(early, before);
+            self.cx.report.agreed_fast_early += early - before;
             let counted = node.read_counters();
             let before = std::mem::replace(&mut host.counted_reads, counted);
             self.cx.report.agreed_read_indexes += counted.indexes - before.indexes;

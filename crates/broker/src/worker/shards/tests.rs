@@ -280,6 +280,26 @@ fn a_message_that_the_disk_cannot_return_comes_from_another_replica() {
     assert_eq!(leader.take_sought(), Vec::<Vec<MessageKey>>::new());
 }
 
+/// The shard may move to another core.
+#[test]
+fn counters_stay_when_a_replica_ends_and_gauges_do_not() {
+    let mut leader = Leader::start(Settings::default());
+    let Queued { session, keys, bodies } = leader.queue();
+    let purpose = Purpose::Delivery { session, number: 1 };
+    let wanted = Wanted { purpose, key: keys[0], is_second_try: true };
+    leader.process(Some(StoreEvent::Read(vec![(wanted, None)])));
+    leader.decided().steps.push_back(Step::Sought(bodies));
+    leader.process(None);
+    let figures = |leader: &Leader| {
+        let mut sum = StoreCounters::default();
+        leader.worker.shards.add_counters(&mut sum);
+        (sum.read_repaired, sum.queued_messages)
+    };
+    assert_eq!(figures(&leader), (2, 2));
+    leader.worker.shards.remove(SHARD).expect("a replica");
+    assert_eq!(figures(&leader), (2, 0));
+}
+
 #[test]
 fn a_segment_with_a_message_that_the_disk_cannot_return_is_freed_after_another_replica_has_sent_it() {
     let mut leader = Leader::start(Settings::default());
