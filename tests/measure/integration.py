@@ -2,7 +2,8 @@
 """Measures actions and bridges: messages per second, CPU of the broker for a message, and what a cut costs.
 
     tests/measure/integration.py [--binary target/release/meridian] [--mqload target/release/mqload] [--only WORD]
-                                 [--messages 500000] [--rounds 3] [--cut 60] [--dead 60]
+                                 [--messages 500000] [--payload 256] [--rounds 3] [--cut 60]
+                                 [--dead 60] [--rate 10000] [--calm 20]
 
 Prints tables in Markdown, with medians of the rounds. CPU is that of the broker's process only. PostgreSQL and mosquitto come from
 the packages of .ci/packages. Nothing leaves this machine.
@@ -16,6 +17,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -23,7 +25,9 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "ctl"))
 
-PAYLOAD = 256
+# Bytes of a message of other clients, and their messages per second.
+OTHERS_PAYLOAD = 256
+OTHERS_RATE = 500
 
 
 def parsed():
@@ -32,9 +36,12 @@ def parsed():
     arguments.add_argument("--mqload", default=str(ROOT / "target/release/mqload"))
     arguments.add_argument("--only", default="", help="run only measurements whose name contains this word")
     arguments.add_argument("--messages", type=int, default=500_000, help="messages of a run")
+    arguments.add_argument("--payload", type=int, default=256, help="bytes of the payload of a message")
     arguments.add_argument("--rounds", type=int, default=3, help="runs of each measurement, in alternation")
     arguments.add_argument("--cut", type=int, default=60, help="seconds for which the target of the bridges is not reached")
     arguments.add_argument("--dead", type=int, default=60, help="seconds for which an action writes to a target that is not there")
+    arguments.add_argument("--rate", type=int, default=10_000, help="messages per second for the action whose target is not there")
+    arguments.add_argument("--calm", type=int, default=20, help="seconds of each phase before and after that")
     return arguments.parse_args()
 
 
@@ -66,7 +73,7 @@ def load(*words, seconds=900):
 
 def publish(port, count, qos=1, publishers=50, topic="in/%i"):
     window = ["--max-outstanding", 20_000] if qos == 0 else ["--inflight", 100]
-    report = load("-H", f"127.0.0.1:{port}", "-p", publishers, "-s", 0, "-q", qos, "-l", PAYLOAD, "--pub-topic", topic, "-m", count,
+    report = load("-H", f"127.0.0.1:{port}", "-p", publishers, "-s", 0, "-q", qos, "-l", GIVEN.payload, "--pub-topic", topic, "-m", count,
                   "--max-time", 600, *window)
     return report
 
@@ -75,7 +82,7 @@ class Server:
     """A server on a free port, in a thread. Subclasses have `serve`, which gets each connection."""
 
     def __init__(self):
-        self.port, self.loop = free_port(), asyncio.new_event_loop()
+        self.port, self.loop, self.listener = free_port(), asyncio.new_event_loop(), None
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.ready = threading.Event()
         self.thread.start()
@@ -83,9 +90,12 @@ class Server:
 
     def run(self):
         asyncio.set_event_loop(self.loop)
-        self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
+        self.loop.run_until_complete(self.listen())
         self.ready.set()
         self.loop.run_forever()
+
+    async def listen(self):
+        self.listener = await asyncio.start_server(self.serve, "127.0.0.1", self.port)
 
     async def serve(self, reader, writer):
         raise NotImplementedError
@@ -96,18 +106,41 @@ class Server:
 
 
 class Target(Server):
-    """An HTTP server that answers at once."""
+    """An HTTP server that answers at once. It writes the bodies to `kept`, if there is such a file."""
+
+    def __init__(self, kept=None):
+        self.kept, self.writers, self.left_at = kept, set(), None
+        super().__init__()
 
     async def serve(self, reader, writer):
+        self.writers.add(writer)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
-                await reader.readexactly(length)
+                body = await reader.readexactly(length)
+                if self.kept:
+                    self.kept.write(body)
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
+        finally:
+            self.writers.discard(writer)
+
+    def leave(self):
+        """Closes the port and aborts all connections."""
+        self.left_at = time.monotonic()
+
+        def change():
+            self.listener.close()
+            for writer in self.writers:
+                writer.transport.abort()
+
+        self.loop.call_soon_threadsafe(change)
+
+    def come_back(self):
+        asyncio.run_coroutine_threadsafe(self.listen(), self.loop).result(10)
 
 
 class Proxy(Server):
@@ -227,7 +260,7 @@ def actions():
             for kind, settings in kinds.items():
                 runs[kind].append(action_run(node, "measured", settings))
                 print(kind, runs[kind][-1], file=sys.stderr, flush=True)
-        print(f"\n{GIVEN.messages:,} messages of QoS 1, {PAYLOAD} B, 50 publishers to 50 topics; one action; medians of {GIVEN.rounds}\n")
+        print(f"\n{GIVEN.messages:,} messages of QoS 1, {GIVEN.payload:,} B, 50 publishers to 50 topics; one action; medians of {GIVEN.rounds}\n")
         print("| action | acknowledged/s | messages/s until all is written | CPU us a message |")
         print("|---|---|---|---|")
         for kind, rounds in runs.items():
@@ -297,7 +330,7 @@ def bridges():
         for (kind, qos), rounds in runs.items():
             rounds.append(bridge_run(kind, qos))
             print(kind, qos, rounds[-1], file=sys.stderr, flush=True)
-    print(f"\nA bridge to another broker: {GIVEN.messages:,} messages of {PAYLOAD} B (QoS 2: {GIVEN.messages // 25:,}), 50 publishers; "
+    print(f"\nA bridge to another broker: {GIVEN.messages:,} messages of {GIVEN.payload:,} B (QoS 2: {GIVEN.messages // 25:,}), 50 publishers; "
           f"medians of {GIVEN.rounds}\n")
     print("| QoS of the bridge | broker with the bridge | messages/s until all have arrived | CPU us a message, that broker | lost |")
     print("|---|---|---|---|---|")
@@ -311,7 +344,7 @@ CUT_RATE = 1_000
 
 def cuts():
     """Bridges whose target is not reached for some time"""
-    print(f"\nThe target of the bridge is not reached for {GIVEN.cut} s; {CUT_RATE:,} messages/s of {PAYLOAD} B for {GIVEN.cut + 20} s\n")
+    print(f"\nThe target of the bridge is not reached for {GIVEN.cut} s; {CUT_RATE:,} messages/s of {GIVEN.payload:,} B for {GIVEN.cut + 20} s\n")
     print("| QoS | broker with the bridge | published | arrived | not arrived | arrived twice |")
     print("|---|---|---|---|---|---|")
     for qos in (1, 2):
@@ -323,7 +356,7 @@ def cuts():
                 cut.start()
                 mend.start()
                 count = CUT_RATE * (GIVEN.cut + 20)
-                load("-H", f"127.0.0.1:{both.port}", "-p", 10, "-s", 0, "-q", qos, "-l", PAYLOAD, "--pub-topic", "in/%i", "-m", count,
+                load("-H", f"127.0.0.1:{both.port}", "-p", 10, "-s", 0, "-q", qos, "-l", GIVEN.payload, "--pub-topic", "in/%i", "-m", count,
                      "-R", CUT_RATE, "--max-time", GIVEN.cut + 120, "--inflight", 100)
                 arrived, _ = settled(lambda b=both, q=qos: b.arrived(q), count, seconds=120, quiet=45)
                 print(f"| {qos} | {kind} | {count:,} | {arrived:,.0f} | {max(count - arrived, 0):,.0f} | {max(arrived - count, 0):,.0f} |", flush=True)
@@ -331,38 +364,132 @@ def cuts():
                 both.close()
 
 
-DEAD_RATE = 10_000
+class Memory:
+    """Watches the anonymous memory of a node and the queue of its action, once a second, in a thread."""
+
+    def __init__(self, node):
+        # Seconds, MiB of memory, and messages and MiB in the queue.
+        self.node, self.samples, self.began = node, [], time.monotonic()
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.is_over.wait(1):
+            self.samples.append(self.sample())
+
+    def sample(self):
+        status = pathlib.Path(f"/proc/{self.node.process.pid}/status").read_text()
+        anonymous = int(next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon:")))
+        actions_of_node = api(self.node, "GET", "actions")["items"]
+        queue = (actions_of_node[0]["status"] or {}) if actions_of_node else {}
+        return (time.monotonic() - self.began, anonymous / 1024, queue.get("queued_messages") or 0, (queue.get("queued_bytes") or 0) / (1 << 20))
+
+    def since(self, moment):
+        """Samples that were taken later, with their time after this moment."""
+        after = moment - self.began
+        return [(at - after, *figures_of_sample) for at, *figures_of_sample in self.samples if at >= after]
+
+    def close(self):
+        self.is_over.set()
+        self.thread.join(60)
+
+
+def phase(node, name, seconds, change=None):
+    """Publishes for the action, and measures other clients for this time. `change` is called after the first message."""
+    words = ["-H", f"127.0.0.1:{node.mqtt}", "-p", "50", "-s", "0", "-q", "1", "-l", str(GIVEN.payload), "--pub-topic", "in/%i", "-R",
+             str(GIVEN.rate), "-d", str(seconds + 4), "--inflight", "1000", "--quiet"]
+    began = time.monotonic()
+    with subprocess.Popen([GIVEN.mqload, "pubsub", *words], stdout=subprocess.PIPE, text=True) as publishers:
+        time.sleep(1)
+        if change:
+            change()
+        time.sleep(1)
+        others = load("-H", f"127.0.0.1:{node.mqtt}", "-p", 20, "-s", 20, "-q", 1, "-l", OTHERS_PAYLOAD, "--pub-topic", "calm/%i", "--sub-topic",
+                      "calm/%i", "-R", OTHERS_RATE, "--latency-from", "due", "-d", seconds, seconds=seconds + 120)
+        report = json.loads(publishers.communicate(timeout=seconds + 120)[0])
+    assert others["lost"] == 0, (name, others["lost"])
+    assert report["totals"]["rejected"] == 0, (name, report["totals"])
+    print(name, others["latency_us"], report["totals"]["acked"], file=sys.stderr, flush=True)
+    return {"name": name, "latency": others["latency_us"], "acked": report["totals"]["acked"], "began": began, "ended": time.monotonic()}
+
+
+def kept_identifiers(kept):
+    """Number of lines of a file, and of different ones. Sets of a part each: all together would need much memory."""
+    kept.flush()
+    kept.seek(0)
+    parts = [bytearray() for _ in range(256)]
+    for line in kept:
+        number = bytes.fromhex(line.strip().decode())
+        parts[number[-1]] += number
+    different = (len({bytes(part[at:at + 16]) for at in range(0, len(part), 16)}) for part in parts)
+    return sum(len(part) // 16 for part in parts), sum(different)
 
 
 def dead():
-    """Other clients while an action writes to a target that is not there"""
-    node = Node()
+    """Other clients and memory while the target of an action is gone"""
+    node, kept = Node(), tempfile.TemporaryFile()
+    target, memory = Target(kept), None
     try:
         node.start(*LOCAL, *ROOM)
-        api(node, "PUT", "connectors/http", {"kind": "http", "url": f"http://127.0.0.1:{free_port()}/in", "timeout": "1s"})
-        print(f"\n{DEAD_RATE:,} messages/s of {PAYLOAD} B to 50 topics for {GIVEN.dead} s, and 20 pairs of other clients with 500 messages/s\n")
-        print("| action | others: p50 ms | p99 ms | longest ms | queued | resident MiB |")
-        print("|---|---|---|---|---|---|")
-        for kind in ("none", "its target is not there"):
-            if kind != "none":
-                api(node, "PUT", "actions/measured", {"rule": 'SELECT topic FROM "in/#"', "connector": "http", "queue_messages_max": 10_000_000,
-                                                      "queue_bytes_max": "8GiB"})
-                until(lambda: status_of(node, "measured").get("state"), "the action runs", 20)
-            with subprocess.Popen([GIVEN.mqload, "pubsub", "-H", f"127.0.0.1:{node.mqtt}", "-p", "50", "-s", "0", "-q", "1", "-l", str(PAYLOAD),
-                                   "--pub-topic", "in/%i", "-R", str(DEAD_RATE), "-d", str(GIVEN.dead + 4), "--inflight", "1000", "--quiet"],
-                                  stdout=subprocess.DEVNULL) as other:
-                time.sleep(2)
-                report = load("-H", f"127.0.0.1:{node.mqtt}", "-p", 20, "-s", 20, "-q", 1, "-l", PAYLOAD, "--pub-topic", "calm/%i", "--sub-topic",
-                              "calm/%i", "-R", 500, "--latency-from", "due", "-d", GIVEN.dead - 2)
-                other.wait(GIVEN.dead + 60)
-            latency = report["latency_us"]
-            queued = status_of(node, "measured").get("queued_messages") or 0 if kind != "none" else 0
-            pages = int(pathlib.Path(f"/proc/{node.process.pid}/statm").read_text().split()[1])
-            resident = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
-            assert report["lost"] == 0, report["lost"]
-            print(f"| {kind} | {latency['p50'] / 1e3:.2f} | {latency['p99'] / 1e3:.2f} | {latency['max'] / 1e3:.1f} | {queued:,} | {resident:.0f} |", flush=True)
+        memory = Memory(node)
+        phases = [phase(node, "no action", GIVEN.calm)]
+        api(node, "PUT", "connectors/http", {"kind": "http", "url": f"http://127.0.0.1:{target.port}/in", "timeout": "1s"})
+        api(node, "PUT", "actions/measured", {"rule": 'SELECT id FROM "in/#"', "connector": "http", "body": "lines", "content": "${id}", "batch_max": 500,
+                                              "retry_max": "2s", "queue_messages_max": 20_000_000, "queue_bytes_max": "16GiB"})
+        until(lambda: status_of(node, "measured").get("state") == "running", "the action runs", 20)
+        phases.append(phase(node, "its target answers", GIVEN.calm))
+        phases.append(phase(node, "its target is gone", GIVEN.dead, target.leave))
+        gone = target.left_at
+        phases.append(phase(node, "its target is back", GIVEN.calm, target.come_back))
+        back = time.monotonic()
+        until(lambda: (status_of(node, "measured").get("queued_messages") or 0) == 0, "all is written", 1_800)
+        caught_up = time.monotonic()
+        phases.append(phase(node, "all is written", GIVEN.calm))
+        until(lambda: (status_of(node, "measured").get("queued_messages") or 0) == 0, "all is written", 60)
+        status = status_of(node, "measured")
+        target.leave()
+        memory.close()
+        acked = sum(one["acked"] for one in phases[1:])
+        written, different = kept_identifiers(kept)
+        print_phases(phases, memory)
+        print(f"\nThe target was back for {GIVEN.calm + 4} s; {caught_up - back:.0f} s later everything was written.")
+        print("\n| acknowledged | written | lost | written twice | dropped by the queue |")
+        print("|---|---|---|---|---|")
+        print(f"| {acked:,} | {different:,} | {max(acked - different, 0):,} | {written - different:,} | {status['dropped_queue']:,} |")
+        print_memory(memory.since(gone), back - gone)
+        assert different >= acked, "messages are lost"
     finally:
+        if memory:
+            memory.close()
         node.close()
+        target.close()
+        kept.close()
+
+
+def print_phases(phases, memory):
+    print(f"\n{GIVEN.rate:,} messages/s of {GIVEN.payload:,} B to 50 topics for an action with HTTP, batches of 500; its target is gone for {GIVEN.dead} s. "
+          f"Others: 20 pairs, {OTHERS_RATE} messages/s of {OTHERS_PAYLOAD} B\n")
+    print("| action | others: p50 ms | p99 ms | p99 to that before | longest ms | queued at the end | RssAnon MiB at the end | most |")
+    print("|---|---|---|---|---|---|---|---|")
+    before = phases[1]["latency"]["p99"]
+    for one in phases:
+        latency = one["latency"]
+        samples = [sample for sample in memory.since(one["began"]) if sample[0] <= one["ended"] - one["began"]]
+        _, resident, queued, _ = samples[-1]
+        print(f"| {one['name']} | {latency['p50'] / 1e3:.2f} | {latency['p99'] / 1e3:.2f} | {latency['p99'] / before:.2f} | {latency['max'] / 1e3:.1f} "
+              f"| {queued:,} | {resident:,.0f} | {max(sample[1] for sample in samples):,.0f} |")
+
+
+def print_memory(samples, seconds):
+    """Prints about twelve samples of the time in which the target was gone and came back, and the last one."""
+    print("\n| s since the target is gone | queued messages | queued MiB | RssAnon MiB |")
+    print("|---|---|---|---|")
+    step, due = max(seconds / 12, 1), 0
+    for at, resident, queued, queued_size in samples:
+        if at >= due or (at, resident, queued, queued_size) == samples[-1]:
+            print(f"| {at:.0f} | {queued:,} | {queued_size:,.0f} | {resident:,.0f} |")
+            due = at + step
 
 
 MEASUREMENTS = [actions, bridges, cuts, dead]
