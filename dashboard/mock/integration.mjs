@@ -30,7 +30,7 @@ link('lab', { address: 'lab.example.com:1883', topics: '#', enabled: false }, { 
 const taking = (name, run) => (origin, index) => ({
   origin, node: index === 0 ? 'meridian-1' : 'meridian-2', state: run.connected ? 'connected to mqtt.munich.example.com:8883' : `waits 24s before the next attempt: ${run.error}`, connected: run.connected, failing: !run.connected, connected_s: run.connected ? seconds() : null,
   address: run.connected ? 'mqtt.munich.example.com:8883' : '10.8.0.4:8883', session: index === 0 ? `$linked/${name}` : `$linked/${name}/${origin}`, filters_wanted: 1207, filters_subscribed: run.connected ? 1207 : 1180, filters_refused: run.connected ? 2 : 0, filters_broader: 0, broader: [], stale_filters: 0,
-  messages: run.connected ? seconds() * (index === 0 ? 310 : 14) : 4_120_332, bytes: run.connected ? seconds() * 310 * 170 : 611_204_881, in_flight: run.connected ? 14 : 0, refused: 0, dropped: { too_large: index === 0 ? 3 : 0, no_room: 0, too_many_hops: 0, looped: 0, unwanted: 0, not_ready: 0 },
+  messages: run.connected ? seconds() * (index === 0 ? 310 : 14) : 4_120_332, bytes: run.connected ? seconds() * 310 * 170 : 611_204_881, in_flight: run.connected ? 14 : 0, refused: 0, postponed: run.connected ? 2 : 0, dropped: { too_large: index === 0 ? 3 : 0, no_room: 0, too_many_hops: 0, looped: 0, unwanted: 0, not_ready: 0 },
   reconnects: 3, failed_attempts: run.connected ? 5 : 388, remote_sessions_lost: 0, restores: 0, last_error: run.error ?? null,
 });
 const linkOf = ({ name, source, settings, author, changed_at, run }) => {

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 
+from checks_actions import put, status_of
 from checks_away import cluster
 from checks_bridges import leave, received
 from checks_cluster import answers
@@ -208,6 +209,34 @@ def link_survives_kills(_):
         lines = text_of(received(a.subscriber("here", "t/#", durable=True, qos=2), 80))
         assert lines == [f"t/n {number}" for number in range(80)], lines
         assert taking(a, "b")["remote_sessions_lost"] == 0
+
+
+def link_postpones(_):
+    """what a cluster refuses for now stays at the other one, is counted, and arrives when there is room"""
+    with clusters(2) as pair:
+        a, b = pair.nodes
+        pair.start(0, pair.link(0, 1, topics="t/#"))
+        pair.start(1, pair.link(1, 0))
+        leave(a.subscriber("here", "t/#", durable=True))
+        until(lambda: is_settled(a, "b", 1), "the filter is subscribed at the other cluster")
+        action = {"rule": 'SELECT payload FROM "t/#"', "topic": "out", "content": "${payload}", "queue_full": "refuse", "queue_messages_max": 2}
+        put(a, "strict", **action)
+        assert api(a, "PUT", "actions/strict", {**action, "enabled": False})[0] in (200, 204)
+        until(lambda: status_of(a, "strict").get("state") == "stopped", "the action is turned off")
+        for number in range(6):
+            b.publish("t/n", str(number), "-q", "1")
+        until(lambda: taking(a, "b")["postponed"] >= 2, "this cluster refuses again and again")
+        seen = taking(a, "b")
+        assert "Quota exceeded" in seen["last_error"] and seen["refused"] == 0 and sum(seen["dropped"].values()) == 0, seen
+        assert "refused for now" in a.ctl("links", "external", "show", "b").out
+        with urllib.request.urlopen(f"{a.url}/metrics", timeout=10) as answer:
+            assert b'meridian_cluster_link_postponed_total{link="b",origin="b"}' in answer.read()
+        put(a, "strict", **action)
+        until(lambda: giving(b, "a", "b").get("queued_messages") == 0 and giving(b, "a", "b")["in_flight"] == 0, "nothing waits", 30)
+        lines = text_of(received(a.subscriber("here", "t/#", durable=True), 6))
+        # A subscriber may get a refused message, and gets it again when it comes again.
+        assert {line.split()[1] for line in lines} == set("012345"), lines
+        assert taking(a, "b")["refused"] == 0
 
 
 def link_restored(_):
@@ -706,4 +735,4 @@ def link_giver_killed(_):
         shutil.rmtree(directory, ignore_errors=True)
 
 
-CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_exports_less, link_moves, link_suback]
+CHECKS = [link_takes_what_is_wanted, link_widens, link_takes_retained, link_survives_kills, link_giver_killed, link_postpones, link_restored, link_ring, link_group, link_group_of_three, link_group_in_cluster, link_transit, link_is_refused, link_changes_at_run_time, link_exports_less, link_moves, link_suback]

@@ -303,6 +303,7 @@ METRICS = {
     "meridian_cluster_link_messages_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_bytes_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_refused_total": (COUNTER, {"link": ANY, "origin": ANY}),
+    "meridian_cluster_link_postponed_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_reconnects_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_failed_attempts_total": (COUNTER, {"link": ANY, "origin": ANY}),
     "meridian_cluster_link_sessions_lost_total": (COUNTER, {"link": ANY, "origin": ANY}),

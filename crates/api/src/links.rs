@@ -154,8 +154,10 @@ pub struct LinkTaking {
     pub bytes: u64,
     /// Messages that are not complete.
     pub in_flight: u64,
-    /// Messages that this cluster refused.
+    /// Messages that this cluster refused for good.
     pub refused: u64,
+    /// Times that the link connected again because this cluster refused a message for now. The message comes again.
+    pub postponed: u64,
     /// Messages that were not passed to this cluster, by cause.
     pub dropped: TakingDrops,
     /// Connections after the first one.

@@ -132,6 +132,7 @@ impl LinkViews {
             bytes: messages.iter().map(|traffic| traffic.bytes).sum(),
             in_flight: relay.in_flight_in,
             refused: counters.refused.of(Side::Remote).values().sum(),
+            postponed: *counters.postponed.of(Side::Remote),
             dropped: TakingDrops {
                 too_large: dropped(Dropped::TooLarge),
                 no_room: dropped(Dropped::BufferFull),

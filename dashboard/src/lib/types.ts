@@ -612,6 +612,7 @@ export interface LinkTaking {
   bytes: number;
   in_flight: number;
   refused: number;
+  postponed: number;
   dropped: Record<string, number>;
   reconnects: number;
   failed_attempts: number;

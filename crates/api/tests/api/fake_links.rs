@@ -100,6 +100,7 @@ impl Links for FakeLinks {
             filters_wanted: 3,
             filters_subscribed: 2,
             messages: 5,
+            postponed: 3,
             dropped: TakingDrops { too_many_hops: 4, ..TakingDrops::default() },
             ..LinkTaking::default()
         };

@@ -300,6 +300,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("meridian_cluster_link_messages_total", &["link", "origin"]),
     ("meridian_cluster_link_bytes_total", &["link", "origin"]),
     ("meridian_cluster_link_refused_total", &["link", "origin"]),
+    ("meridian_cluster_link_postponed_total", &["link", "origin"]),
     ("meridian_cluster_link_reconnects_total", &["link", "origin"]),
     ("meridian_cluster_link_failed_attempts_total", &["link", "origin"]),
     ("meridian_cluster_link_sessions_lost_total", &["link", "origin"]),

@@ -347,6 +347,7 @@ fn show_taking(console: &mut Console, taking: &Value) -> Result<(), Failure> {
         ("  bytes", taking.bytes_cell("bytes")),
         ("  in flight", taking.count_cell("in_flight")),
         ("  refused", taking.count_cell("refused")),
+        ("  refused for now", nonzero(taking, "postponed")),
         ("  dropped", causes(taking.field("dropped"))),
         ("  reconnects", taking.count_cell("reconnects")),
         ("  failed attempts", taking.count_cell("failed_attempts")),

@@ -6,7 +6,7 @@ fn taking(origin: &str, connected: bool) -> Value {
     json!({"origin": origin, "node": "n2", "state": "connected to m:1883", "connected": connected, "failing": !connected,
         "connected_s": 70, "address": "m:1883", "session": "$linked/munich", "filters_wanted": 1200,
         "filters_subscribed": 1199, "filters_refused": 1, "filters_broader": 0, "broader": [], "stale_filters": 0, "messages": 5000,
-        "bytes": 2048, "in_flight": 0, "refused": 0, "dropped": {"too_large": 3, "looped": 1, "no_room": 0},
+        "bytes": 2048, "in_flight": 0, "refused": 0, "postponed": 4, "dropped": {"too_large": 3, "looped": 1, "no_room": 0},
         "reconnects": 2, "failed_attempts": 9, "remote_sessions_lost": 0, "restores": 1,
         "last_error": if connected { Value::Null } else { json!("connection refused") }})
 }
@@ -79,6 +79,7 @@ fn a_link_is_shown_with_all_its_parts() {
         "taking messages of munich",
         "state connected to m:1883 for 1m 10s",
         "filters 1,199 of 1,200 wanted",
+        "refused for now 4",
         "dropped 3 too_large, 1 looped",
         "restored from a backup 1",
         "giving messages of berlin",

@@ -61,8 +61,10 @@ fn of_taking(text: &mut Text, statuses: &[LinkStatus]) {
     each("meridian_cluster_link_messages_total", Kind::Counter, help, |taking| taking.messages);
     let help = "Bytes of the packets of these messages.";
     each("meridian_cluster_link_bytes_total", Kind::Counter, help, |taking| taking.bytes);
-    let help = "Messages of the other cluster that this one refused.";
+    let help = "Messages of the other cluster that this one refused for good.";
     each("meridian_cluster_link_refused_total", Kind::Counter, help, |taking| taking.refused);
+    let help = "Times that the link connected again because this cluster refused a message for now.";
+    each("meridian_cluster_link_postponed_total", Kind::Counter, help, |taking| taking.postponed);
     let help = "Subscriptions that the other cluster refused.";
     each("meridian_cluster_link_subscriptions_refused_total", Kind::Counter, help, |taking| {
         taking.filters_refused
