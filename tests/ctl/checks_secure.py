@@ -38,11 +38,11 @@ def bridge_over_tls(_):
         node.start(*configured(node, {"name": "plant", **bridge}, {"name": "named", **bridge, "tls_server_name": "elsewhere.example.com"},
                                {"name": "plain", **plain}))
         error = lambda name: str((bridge_of(node, name) or {}).get("last_error"))  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
-        until(lambda: "an authority that is not known here" in error("plant"), "the authority is wrong")
+        until(lambda: "an authority that is not known here: set tls_ca" in error("plant"), "the authority is wrong")
         replace(authority, known.file)
-        until(lambda: "does not accept the client's certificate" in error("plant"), "the own certificate is wrong")
+        until(lambda: "does not accept the client's certificate (tls_certificate)" in error("plant"), "the own certificate is wrong")
         replace(secret, own[1])
-        until(lambda: "tls_" in error("plant"), "certificate and key belong together")
+        until(lambda: "tls_certificate: " in error("plant"), "certificate and key belong together")
         replace(shown, own[0])
         until(lambda: connected(node, "plant"), "the bridge is connected")
         there = other.subscriber("there", "a/#")
@@ -50,7 +50,7 @@ def bridge_over_tls(_):
         node.publish("a/b", "1", "-q", "1")
         lines = received(there, 2)
         assert [line.split()[0] for line in lines] == ["a/large", "a/b"] and len(lines[0]) > 100_000, [line[:60] for line in lines]
-        assert "not for elsewhere.example.com" in error("named"), error("named")
+        assert "not for elsewhere.example.com" in error("named") and "set tls_server_name" in error("named"), error("named")
         assert not connected(node, "named") and not connected(node, "plain"), node.text("bridges")
     finally:
         node.close()
@@ -78,9 +78,9 @@ def link_over_tls(_):
             pair.start(0, {**pair.link(0, 1, **secure, **more), "address": f"127.0.0.1:{port}"})
             error = lambda: str(taking(a, "b").get("last_error"))  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
             if not more:
-                until(lambda: "an authority that is not known here" in error(), "the authority is wrong")
+                until(lambda: "an authority that is not known here: set tls_ca" in error(), "the authority is wrong")
                 replace(authority, known.file)
-                until(lambda: "the server wants a certificate from the client" in error(), "a certificate is wanted")
+                until(lambda: "wants a certificate from the client: set tls_certificate and tls_key" in error(), "a certificate is wanted")
                 a.stop()
         here = a.subscriber("here", "t/#", qos=1)
         until(lambda: is_settled(a, "b", 1), "the filter is subscribed at the other cluster")
@@ -93,10 +93,11 @@ def bridge_over_websocket(_):
     far, near = Node(), Node()
     known = Authority(far.directory, "known")
     certificate, key = known.issue("server")
-    plain, secure = free_port(), free_port()
+    plain, secure, over_tls = free_port(), free_port(), free_port()
     try:
         listeners = [{"address": f"127.0.0.1:{far.mqtt}"}, {"address": f"127.0.0.1:{plain}", "transport": "websocket", "websocket_path": "/broker"},
-                     {"address": f"127.0.0.1:{secure}", "transport": "websocket", "tls_certificate": certificate, "tls_key": key}]
+                     {"address": f"127.0.0.1:{secure}", "transport": "websocket", "tls_certificate": certificate, "tls_key": key},
+                     {"address": f"127.0.0.1:{over_tls}", "tls_certificate": certificate, "tls_key": key}]
         (far.directory / "meridian.toml").write_text("\n".join(
             "[[listener]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items()) for values in listeners))
         far.without_listen = True
@@ -107,7 +108,8 @@ def bridge_over_websocket(_):
             {"name": "plain", "address": f"127.0.0.1:{plain}", "websocket_path": "/broker", "topics": "a/# both 2", **quick},
             {"name": "secure", "address": f"127.0.0.1:{secure}", "tls": True, "tls_ca": known.file, "topics": "b/# both 2", **quick},
             {"name": "wrong", "address": f"127.0.0.1:{plain}", "topics": "c/# out 2", **quick},
-            {"name": "mqtt", "address": f"127.0.0.1:{far.mqtt}", "topics": "d/# out 2", **quick}))
+            {"name": "mqtt", "address": f"127.0.0.1:{far.mqtt}", "topics": "d/# out 2", **quick},
+            {"name": "clear", "address": f"127.0.0.1:{over_tls}", "topics": "e/# out 2", "backoff_min": "100ms", "backoff_max": "300ms"}))
         for name in ("plain", "secure"):
             until(lambda name=name: connected(near, name), f"{name} is connected")
         for source, target, client_id in ((near, far, "there"), (far, near, "here")):
@@ -124,6 +126,7 @@ def bridge_over_websocket(_):
         assert "Meridian's is /mqtt" in error("wrong"), error("wrong")
         until(lambda: bridge_of(near, "mqtt")["failed_attempts"] > 0, "a port without WebSocket is no success")
         assert not connected(near, "mqtt")
+        until(lambda: "speaks TLS; set tls = true" in error("clear"), "a port with TLS is named")
     finally:
         near.close()
         far.close()

@@ -7,6 +7,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use std::io::{Read, Write};
 use std::sync::Arc;
+use tls::OptionStyle;
 use websocket::WebSocket;
 pub use websocket::check_headers;
 
@@ -57,7 +58,8 @@ impl Layer {
             Some(config) => {
                 let name = ServerName::try_from(host.to_owned())
                     .map_err(|_| format!("TLS: {host} cannot be the name in a certificate"))?;
-                let tls = ClientConnection::new(config.clone(), name).map_err(|e| tls::explain(&e, host))?;
+                let tls = ClientConnection::new(config.clone(), name)
+                    .map_err(|e| tls::explain(&e, host, OptionStyle::CommandLine))?;
                 Some(Box::new(tls))
             }
             None => None,
@@ -132,7 +134,7 @@ impl Layer {
                 Err(OpenError::Tls(error)) => {
                     // An alert informs the server, if it still reads.
                     let _ = tls.write_tls(wire);
-                    return Err(tls::explain(&error, &self.host));
+                    return Err(tls::explain(&error, &self.host, OptionStyle::CommandLine));
                 }
             };
         }

@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::{ClientTls, Trust, Versions};
+use tls::{ClientTls, OptionStyle, Trust, Versions};
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
@@ -219,6 +219,7 @@ impl Tls {
             own,
             versions,
             alpn: self.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
+            style: OptionStyle::CommandLine,
         }
         .config()
         .map_err(SetupError::Tls)?;

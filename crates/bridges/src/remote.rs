@@ -10,6 +10,7 @@ use mio::{Interest, Registry, Token};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
 use socket2::SockRef;
+use tls::OptionStyle;
 use websocket::{Upgrade, WebSocket};
 
 /// Maximum time to open a connection to one address.
@@ -26,6 +27,8 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 const TLS_BUFFER: usize = 64 << 10;
 /// Maximum payload of a frame of WebSocket that is sent.
 const FRAME_MAX: usize = 64 << 10;
+
+const SPEAKS_TLS: &str = "the server at this port speaks TLS; set tls = true, or use the port without it";
 
 /// Way to the other broker.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +47,8 @@ pub struct Remote {
     wire: Wire,
     frames: Option<Frames>,
     host: String,
+    /// True until something was read.
+    is_fresh: bool,
 }
 
 /// TCP, with TLS if there is some.
@@ -88,9 +93,9 @@ impl Remote {
         let mut tls = None;
         if let Some(config) = &target.tls {
             let name = ServerName::try_from(host.clone())
-                .map_err(|_| format!("`{host}` is no host name for TLS"))?;
-            let mut connection =
-                ClientConnection::new(config.clone(), name).map_err(|error| tls::explain(&error, &host))?;
+                .map_err(|_| format!("`{host}` is no host name for TLS; set tls_server_name to one"))?;
+            let mut connection = ClientConnection::new(config.clone(), name)
+                .map_err(|error| tls::explain(&error, &host, OptionStyle::Bridge))?;
             connection.set_buffer_limit(Some(TLS_BUFFER));
             tls = Some(Box::new(connection));
         }
@@ -98,7 +103,7 @@ impl Remote {
         if let Some(path) = &target.websocket_path {
             let websocket = upgrade(&stream, tls.as_deref_mut(), &target.address, path).map_err(
                 |trouble| match trouble {
-                    Trouble::Io(error) => tls::explain_io(&error, &host).unwrap_or_else(|| error.to_string()),
+                    Trouble::Io(error) => explain(&error, &host),
                     Trouble::Refused(why) => why,
                 },
             )?;
@@ -106,7 +111,7 @@ impl Remote {
         }
         stream.set_nonblocking(true).map_err(|error| error.to_string())?;
         let wire = Wire { stream: mio::net::TcpStream::from_std(stream), tls };
-        Ok(Self { wire, frames, host })
+        Ok(Self { wire, frames, host, is_fresh: true })
     }
 
     /// Begins to poll the connection.
@@ -122,10 +127,14 @@ impl Remote {
     /// # Errors
     /// `WouldBlock` when nothing is there; the others end the connection.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.frames {
+        let count = match &mut self.frames {
             None => self.wire.read(buffer),
             Some(frames) => frames.read(&mut self.wire, buffer),
+        }?;
+        if std::mem::take(&mut self.is_fresh) && self.wire.tls.is_none() && tls::is_record(&buffer[..count]) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, SPEAKS_TLS));
         }
+        Ok(count)
     }
 
     /// Writes some of the bytes, and returns how many. 0 when nothing can be written now.
@@ -155,8 +164,13 @@ impl Remote {
 
     /// Text for an error of this connection.
     pub fn explain(&self, error: &io::Error) -> String {
-        tls::explain_io(error, &self.host).unwrap_or_else(|| error.to_string())
+        explain(error, &self.host)
     }
+}
+
+/// Text for an error of a connection to this host.
+fn explain(error: &io::Error, host: &str) -> String {
+    tls::explain_io(error, host, OptionStyle::Bridge).unwrap_or_else(|| error.to_string())
 }
 
 impl Wire {

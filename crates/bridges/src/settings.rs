@@ -10,7 +10,7 @@ use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESS
 use mqtt::Version;
 use rustls::ClientConfig;
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
-use tls::{ClientTls, Trust};
+use tls::{OptionStyle, TlsFiles};
 
 use crate::runner::Credentials;
 use crate::topics::Topics;
@@ -325,10 +325,12 @@ impl Credentials for BridgeSettings {
         if !self.tls {
             return Ok(None);
         }
-        let trust = self.tls_ca.clone().map_or(Trust::System, Trust::File);
-        let own = self.tls_certificate.clone().zip(self.tls_key.clone());
-        let tls = ClientTls { trust, own, ..ClientTls::default() };
-        tls.config().map(Some).map_err(|error| problem("tls_ca", error))
+        let files = TlsFiles {
+            ca: self.tls_ca.as_deref(),
+            certificate: self.tls_certificate.as_deref(),
+            key: self.tls_key.as_deref(),
+        };
+        files.config(OptionStyle::Bridge).map(Some).map_err(|(setting, error)| problem(setting, error))
     }
 
     fn tls_server_name(&self) -> Option<&str> {

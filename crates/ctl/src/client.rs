@@ -8,6 +8,7 @@ use std::time::Duration;
 use https::Https;
 use rustls::ClientConfig;
 use serde_json::Value;
+use tls::OptionStyle;
 use ureq::http::{Method, Request, Response};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{Connector as _, TcpConnector};
@@ -279,7 +280,7 @@ impl Client {
         use std::io::ErrorKind;
         let url = self.url.as_str().to_owned();
         if let ureq::Error::Io(error) = &error
-            && let Some(cause) = tls::explain_io(error, &self.url.host())
+            && let Some(cause) = tls::explain_io(error, &self.url.host(), OptionStyle::CommandLine)
         {
             return Failure::Insecure { url, cause };
         }

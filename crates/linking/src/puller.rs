@@ -296,7 +296,7 @@ impl Credentials for LinkCredentials {
     }
 
     fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {
-        self.link.settings.tls().map_err(|error| BridgeProblem { setting: "tls_ca", why: error.why })
+        self.link.settings.tls()
     }
 
     fn tls_server_name(&self) -> Option<&str> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use access::LinkQueue;
+use bridges::BridgeProblem;
 use definitions::{Problem, check_name};
 use mqtt::QoS;
 use rustls::ClientConfig;
 use settings::{ByteSize, HostPorts, section};
-use tls::{ClientTls, Trust};
+use tls::{OptionStyle, TlsFiles};
 
 use broker::settings::QueueFull;
 
@@ -212,14 +213,17 @@ impl LinkSettings {
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, Problem> {
+    pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {
         if !self.tls {
             return Ok(None);
         }
-        let trust = self.tls_ca.clone().map_or(Trust::System, Trust::File);
-        let own = self.tls_certificate.clone().zip(self.tls_key.clone());
-        let tls = ClientTls { trust, own, ..ClientTls::default() };
-        tls.config().map(Some).map_err(|error| Problem::new("tls_ca", error))
+        let files = TlsFiles {
+            ca: self.tls_ca.as_deref(),
+            certificate: self.tls_certificate.as_deref(),
+            key: self.tls_key.as_deref(),
+        };
+        let config = files.config(OptionStyle::Bridge);
+        config.map(Some).map_err(|(setting, why)| BridgeProblem { setting, why })
     }
 
     pub fn qos_max(&self) -> QoS {

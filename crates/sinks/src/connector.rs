@@ -1,9 +1,14 @@
 //! Settings of connectors: `[[connector]]`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use settings::{ByteSize, HostPorts, choices, section};
+use tls::{OptionStyle, TlsFiles};
+
+use crate::SinkProblem;
 
 choices! {
     /// Kind of system that a connector leads to.
@@ -86,6 +91,19 @@ impl ConnectorSettings {
             ("directory", &self.directory),
         ];
         all.into_iter().filter_map(|(setting, path)| Some((setting, path.as_deref()?)))
+    }
+
+    /// Reads the files of TLS. `style` says how errors name TLS itself.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub(crate) fn client_tls(&self, style: OptionStyle) -> Result<Arc<ClientConfig>, SinkProblem> {
+        let files = TlsFiles {
+            ca: self.tls_ca.as_deref(),
+            certificate: self.tls_certificate.as_deref(),
+            key: self.tls_key.as_deref(),
+        };
+        files.config(style).map_err(|(setting, error)| SinkProblem::new(setting, error))
     }
 }
 

@@ -9,12 +9,11 @@ mod resolver;
 pub mod status;
 
 use std::io::{ErrorKind, Read as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use https::Https;
-use tls::{ClientTls, Trust};
+use tls::OptionStyle;
 use ureq::http::header::{self, HeaderMap, HeaderValue};
 use ureq::http::{Method, Request, Uri};
 use ureq::unversioned::transport::{Connector as _, TcpConnector};
@@ -85,7 +84,9 @@ impl Client {
             .build();
         let resolver = Guarded::new(guard);
         let agent = if endpoint.is_https() {
-            let chain = ().chain(TcpConnector::default()).chain(Https(tls(connector)?));
+            let chain =
+                ().chain(TcpConnector::default())
+                    .chain(Https(connector.client_tls(OptionStyle::ConnectorUrl)?));
             Agent::with_parts(config, chain, resolver.clone())
         } else {
             Agent::with_parts(config, TcpConnector::default(), resolver.clone())
@@ -162,7 +163,7 @@ impl Client {
             Error::Timeout(_) => late(),
             Error::Io(error) if error.kind() == ErrorKind::TimedOut => late(),
             Error::Io(error) => {
-                let insecure = tls::explain_io(&error, host).map(|text| in_settings(&text));
+                let insecure = tls::explain_io(&error, host, OptionStyle::ConnectorUrl);
                 insecure.unwrap_or_else(|| match error.kind() {
                     ErrorKind::ConnectionRefused => {
                         "connection refused: no server runs at this port".to_owned()
@@ -224,27 +225,6 @@ fn is_lost(kind: ErrorKind) -> bool {
     matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
-fn tls(connector: &ConnectorSettings) -> Result<Arc<rustls::ClientConfig>, SinkProblem> {
-    let trust = connector.tls_ca.clone().map_or(Trust::System, Trust::File);
-    let own = connector.tls_certificate.clone().zip(connector.tls_key.clone());
-    let setting = if own.is_some() { "tls_certificate" } else { "tls_ca" };
-    let client = ClientTls { trust: trust.clone(), own: None, ..ClientTls::default() };
-    client.config().map_err(|error| SinkProblem::new("tls_ca", in_settings(&error.to_string())))?;
-    let client = ClientTls { trust, own, ..ClientTls::default() };
-    client.config().map_err(|error| SinkProblem::new(setting, error))
-}
-
-/// Replaces options of the command line, which texts of the crate `tls` name, by settings of connectors.
-fn in_settings(text: &str) -> String {
-    [
-        ("--ca FILE", "tls_ca"),
-        ("--cert FILE and --key FILE", "tls_certificate and tls_key"),
-        ("(--cert)", "(tls_certificate)"),
-    ]
-    .iter()
-    .fold(text.to_owned(), |text, (option, setting)| text.replace(option, setting))
-}
-
 /// Maximum size of the status line and the headers of an answer.
 const HEADERS_MAX: usize = 16 << 10;
 /// Maximum number of bytes of an answer in an error.
@@ -260,17 +240,5 @@ mod tests {
     fn an_excerpt_is_one_line() {
         assert_eq!(one_line("{\n\t\"error\": \"\u{1b}[31mno\"\r\n}\n"), "{  \"error\": \" [31mno\"  }");
         assert_eq!(one_line(&"ä".repeat(400)).chars().count(), EXCERPT_MAX);
-    }
-
-    #[test]
-    fn advice_about_tls_names_settings() {
-        for error in [
-            rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer),
-            rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired),
-            rustls::Error::AlertReceived(rustls::AlertDescription::UnknownCA),
-        ] {
-            let text = in_settings(&tls::explain(&error, "h"));
-            assert!(text.contains("tls_") && !text.contains("--"), "{text}");
-        }
     }
 }

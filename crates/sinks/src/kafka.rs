@@ -19,7 +19,7 @@ use std::time::Duration;
 use rules::{Limits, RenderError, Template, Value};
 use rustls::ClientConfig;
 use settings::HostPort;
-use tls::{ClientTls, Trust};
+use tls::OptionStyle;
 
 use crate::{ActionSettings, ConnectorSettings, Guard, Record, Sasl, Sink, SinkProblem, Target};
 use cluster::Cluster;
@@ -155,19 +155,11 @@ fn client_config(connector: &ConnectorSettings) -> Result<Option<Arc<ClientConfi
 }
 
 fn tls_config(connector: &ConnectorSettings) -> Result<Arc<ClientConfig>, SinkProblem> {
-    let own = match (&connector.tls_certificate, &connector.tls_key) {
-        (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-        (None, None) => None,
-        (Some(_), None) => {
-            return Err(SinkProblem::new("tls_key", "it is missing; it belongs to tls_certificate"));
-        }
-        (None, Some(_)) => {
-            return Err(SinkProblem::new("tls_certificate", "it is missing; it belongs to tls_key"));
-        }
-    };
-    let trust = connector.tls_ca.clone().map_or(Trust::System, Trust::File);
-    let options = ClientTls { trust, own, ..Default::default() };
-    options.config().map_err(|error| SinkProblem::new("tls", error))
+    match (&connector.tls_certificate, &connector.tls_key) {
+        (Some(_), None) => Err(SinkProblem::new("tls_key", "it is missing; it belongs to tls_certificate")),
+        (None, Some(_)) => Err(SinkProblem::new("tls_certificate", "it is missing; it belongs to tls_key")),
+        (Some(_), Some(_)) | (None, None) => connector.client_tls(OptionStyle::Connector),
+    }
 }
 
 fn login(connector: &ConnectorSettings) -> Result<Option<(Sasl, String, std::path::PathBuf)>, SinkProblem> {

@@ -22,7 +22,7 @@ use std::time::Duration;
 use rules::{Limits, RenderError, Template, Value};
 use rustls::ClientConfig;
 use settings::HostPort;
-use tls::{ClientTls, Trust};
+use tls::OptionStyle;
 
 use self::sink::PostgreSqlSink;
 use self::statement::Statement;
@@ -173,15 +173,11 @@ fn client_config(connector: &ConnectorSettings) -> Result<Option<Arc<ClientConfi
             false => Ok(None),
         };
     }
-    let own = match (&connector.tls_certificate, &connector.tls_key) {
-        (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-        (None, None) => None,
-        (Some(_), None) => return Err(SinkProblem::new("tls_key", "tls_certificate needs it")),
-        (None, Some(_)) => return Err(SinkProblem::new("tls_certificate", "tls_key needs it")),
-    };
-    let trust = connector.tls_ca.clone().map_or(Trust::System, Trust::File);
-    let tls = ClientTls { trust, own, ..ClientTls::default() };
-    tls.config().map(Some).map_err(|error| SinkProblem::new("tls", error))
+    match (&connector.tls_certificate, &connector.tls_key) {
+        (Some(_), None) => Err(SinkProblem::new("tls_key", "tls_certificate needs it")),
+        (None, Some(_)) => Err(SinkProblem::new("tls_certificate", "tls_key needs it")),
+        (Some(_), Some(_)) | (None, None) => connector.client_tls(OptionStyle::Connector).map(Some),
+    }
 }
 
 /// Placeholder of the id of the record, for a column with a unique key.

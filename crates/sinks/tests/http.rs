@@ -512,7 +512,8 @@ fn https_shows_the_certificate_of_the_connector() {
     let target = target(&with, &action());
     assert_eq!(target.open().write(&records(&*target, &["1"])), Ok(()));
     let target = support::target(&without, &action());
-    unavailable(target.open().write(&records(&*target, &["1"])));
+    let why = unavailable(target.open().write(&records(&*target, &["1"])));
+    assert!(why.contains("set tls_certificate and tls_key"), "{why}");
     assert_eq!(server.requests().len(), 1);
 
     let other = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
@@ -540,11 +541,11 @@ fn https_checks_the_certificate_of_the_server() {
     let ca = Temporary::new("other-ca", &other.cert.pem());
     let target = support::target(&ConnectorSettings { tls_ca: ca.path(), ..trusting.clone() }, &action());
     let why = unavailable(target.open().write(&records(&*target, &["1"])));
-    assert!(why.contains("certificate"), "{why}");
+    assert!(why.contains("set tls_ca to the file"), "{why}");
 
     let plain = Server::start([Reply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())]);
     let url = Some(format!("https://{}", plain.address));
     let target = support::target(&ConnectorSettings { url, ..trusting }, &action());
     let why = unavailable(target.open().write(&records(&*target, &["1"])));
-    assert!(why.starts_with("https://"), "{why}");
+    assert!(why.starts_with("https://") && why.contains("write http:// in url"), "{why}");
 }

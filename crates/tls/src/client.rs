@@ -10,9 +10,9 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, SupportedProtocolVersion,
 };
 
-use crate::{TlsError, pem};
+use crate::{OptionStyle, TlsError, pem};
 
-/// TLS options of a command line.
+/// TLS options of a client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     pub trust: Trust,
@@ -21,6 +21,8 @@ pub struct ClientTls {
     pub versions: Versions,
     /// Protocols to offer by ALPN, the preferred one first. Empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
+    /// Notation of these options, for errors.
+    pub style: OptionStyle,
 }
 
 /// Server certificates that the client accepts.
@@ -60,7 +62,7 @@ impl ClientTls {
             .with_protocol_versions(versions)
             .map_err(TlsError::Unusable)?;
         let builder = match &self.trust {
-            Trust::System => builder.with_root_certificates(system()?),
+            Trust::System => builder.with_root_certificates(system(self.style)?),
             Trust::File(path) => builder.with_root_certificates(pem::authorities(path)?),
             Trust::Anybody => {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider)))
@@ -83,14 +85,14 @@ impl ClientTls {
 }
 
 /// Returns the authorities that this system trusts. SSL_CERT_FILE and SSL_CERT_DIR select others.
-fn system() -> Result<RootCertStore, TlsError> {
+fn system(style: OptionStyle) -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     // Systems still carry very old certificates that cannot be parsed. They are skipped, and the others are used.
     let (usable, _) = roots.add_parsable_certificates(found.certs);
     if usable == 0 {
         let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
-        return Err(TlsError::NoAuthorities { why });
+        return Err(TlsError::NoAuthorities { why, style });
     }
     Ok(roots)
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use rustls::pki_types::pem;
 
+use crate::OptionStyle;
+
 /// Reason why files do not make a TLS configuration. Each variant names the file.
 #[derive(Debug)]
 pub enum TlsError {
@@ -23,7 +25,7 @@ pub enum TlsError {
     /// None of the authorities has signed the certificate.
     NotSigned { certificate: PathBuf, authorities: PathBuf, error: rustls::Error },
     /// The system has no authorities, and none were named.
-    NoAuthorities { why: String },
+    NoAuthorities { why: String, style: OptionStyle },
     /// The TLS library does not support the requested configuration.
     Unusable(rustls::Error),
 }
@@ -72,10 +74,11 @@ impl fmt::Display for TlsError {
                 certificate.display(),
                 authorities.display()
             ),
-            Self::NoAuthorities { why } => write!(
+            Self::NoAuthorities { why, style } => write!(
                 f,
-                "this system has no list of authorities to check the server's certificate by{why}: name one with --ca FILE, or \
-                 install the system's (package ca-certificates)"
+                "this system has no list of authorities to check the server's certificate by{why}: {}, or install the \
+                 system's (package ca-certificates)",
+                style.name_some_authority()
             ),
             Self::Unusable(error) => write!(f, "{error}"),
         }

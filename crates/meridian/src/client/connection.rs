@@ -328,8 +328,7 @@ impl Connection {
 
 /// Names the protocol of a port that answers CONNECT with these bytes, when it is not MQTT.
 fn foreign(bytes: &[u8]) -> Option<&'static str> {
-    // A TLS record: 22 is a handshake, 21 an alert, and 3 is the major version of all TLS versions.
-    if matches!(bytes, [21 | 22, 3, ..]) {
+    if tls::is_record(bytes) {
         return Some(
             "this port speaks TLS: use mqtts:// (-L mqtts://HOST:PORT, or --tls), with --ca FILE for a private authority",
         );

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use tls::OptionStyle;
 use websocket::{Upgrade, WebSocket};
 
 use super::Failure;
@@ -53,8 +54,9 @@ impl Socket {
         if let Some(config) = config {
             let name = ServerName::try_from(socket.host.clone())
                 .map_err(|_| Failure::Usage(format!("`{}` is not a host name", socket.host)))?;
-            let tls = ClientConnection::new(config, name)
-                .map_err(|error| Failure::Trouble(tls::explain(&error, &socket.host)))?;
+            let tls = ClientConnection::new(config, name).map_err(|error| {
+                Failure::Trouble(tls::explain(&error, &socket.host, OptionStyle::CommandLine))
+            })?;
             socket.tls = Some(Box::new(tls));
             socket.shake_hands()?;
         }
@@ -211,7 +213,7 @@ impl Socket {
     }
 
     fn broken(&self, error: &io::Error) -> Failure {
-        match tls::explain_io(error, &self.host) {
+        match tls::explain_io(error, &self.host, OptionStyle::CommandLine) {
             Some(text) => Failure::Trouble(text),
             None if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Failure::Trouble(

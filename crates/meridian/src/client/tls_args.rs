@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use rustls::ClientConfig;
-use tls::{ClientTls, Trust, Versions};
+use tls::{ClientTls, OptionStyle, Trust, Versions};
 
 use super::Failure;
 use super::target::Scheme;
@@ -78,7 +78,8 @@ impl TlsArgs {
             false => self.alpn.iter().map(|name| name.clone().into_bytes()).collect(),
         };
         let own = self.cert.clone().zip(self.key.clone());
-        let tls = ClientTls { trust, own, versions: self.tls_version.unwrap_or_default(), alpn };
+        let versions = self.tls_version.unwrap_or_default();
+        let tls = ClientTls { trust, own, versions, alpn, style: OptionStyle::CommandLine };
         tls.config().map_err(|error| Failure::Trouble(error.to_string()))
     }
 }

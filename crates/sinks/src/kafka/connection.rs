@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use tls::OptionStyle;
 
 use super::messages::{self as api, Api, Versions};
 use super::scram::{Hash, Scram};
@@ -21,8 +22,6 @@ const CLIENT_ID: &str = "meridian";
 /// Bytes of the length before an answer, and of the smallest answer.
 const LENGTH: usize = 4;
 const ANSWER_MIN: usize = 4;
-/// Beginning of a TLS alert. A server that expects TLS answers with it.
-const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 /// A connection is not used in the last part of its session: one tenth.
 const SESSION_RESERVE: u32 = 10;
 
@@ -86,7 +85,7 @@ impl Connection {
                 let name = ServerName::try_from(endpoint.host.clone())
                     .map_err(|_| named("this is no host name for TLS".to_owned()))?;
                 let tls = ClientConnection::new(config.clone(), name)
-                    .map_err(|error| named(tls::explain(&error, &endpoint.host)))?;
+                    .map_err(|error| named(tls::explain(&error, &endpoint.host, OptionStyle::Connector)))?;
                 Stream::Tls(Box::new(StreamOwned::new(tls, timed)))
             }
         };
@@ -182,7 +181,7 @@ impl Connection {
         let mut length = [0; LENGTH];
         let read = self.stream.until(deadline).read_exact(&mut length);
         read.map_err(|error| self.explain(&error))?;
-        if length.starts_with(&TLS_ALERT) {
+        if tls::is_record(&length) {
             return Err(format!("{}: the server expects TLS; set tls = true", self.endpoint));
         }
         let len = usize::try_from(i32::from_be_bytes(length)).unwrap_or(usize::MAX);
@@ -231,7 +230,8 @@ impl Connection {
         let why = match error.kind() {
             ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
             ErrorKind::TimedOut => "no answer in time".to_owned(),
-            _ => tls::explain_io(error, &self.endpoint.host).unwrap_or_else(|| error.to_string()),
+            _ => tls::explain_io(error, &self.endpoint.host, OptionStyle::Connector)
+                .unwrap_or_else(|| error.to_string()),
         };
         format!("{}: {why}", self.endpoint)
     }

@@ -131,7 +131,7 @@ fn settings_are_checked() {
     let key = ConnectorSettings { tls: true, tls_key: Some("/k".into()), ..good.clone() };
     assert_eq!(check(&key, &action()), Err("tls_certificate"));
     let ca = ConnectorSettings { tls: true, tls_ca: Some("/missing".into()), ..good.clone() };
-    assert_eq!(check(&ca, &action()), Err("tls"));
+    assert_eq!(check(&ca, &action()), Err("tls_ca"));
     for topic in ["", "a/b", ".", "..", "ä", &"x".repeat(250), "${"] {
         let action = ActionSettings { topic: topic.to_owned(), ..action() };
         assert_eq!(check(&good, &action), Err("topic"), "{topic}");
@@ -448,9 +448,11 @@ fn servers_with_tls_need_a_certificate_of_a_trusted_authority() {
     peer.state.lock().unwrap().announced = Some(("localhost".to_owned(), port));
     let file = std::env::temp_dir().join(format!("meridian-sink-kafka-ca-{}", std::process::id()));
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    for (authority, host, problem) in
-        [(&own, "localhost", None), (&other, "localhost", Some("")), (&own, "127.0.0.1", Some("127.0.0.1"))]
-    {
+    for (authority, host, problem) in [
+        (&own, "localhost", None),
+        (&other, "localhost", Some("set tls_ca to the file")),
+        (&own, "127.0.0.1", Some("127.0.0.1")),
+    ] {
         std::fs::write(&file, authority.cert.pem()).unwrap();
         let connector = ConnectorSettings {
             tls: true,

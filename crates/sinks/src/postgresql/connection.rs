@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use settings::HostPort;
 use socket2::{SockRef, TcpKeepalive};
+use tls::OptionStyle;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
@@ -198,10 +199,8 @@ fn config(plan: &Plan) -> Result<Config, String> {
 fn explain(error: Error, address: &HostPort) -> String {
     use std::error::Error as _;
     let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    if let Some(text) = cause.and_then(|cause| tls::explain_io(cause, address.host())) {
-        return text.replace("--ca FILE", "tls_ca");
-    }
-    Failure::from(error).error.to_string()
+    let insecure = cause.and_then(|cause| tls::explain_io(cause, address.host(), OptionStyle::Connector));
+    insecure.unwrap_or_else(|| Failure::from(error).error.to_string())
 }
 
 const CLOSED: &str = "the server closed the connection";

@@ -319,7 +319,7 @@ fn tls_is_verified() {
     let other = other.self_signed(&rcgen::KeyPair::generate().expect("a key")).expect("a certificate");
     let path = server.file("other.pem", &other.pem());
     let why = unavailable(Scene::new(&with(Some(path)), statement).sink.test());
-    assert!(why.contains("authority") && why.contains("tls_ca"), "{why}");
+    assert!(why.contains("authority") && why.contains("set tls_ca to the file"), "{why}");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn wrong_settings_are_named() {
         (
             ConnectorSettings { tls: true, tls_ca: Some("/nowhere/ca".into()), ..good.clone() },
             statement,
-            "tls",
+            "tls_ca",
         ),
         (
             ConnectorSettings { tls: true, tls_key: Some("/nowhere/key".into()), ..good.clone() },
