@@ -9,14 +9,14 @@ const seconds = () => Math.floor((Date.now() - started) / 1000);
 
 const drops = (more) => ({ queue: 0, too_large: 0, no_room: 0, not_ready: 0, too_many_hops: 0, closes: 0, looped: 0, unmapped: 0, ...more });
 const bridge = (name, more) => ({
-  name, node: 'meridian-1', configured: true, enabled: true, connected: true, failing: false, state: 'connected to broker.example.com:8883', connected_s: seconds(), last_error: null, session: `$bridge/${name}`, queued_messages: 0, queued_bytes: 0, oldest_s: null, in_flight_out: 0, in_flight_in: 0,
+  name, node: 'meridian-1', configured: true, source: 'file', enabled: true, connected: true, failing: false, state: 'connected to broker.example.com:8883', connected_s: seconds(), last_error: null, session: `$bridge/${name}`, queued_messages: 0, queued_bytes: 0, oldest_s: null, in_flight_out: 0, in_flight_in: 0,
   messages_out: 0, bytes_out: 0, messages_in: 0, bytes_in: 0, refused: 0, postponed: 0, dropped: 0, dropped_by_cause: drops({}), reconnects: 0, failed_attempts: 0, remote_sessions_lost: 0, ...more,
 });
 export const bridges = () => [
   bridge('cloud', { in_flight_out: 14, messages_out: seconds() * 212, bytes_out: seconds() * 212 * 174, messages_in: seconds() * 3, bytes_in: seconds() * 3 * 96, refused: 2, reconnects: 3, failed_attempts: 5, last_error: 'the connection was lost: connection reset by peer' }),
   bridge('plant-7', { node: 'meridian-2', connected: false, failing: true, state: 'waits 48s before the next attempt: 10.7.0.4:1883: connection refused', connected_s: null, last_error: '10.7.0.4:1883: connection refused', queued_messages: 184_020 + seconds() % 1000, queued_bytes: 27_603_000, oldest_s: 5_400, messages_out: 4_120_332, bytes_out: 611_204_881, reconnects: 41, failed_attempts: 388, dropped: 12, dropped_by_cause: drops({ queue: 9, no_room: 3 }) }),
-  bridge('night-report', { node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }),
-  bridge('gone-site', { configured: false, enabled: false, connected: false, failing: true, state: "not configured; `meridian ctl kick '$bridge/gone-site' --session` removes its session", connected_s: null, queued_messages: 44_210, queued_bytes: 5_102_400, oldest_s: 86_400 }),
+  bridge('night-report', { source: 'store', node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }),
+  bridge('gone-site', { configured: false, source: null, enabled: false, connected: false, failing: true, state: "not configured; `meridian ctl kick '$bridge/gone-site' --session` removes its session", connected_s: null, queued_messages: 44_210, queued_bytes: 5_102_400, oldest_s: 86_400 }),
   bridge('old-site', { enabled: false, connected: false, state: 'turned off', connected_s: null, queued_messages: 812 }),
 ];
 

@@ -395,6 +395,64 @@ def bridge_waits_for_room(_):
             each.close()
 
 
+def bridge_changes_at_run_time(_):
+    """a bridge is added, changed, turned off and removed while the node runs, and loses nothing that waits"""
+    other, node = Mosquitto().start(), Node()
+    settings = lambda *more: ("bridges", "set", "plant", *more)  # noqa: E731  pylint: disable=unnecessary-lambda-assignment
+    try:
+        node.start(*configured(node, {"name": "fixed", "address": f"127.0.0.1:{other.port}", "topics": "fixed/# out 1"}))
+        until(lambda: connected(node, "fixed"), "the bridge of the file is connected")
+        leave(other.subscriber("there", "a/#", "b/#", "fixed/#", durable=True))
+        assert "configuration file" in node.ctl("bridges", "set", "fixed", "enabled=false", code=None).err
+        assert "of this node" in node.ctl(*settings(f"address=127.0.0.1:{node.mqtt}", "topics=a/# out 1"), code=None).err
+        node.ctl(*settings(f"address=127.0.0.1:{other.port}", "topics=a/# out 2", "topics=c/# in 1", "backoff_min=100ms", "backoff_max=300ms"))
+        until(lambda: connected(node, "plant"), "the new bridge is connected", 20)
+        node.publish("a/1", "first", "-q", "2")
+        here = node.subscriber("here", "c/#", "d/#", qos=1)
+        other.publish("c/1", "in", "-q", "1")
+        until(lambda: bridge_of(node, "plant")["messages_in"] == 1, "the message has come")
+        leave(here)
+        # Messages wait in the session of a bridge that is off.
+        node.ctl(*settings("enabled=false"))
+        until(lambda: not connected(node, "plant"), "the bridge is off", 20)
+        for number in range(10):
+            node.publish("a/n", str(number), "-q", "2")
+        until(lambda: bridge_of(node, "plant")["queued_messages"] == 10, "they wait")
+        node.restart()
+        node.ctl("health", "--wait", "20s")
+        until(lambda: (bridge_of(node, "plant") or {}).get("queued_messages") == 10, "they wait after a restart", 20)
+        assert not bridge_of(node, "plant")["enabled"]
+        here = node.subscriber("here", "c/#", "d/#", qos=1)
+        # A change of topics ends subscriptions at the other broker.
+        node.ctl(*settings("enabled=true", "topics=a/# out 2", "topics=b/# out 2", "topics=d/# in 1"))
+        until(lambda: connected(node, "plant") and bridge_of(node, "plant")["queued_messages"] == 0, "what has waited is there", 20)
+        node.publish("b/1", "other topic", "-q", "2")
+        other.publish("c/1", "no topic of the bridge any more", "-q", "1")
+        other.publish("d/1", "in", "-q", "1")
+        lines = received(here, 1)
+        assert [line.split()[0] for line in lines] == ["d/1"], lines
+        until(lambda: bridge_of(node, "plant")["messages_out"] == 11, "all has gone")
+        node.publish("fixed/1", "still", "-q", "1")
+        shown = node.text("bridges", "show", "plant")
+        assert "b/# out 2" in shown and "connected to" in shown, shown
+        # The session of a removed bridge stays, is shown, and is found by a new bridge.
+        node.ctl("--yes", "bridges", "remove", "plant")
+        until(lambda: (bridge_of(node, "plant") or {}).get("configured") is False, "its session is shown", 30)
+        node.publish("a/2", "kept", "-q", "2")
+        node.ctl(*settings(f"address=127.0.0.1:{other.port}", "topics=a/# out 2"))
+        until(lambda: connected(node, "plant") and bridge_of(node, "plant")["messages_out"] == 1, "the new bridge has the message", 20)
+        node.ctl("--yes", "bridges", "remove", "plant", "--delete-messages")
+        assert not node.json("clients", "--search", "$bridge/plant")["items"]
+        assert node.ctl("bridges", "show", "plant", code=None).returncode != 0 and connected(node, "fixed")
+        there = received(other.subscriber("there", "a/#", "b/#", "fixed/#", durable=True), 14)
+        payloads = [line.split(maxsplit=2)[2] for line in there]
+        assert sorted(payloads) == sorted(["first", *map(str, range(10)), "other topic", "still", "kept"]), payloads
+        assert [payload for payload in payloads if payload.isdigit()] == [str(number) for number in range(10)], payloads
+    finally:
+        node.close()
+        other.close()
+
+
 def bridge_waits_for_disk(_):
     """while the disk of the node is full, messages of a broker of MQTT 3.1.1 stay there, and arrive when there is space"""
     other, node = Mosquitto().start(), Node()
@@ -485,6 +543,6 @@ def bridge_ring_with_mosquitto(_):
         other.close()
 
 
-CHECKS = [bridge_carries_topics, bridge_reads_password_again, bridge_waits_for_other, bridge_waits_for_room, bridge_waits_for_disk, bridge_counts_what_its_queue_drops,
+CHECKS = [bridge_carries_topics, bridge_changes_at_run_time, bridge_reads_password_again, bridge_waits_for_other, bridge_waits_for_room, bridge_waits_for_disk, bridge_counts_what_its_queue_drops,
           bridge_that_is_removed_is_listed, bridge_ends_removed_topics, bridge_survives_kills, bridge_ring, bridge_ring_with_mosquitto, bridge_moves,
           bridge_names_are_reserved]

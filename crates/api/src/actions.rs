@@ -185,7 +185,7 @@ impl Connector {
     }
 }
 
-/// Origin of a connector, an action or a cluster link.
+/// Origin of a connector, an action, a bridge or a cluster link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]

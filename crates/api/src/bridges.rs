@@ -1,13 +1,39 @@
 //! Bridges to other brokers, as the API sees them.
 
+use auth::Authorship;
 use serde::Serialize;
+use serde_json::{Map, Value};
 #[cfg(feature = "document")]
 use utoipa::ToSchema;
 
-/// The bridges of a node.
+use crate::actions::{EntryRefused, EntrySource, WaitingMessages};
+use crate::timestamp::Timestamp;
+
+/// The bridges of a node or its cluster.
 pub trait Bridges: Send + Sync {
     /// Bridges whose sessions are in shards that this node leads. In a cluster these are the ones that run here.
     fn views(&self) -> Vec<BridgeView>;
+
+    /// One bridge, as it is configured.
+    fn bridge(&self, name: &str) -> Option<BridgeEntry>;
+
+    /// Adds or replaces a bridge. Returns true when it is new. Waits for the configuration store.
+    ///
+    /// # Errors
+    /// [`EntryRefused`]. Nothing has changed then.
+    fn put_bridge(
+        &self,
+        name: &str,
+        settings: &Map<String, Value>,
+        by: &Authorship,
+    ) -> Result<bool, EntryRefused>;
+
+    /// Removes a bridge. With [`WaitingMessages::Delete`] its session ends, in which messages wait for the other
+    /// broker. The bridge may be removed already, and its session still there.
+    ///
+    /// # Errors
+    /// [`EntryRefused`]. There is neither the bridge nor its session: `NotFound`.
+    fn remove_bridge(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused>;
 }
 
 /// A node without bridges.
@@ -15,6 +41,40 @@ impl Bridges for () {
     fn views(&self) -> Vec<BridgeView> {
         Vec::new()
     }
+
+    fn bridge(&self, _: &str) -> Option<BridgeEntry> {
+        None
+    }
+
+    fn put_bridge(&self, _: &str, _: &Map<String, Value>, _: &Authorship) -> Result<bool, EntryRefused> {
+        Err(no_bridges())
+    }
+
+    fn remove_bridge(&self, _: &str, _: WaitingMessages) -> Result<(), EntryRefused> {
+        Err(no_bridges())
+    }
+}
+
+fn no_bridges() -> EntryRefused {
+    EntryRefused::Unavailable("this node runs no bridges".to_owned())
+}
+
+/// A bridge to another broker, as it is configured.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+pub struct BridgeEntry {
+    pub name: String,
+    pub enabled: bool,
+    pub source: EntrySource,
+    /// Settings that differ from their defaults, with the keys of `[[bridge]]`. Secrets are names of files.
+    #[cfg_attr(feature = "document", schema(value_type = Object))]
+    pub settings: Map<String, Value>,
+    /// Name of the key that wrote it last; empty in open mode, and for an entry of the configuration file.
+    pub author: String,
+    /// Null for an entry of the configuration file.
+    pub changed_at: Option<Timestamp>,
+    /// Reason why this node cannot run it, such as an address of the node itself; null when it can.
+    pub fault: Option<String>,
 }
 
 /// A bridge to another broker. Counters are since the start of the node.
@@ -26,6 +86,8 @@ pub struct BridgeView {
     pub node: String,
     /// False for a session whose bridge is not configured any more. It keeps what its topics get.
     pub configured: bool,
+    /// Null for a session whose bridge is not configured any more.
+    pub source: Option<EntrySource>,
     pub enabled: bool,
     /// True while both brokers are connected.
     pub connected: bool,

@@ -59,6 +59,7 @@ impl Fanout {
             "actions" | "action" => Self::Statuses,
             "cluster_links" | "cluster_link" => Self::Links,
             "node"
+            | "bridge"
             | "node_load"
             | "stats"
             | "cluster"

@@ -58,7 +58,7 @@ pub use actions::{
     Action, ActionStatus, ActionTest, ActionTested, Actions, Connector, ConnectorTest, ConnectorTested,
     EntryRefused, EntrySource, TestError, TestStage, TestedField, TestedRecord, WaitingMessages,
 };
-pub use bridges::{BridgeDrops, BridgeView, Bridges};
+pub use bridges::{BridgeDrops, BridgeEntry, BridgeView, Bridges};
 pub use cluster::{
     AnswerCallback, Cluster, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView,
     NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, ShardView, ShardsView,

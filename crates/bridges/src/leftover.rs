@@ -71,9 +71,16 @@ fn name_of(session: &str) -> &str {
 }
 
 impl Leftovers {
-    pub fn new(configured: Vec<String>) -> Self {
+    pub fn new() -> Self {
         let now = Instant::now();
-        Self { configured, search_at: now + FIRST, asked: now, found: Arc::default() }
+        Self { configured: Vec::new(), search_at: now + FIRST, asked: now, found: Arc::default() }
+    }
+
+    /// Takes over the Client Identifiers of the bridges that are configured. The session of one that was removed is
+    /// found some seconds later.
+    pub fn configure(&mut self, configured: Vec<String>) {
+        self.configured = configured;
+        self.search_at = self.search_at.min(Instant::now() + FIRST);
     }
 
     pub fn found(&self) -> Found {
@@ -82,6 +89,8 @@ impl Leftovers {
 
     /// Searches when it is time, and asks about the sessions that were found. It does not wait.
     pub fn look(&mut self, admin: &Admin) {
+        // A search may have begun before a bridge was configured.
+        sync::lock(&self.found).retain(|session, _| !self.configured.contains(session));
         let now = Instant::now();
         if now >= self.search_at {
             self.search_at = now + AGAIN;

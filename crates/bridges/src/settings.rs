@@ -165,12 +165,7 @@ pub fn check(bridges: &[BridgeSettings], listens: &[HostPort]) -> Vec<String> {
         if bridges[..at].iter().any(|other| other.name == bridge.name) {
             note(problem("name", format!("another bridge has the name \"{}\"", bridge.name)));
         }
-        if let Some(own) = bridge.own_address(listens) {
-            note(problem(
-                "address",
-                format!("{own} is an address of this node; a bridge leads to another broker"),
-            ));
-        }
+        bridge.check_address(listens).err().into_iter().for_each(&mut note);
         bridge.password().err().into_iter().for_each(&mut note);
         bridge.tls().err().into_iter().for_each(&mut note);
     }
@@ -243,10 +238,30 @@ impl BridgeSettings {
         self.relay().check().map_err(|error| problem("name", error)).map(drop)
     }
 
-    /// Returns an address of the other broker at which this node listens.
-    fn own_address(&self, listens: &[HostPort]) -> Option<&HostPort> {
+    /// Checks that a bridge of a node that listens at these addresses leads to another broker.
+    ///
+    /// # Errors
+    /// The address that is one of the node.
+    pub fn check_address(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
         let mut addresses = self.address.iter().flat_map(|addresses| &addresses.0);
-        addresses.find(|address| listens.iter().any(|own| is_own(own, address)))
+        match addresses.find(|address| listens.iter().any(|own| is_own(own, address))) {
+            None => Ok(()),
+            Some(own) => {
+                let why = format!("{own} is an address of this node; a bridge leads to another broker");
+                Err(problem("address", why))
+            }
+        }
+    }
+
+    /// Checks a bridge of a node that listens at these addresses, with its files.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn check_with_files(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
+        self.check()?;
+        self.check_address(listens)?;
+        self.password()?;
+        self.tls().map(drop)
     }
 
     /// Settings of the relay, without the password.

@@ -1,6 +1,7 @@
 //! `meridian ctl` against servers of all kinds, by command.
 
 mod actions;
+mod bridges;
 mod clients;
 mod cluster;
 mod config;

@@ -26,7 +26,7 @@ pub fn check(links: &[LinkSettings], own: &Own, listens: &[HostPort]) -> Vec<Str
 pub fn alone(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), Problem> {
     of_node(link, own, listens)?;
     link.secret()?;
-    link.tls().map(drop).map_err(|error| Problem::new(error.setting, error.why))
+    link.tls().map(drop).map_err(Problem::from)
 }
 
 /// Checks a link without its files.

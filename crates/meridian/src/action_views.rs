@@ -242,7 +242,7 @@ pub fn authorship(by: &Authorship) -> definitions::Authorship {
     definitions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
 }
 
-fn source(source: Source) -> EntrySource {
+pub fn source(source: Source) -> EntrySource {
     match source {
         Source::File => EntrySource::File,
         Source::Store => EntrySource::Store,

@@ -2,9 +2,17 @@
 
 use std::sync::Arc;
 
-use api::{BridgeDrops, BridgeView};
+use api::{BridgeDrops, BridgeEntry, BridgeView, EntryRefused, Timestamp, WaitingMessages};
+use auth::Authorship;
 use bridge::{Counters, Dropped, Side, Traffic};
-use bridges::Bridges;
+use bridges::{BridgeSettings, Bridges};
+use definitions::{Definition, EntryError, settings_to_json};
+use serde_json::{Map, Value};
+
+use crate::action_views::{authorship, entry_refused, source};
+
+/// Advice on finding out which bridges exist.
+const LIST: &str = "`GET /api/v1/bridges` lists the bridges";
 
 /// The bridges of a node with its name.
 pub struct BridgeViews {
@@ -15,6 +23,49 @@ pub struct BridgeViews {
 impl api::Bridges for BridgeViews {
     fn views(&self) -> Vec<BridgeView> {
         self.bridges.views().into_iter().map(|view| self.view(view)).collect()
+    }
+
+    fn bridge(&self, name: &str) -> Option<BridgeEntry> {
+        self.bridges.registry().definitions().get(name).map(|bridge| entry(bridge))
+    }
+
+    fn put_bridge(
+        &self,
+        name: &str,
+        settings: &Map<String, Value>,
+        by: &Authorship,
+    ) -> Result<bool, EntryRefused> {
+        let registry = self.bridges.registry();
+        registry.put(name, settings, &authorship(by)).map_err(|error| entry_refused(error, LIST))
+    }
+
+    fn remove_bridge(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
+        let removed = self.bridges.registry().remove(name);
+        match (removed, waiting) {
+            // An earlier attempt may have removed the bridge and not its session. A session with a name that no bridge
+            // can have does not exist, and must not begin.
+            (removed @ (Ok(()) | Err(EntryError::Unknown { .. })), WaitingMessages::Delete)
+                if definitions::check_name(name).is_ok() =>
+            {
+                match self.bridges.remove_session(name).map_err(EntryRefused::Unavailable)? {
+                    true => Ok(()),
+                    false => removed.map_err(|error| entry_refused(error, LIST)),
+                }
+            }
+            (removed, _) => removed.map_err(|error| entry_refused(error, LIST)),
+        }
+    }
+}
+
+fn entry(bridge: &Definition<BridgeSettings>) -> BridgeEntry {
+    BridgeEntry {
+        name: bridge.settings.name.clone(),
+        enabled: bridge.settings.enabled,
+        source: source(bridge.source),
+        settings: settings_to_json(&bridge.settings),
+        author: bridge.author.clone(),
+        changed_at: bridge.changed_ms.map(Timestamp::of_ms),
+        fault: bridge.fault.clone(),
     }
 }
 
@@ -34,6 +85,7 @@ impl BridgeViews {
         BridgeView {
             node: self.node.clone(),
             configured: bridge.is_configured,
+            source: bridge.source.map(source),
             enabled: bridge.is_enabled,
             connected: bridge.connected_s.is_some(),
             failing: bridge.is_failing,

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use api::{
-    ClusterLink, EntryRefused, EntrySource, LinkGiving, LinkRefusal, LinkStatus, LinkTaking, TakingDrops,
-    Timestamp, WaitingMessages,
+    ClusterLink, EntryRefused, LinkGiving, LinkRefusal, LinkStatus, LinkTaking, TakingDrops, Timestamp,
+    WaitingMessages,
 };
 use auth::Authorship;
 use bridge::{Dropped, Side};
-use definitions::{Definition, EntryError, Source, settings_to_json};
+use definitions::{Definition, EntryError, settings_to_json};
 use linking::{Engine, Giving, LinkSettings, LinkView, Refusal, Taking};
 use serde_json::{Map, Value};
 
-use crate::action_views::{authorship, entry_refused};
+use crate::action_views::{authorship, entry_refused, source};
 use crate::cluster::Cluster;
 
 /// Advice on finding out which links exist.
@@ -82,10 +82,7 @@ impl LinkViews {
         ClusterLink {
             name: settings.name.clone(),
             enabled: settings.enabled,
-            source: match entry.source {
-                Source::File => EntrySource::File,
-                Source::Store => EntrySource::Store,
-            },
+            source: source(entry.source),
             own_name: own_name.map(str::to_owned).unwrap_or_else(|_| settings.own_name.clone()),
             address: settings.address.as_ref().map(ToString::to_string).unwrap_or_default(),
             topics: settings.topics.iter().map(str::to_owned).collect(),

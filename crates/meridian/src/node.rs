@@ -88,13 +88,18 @@ impl Node {
         }
     }
 
-    /// Starts the bridges of the configuration.
+    /// Starts the bridges to other brokers.
     ///
     /// # Errors
     /// The setting that is wrong, with advice.
-    pub fn start_bridges(&self, config: &Config, name: &str) -> Result<Bridges, String> {
+    pub fn start_bridges(
+        &self,
+        config: &Config,
+        name: &str,
+        registry: bridges::Registry,
+    ) -> Result<Bridges, String> {
         let name = if is_clustered(config) { &config.cluster.id } else { name };
-        let started = Bridges::start(&config.bridges, name, &self.0.door(), &self.admin());
+        let started = Bridges::start(Arc::new(registry), name, &self.0.door(), &self.admin());
         started.map_err(|(name, problem)| format!("bridge \"{name}\": {problem}"))
     }
 

@@ -236,6 +236,7 @@ fn serve(
         // Actions need the origin of the first message, too.
         guard.close();
     }
+    let bridges = bridges::Registry::open(config_store.clone(), config.bridges.clone(), config.listens())?;
     let links = linking::Registry::open(
         config_store.clone(),
         config.links.clone(),
@@ -252,7 +253,7 @@ fn serve(
     let segments = store.as_ref().map_or(0, Store::segments);
     let node = Node::start(&config, guard.clone(), broker_store, peers, spans, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
-    let bridges = Arc::new(node.start_bridges(&config, name)?);
+    let bridges = Arc::new(node.start_bridges(&config, name, bridges)?);
     let history = history(store.as_ref(), replicated.clone());
     let links = Arc::new(node.start_links(&config, name, (links, acceptor), history, cluster.as_ref())?);
     let actions = Arc::new(node.start_actions(&config, name, registry)?);

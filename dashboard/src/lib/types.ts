@@ -524,6 +524,8 @@ export interface Bridge {
   node: string;
   /** False for a session whose bridge is not configured any more. */
   configured: boolean;
+  /** Null for a session whose bridge is not configured any more. */
+  source: 'file' | 'store' | null;
   enabled: boolean;
   connected: boolean;
   /** It has made no progress for more than 30 s, or is not configured any more. */

@@ -1,18 +1,25 @@
 //! `/bridges`: bridges to other brokers.
 
 use axum::Json;
+use axum::http::StatusCode;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 #[cfg(feature = "document")]
 use utoipa::IntoParams;
 
-use crate::bridges::BridgeView;
-use crate::extract::Query;
+use super::actions::{RemoveQuery, noted, remove_entry};
+use crate::actions::EntryRefused;
+use crate::ask::propose;
+use crate::bridges::{BridgeEntry, BridgeView};
+use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::Problem;
+use crate::role::Caller;
 use crate::state::State;
 
 api_routes! {
     "/api/v1/bridges": get bridges;
+    "/api/v1/bridges/{name}": get get, put put, delete remove;
 }
 
 #[derive(Debug, Deserialize)]
@@ -34,4 +41,59 @@ async fn bridges(state: State, Query(query): Query<BridgesQuery>) -> Result<Json
     // A node has few bridges: they are its first page, whatever the size.
     paging::limit(query.limit)?;
     Ok(Json(Page::whole(state.bridges.views())))
+}
+
+/// Returns one bridge as it is configured. `GET /api/v1/bridges` has the state of all bridges.
+#[cfg_attr(feature = "document", utoipa::path(
+    get, path = "/api/v1/bridges/{name}", tag = "node", operation_id = "bridge",
+    security(("token" = ["viewer"])), params(("name" = String, Path)),
+    responses((status = 200, body = BridgeEntry)),
+))]
+async fn get(state: State, Path(name): Path<String>) -> Result<Json<BridgeEntry>, Problem> {
+    state.bridges.bridge(&name).map(Json).ok_or_else(|| {
+        Problem::not_found(format!("there is no bridge `{name}`; `GET /api/v1/bridges` lists the bridges"))
+    })
+}
+
+/// Adds or replaces a bridge to another broker. The body has its settings with the keys of `[[bridge]]`, without
+/// `name`; the others get their defaults. Messages that wait for a replaced bridge stay.
+#[cfg_attr(feature = "document", utoipa::path(
+    put, path = "/api/v1/bridges/{name}", tag = "node", operation_id = "bridge_put",
+    security(("token" = ["admin"])), params(("name" = String, Path)), request_body(content = Object),
+    responses((status = 200, body = BridgeEntry), (status = 201, body = BridgeEntry)),
+))]
+async fn put(
+    state: State,
+    caller: Caller,
+    Path(name): Path<String>,
+    Body(settings): Body<Map<String, Value>>,
+) -> Result<(StatusCode, Json<BridgeEntry>), Problem> {
+    caller.note(|| noted(&settings));
+    let by = caller.authorship();
+    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
+        let is_new = state.bridges.put_bridge(&name, &settings, &by)?;
+        let removed = || format!("another request has removed the bridge `{name}` meanwhile");
+        let bridge = state.bridges.bridge(&name);
+        Ok((is_new, bridge.ok_or_else(|| EntryRefused::Conflict(removed()))?))
+    });
+    let (is_new, bridge) = done.await??;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(bridge)))
+}
+
+/// Removes a bridge to another broker. By default its session stays with the messages that wait in it, for a bridge
+/// with the same name. With `messages=delete` it ends. A session of the bridge at the other broker stays.
+#[cfg_attr(feature = "document", utoipa::path(
+    delete, path = "/api/v1/bridges/{name}", tag = "node", operation_id = "bridge_remove",
+    security(("token" = ["admin"])), params(("name" = String, Path), RemoveQuery),
+    responses((status = 204)),
+))]
+async fn remove(
+    state: State,
+    caller: Caller,
+    Path(name): Path<String>,
+    Query(query): Query<RemoveQuery>,
+) -> Result<StatusCode, Problem> {
+    remove_entry(&state, &caller, query, move |state, waiting| state.bridges.remove_bridge(&name, waiting))
+        .await
 }

@@ -302,6 +302,11 @@ fn answers_match_the_document() {
     ask("POST", "/api/v1/actions/test", "/api/v1/actions/test", Some(test));
     ask("DELETE", actions, "/api/v1/actions/new?messages=delete", None);
     ask("DELETE", connectors, "/api/v1/connectors/db", None);
+    let bridges = "/api/v1/bridges/{name}";
+    let bridge = json!({ "address": "h:1883", "topics": "a/# out 1" });
+    ask("PUT", bridges, "/api/v1/bridges/south", Some(bridge));
+    ask("GET", bridges, "/api/v1/bridges/plant", None);
+    ask("DELETE", bridges, "/api/v1/bridges/south?messages=delete", None);
     let links = "/api/v1/links/external/{name}";
     let link = json!({ "secret_file": "/s", "topics": "a/#" });
     ask("PUT", links, "/api/v1/links/external/rome", Some(link));

@@ -6,6 +6,7 @@ mod alarms;
 mod assets;
 mod audit;
 mod bad_input;
+mod bridges;
 mod changes;
 mod cluster;
 mod document;

@@ -16,7 +16,7 @@ use api::{
     Backup, BackupFile, BackupPart, BackupRefused, Durations, RecoveryView, Storage, StorageCondition,
     StorageView,
 };
-use api::{BridgeView, Bridges, DrainOrder, DrainRefused, DrainView, Drains};
+use api::{DrainOrder, DrainRefused, DrainView, Drains};
 use auth::Guard;
 use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
@@ -24,10 +24,13 @@ use tracing_subscriber::layer::SubscriberExt as _;
 
 #[path = "fake_actions.rs"]
 mod fake_actions;
+#[path = "fake_bridges.rs"]
+mod fake_bridges;
 #[path = "fake_links.rs"]
 mod fake_links;
 
 pub use fake_actions::FakeActions;
+pub use fake_bridges::FakeBridges;
 pub use fake_links::FakeLinks;
 
 /// Upper bound for every wait; only a hanging test needs so long.
@@ -43,18 +46,7 @@ pub struct Server {
     pub directory: PathBuf,
     pub actions: Arc<FakeActions>,
     pub links: Arc<FakeLinks>,
-}
-
-/// A node of this name with one bridge.
-struct OneBridge(String);
-
-impl Bridges for OneBridge {
-    fn views(&self) -> Vec<BridgeView> {
-        let (name, state) = ("plant".to_owned(), "connected to a:1883".to_owned());
-        let traffic =
-            BridgeView { messages_out: 7, messages_in: 5, queued_messages: 3, ..BridgeView::default() };
-        vec![BridgeView { name, node: self.0.clone(), enabled: true, connected: true, state, ..traffic }]
-    }
+    pub bridges: Arc<FakeBridges>,
 }
 
 /// A node of this name that is being drained.
@@ -244,6 +236,7 @@ impl Server {
         let log = LogRing::default();
         let actions = Arc::new(FakeActions::on(name));
         let links = Arc::new(FakeLinks::on(name));
+        let bridges = Arc::new(FakeBridges::new(name));
         let config_store = Arc::new(configstore::LocalStore::open(&directory).unwrap());
         let parts = Parts {
             admin: node.admin(),
@@ -256,7 +249,7 @@ impl Server {
             node: facts,
             storage: Some(Arc::new(Disk(directory.clone()))),
             cluster,
-            bridges: Arc::new(OneBridge(name.to_owned())),
+            bridges: bridges.clone(),
             actions: actions.clone(),
             links: links.clone(),
             drains: Arc::new(OneDrain(name.to_owned())),
@@ -264,7 +257,7 @@ impl Server {
         let mqtt = node.listeners()[0].tcp.unwrap();
         let http = bound.serve(parts).unwrap();
         let address = http.address();
-        Self { http: Some(http), node: Some(node), log, address, mqtt, directory, actions, links }
+        Self { http: Some(http), node: Some(node), log, address, mqtt, directory, actions, links, bridges }
     }
 
     /// Returns the token of the key for this role, of a server that was started with keys.

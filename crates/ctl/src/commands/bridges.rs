@@ -1,48 +1,143 @@
 //! `meridian ctl bridges`.
 
-use clap::Args;
-use serde_json::Value;
+use std::path::PathBuf;
 
-use super::Command;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use ureq::http::Method;
+
+use super::connectors::settings;
+use super::entry_changes::{assignment, changed};
+use super::{Command, settings_file};
+use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING};
 use crate::pages::show_whole;
-use crate::query::Query;
+use crate::query::{Query, encode};
 use crate::table::{left, right};
 
-/// List the bridges to other brokers: connections, what waits, what went through
+/// List, set and remove bridges to other brokers: connections, what waits, what went through
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
   meridian ctl bridges
+  meridian ctl bridges plant                               the same as `bridges show plant`
   meridian ctl bridges --json | jq -r '.items[] | select(.connected | not) | .name'
-  meridian ctl client '$bridge/NAME'     the session in which messages wait for the other broker
+  meridian ctl bridges set plant address=mqtt.example.com:8883 tls=true topics='sensors/# out 1'
+  meridian ctl bridges set plant enabled=false             the other settings stay
+  meridian ctl bridges set plant --file plant.toml         replaces all settings
+  meridian ctl bridges remove plant                        messages that wait stay, for a bridge of this name
+  meridian ctl bridges remove plant --delete-messages
+  meridian ctl client '$bridge/NAME'                       the session in which messages wait for the other broker
+
+The settings are those of [[bridge]] (docs/configuration.md). Secrets are names of files on each node. A bridge of the
+configuration file is changed there.
 
 QUEUED, BYTES and OLDEST are of the messages that wait for the other broker. DROPPED has those that were not passed on or
 that the queue has dropped (--json has the causes), and REFUSED those that one of the brokers refused for good. In a
-cluster a bridge runs on one node. A session whose bridge is not configured any more is listed, too.")]
-pub struct BridgesArgs {}
+cluster a bridge runs on one node. A session whose bridge is not configured any more is listed, too."
+)]
+pub struct BridgesArgs {
+    /// Name of a bridge to show
+    name: Option<String>,
+    #[command(subcommand)]
+    verb: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List bridges (the default)
+    List,
+    /// Show the settings and the state of one bridge
+    Show {
+        /// Name of the bridge
+        name: String,
+    },
+    /// Add a bridge, or change settings of it
+    #[command(visible_alias = "put")]
+    Set {
+        /// Name of the bridge
+        name: String,
+        /// Settings with the keys of [[bridge]]; the others stay. A key that comes twice has two lines, and an empty
+        /// value is the default
+        #[arg(value_name = "KEY=VALUE", value_parser = assignment, required_unless_present = "file")]
+        changes: Vec<(String, String)>,
+        /// File with all settings, in TOML or JSON; `-` is standard input. The other settings get their defaults
+        #[arg(long, value_name = "FILE", conflicts_with = "changes")]
+        file: Option<PathBuf>,
+    },
+    /// Remove a bridge
+    Remove {
+        /// Name of the bridge
+        name: String,
+        /// End its session, with the messages that wait for the other broker
+        #[arg(long)]
+        delete_messages: bool,
+    },
+}
+
+const PATH: &str = "/api/v1/bridges";
+/// Settings with names and topics, which may consist of digits.
+const TEXTS: &[&str] =
+    &["client_id", "username", "topics", "tls_server_name", "state_topic_local", "state_topic_remote"];
 
 impl Command for BridgesArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
-        let listed = console.client.get("/api/v1/bridges", &Query::new().with("limit", 1_000))?;
-        let columns = [
-            left("BRIDGE"),
-            left("NODE"),
-            left("STATE"),
-            right("SINCE"),
-            right("QUEUED"),
-            right("BYTES"),
-            right("OLDEST"),
-            right("OUT"),
-            right("IN"),
-            right("REFUSED"),
-            right("DROPPED"),
-            right("RECONNECTS"),
-        ];
-        show_whole(console, &listed, "bridges", &columns, row)
+        match (self.verb, self.name) {
+            (None, None) | (Some(Verb::List), _) => list(console),
+            (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
+            (Some(Verb::Set { name, changes, file }), _) => {
+                let settings = match file {
+                    Some(file) => settings_file::read(&file, "bridge")?,
+                    None => changed(console, &path(&name), &changes, TEXTS)?,
+                };
+                let body = settings.into();
+                let bridge = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&body))?;
+                let state = if bridge.truth("enabled") { "" } else { " (disabled)" };
+                console.done(&bridge, &format!("bridge {name}{state} to {}", bridge.cell("settings.address")))
+            }
+            (Some(Verb::Remove { name, delete_messages }), _) => {
+                let (with, messages) = match delete_messages {
+                    true => (" with its session and the messages that wait in it", "delete"),
+                    false => ("", "keep"),
+                };
+                confirm(console, &format!("Remove the bridge {name}{with}?"))?;
+                let query = Query::new().with("messages", messages);
+                let answer = console.client.send(Method::DELETE, &path(&name), &query, None)?;
+                console.done(&answer, &format!("the bridge {name} is removed"))
+            }
+        }
     }
+}
+
+fn path(name: &str) -> String {
+    format!("{PATH}/{}", encode(name))
+}
+
+fn views(console: &Console) -> Result<Value, Failure> {
+    console.client.get(PATH, &Query::new().with("limit", 1_000))
+}
+
+fn list(console: &mut Console) -> Result<(), Failure> {
+    let listed = views(console)?;
+    let columns = [
+        left("BRIDGE"),
+        left("NODE"),
+        left("STATE"),
+        right("SINCE"),
+        right("QUEUED"),
+        right("BYTES"),
+        right("OLDEST"),
+        right("OUT"),
+        right("IN"),
+        right("REFUSED"),
+        right("DROPPED"),
+        right("RECONNECTS"),
+    ];
+    show_whole(console, &listed, "bridges", &columns, row)
 }
 
 fn row(bridge: &Value) -> Vec<String> {
@@ -63,4 +158,26 @@ fn row(bridge: &Value) -> Vec<String> {
         bridge.cell("dropped"),
         bridge.cell("reconnects"),
     ]
+}
+
+fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
+    let bridge = console.client.get(&path(name), &Query::new())?;
+    if console.json {
+        return console.document(&bridge);
+    }
+    let listed = views(console)?;
+    let runs = listed.list("items").iter().find(|view| view.text("name") == name);
+    let unknown = Value::Null;
+    let runs = runs.unwrap_or(&unknown);
+    console.pairs(&[
+        ("bridge", bridge.cell("name")),
+        ("state", if bridge.truth("enabled") { runs.text("state") } else { "disabled".to_owned() }),
+        ("node", runs.text("node")),
+        ("last error", runs.text("last_error")),
+        ("source", bridge.cell("source")),
+        ("fault", bridge.text("fault")),
+        ("changed by", bridge.text("author")),
+        ("changed at", bridge.text("changed_at")),
+    ])?;
+    settings(console, &bridge)
 }

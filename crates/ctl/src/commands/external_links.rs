@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use ureq::http::Method;
 
 use super::connectors::settings;
+use super::entry_changes::{assignment, changed};
 use super::{Command, settings_file, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::fields::{Fields as _, NOTHING, take};
+use crate::fields::{Fields as _, NOTHING};
 use crate::human;
 use crate::pages::{List, PageArgs};
 use crate::query::{Query, encode};
@@ -86,6 +87,8 @@ enum Verb {
 }
 
 const PATH: &str = "/api/v1/links/external";
+/// Settings with names and topics, which may consist of digits.
+const TEXTS: &[&str] = &["own_name", "origins", "prefix", "topics", "export"];
 
 impl Command for ExternalArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
@@ -97,7 +100,7 @@ impl Command for ExternalArgs {
             (Some(Verb::Set { name, changes, file }), _) => {
                 let settings = match file {
                     Some(file) => settings_file::read(&file, "cluster_link")?,
-                    None => changed(console, &name, &changes)?,
+                    None => changed(console, &path(&name), &changes, TEXTS)?,
                 };
                 let body = settings.into();
                 let link = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&body))?;
@@ -119,58 +122,6 @@ impl Command for ExternalArgs {
 
 fn path(name: &str) -> String {
     format!("{PATH}/{}", encode(name))
-}
-
-fn assignment(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
-        _ => Err("write KEY=VALUE, such as own_name=berlin or topics='plant/#'".to_owned()),
-    }
-}
-
-/// Returns the settings of a link with these changes. A link that does not exist has only these settings.
-fn changed(
-    console: &Console,
-    name: &str,
-    changes: &[(String, String)],
-) -> Result<Map<String, Value>, Failure> {
-    let mut settings = match console.client.get(&path(name), &Query::new()) {
-        Ok(mut link) => match take(&mut link, "settings") {
-            Value::Object(settings) => settings,
-            _ => Map::new(),
-        },
-        Err(Failure::Refused(problem)) if problem.status == 404 => Map::new(),
-        Err(failure) => return Err(failure),
-    };
-    let mut new = Map::<String, Value>::new();
-    for (key, value) in changes {
-        match new.get_mut(key) {
-            // Lines of the same setting.
-            Some(known) => *known = format!("{}\n{value}", known.as_str().unwrap_or_default()).into(),
-            None => drop(new.insert(key.clone(), value.clone().into())),
-        }
-    }
-    for (key, value) in new {
-        let text = value.as_str().unwrap_or_default();
-        drop(match text {
-            "" => settings.insert(key, Value::Null),
-            text => settings.insert(key.clone(), typed(&key, text)),
-        });
-    }
-    Ok(settings)
-}
-
-/// Value of a setting as JSON. Settings are booleans, integers and texts.
-fn typed(key: &str, text: &str) -> Value {
-    // Names may consist of digits.
-    let is_name = ["own_name", "origins", "prefix", "topics", "export"].contains(&key);
-    match (is_name, text, text.parse::<i64>()) {
-        (true, ..) => text.into(),
-        (false, "true", _) => true.into(),
-        (false, "false", _) => false.into(),
-        (false, _, Ok(number)) => number.into(),
-        (false, ..) => text.into(),
-    }
 }
 
 /// Sentence about a link that was changed.

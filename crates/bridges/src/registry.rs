@@ -1,0 +1,256 @@
+//! Registry of bridges: those of the configuration file, and those of the configuration store.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use configstore::{Applied, ConfigStore, Table, View};
+use definitions::{
+    Authorship, Changes, Definition, EntryError, Kind, Named, Problem, hide, may_put, may_remove, of_file,
+    of_record, parse, put,
+};
+use serde_json::{Map, Value as Json};
+use settings::HostPort;
+
+use crate::settings::{BridgeProblem, BridgeSettings};
+
+/// Maximum number of bridges, with those of the configuration file. The file alone may have more.
+pub const BRIDGES_MAX: usize = 256;
+const COUNTER: &str = "bridges";
+
+/// The kind of bridges to other brokers.
+#[derive(Debug)]
+pub struct BridgeKind;
+
+impl Kind for BridgeKind {
+    type Settings = BridgeSettings;
+
+    const NOUN: &'static str = "bridge";
+    const AREA: &'static str = "bridges";
+    const TABLE: Table = Table::named("bridges");
+    const MAX: usize = BRIDGES_MAX;
+
+    fn name(settings: &BridgeSettings) -> &str {
+        &settings.name
+    }
+
+    fn check_alone(settings: &BridgeSettings) -> Result<(), Problem> {
+        settings.check().map_err(Problem::from)
+    }
+}
+
+impl From<BridgeProblem> for Problem {
+    fn from(problem: BridgeProblem) -> Self {
+        Self::new(problem.setting, problem.why)
+    }
+}
+
+/// The bridges of a node or its cluster.
+pub struct Registry {
+    shared: Arc<Shared>,
+    changes: Changes,
+}
+
+struct Shared {
+    of_file: Named<BridgeSettings>,
+    of_store: Mutex<Named<BridgeSettings>>,
+    all: ArcSwap<Named<BridgeSettings>>,
+    changes: AtomicU64,
+    /// Addresses at which this node listens.
+    listens: Vec<HostPort>,
+}
+
+impl Registry {
+    /// Opens the bridges of the configuration store, and joins them with those of the configuration file. A record that
+    /// cannot be used is logged, and has a [`Definition::fault`].
+    ///
+    /// # Errors
+    /// The configuration store cannot be read.
+    pub fn open(
+        config_store: Arc<dyn ConfigStore>,
+        bridges_of_file: Vec<BridgeSettings>,
+        listens: Vec<HostPort>,
+    ) -> Result<Self, String> {
+        let shared = Arc::new(Shared {
+            of_file: of_file::<BridgeKind>(bridges_of_file),
+            of_store: Mutex::default(),
+            all: ArcSwap::default(),
+            changes: AtomicU64::new(0),
+            listens,
+        });
+        shared.publish(&Named::new());
+        config_store.subscribe(BridgeKind::TABLE, shared.clone())?;
+        Ok(Self { shared, changes: Changes::new(config_store, COUNTER) })
+    }
+
+    /// Returns all bridges.
+    pub fn definitions(&self) -> Arc<Named<BridgeSettings>> {
+        self.shared.all.load_full()
+    }
+
+    /// Number of the last change. It grows when [`Self::definitions`] change.
+    pub fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::Acquire)
+    }
+
+    /// Adds or replaces a bridge. Returns true when it is new. The files of the bridge must exist on this node; other
+    /// nodes say when they miss them. It waits for the configuration store: not for a reactor.
+    ///
+    /// # Errors
+    /// [`EntryError`]. Nothing has changed then.
+    pub fn put(&self, name: &str, settings: &Map<String, Json>, by: &Authorship) -> Result<bool, EntryError> {
+        let bridge = parse::<BridgeKind>(name, settings)?;
+        bridge.check_with_files(&self.shared.listens).map_err(Problem::from)?;
+        self.changes.change(|| {
+            let is_new = may_put::<BridgeKind>(&self.definitions(), name)?;
+            Ok((put::<BridgeKind>(&bridge, by)?, is_new))
+        })
+    }
+
+    /// Removes a bridge. Messages that wait for the other broker stay in its session.
+    ///
+    /// # Errors
+    /// [`EntryError`].
+    pub fn remove(&self, name: &str) -> Result<(), EntryError> {
+        self.changes.change(|| Ok((may_remove::<BridgeKind>(&self.definitions(), name)?, ())))
+    }
+}
+
+impl Shared {
+    /// Joins both sources. A stored bridge that leads to this node has a fault here.
+    fn publish(&self, of_store: &Named<BridgeSettings>) {
+        let before = self.all.load_full();
+        let mut all = of_store.clone();
+        for entry in all.values_mut().filter(|entry| entry.fault.is_none()) {
+            if let Err(problem) = entry.settings.check_address(&self.listens) {
+                Arc::make_mut(entry).fault = Some(problem.to_string());
+            }
+        }
+        hide::<BridgeKind>(&mut all, &self.of_file, &before);
+        self.all.store(Arc::new(all));
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl View for Shared {
+    fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
+        let entries = records.filter_map(|record| {
+            record.value.map(|value| (record.key.to_owned(), of_record::<BridgeKind>(record.key, value)))
+        });
+        let entries = entries.collect();
+        let mut of_store = sync::lock(&self.of_store);
+        *of_store = entries;
+        self.publish(&of_store);
+        Ok(())
+    }
+
+    fn apply(&self, changes: &[Applied<'_>]) {
+        let mut of_store = sync::lock(&self.of_store);
+        for change in changes {
+            match change.value {
+                Some(value) => {
+                    of_store.insert(change.key.to_owned(), of_record::<BridgeKind>(change.key, value))
+                }
+                None => of_store.remove(change.key),
+            };
+        }
+        self.publish(&of_store);
+    }
+}
+
+/// Bridges without a fault, enabled or not.
+pub fn usable(all: &Named<BridgeSettings>) -> impl Iterator<Item = &Arc<Definition<BridgeSettings>>> {
+    all.values().filter(|entry| entry.fault.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use configstore::LocalStore;
+    use definitions::{Source, settings_of_json, settings_to_json};
+    use serde_json::json;
+
+    use super::*;
+
+    fn by() -> Authorship {
+        Authorship { author: "ops".into(), now_ms: 7 }
+    }
+
+    fn store() -> Arc<dyn ConfigStore> {
+        Arc::new(LocalStore::in_memory())
+    }
+
+    fn open(store: &Arc<dyn ConfigStore>, of_file: Vec<BridgeSettings>) -> Registry {
+        let listens = vec!["127.0.0.1:1883".parse().expect("an address")];
+        Registry::open(store.clone(), of_file, listens).expect("a registry")
+    }
+
+    fn settings(more: Json) -> Map<String, Json> {
+        let mut settings =
+            json!({"address": "h:1883", "topics": "a/# out 1"}).as_object().cloned().expect("settings");
+        settings.extend(more.as_object().cloned().expect("an object"));
+        settings
+    }
+
+    #[test]
+    fn bridges_are_added_replaced_and_removed() {
+        let registry = open(&store(), Vec::new());
+        let before = registry.changes();
+        let plain = settings(json!({}));
+        assert_eq!(registry.put("plant", &plain, &by()), Ok(true));
+        assert_eq!(registry.put("plant", &settings(json!({"enabled": false})), &by()), Ok(false));
+        assert_eq!(registry.put("plant", &plain, &by()), Ok(false));
+        assert!(registry.changes() > before);
+        let all = registry.definitions();
+        let bridge = &all["plant"];
+        assert_eq!(
+            (bridge.source, bridge.author.as_str(), bridge.fault.as_deref()),
+            (Source::Store, "ops", None)
+        );
+        assert_eq!(settings_to_json(&bridge.settings), plain);
+        assert_eq!(registry.remove("plant"), Ok(()));
+        let unknown = registry.remove("plant").expect_err("it is removed").to_string();
+        assert_eq!(unknown, "there is no bridge `plant`");
+    }
+
+    #[test]
+    fn wrong_bridges_are_refused() {
+        let registry = open(&store(), Vec::new());
+        for (name, more, expected) in [
+            ("a/b", json!({}), "name: \"a/b\" is not a name"),
+            ("b", json!({"topic": "#"}), "topic: there is no such setting; did you mean `topics`?"),
+            ("b", json!({"address": null}), "address: the other broker has no address"),
+            ("b", json!({"address": "localhost:1883"}), "address: localhost:1883 is an address of this node"),
+            ("b", json!({"password_file": "/missing"}), "password_file: /missing: "),
+            ("b", json!({"tls": true, "tls_ca": "/missing"}), "tls_ca: /missing: "),
+        ] {
+            let error = registry.put(name, &settings(more), &by()).expect_err(name).to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert!(registry.definitions().is_empty());
+    }
+
+    #[test]
+    fn bridges_of_the_file_hide_stored_ones_and_do_not_change() {
+        let store = store();
+        open(&store, Vec::new()).put("plant", &settings(json!({"keep_alive": "10s"})), &by()).expect("ok");
+        let of_file = settings_of_json("plant", &settings(json!({}))).expect("valid");
+        let registry = open(&store, vec![of_file]);
+        let all = registry.definitions();
+        assert_eq!((all["plant"].source, all["plant"].hides_stored), (Source::File, true));
+        let of_file = || EntryError::OfFile { noun: "bridge", name: "plant".into() };
+        assert_eq!(registry.remove("plant"), Err(of_file()));
+        assert_eq!(registry.put("plant", &settings(json!({})), &by()), Err(of_file()));
+    }
+
+    /// Another node of the cluster may have stored it.
+    #[test]
+    fn a_stored_bridge_to_this_node_has_a_fault_here() {
+        let store = store();
+        let elsewhere = Registry::open(store.clone(), Vec::new(), Vec::new()).expect("a registry");
+        elsewhere.put("own", &settings(json!({"address": "127.0.0.1:1883"})), &by()).expect("ok");
+        let all = open(&store, Vec::new()).definitions();
+        assert_eq!(usable(&all).count(), 0);
+        let fault = all["own"].fault.clone().unwrap_or_default();
+        assert!(fault.starts_with("address: 127.0.0.1:1883 is an address of this node"), "{fault}");
+    }
+}
