@@ -34,6 +34,8 @@ const COMMANDS_MAX: usize = 1024;
 const ACCEPTED_MAX: usize = 64;
 const READS_MAX: usize = 4;
 const WRITES_MAX: usize = 4;
+/// See [`Transport::pause_min`].
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Pause after the system had no resources for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -55,6 +57,9 @@ pub struct Transport<C: Handler> {
     scratch: Vec<u8>,
     out: Output,
     now: Time,
+    /// Minimum time from a poll until the end of the reads after it that counts as a stop of the process. Less is a long
+    /// turn.
+    pause_min: Duration,
     /// True when the mesh had an event after the handler's turn.
     needs_turn: bool,
     /// True when more commands wait than one turn takes.
@@ -91,6 +96,7 @@ impl<C: Handler> Transport<C> {
             scratch: vec![0; SCRATCH],
             out: Output::default(),
             now: Time(0),
+            pause_min: PAUSE_MIN,
             needs_turn: false,
             has_more_commands: false,
             is_stopping: false,
@@ -102,25 +108,43 @@ impl<C: Handler> Transport<C> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_stopping {
             self.wait(&mut events);
-            for event in &events {
-                match event.token() {
-                    WAKER => add(&self.counts.wakeups, 1),
-                    Token(at) if at >= LISTENERS => {
-                        if let Some(listener) = self.listeners.get_mut(at - LISTENERS) {
-                            listener.is_pending = true;
-                        }
-                    }
-                    Token(number) => self.event(number as u64, event),
-                }
-            }
-            events.clear();
-            self.accept_all();
-            self.read_ready();
+            self.read_all(&mut events);
             self.finish_turn();
         }
         for (_, socket) in std::mem::take(&mut self.sockets) {
             socket.close(Bytes::new());
         }
+    }
+
+    /// Reads from the sockets that the last poll has reported. If the process was stopped meanwhile, it polls and reads
+    /// once more: no peer is judged by its silence before its bytes were read.
+    fn read_all(&mut self, events: &mut Events) {
+        let polled = self.now;
+        self.read_polled(events);
+        if self.now.since(polled) >= self.pause_min.as_micros() as u64 {
+            if let Err(error) = poll_through(&mut self.poll, events, Some(Duration::ZERO)) {
+                complain_about_poll(&error);
+            }
+            self.read_polled(events);
+        }
+    }
+
+    fn read_polled(&mut self, events: &mut Events) {
+        for event in &*events {
+            match event.token() {
+                WAKER => add(&self.counts.wakeups, 1),
+                Token(at) if at >= LISTENERS => {
+                    if let Some(listener) = self.listeners.get_mut(at - LISTENERS) {
+                        listener.is_pending = true;
+                    }
+                }
+                Token(number) => self.event(number as u64, event),
+            }
+        }
+        events.clear();
+        self.accept_all();
+        self.read_ready();
+        self.now = self.time();
     }
 
     /// Sleeps until an event or a time-out, and takes commands.
@@ -148,7 +172,7 @@ impl<C: Handler> Transport<C> {
                 .sleep(|waits| poll_through(poll, events, if waits { timeout } else { Some(Duration::ZERO) }))
         };
         let mut item = slept.unwrap_or_else(|error| {
-            tracing::error!(%error, "the sockets of the cluster's links cannot be polled");
+            complain_about_poll(&error);
             None
         });
         self.now = self.time();
@@ -353,11 +377,16 @@ impl<C: Handler> Transport<C> {
         self.ready = ready;
     }
 
-    /// Reads a part. Returns true when there may be more.
+    /// Reads a part. Returns true when there may be more. Bytes count from the time after they were read: if the process
+    /// was stopped since the turn began, the turn's time is older than they are. A lease that is requested by them would
+    /// end too early for a core that grants it.
     fn read(&mut self, number: u64) -> bool {
         for _ in 0..READS_MAX {
             let Some(socket) = self.sockets.get_mut(&number) else { return false };
-            match socket.read(&mut self.scratch) {
+            let read = socket.read(&mut self.scratch);
+            self.now = self.time();
+            let Some(socket) = self.sockets.get_mut(&number) else { return false };
+            match read {
                 Ok((count, bytes, is_more)) => {
                     add(&self.counts.reads, 1);
                     add(&self.counts.bytes_read, count as u64);
@@ -498,6 +527,10 @@ impl<C: Handler> Transport<C> {
     }
 }
 
+fn complain_about_poll(error: &io::Error) {
+    tracing::error!(%error, "the sockets of the cluster's links cannot be polled");
+}
+
 /// Polls again at once when a signal ended the wait. A process that was suspended thus handles the bytes that arrived
 /// meanwhile before it judges any peer by its silence.
 fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
@@ -506,4 +539,83 @@ fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>)
         result = poll.poll(events, Some(Duration::ZERO));
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use link::{Identity, Mesh, MeshConfig, Secret};
+    use mio::Waker;
+
+    use super::*;
+    use crate::mailbox::mailbox;
+
+    struct OnlyMesh(Mesh);
+
+    impl Handler for OnlyMesh {
+        type Command = ();
+
+        fn handle_command(&mut self, _: Time, (): ()) {}
+
+        fn mesh(&mut self) -> &mut Mesh {
+            &mut self.0
+        }
+
+        fn turn(&mut self, _: Time) {}
+
+        fn timeout(&self) -> Time {
+            Time::NEVER
+        }
+    }
+
+    /// A transport with a connection whose peer has sent a byte. Returns the peer, too.
+    fn transport() -> (Transport<OnlyMesh>, TcpStream) {
+        let identity =
+            Identity { name: "a".into(), cluster: [1; 16], features: 0, descriptor: Bytes::default() };
+        let random = Box::new(|bytes: &mut [u8]| bytes.fill(7));
+        let mesh = Mesh::new(identity, Secret::new(b"secret"), random, MeshConfig::default());
+        let poll = Poll::new().expect("a poller");
+        let (sender, inbox) = mailbox(Waker::new(poll.registry(), WAKER).expect("a waker"));
+        let config = TransportConfig::default();
+        let resolver = Resolver::start(&config, sender).expect("threads");
+        let counts = Arc::<Counts>::default();
+        let transport = Transport::new(OnlyMesh(mesh), config, poll, inbox, Vec::new(), resolver, counts);
+        let mut transport = transport.expect("a transport");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let (stream, from) = listener.accept().expect("a connection");
+        stream.set_nonblocking(true).expect("a socket");
+        transport.accepted(mio::net::TcpStream::from_std(stream), from);
+        peer.write_all(&[0]).expect("it is sent");
+        (transport, peer)
+    }
+
+    /// The process is stopped in a turn, after the thread has read the clock. Otherwise a core would grant a lease that
+    /// is over for it before it is over for the other node.
+    #[test]
+    fn bytes_count_from_the_time_after_they_were_read() {
+        let (mut transport, _peer) = transport();
+        let number = *transport.sockets.keys().next().expect("a socket");
+        transport.now = transport.time();
+        let polled = transport.now;
+        while transport.time() == polled {
+            std::thread::yield_now();
+        }
+        transport.read(number);
+        assert!(transport.now > polled);
+        assert_eq!(transport.counts.figures().bytes_read, 1);
+    }
+
+    /// The process is stopped after a poll that reported nothing.
+    #[test]
+    fn sockets_are_read_once_more_after_a_stop_of_the_process() {
+        for (pause_min, bytes) in [(Duration::ZERO, 1), (Duration::from_secs(1 << 20), 0)] {
+            let (mut transport, _peer) = transport();
+            (transport.now, transport.pause_min) = (transport.time(), pause_min);
+            transport.read_all(&mut Events::with_capacity(EVENTS));
+            assert_eq!(transport.counts.figures().bytes_read, bytes, "{pause_min:?}");
+        }
+    }
 }
