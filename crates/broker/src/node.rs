@@ -5,7 +5,7 @@ mod load;
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -80,6 +80,8 @@ pub struct Node {
     nearly_full: AtomicBool,
     /// Time in milliseconds at which the lease ends, see [`Self::set_fresh_until`].
     fresh_until: AtomicU64,
+    /// Number of workers that still serve clients in an incarnation of this node that is over.
+    restarting: AtomicUsize,
     overlaps_connacks: AtomicBool,
     freezes: AtomicBool,
     /// True while this node knows all routes that others may have been promised that it knows.
@@ -237,6 +239,7 @@ impl Node {
             half_since: AtomicU64::new(0),
             nearly_full: AtomicBool::new(false),
             fresh_until: AtomicU64::new(u64::MAX),
+            restarting: AtomicUsize::new(0),
             overlaps_connacks: AtomicBool::new(false),
             freezes: AtomicBool::new(false),
             knows_routes: AtomicBool::new(false),
@@ -632,9 +635,16 @@ impl Node {
     }
 
     /// Sets the end of the lease. Until then this node knows all routes whose SUBACK was sent anywhere, so that it may
-    /// acknowledge messages of QoS 1 and 2.
+    /// acknowledge messages of QoS 1 and 2. A lease of a new incarnation begins when all workers have closed the
+    /// connections of the one before: other nodes may serve their clients.
     pub fn set_fresh_until(&self, until: Time) {
+        let until = if self.restarting.load(Acquire) > 0 { Time(0) } else { until };
         self.fresh_until.store(until.0, Relaxed);
+    }
+
+    /// Notes that a worker goes on in the incarnation that [`Self::post_inbound`] has sent it.
+    pub(crate) fn worker_restarted(&self) {
+        self.restarting.fetch_sub(1, Release);
     }
 
     /// Takes the samples of connected clients that were requested by the last call, and requests new ones, which takes
@@ -706,8 +716,13 @@ impl Node {
         self.post(worker, request.into());
     }
 
-    /// Sends a worker the messages and commands of other nodes, from any thread.
+    /// Sends a worker the messages and commands of other nodes, from any thread. A new incarnation comes from the thread
+    /// that sets the lease.
     pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
+        if inbound.incarnation.is_some() {
+            self.restarting.fetch_add(1, Relaxed);
+            self.set_fresh_until(Time(0));
+        }
         self.post(worker, WorkerCommand::Peers(Box::new(inbound)));
     }
 

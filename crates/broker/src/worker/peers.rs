@@ -343,6 +343,7 @@ impl Worker {
         self.links_lost(&links_lost);
         if let Some(incarnation) = incarnation {
             self.restart_incarnation(incarnation);
+            self.node.worker_restarted();
         }
         self.leaders_known(leaders);
         if let Some(members) = members {

@@ -9,8 +9,9 @@ use testkit::packets::{Connecting, Sent, connack, durable, message, puback, pubr
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
 use crate::admin::{AdminRequest, Whereabouts};
-use crate::batch::Resume;
+use crate::batch::{Batch, Resume};
 use crate::ids::{SessionId, ShardSet};
+use crate::peers::Inbound;
 use crate::route::{Route, RouteKind};
 use crate::settings::{PublishDenied, Settings};
 use crate::store::{GroupName, Identity, Incarnation, Store};
@@ -49,6 +50,11 @@ impl Access for Rules {
 
 /// The worker of a node with number 1, which leads no shard.
 fn worker(settings: Settings) -> Worker {
+    node(settings, 1).build_workers().remove(0)
+}
+
+/// A node with number 1, which leads no shard.
+fn node(settings: Settings, workers: u16) -> Arc<crate::node::Node> {
     let store = Store {
         log: None,
         shards: Vec::new(),
@@ -57,8 +63,7 @@ fn worker(settings: Settings) -> Worker {
         incarnation: Incarnation::default(),
         hash_key: [7; 16],
     };
-    let node = crate::node::Node::with_store(settings, Arc::new(Rules), "node".into(), 1, store);
-    node.build_workers().remove(0)
+    crate::node::Node::with_store(settings, Arc::new(Rules), "node".into(), workers, store)
 }
 
 /// Numbers of the requests in the frames that the worker has sent to other nodes.
@@ -86,6 +91,26 @@ fn requests_of_the_turn_in_which_an_incarnation_ends_belong_to_it() {
     worker.leaders_known(vec![(SHARD, LEADER)]);
     worker.outbox.request(SHARD, forget(2));
     assert_eq!(sent(&mut worker), [2]);
+}
+
+/// Until then a worker may serve clients that another node serves by now [MQTT-3.1.4-3].
+#[test]
+fn the_lease_of_a_new_incarnation_begins_when_all_workers_go_on_in_it() {
+    let node = node(Settings::default(), 2);
+    let posted = Arc::<std::sync::Mutex<Vec<_>>>::default();
+    let post = posted.clone();
+    node.set_mailbox(move |_, command| sync::lock(&post).push(command));
+    let workers = node.build_workers();
+    for worker in &workers {
+        node.post_inbound(worker.id(), Inbound { incarnation: Some(10), ..Inbound::default() });
+    }
+    for (mut worker, command) in workers.into_iter().zip(std::mem::take(&mut *sync::lock(&posted))) {
+        node.set_fresh_until(Time(2_000));
+        assert!(node.is_stale(NOW));
+        worker.take_batch(NOW, &mut Batch::of(command));
+    }
+    node.set_fresh_until(Time(2_000));
+    assert!(!node.is_stale(NOW));
 }
 
 /// A client with a durable session whose shard nobody leads.
