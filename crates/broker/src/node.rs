@@ -662,9 +662,14 @@ impl Node {
         self.freezes.store(freezes, Relaxed);
     }
 
+    /// Returns whether clients are neither read nor written to without a lease.
+    pub(crate) fn freezes(&self) -> bool {
+        self.freezes.load(Relaxed)
+    }
+
     /// Returns whether no client may be read or written to now: others may have taken its Client Identifier over.
     pub fn is_frozen(&self, now: Time) -> bool {
-        self.freezes.load(Relaxed) && self.is_stale(now) && !mutated(Mutation::ServeFrozen)
+        self.freezes() && self.is_stale(now) && !mutated(Mutation::ServeFrozen)
     }
 
     /// Says whether this node knows all routes that others may have been promised that it knows.

@@ -739,6 +739,32 @@ mod tests {
         }
     }
 
+    /// The process is stopped in a turn, after the reactor has made an answer. Without a lease another node may serve
+    /// the client, so a node that freezes keeps the answer.
+    #[test]
+    fn a_node_that_freezes_looks_at_the_clock_before_it_writes() {
+        for freezes in [false, true] {
+            let (node, mut reactor) = detached();
+            node.freeze_without_lease(freezes);
+            let (mut client, slot) = client(&mut reactor);
+            reactor.now = reactor.time();
+            let until = Time(reactor.now.0 + 1);
+            node.set_fresh_until(until);
+            reactor.push(slot, PUBLISH);
+            while reactor.time() < until {
+                std::thread::yield_now();
+            }
+            reactor.finish_turn();
+            let expected: &[u8] = if freezes { b"" } else { PUBACK };
+            assert_eq!(received(&mut client), expected, "freezes: {freezes}");
+            node.set_fresh_until(Time::NEVER);
+            reactor.now = reactor.time();
+            reactor.finish_turn();
+            let expected: &[u8] = if freezes { PUBACK } else { b"" };
+            assert_eq!(received(&mut client), expected, "freezes: {freezes}");
+        }
+    }
+
     /// A turn that reads the clock for each socket is for nodes of a cluster.
     #[test]
     fn a_node_alone_does_not_read_the_clock_for_each_socket() {

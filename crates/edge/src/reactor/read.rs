@@ -51,10 +51,19 @@ impl Reactor {
     /// this time: if the process was stopped since the turn began, the lease may be over, and another node may serve
     /// the client. A node without a cluster does not need the time.
     pub(super) fn is_frozen_after_read(&mut self) -> bool {
-        if !self.worker.has_lease() {
+        if !self.worker.needs_time_of_read() {
             return false;
         }
         self.now = self.time();
+        self.is_frozen()
+    }
+
+    /// Reads the clock before clients are written to, and returns whether they are frozen: the process may have been
+    /// stopped since their output was made.
+    pub(super) fn is_frozen_before_write(&mut self) -> bool {
+        if self.worker.needs_time_of_write() {
+            self.now = self.time();
+        }
         self.is_frozen()
     }
 

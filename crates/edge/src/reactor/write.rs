@@ -23,7 +23,7 @@ impl Reactor {
     /// Writes the pending output of connections, and closes those that are done. Returns true when some output waits
     /// for another round.
     pub(super) fn flush(&mut self) -> bool {
-        if self.is_frozen() {
+        if self.is_frozen_before_write() {
             return false;
         }
         let mut unblocked = std::mem::take(&mut self.dirty);
