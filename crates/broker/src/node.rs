@@ -721,8 +721,8 @@ impl Node {
         self.post(worker, request.into());
     }
 
-    /// Sends a worker the messages and commands of other nodes, from any thread. A new incarnation comes from the thread
-    /// that sets the lease.
+    /// Sends a worker the messages and commands of other nodes, from any thread. A new incarnation comes from the
+    /// thread that sets the lease.
     pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
         if inbound.incarnation.is_some() {
             self.restarting.fetch_add(1, Relaxed);

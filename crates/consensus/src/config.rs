@@ -56,9 +56,9 @@ pub struct Config {
     pub snapshot_bytes_max: u64,
     /// Number of bytes of a snapshot in one frame.
     pub snapshot_piece_bytes: usize,
-    /// Maximum number of bytes that are sent in a second to a replica that lacks them: of a snapshot, and of the entries
-    /// that the log has when the copy to a replica without a vote begins. So a copy leaves room to everything else on
-    /// the link and on both nodes.
+    /// Maximum number of bytes that are sent in a second to a replica that lacks them: of a snapshot, and of the
+    /// entries that the log has when the copy to a replica without a vote begins. So a copy leaves room to everything
+    /// else on the link and on both nodes.
     pub copy_rate: NonZeroU64,
     /// Number of bytes of a snapshot on their way to the log up to which further parts are written.
     pub snapshot_bytes_in_flight: usize,

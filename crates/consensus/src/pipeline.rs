@@ -46,7 +46,8 @@ pub(crate) struct Pipeline<'a, S> {
     /// Time until another request may leave.
     pause: Option<Pin<Box<Sleep>>>,
     /// Last entry of the log when the requests began, for a replica without a vote: up to it, entries leave at
-    /// [`Config::copy_rate`](crate::Config::copy_rate). Later ones leave at once, so that the replica catches up however many there are.
+    /// [`Config::copy_rate`](crate::Config::copy_rate). Later ones leave at once, so that the replica catches up
+    /// however many there are.
     copied_until: Option<u64>,
     /// True while `pause` is for the rate. Answers do not end it.
     is_copying: bool,

@@ -57,8 +57,8 @@ pub struct Transport<C: Handler> {
     scratch: Vec<u8>,
     out: Output,
     now: Time,
-    /// Minimum time from a poll until the end of the reads after it that counts as a stop of the process. Less is a long
-    /// turn.
+    /// Minimum time from a poll until the end of the reads after it that counts as a stop of the process. Less is a
+    /// long turn.
     pause_min: Duration,
     /// True when the mesh had an event after the handler's turn.
     needs_turn: bool,
@@ -377,9 +377,9 @@ impl<C: Handler> Transport<C> {
         self.ready = ready;
     }
 
-    /// Reads a part. Returns true when there may be more. Bytes count from the time after they were read: if the process
-    /// was stopped since the turn began, the turn's time is older than they are. A lease that is requested by them would
-    /// end too early for a core that grants it.
+    /// Reads a part. Returns true when there may be more. Bytes count from the time after they were read: if the
+    /// process was stopped since the turn began, the turn's time is older than they are. A lease that is requested by
+    /// them would end too early for a core that grants it.
     fn read(&mut self, number: u64) -> bool {
         for _ in 0..READS_MAX {
             let Some(socket) = self.sockets.get_mut(&number) else { return false };

@@ -582,14 +582,15 @@ impl Worker {
         }
     }
 
-    /// Returns whether the reactor reads the clock after each read from a socket: the node serves clients for as long as
-    /// it has a lease, and the lease may end while the process is stopped within a turn.
+    /// Returns whether the reactor reads the clock after each read from a socket: the node serves clients for as long
+    /// as it has a lease, and the lease may end while the process is stopped within a turn.
     #[inline]
     pub fn needs_time_of_read(&self) -> bool {
         self.node.has_lease()
     }
 
-    /// Returns whether the reactor reads the clock before it writes to sockets: without a lease no client is written to.
+    /// Returns whether the reactor reads the clock before it writes to sockets: without a lease no client is written
+    /// to.
     #[inline]
     pub fn needs_time_of_write(&self) -> bool {
         self.node.freezes() && self.needs_time_of_read()

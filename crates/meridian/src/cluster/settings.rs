@@ -76,8 +76,8 @@ section! {
         /// is led in the region in which most of its connected clients are. A core without a replica leads none. All
         /// cores have the same value.
         pub leaders: LeadersSetting = "spread", at start;
-        /// Maximum number of bytes that a core copies in a second for a replica that it lacks, such as after the loss of
-        /// its disk. A higher rate makes the copy faster, and the messages of clients wait longer meanwhile.
+        /// Maximum number of bytes that a core copies in a second for a replica that it lacks, such as after the loss
+        /// of its disk. A higher rate makes the copy faster, and the messages of clients wait longer meanwhile.
         pub copy_rate: ByteSize = "32MiB" in "1MiB..=1TiB", at start;
         /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;

@@ -25,7 +25,7 @@ pub struct Messages {
 
 /// A process that has ended.
 struct EndedProcess {
-    /// Shards of which it had replicas.
+    /// Shards whose replicas it had.
     replicas: ShardSet,
     /// Time since which its disk got nothing.
     written: Micros,

@@ -34,8 +34,8 @@ use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 use random::Random;
 
-/// Nodes of which the first ones, the cores, have the replicas of the shards: three cores have one of each shard, or five
-/// have those that a placement gives them.
+/// Nodes whose first ones, the cores, have the replicas of the shards: three cores have one of each shard, or five have
+/// those that a placement gives them.
 pub struct AgreedShards {
     pub(super) cx: Context,
     pub(super) net: Net,
@@ -95,11 +95,11 @@ pub(super) struct Host {
     pub(super) paused_at: Micros,
 }
 
-/// Whether the replicas of a simulation move between cores.
+/// Choice of simulations whose replicas move between cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
     Always,
-    /// With two of seven seeds.
+    /// Two of seven seeds.
     Sometimes,
 }
 

@@ -93,7 +93,7 @@ fn requests_of_the_turn_in_which_an_incarnation_ends_belong_to_it() {
     assert_eq!(sent(&mut worker), [2]);
 }
 
-/// Until then a worker may serve clients that another node serves by now [MQTT-3.1.4-3].
+/// A worker that has not gone on may serve clients that another node serves by now [MQTT-3.1.4-3].
 #[test]
 fn the_lease_of_a_new_incarnation_begins_when_all_workers_go_on_in_it() {
     let node = node(Settings::default(), 2);
