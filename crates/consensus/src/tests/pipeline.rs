@@ -116,6 +116,8 @@ fn entries_are_copied_at_a_bounded_rate() {
     owner.replica.change_members(Change::AddLearner(OTHER, member(OTHER)), Duration::from_secs(5));
     // Time at which each large entry was sent.
     let (began, mut sent_at) = (owner.now, Vec::new());
+    // Last entry of the other replica.
+    let mut has = None;
     for turn in 0..400 {
         if turn == 100 {
             // The copy is under way.
@@ -125,9 +127,14 @@ fn entries_are_copied_at_a_bounded_rate() {
         owner.works(1);
         for (call, body) in sent(&mut owner.replica) {
             let Body::Append(append) = body else { continue };
-            let count = append.entries.iter().filter(|entry| crate::pipeline::size(entry) > SIZE).count();
-            sent_at.extend(std::iter::repeat_n(owner.now - began, count));
-            receive(&mut owner.replica, call, Body::Appended(Appended::All));
+            let is_next = append.previous.map(|it| it.index) <= has;
+            if is_next {
+                let count = append.entries.iter().filter(|entry| crate::pipeline::size(entry) > SIZE).count();
+                sent_at.extend(std::iter::repeat_n(owner.now - began, count));
+                has = has.max(append.entries.last().map(|entry| entry.log_id.index));
+            }
+            let appended = if is_next { Appended::All } else { Appended::Conflict };
+            receive(&mut owner.replica, call, Body::Appended(appended));
         }
     }
     assert_eq!(sent_at.len(), 21);
