@@ -1,6 +1,7 @@
 //! Costs of typical rules: nanoseconds and allocations of one evaluation. `cargo run --release -p rules --example
 //! rules_cost`. The numbers are medians of several passes on one thread. At the end are evaluations that do nearly as
-//! much work as the default limits allow.
+//! much work as the default limits allow. `rules_cost CASE COUNT` runs one of them so many times and prints nothing: the
+//! difference of two counts under `valgrind --tool=callgrind` is the number of instructions.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -85,7 +86,9 @@ fn main() {
     ];
     let limits = Limits::default();
     let context = Context::default();
-    println!("{:<34} {:>8} {:>10} {:>12}", "rule", "bytes", "ns", "allocations");
+    if counted().is_none() {
+        println!("{:<34} {:>8} {:>10} {:>12}", "rule", "bytes", "ns", "allocations");
+    }
     for (name, text, payload) in cases {
         let rule = Rule::parse(text, &limits).expect(text);
         let message = Publish { payload: payload.as_bytes().to_vec() };
@@ -104,7 +107,15 @@ fn main() {
     report("parsing a rule", text.len(), || {
         black_box(Rule::parse(black_box(text), &limits).expect("a rule"));
     });
-    longest();
+    if counted().is_none() {
+        longest();
+    }
+}
+
+/// Returns the case and the number of its evaluations, if the command line has them.
+fn counted() -> Option<(String, u32)> {
+    let mut arguments = std::env::args().skip(1);
+    Some((arguments.next()?, arguments.next()?.parse().ok()?))
 }
 
 /// Prints the time of expensive evaluations, which end at a limit or shortly before it.
@@ -159,6 +170,12 @@ fn longest() {
 fn report(name: &str, size: usize, mut run: impl FnMut()) {
     const ROUNDS: u32 = 20_000;
     const PASSES: usize = 9;
+    if let Some((case, count)) = counted() {
+        if name == case {
+            (0..count).for_each(|_| run());
+        }
+        return;
+    }
     run();
     let before = COUNT.with(Cell::get);
     run();
