@@ -1,7 +1,7 @@
 //! Costs of typical rules: nanoseconds and allocations of one evaluation. `cargo run --release -p rules --example
 //! rules_cost`. The numbers are medians of several passes on one thread. At the end are evaluations that do nearly as
-//! much work as the default limits allow. `rules_cost CASE COUNT` runs one of them so many times and prints nothing: the
-//! difference of two counts under `valgrind --tool=callgrind` is the number of instructions.
+//! much work as the default limits allow. `rules_cost CASE COUNT` runs one of them so many times and prints nothing:
+//! the difference of two counts under `valgrind --tool=callgrind` is the number of instructions.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
