@@ -128,6 +128,24 @@ fn output() -> impl Strategy<Value = Value> {
     (value.clone(), value).prop_map(|(a, b)| Value::object([("a", a), ("b", b)]))
 }
 
+/// Counts the slashes of a template before its query. A `?` within a placeholder begins no query.
+fn slashes(template: &str) -> usize {
+    let mut rest = template;
+    let mut count = 0;
+    while let Some(first) = rest.chars().next() {
+        rest = match first {
+            '$' if rest.starts_with("$${") => &rest["$${".len()..],
+            '$' if rest.starts_with("${") => rest.split_once('}').map_or("", |(_, rest)| rest),
+            '?' => break,
+            _ => {
+                count += usize::from(first == '/');
+                &rest[first.len_utf8()..]
+            }
+        };
+    }
+    count
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..Default::default() })]
 
@@ -148,9 +166,9 @@ proptest! {
                     let Some(path) = record.fields[at].clone() else { continue };
                     let path = String::from_utf8(path.into_vec()).expect("UTF-8");
                     prop_assert!(!path.contains(|c: char| c.is_control() || c == ' '), "{path}");
-                    let parts = |path: &str| path.split('?').next().unwrap_or_default().matches('/').count();
+                    let parts = path.split('?').next().unwrap_or_default().matches('/').count();
                     // Only the template has slashes, and a placeholder has none.
-                    prop_assert_eq!(parts(&path), parts(&format!("/p/{}", text.replace("?}", "}"))), "{}", path);
+                    prop_assert_eq!(parts, slashes(&format!("/p/{text}")), "{}", path);
                 }
                 ConnectorKind::PostgreSql | ConnectorKind::Kafka | ConnectorKind::File => {
                     prop_assert_eq!(record.fields.len(), names.len());
