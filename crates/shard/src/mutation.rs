@@ -34,12 +34,20 @@ mutation::mutations! {
     ForgetOwners,
     /// A Claim does not begin another epoch of its session.
     KeepEpoch,
+    /// A request of an earlier owner of a session counts as one of its present owner.
+    IgnoreEpoch,
+    /// A Release of another connection ends the session of its present owner.
+    ReleaseOther,
+    /// The earlier owner of a Client Identifier is not closed when another node claims it.
+    SkipRevoke,
     /// The Session Expiry Interval of DISCONNECT is ignored.
     IgnoreLastExpiry,
     /// A client is served as soon as it has CONNACK, although its Claim is not answered.
     ServeEarly,
     /// A node without a lease goes on with its clients although it should leave them alone.
     ServeFrozen,
+    /// A reactor reads the clock at the beginning of a turn only.
+    KeepTurnTime,
     /// A QoS 2 exchange ends although shards may still know its message.
     ReleaseKnown,
     /// Workers go on in an incarnation of their node that is over for the others.
@@ -52,6 +60,8 @@ mutation::mutations! {
     ForgetGroups,
     /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
+    /// The Wills of ephemeral sessions are dropped when their node is over.
+    ForgetEphemeralWills,
     /// A published Will is due again after a restart.
     RepeatWills,
     /// Messages read from the disk are confused with each other.

@@ -37,7 +37,7 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 18] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 23] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
@@ -48,6 +48,11 @@ const SHARDS_MUTATIONS: [shard::Mutation; 18] = [
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,
     shard::Mutation::KeepEpoch,
+    shard::Mutation::IgnoreEpoch,
+    shard::Mutation::ReleaseOther,
+    shard::Mutation::SkipRevoke,
+    shard::Mutation::KeepTurnTime,
+    shard::Mutation::ForgetEphemeralWills,
     shard::Mutation::IgnoreLastExpiry,
     shard::Mutation::ServeEarly,
     shard::Mutation::ServeFrozen,

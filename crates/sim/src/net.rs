@@ -28,6 +28,8 @@ struct Pipe {
     last: Micros,
     /// True if sent data is lost.
     broken: bool,
+    /// Time until which nothing arrives.
+    late_until: Micros,
 }
 
 struct Wire {
@@ -123,6 +125,27 @@ impl Net {
             cx.at(at, Event::Lost { link, direction });
         }
         cx.report.connections_lost += 1;
+    }
+
+    /// Lets a client give up a connection. What it has sent arrives late, and the node notices the end after that.
+    pub fn abandon(&mut self, cx: &mut Context, link: Link) {
+        let Some(wire) = self.wires.get_mut(link).filter(|wire| !wire.to_client.broken) else { return };
+        (wire.to_node.broken, wire.to_client.broken) = (true, true);
+        wire.to_client.pieces.clear();
+        let seen = cx.between(100, 10 * MILLI);
+        cx.after(seen, Event::Lost { link, direction: Direction::ToClient });
+        let pipe = &mut wire.to_node;
+        pipe.late_until = cx.now() + cx.between(50 * MILLI, 2 * SECOND);
+        pipe.last = pipe.last.max(pipe.late_until) + cx.between(MILLI, SECOND);
+        cx.at(pipe.last, Event::Lost { link, direction: Direction::ToNode });
+        cx.report.connections_lost += 1;
+    }
+
+    /// Time until which nothing arrives at one end of a connection, if there is one.
+    pub fn late_until(&self, now: Micros, link: Link, direction: Direction) -> Option<Micros> {
+        let wire = self.wires.get(link)?;
+        let pipe = if direction == Direction::ToNode { &wire.to_node } else { &wire.to_client };
+        Some(pipe.late_until).filter(|until| *until > now)
     }
 
     /// Loses all connections when the node dies. Clients notice it later.

@@ -129,6 +129,23 @@ struct NodeConnection {
     is_lost: bool,
 }
 
+/// Point at which a process is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PausePoint {
+    BetweenTurns,
+    /// A turn has begun. Its worker reads from sockets after the pause.
+    BeforeRead,
+    /// The worker has made output that it writes after the pause.
+    BeforeWrite,
+}
+
+/// A turn that had begun when the process was stopped. What is handled at the end of the pause belongs to it.
+struct Interrupted {
+    worker: usize,
+    began: Time,
+    until: Micros,
+}
+
 pub struct Node {
     incarnation: u32,
     node: Arc<broker::Node>,
@@ -165,8 +182,17 @@ pub struct Node {
     granted: Vec<(Link, SessionId, u32)>,
     slots: Vec<u32>,
     turns: u64,
-    /// Time until which the process stands still.
+    /// Time of the current turn, or of the last one.
+    now: Time,
+    /// Time until which the process stands still, and since when.
     paused_until: Micros,
+    paused_since: Micros,
+    /// The turn within which the process stood still last.
+    interrupted: Option<Interrupted>,
+    /// Set if the process stops before it writes to clients the next time. Holds the time until which it stands still.
+    stops_before_write: Option<Micros>,
+    /// Connections of each worker with output that a turn has not written because the process was stopped.
+    unwritten: Vec<Vec<u32>>,
     /// True for reactors that have left their clients alone since the lease ended.
     frozen: Vec<bool>,
     is_stopping: bool,
@@ -309,7 +335,12 @@ impl Node {
             granted: Vec::new(),
             slots: Vec::new(),
             turns: 0,
+            now: began,
             paused_until: 0,
+            paused_since: 0,
+            interrupted: None,
+            stops_before_write: None,
+            unwritten: vec![Vec::new(); usize::from(workers)],
             frozen: vec![false; usize::from(workers)],
             is_stopping: false,
             writes: 0,
@@ -407,22 +438,24 @@ impl Node {
         machine: &mut Machine,
         event: Event,
     ) {
-        let now = self.time(cx);
         match event {
             Event::Turn { worker, .. } if self.wakes[worker] <= cx.now() => {
                 self.wakes[worker] = Micros::MAX;
+                self.begin_turn(cx, worker);
                 self.finish_turn(cx, net, worker);
             }
             Event::Batch { from, to, .. } => {
                 let Some(mut batch) = self.batches.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
                     return;
                 };
-                self.workers[to].take_batch(now, &mut batch);
+                self.begin_turn(cx, to);
+                self.workers[to].take_batch(self.now, &mut batch);
                 self.finish_turn(cx, net, to);
             }
             Event::WorkerCommand { worker, .. } => {
                 let Some(command) = self.commands[worker].pop_front() else { return };
-                self.workers[worker].take_batch(now, &mut Batch::of(command));
+                self.begin_turn(cx, worker);
+                self.workers[worker].take_batch(self.now, &mut Batch::of(command));
                 self.finish_turn(cx, net, worker);
             }
             Event::Commit { .. } => self.commit(cx),
@@ -530,8 +563,8 @@ impl Node {
     pub fn stop(&mut self, cx: &mut Context, net: &mut crate::net::Net) {
         self.is_stopping = true;
         for worker in 0..self.workers.len() {
-            let now = self.time(cx);
-            self.workers[worker].stop(now);
+            self.begin_turn(cx, worker);
+            self.workers[worker].stop(self.now);
             self.finish_turn(cx, net, worker);
         }
     }

@@ -438,15 +438,28 @@ report! {
     /// Connections whose own node did not know them in time.
     agreed_overdue,
     /// Acknowledged messages of devices that share Client Identifiers, devices that were taken over, and those that
-    /// were refused. Wills that were due.
+    /// were refused.
     agreed_devices_served,
     agreed_devices_taken_over,
     agreed_devices_refused,
+    /// Wills that were due, those that were due although the clients did not know that they were served, and those that
+    /// must not come.
     agreed_wills,
+    agreed_wills_unserved,
+    agreed_check_wills_withdrawn,
+    /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT.
+    agreed_excused_wills_unserved,
+    agreed_excused_wills_left,
     /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so
     /// without a lease: all of them had one.
     agreed_freezes,
     agreed_check_frozen,
+    /// Connections that clients have given up when the others declared their nodes dead, which ran.
+    agreed_abandoned,
+    /// Processes that were stopped after a turn had begun and before it read from sockets, and those that were stopped
+    /// before they wrote to clients.
+    agreed_paused_before_read,
+    agreed_paused_before_write,
     /// Histories of Client Identifiers that are linearizable. Their operations: Claims that resumed a session and those
     /// that did not, last acknowledged messages of connections, and Releases. Operations that may have taken effect.
     agreed_check_owners,

@@ -586,7 +586,7 @@ impl Worker {
     /// as it has a lease, and the lease may end while the process is stopped within a turn.
     #[inline]
     pub fn needs_time_of_read(&self) -> bool {
-        self.node.has_lease()
+        self.node.has_lease() && !mutated(Mutation::KeepTurnTime)
     }
 
     /// Returns whether the reactor reads the clock before it writes to sockets: without a lease no client is written

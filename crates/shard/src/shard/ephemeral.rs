@@ -73,7 +73,8 @@ impl Shard {
         let some = self.ephemerals.from(slot).take(count);
         let some: Vec<(u32, u32)> = some.map(|session| (session.uid.slot(), session.era)).collect();
         let next = some.last().map_or(slot, |(last, _)| last + 1);
-        let fate = if mutated(Mutation::ForgetWills) { WillFate::Discard } else { WillFate::Arm };
+        let is_forgotten = mutated(Mutation::ForgetWills) || mutated(Mutation::ForgetEphemeralWills);
+        let fate = if is_forgotten { WillFate::Discard } else { WillFate::Arm };
         for (slot, era) in some {
             if self.eras.end_of(era).is_none() {
                 continue;

@@ -188,6 +188,11 @@ impl Claims {
         }
     }
 
+    /// Returns whether the incarnation of the node of a connection was over at any time since.
+    pub fn has_node_ended(&self, link: Link) -> bool {
+        self.connections.get(&link).is_some_and(|connection| connection.node_ended.is_some())
+    }
+
     /// Checks all histories.
     ///
     /// # Panics

@@ -84,7 +84,7 @@ const SHARED: &str = "$share/team/jobs/+";
 /// Number of topics of that subscription.
 const JOBS: usize = 3;
 /// Number of the client that gets the Wills of the devices.
-const WILLS_READER: usize = TEAM;
+pub const WILLS_READER: usize = TEAM;
 /// Greatest number of clients. Others that publish have greater numbers.
 const CLIENTS_MAX: usize = 1_000;
 /// Message Expiry Interval, in seconds, and the time by which it may be wrong. Clocks whose speed changes by a
@@ -389,6 +389,11 @@ impl Client {
             cx.report.agreed_acknowledged += 1;
             cx.report.agreed_fast += u64::from(published.topic.starts_with(FAST));
         }
+    }
+
+    /// Returns whether the client has received a message.
+    pub fn has_received(&self, id: MessageId) -> bool {
+        self.received.contains(&id)
     }
 
     /// Messages that the client is owed and has not received, and that must not be lost.

@@ -12,6 +12,8 @@ use super::world::AgreedShards;
 const RETAINED_CLIENTS: usize = 1000;
 const DEVICES: usize = 2000;
 const CONTENDERS: usize = 4000;
+/// Number of times that a client acts before it leaves its node.
+const LAST_ACTIONS: usize = 4;
 
 impl AgreedShards {
     /// Opens a connection to a node, or to any one. Returns the node; `None` when none runs.
@@ -75,6 +77,9 @@ impl AgreedShards {
             return;
         }
         let Some(link) = self.devices.link(device) else {
+            if !self.devices.wants_connection(self.cx.now(), device) {
+                return;
+            }
             let Some((home, link)) = self.open(DEVICES + device, None) else { return };
             let records = (&mut self.messages, &mut self.claims);
             let bytes = self.devices.connect(&mut self.cx, records, device, link);
@@ -113,7 +118,9 @@ impl AgreedShards {
         match direction {
             Direction::ToNode => {
                 let Some(node) = &mut self.hosts[home].node else { return };
-                if let Some(until) = node.paused_until(self.cx.now()) {
+                let now = self.cx.now();
+                let waits_until = node.paused_until(now).max(self.net.late_until(now, link, direction));
+                if let Some(until) = waits_until {
                     return self.cx.at(until, Event::Arrive { link, direction });
                 }
                 match self.net.take(link, direction) {
@@ -128,6 +135,28 @@ impl AgreedShards {
                 Some(Piece::End) => self.disconnected(link, true),
                 None => {}
             },
+        }
+    }
+
+    /// Lets half of the clients of a node go to other nodes. What they have sent last arrives late.
+    pub(super) fn leave_node(&mut self, at: usize) {
+        let clients = (0..self.clients.len()).filter_map(|client| {
+            let connection = self.clients[client].connection.as_ref()?;
+            Some((Some(client), connection.link))
+        });
+        let devices = (0..self.devices.len()).filter_map(|device| self.devices.link(device));
+        let contenders = (0..self.contenders.len()).filter_map(|contender| self.contenders.link(contender));
+        let all = clients.chain(devices.chain(contenders).map(|link| (None, link)));
+        let of_node: Vec<_> = all.filter(|(_, link)| self.homes.get(link) == Some(&at)).collect();
+        for (client, link) in of_node {
+            if self.cx.random.below(2) == 0 {
+                continue;
+            }
+            if let Some(client) = client {
+                (0..LAST_ACTIONS).for_each(|_| self.act(client));
+            }
+            self.cx.report.agreed_abandoned += 1;
+            self.net.abandon(&mut self.cx, link);
         }
     }
 

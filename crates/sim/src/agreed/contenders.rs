@@ -6,7 +6,7 @@ use testkit::Endpoint;
 use testkit::packets::{self, Sent};
 
 use super::claims::Claims;
-use super::ephemeral::{Fate, may_refuse};
+use super::ephemeral::{Fate, Unacknowledged, may_refuse};
 use crate::context::Context;
 use crate::net::Link;
 use crate::schedule::{MILLI, Micros, SECOND};
@@ -28,8 +28,7 @@ struct Connection {
     expiry_s: u32,
     /// CONNACK has arrived.
     is_open: bool,
-    /// Time at which the PUBLISH was sent that is not acknowledged.
-    published: Option<Micros>,
+    published: Unacknowledged,
     /// DISCONNECT was sent.
     has_left: bool,
     /// The node has sent DISCONNECT.
@@ -106,7 +105,7 @@ impl Contenders {
             endpoint,
             expiry_s,
             is_open: false,
-            published: None,
+            published: Unacknowledged::default(),
             has_left: false,
             is_closed: false,
         });
@@ -146,12 +145,12 @@ impl Contenders {
                 let packet = Sent::Disconnect { reason: ReasonCode::Success, expiry };
                 connection.endpoint.write(&packet, &mut bytes);
             }
-            _ if connection.published.is_none() => {
-                connection.published = Some(cx.now());
-                let message = packets::message("contenders", "here").qos1(1);
-                connection.endpoint.write(&Sent::Publish(Box::new(message)), &mut bytes);
+            _ => {
+                if let Some(id) = connection.published.send(cx.now()) {
+                    let message = packets::message("contenders", "here").qos1(id);
+                    connection.endpoint.write(&Sent::Publish(Box::new(message)), &mut bytes);
+                }
             }
-            _ => {}
         }
         (bytes, Fate::Keep)
     }
@@ -171,8 +170,9 @@ impl Contenders {
                     connection.is_closed = true;
                     assert!(may_refuse(reason), "{name}: {reason}");
                 }
-                Sent::PubAck(1, reason) => {
-                    let Some(sent) = connection.published.take().filter(|_| connection.is_open) else {
+                Sent::PubAck(id, reason) => {
+                    let sent = connection.published.acknowledged(id);
+                    let Some(sent) = sent.filter(|_| connection.is_open) else {
                         panic!("{name}: an acknowledgement of nothing")
                     };
                     if !reason.is_error() {

@@ -1,7 +1,14 @@
-//! Clients with ephemeral sessions: several devices use the same Client Identifiers, at any nodes.
+//! Clients with ephemeral sessions: several devices use the same Client Identifiers, at any nodes. Others have one of
+//! their own, and stay away for a while when they have lost their connection: nobody claims it meanwhile, so the end of
+//! their node ends their session.
 //!
-//! The oracle: no two connections of one Client Identifier are served at the same time, and the Will of each connection
-//! that was served and lost comes exactly once.
+//! The oracle: no two connections of one Client Identifier are served at the same time. The Will of each connection that
+//! was served and lost comes exactly once. That of a connection that ended with DISCONNECT does not come.
+//!
+//! # What is excused
+//! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
+//!   Claim.
+//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +20,7 @@ use super::claims::Claims;
 use super::messages::{MessageId, Messages};
 use crate::context::Context;
 use crate::net::Link;
-use crate::schedule::Micros;
+use crate::schedule::{Micros, SECOND};
 
 pub struct Devices {
     devices: Vec<Device>,
@@ -21,6 +28,10 @@ pub struct Devices {
     served: BTreeMap<String, Vec<Served>>,
     /// CONNACK says nothing about whether the connection is served.
     overlaps: bool,
+    /// Wills of connections whose clients did not know that they were served, and of those that sent DISCONNECT and saw
+    /// the end.
+    unserved: Vec<(Link, MessageId)>,
+    left: Vec<(Link, MessageId)>,
 }
 
 struct Device {
@@ -29,6 +40,10 @@ struct Device {
     number: usize,
     connection: Option<Connection>,
     connections: u64,
+    /// No other device has the Client Identifier.
+    is_alone: bool,
+    /// Time until which it does not connect.
+    rests_until: Micros,
 }
 
 struct Connection {
@@ -40,8 +55,7 @@ struct Connection {
     is_open: bool,
     /// Time from which the connection is served for certain: that of CONNACK, or of the first acknowledgement.
     served: Option<Micros>,
-    /// Time at which the PUBLISH was sent that is not acknowledged.
-    published: Option<Micros>,
+    published: Unacknowledged,
     /// DISCONNECT was sent.
     has_left: bool,
     /// The node has refused the connection, or sent DISCONNECT.
@@ -65,9 +79,34 @@ pub enum Fate {
     Lose,
 }
 
-/// Number of Client Identifiers, and of devices with each.
+/// PUBLISHes of a connection that are not acknowledged, with the times at which they were sent.
+#[derive(Default)]
+pub struct Unacknowledged(BTreeMap<u16, Micros>);
+
+impl Unacknowledged {
+    /// Notes a PUBLISH that is sent now. Returns its Packet Identifier; `None` if too many are not acknowledged.
+    pub fn send(&mut self, now: Micros) -> Option<u16> {
+        let id = (1..=UNACKNOWLEDGED_MAX).find(|id| !self.0.contains_key(id))?;
+        self.0.insert(id, now);
+        Some(id)
+    }
+
+    /// Notes an acknowledgement. Returns the time at which the PUBLISH was sent; `None` if there is none.
+    pub fn acknowledged(&mut self, id: u16) -> Option<Micros> {
+        self.0.remove(&id)
+    }
+}
+
+/// Number of Client Identifiers that several devices have, and of devices with each.
 const NAMES: usize = 2;
 const OF_NAME: usize = 2;
+/// Number of devices that have a Client Identifier of their own.
+const ALONE: usize = 3;
+/// Shortest and longest time for which such a device stays away after it has lost its connection. The end of its node
+/// is known by then.
+const AWAY: (Micros, Micros) = (6 * SECOND, 12 * SECOND);
+/// Maximum number of PUBLISHes of a connection that are not acknowledged. A device goes on while its node stands still.
+const UNACKNOWLEDGED_MAX: u16 = 100;
 /// Topic of all Wills.
 pub const WILLS: &str = "wills";
 /// Number of the first device as a publisher.
@@ -75,13 +114,25 @@ const PUBLISHER: usize = 3000;
 
 impl Devices {
     pub fn new(overlaps: bool) -> Self {
-        let device = |number: usize| Device {
-            name: format!("device-{}", number % NAMES),
-            number: PUBLISHER + number,
-            connection: None,
-            connections: 0,
+        let device = |number: usize| {
+            let is_alone = number >= NAMES * OF_NAME;
+            let name = if is_alone { number } else { number % NAMES };
+            Device {
+                name: format!("device-{name}"),
+                number: PUBLISHER + number,
+                connection: None,
+                connections: 0,
+                is_alone,
+                rests_until: 0,
+            }
         };
-        Self { devices: (0..NAMES * OF_NAME).map(device).collect(), served: BTreeMap::new(), overlaps }
+        Self {
+            devices: (0..NAMES * OF_NAME + ALONE).map(device).collect(),
+            served: BTreeMap::new(),
+            overlaps,
+            unserved: Vec::new(),
+            left: Vec::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -95,6 +146,11 @@ impl Devices {
     /// Device of a connection.
     pub fn of_link(&self, link: Link) -> Option<usize> {
         (0..self.devices.len()).find(|device| self.link(*device) == Some(link))
+    }
+
+    /// Returns whether a device without a connection wants one.
+    pub fn wants_connection(&self, now: Micros, device: usize) -> bool {
+        self.devices[device].rests_until <= now
     }
 
     /// Begins a connection. Returns the bytes to send.
@@ -121,7 +177,7 @@ impl Devices {
             will,
             is_open: false,
             served: None,
-            published: None,
+            published: Unacknowledged::default(),
             has_left: false,
             is_closed: false,
         });
@@ -137,13 +193,49 @@ impl Devices {
         device: usize,
         is_end: bool,
     ) {
-        let Some(connection) = self.devices[device].connection.take() else { return };
-        if is_end && connection.has_left && !connection.is_closed {
-            claims.left(cx.now(), connection.link);
+        let device = &mut self.devices[device];
+        let Some(connection) = device.connection.take() else { return };
+        if device.is_alone && !connection.has_left {
+            device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
-        if connection.served.is_some() && !connection.has_left {
-            cx.report.agreed_wills += 1;
-            messages.acknowledged(connection.will, cx.now());
+        let Connection { link, will, .. } = connection;
+        match () {
+            () if is_end && connection.has_left && !connection.is_closed => {
+                claims.left(cx.now(), link);
+                self.left.push((link, will));
+            }
+            () if connection.has_left => {}
+            () if connection.served.is_some() => {
+                cx.report.agreed_wills += 1;
+                messages.acknowledged(will, cx.now());
+            }
+            () if connection.is_open => self.unserved.push((link, will)),
+            () => {}
+        }
+    }
+
+    /// Notes at the end which Wills are due although the clients did not know that they were served: their nodes have
+    /// not ended since, so a shard or the node has published them.
+    pub fn note_unserved(&mut self, cx: &mut Context, messages: &mut Messages, claims: &Claims) {
+        for (link, will) in std::mem::take(&mut self.unserved) {
+            if claims.has_node_ended(link) {
+                cx.report.agreed_excused_wills_unserved += 1;
+            } else {
+                cx.report.agreed_wills_unserved += 1;
+                messages.acknowledged(will, cx.now());
+            }
+        }
+    }
+
+    /// Checks that no Will has come of a connection that ended with DISCONNECT [MQTT-3.14.4-3].
+    pub fn check_left(&self, cx: &mut Context, claims: &Claims, has_come: impl Fn(MessageId) -> bool) {
+        for (link, will) in &self.left {
+            if claims.has_node_ended(*link) {
+                cx.report.agreed_excused_wills_left += 1;
+            } else {
+                cx.report.agreed_check_wills_withdrawn += 1;
+                assert!(!has_come(*will), "the Will {will:?} has come although its client sent DISCONNECT");
+            }
         }
     }
 
@@ -163,19 +255,19 @@ impl Devices {
                 }
                 connection.endpoint.write(&packets::goodbye(), &mut bytes);
             }
-            _ if connection.published.is_none() => {
-                connection.published = Some(cx.now());
-                let message = packets::message("devices", "here").qos1(1);
-                connection.endpoint.write(&Sent::Publish(Box::new(message)), &mut bytes);
+            _ => {
+                if let Some(id) = connection.published.send(cx.now()) {
+                    let message = packets::message("devices", "here").qos1(id);
+                    connection.endpoint.write(&Sent::Publish(Box::new(message)), &mut bytes);
+                }
             }
-            _ => {}
         }
         (bytes, Fate::Keep)
     }
 
     /// Handles received bytes.
     pub fn read(&mut self, cx: &mut Context, claims: &mut Claims, device: usize, bytes: &[u8]) {
-        let Self { devices, served, overlaps } = self;
+        let Self { devices, served, overlaps, .. } = self;
         let device = &mut devices[device];
         let Some(connection) = &mut device.connection else { return };
         connection.endpoint.read(bytes);
@@ -193,8 +285,9 @@ impl Devices {
                     connection.is_closed = true;
                     assert!(may_refuse(reason), "{}: {reason}", device.name);
                 }
-                Sent::PubAck(1, reason) => {
-                    let Some(until) = connection.published.take().filter(|_| connection.is_open) else {
+                Sent::PubAck(id, reason) => {
+                    let sent = connection.published.acknowledged(id);
+                    let Some(until) = sent.filter(|_| connection.is_open) else {
                         panic!("{}: an acknowledgement of nothing", device.name)
                     };
                     if reason.is_error() {

@@ -12,6 +12,7 @@ use super::world::AgreedShards;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::Link;
+use crate::node::PausePoint;
 use crate::schedule::{Event, Micros, SECOND};
 
 /// A fault, and what it concerns.
@@ -25,8 +26,8 @@ pub enum Fault {
     Part { one: usize, other: usize, time: Micros },
     /// A node reaches no other.
     Isolate { node: usize, time: Micros },
-    /// A process stands still.
-    Pause { node: usize, time: Micros },
+    /// A process stands still. The others may declare the node dead meanwhile.
+    Pause { node: usize, time: Micros, point: PausePoint, is_declared_dead: bool },
     /// The others declare a node dead whose process runs.
     DeclareDead { node: usize },
     /// A client loses its connection.
@@ -52,12 +53,24 @@ impl Fault {
             30..50 => Self::Cut { node, after: time },
             50..62 if node != other => Self::Part { one: node, other, time },
             50..74 => Self::Isolate { node, time },
-            74..82 => Self::Pause { node, time },
+            74..82 => {
+                let point = *random.pick(&POINTS);
+                Self::Pause { node, time, point, is_declared_dead: random.below(2) == 0 }
+            }
             82..90 => Self::DeclareDead { node },
             _ => Self::Lose { client: random.below(clients) },
         }
     }
+
+    /// A process stands still within a turn, for so long that the others declare the node dead.
+    pub fn pause_in_turn(random: &mut Random, nodes: usize) -> Self {
+        let point = *random.pick(&[PausePoint::BeforeRead, PausePoint::BeforeWrite]);
+        let time = *random.pick(&[5 * SECOND, 10 * SECOND]);
+        Self::Pause { node: random.below(nodes), time, point, is_declared_dead: true }
+    }
 }
+
+const POINTS: [PausePoint; 3] = [PausePoint::BetweenTurns, PausePoint::BeforeRead, PausePoint::BeforeWrite];
 
 impl AgreedShards {
     pub(super) fn fail(&mut self, fault: Fault) {
@@ -81,24 +94,20 @@ impl AgreedShards {
                     self.network.cut(node, other, until);
                 }
             }
-            Fault::Pause { node, time } => {
+            Fault::Pause { node, time, point, is_declared_dead } => {
                 let until = self.cx.now() + time;
                 let host = &mut self.hosts[node];
                 if let Some(running) = &mut host.node {
                     self.cx.report.process_pauses += 1;
-                    host.paused_at = self.cx.now();
-                    running.pause_process(until);
+                    running.pause_process(&mut self.cx, until, point);
                     let incarnation = running.incarnation();
                     self.cx.at(until, Event::ReadAll { incarnation });
+                    if is_declared_dead {
+                        self.declare_dead(node);
+                    }
                 }
             }
-            Fault::DeclareDead { node } => {
-                if self.hosts[node].node.is_some() {
-                    let incarnation = self.hosts[node].incarnation;
-                    let at = self.leases.condemn(node).max(self.cx.now());
-                    self.cx.at(at, Event::AgreedShards(Step::Ended { node, incarnation }));
-                }
-            }
+            Fault::DeclareDead { node } => self.declare_dead(node),
             Fault::Replace { node, after } => {
                 self.cx.report.agreed_replaced += 1;
                 let seed = self.cx.random.draw();
@@ -147,6 +156,15 @@ impl AgreedShards {
         }
     }
 
+    /// Lets the others declare a node dead whose process runs, as soon as its lease is over.
+    fn declare_dead(&mut self, node: usize) {
+        if self.hosts[node].node.is_some() {
+            let incarnation = self.hosts[node].incarnation;
+            let at = self.leases.condemn(node).max(self.cx.now());
+            self.cx.at(at, Event::AgreedShards(Step::Ended { node, incarnation }));
+        }
+    }
+
     /// Ends a node's process. It starts again after a time.
     fn end(&mut self, at: usize, after: Micros, stop: impl FnOnce(&mut Context, &mut Machine)) {
         let host = &mut self.hosts[at];
@@ -157,8 +175,7 @@ impl AgreedShards {
         let shards = (0..SHARDS).map(ShardId);
         shards.filter(|shard| node.digest(*shard).is_some()).for_each(|shard| replicas.insert(shard));
         let now = self.cx.now();
-        let written = if node.is_paused(now) { host.paused_at } else { now };
-        self.messages.replicas_ended(replicas, written, now);
+        self.messages.replicas_ended(replicas, node.paused_since(now).unwrap_or(now), now);
         self.leases.end(at);
         drop(node);
         stop(&mut self.cx, &mut host.machine);

@@ -95,6 +95,11 @@ impl Leases {
         self.nodes[node].is_condemned = false;
     }
 
+    /// Returns whether the incarnation of a node is about to be declared dead, or goes on in another one soon.
+    pub fn is_condemned(&self, node: usize) -> bool {
+        self.nodes[node].is_condemned
+    }
+
     /// Returns whether the lease of a node runs.
     pub fn is_held(&self, now: Micros, node: usize) -> bool {
         now < self.nodes[node].lease_until

@@ -98,6 +98,7 @@ impl AgreedShards {
         }
         self.pass_members();
         if runs {
+            self.leave_node(at);
             let delay = self.cx.between(MILLI, 3 * SECOND);
             self.cx.after(delay, Event::AgreedShards(Step::Restarted { node: at, incarnation }));
         }
@@ -106,8 +107,10 @@ impl AgreedShards {
     /// Lets a node go on in another incarnation, unless it has done so already.
     pub(super) fn restart_incarnation(&mut self, at: usize, incarnation: u64) {
         let host = &self.hosts[at];
-        if host.node.is_none() || host.incarnation != incarnation {
-            return;
+        let Some(node) = host.node.as_ref().filter(|_| host.incarnation == incarnation) else { return };
+        if let Some(until) = node.paused_until(self.cx.now()) {
+            let at_last = until + self.cx.between(MILLI, 3 * SECOND);
+            return self.cx.at(at_last, Event::AgreedShards(Step::Restarted { node: at, incarnation }));
         }
         self.cx.log(|| format!("node {at} goes on in another incarnation"));
         self.end_claims(at);

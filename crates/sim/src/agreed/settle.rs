@@ -8,7 +8,7 @@ use shardlog::{CoreData, StoredReplicas, merge_shard};
 use storage::fault::FaultDisk;
 use storage::{Commit, Disk as _};
 
-use super::client::missing_jobs;
+use super::client::{WILLS_READER, missing_jobs};
 use super::members::spread_leaders;
 use super::network::Step;
 use super::world::{AgreedShards, Host};
@@ -38,6 +38,10 @@ impl AgreedShards {
             }
         }
         let end = self.cx.now() + if self.meta.is_some() { SETTLE_WITH_MOVES } else { SETTLE };
+        while self.cx.now() < end && (0..self.hosts.len()).any(|node| self.may_restart(node)) {
+            self.pass(self.cx.now() + SECOND);
+        }
+        self.devices.note_unserved(&mut self.cx, &mut self.messages, &self.claims);
         while self.cx.now() < end {
             self.pass(self.cx.now() + SECOND);
             let are_settled = self.clients.iter().all(|client| client.is_settled(&self.messages))
@@ -55,6 +59,8 @@ impl AgreedShards {
             self.hosts.iter().map(|host| &host.leads).collect::<Vec<_>>()
         );
         self.clients.iter().for_each(|client| client.check(&mut self.cx, &self.messages));
+        let reader = &self.clients[WILLS_READER];
+        self.devices.check_left(&mut self.cx, &self.claims, |will| reader.has_received(will));
         let missing = missing_jobs(&self.clients, &self.messages);
         assert!(missing.is_empty(), "no member of the shared group has {missing:?}");
         assert!(self.retained.is_settled(), "a read or a write of retained messages has no end");
@@ -65,6 +71,13 @@ impl AgreedShards {
         self.read_everywhere();
         self.claims.check(&mut self.cx.report);
         self.restore();
+    }
+
+    /// Returns whether a node stands still, or goes on in another incarnation soon.
+    fn may_restart(&self, at: usize) -> bool {
+        let now = self.cx.now();
+        let stands_still = self.hosts[at].node.as_ref().is_none_or(|node| node.is_paused(now));
+        stands_still || self.leases.is_condemned(at)
     }
 
     /// Makes the log of a node alone from those of all cores, as `meridian storage restore` does. It has the same state

@@ -91,8 +91,6 @@ pub(super) struct Host {
     pub(super) leaders: BTreeMap<ShardId, Leader>,
     /// Nodes that should lead the shards, by number, whatever the balance is. Used while replicas move.
     pub(super) preferred: Vec<NodeId>,
-    /// Time at which the process was paused last.
-    pub(super) paused_at: Micros,
 }
 
 /// Choice of simulations whose replicas move between cores.
@@ -198,7 +196,6 @@ impl AgreedShards {
                 leads: BTreeMap::new(),
                 leaders: BTreeMap::new(),
                 preferred: Vec::new(),
-                paused_at: 0,
             }
         });
         let mut hosts: Vec<Host> = hosts.collect();
@@ -224,6 +221,9 @@ impl AgreedShards {
             // Once, and the same disk: the other two have everything, whatever happens to them.
             let (node, after) = (bad, random.draw() % (10 * SECOND));
             faults.push((5 * SECOND + random.draw() % length, Fault::Replace { node, after }));
+        }
+        if seed % 5 < 3 {
+            faults.push((5 * SECOND + random.draw() % length, Fault::pause_in_turn(&mut random, nodes)));
         }
         for _ in 0..1 + random.below(3) {
             let is_agreed = random.below(3) > 0;

@@ -116,7 +116,10 @@ impl SimCluster {
     fn stop(&mut self, node: usize, time: Micros) {
         let until = (self.cx.now() + time).min(self.plan.length);
         let member = &mut self.members[node];
-        if member.process.is_some() {
+        if let Some(process) = &mut member.process {
+            if member.stopped <= self.cx.now() {
+                process.node.interrupt(&mut self.cx, until);
+            }
             member.stopped = member.stopped.max(until);
             self.cx.report.cluster_process_pauses += 1;
         }

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use broker::{Batch, ConnectionId, OUT_SLICES_MAX, ShardId, Then, Worker, WorkerCommand, WorkerId};
 
-use super::{Node, NodeConnection};
+use super::{Interrupted, Node, NodeConnection, PausePoint};
 use crate::context::Context;
 use crate::net::{Direction, Link, Net};
 use crate::schedule::{Event, MILLI, Micros, SECOND};
@@ -26,8 +26,8 @@ impl Node {
     /// Opens a connection that came by this listener.
     pub fn open_by(&mut self, cx: &mut Context, link: Link, listener: u16) -> usize {
         let worker = cx.random.below(self.workers.len());
-        let now = self.time(cx);
-        let slot = self.workers[worker].open(now, None).slot;
+        self.begin_turn(cx, worker);
+        let slot = self.workers[worker].open(self.now, None).slot;
         if listener > 0 {
             self.workers[worker].set_listener(slot, listener);
         }
@@ -53,7 +53,9 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&link) else { return };
         connection.inbox.extend_from_slice(bytes);
         let worker = connection.worker;
-        self.offer(cx, link);
+        self.begin_turn(cx, worker);
+        self.has_read(cx, worker);
+        self.offer(link);
         self.finish_turn(cx, net, worker);
     }
 
@@ -62,14 +64,15 @@ impl Node {
         let Some(connection) = self.connections.get_mut(&link) else { return };
         let worker = connection.worker;
         connection.is_lost = true;
-        self.end_lost(cx, link);
+        self.begin_turn(cx, worker);
+        self.has_read(cx, worker);
+        self.end_lost(link);
         self.finish_turn(cx, net, worker);
     }
 
     /// Ends a connection whose client is gone, unless the worker lets that wait.
-    fn end_lost(&mut self, cx: &Context, link: Link) {
-        let now = self.time(cx);
-        let is_frozen = self.is_frozen(cx);
+    fn end_lost(&mut self, link: Link) {
+        let is_frozen = self.is_frozen();
         let Some(connection) =
             self.connections.get_mut(&link).filter(|connection| connection.is_lost && !is_frozen)
         else {
@@ -80,7 +83,7 @@ impl Node {
             connection.held = true;
             return;
         }
-        worker.lost(now, slot);
+        worker.lost(self.now, slot);
         self.note_end(link);
         self.vacate(link);
     }
@@ -96,15 +99,45 @@ impl Node {
         connection.reads = reads;
         let worker = connection.worker;
         if reads && !self.is_paused(cx.now()) {
+            self.begin_turn(cx, worker);
             self.write(cx, net, link);
             self.finish_turn(cx, net, worker);
         }
     }
 
-    /// Stops the process until a time: no event for it is handled before.
-    pub fn pause_process(&mut self, until: Micros) {
-        self.paused_until = until;
+    /// Stops the process until a time: no event for it is handled before. [`PausePoint::BeforeWrite`] may come later, or
+    /// never if it writes nothing before that time.
+    pub fn pause_process(&mut self, cx: &mut Context, until: Micros, point: PausePoint) {
+        if self.is_paused(cx.now()) {
+            return;
+        }
+        match point {
+            PausePoint::BetweenTurns => self.stand_still(cx.now(), until),
+            PausePoint::BeforeRead => {
+                self.interrupt(cx, until);
+                self.stand_still(cx.now(), until);
+                cx.report.agreed_paused_before_read += 1;
+            }
+            PausePoint::BeforeWrite => self.stops_before_write = Some(until),
+        }
+    }
+
+    /// Notes that a turn of some worker has begun, and that it reads from sockets at a time: the process is stopped until
+    /// then.
+    pub fn interrupt(&mut self, cx: &mut Context, until: Micros) {
+        let worker = cx.random.below(self.workers.len());
+        self.interrupted = Some(Interrupted { worker, began: self.time(cx), until });
+    }
+
+    fn stand_still(&mut self, now: Micros, until: Micros) {
+        (self.paused_since, self.paused_until) = (now, until);
+        self.stops_before_write = None;
         self.unread = Some(self.closed_for_silence());
+    }
+
+    /// Time since which the process stands still, if it does.
+    pub fn paused_since(&self, now: Micros) -> Option<Micros> {
+        self.is_paused(now).then_some(self.paused_since)
     }
 
     /// Time until which the process stands still, if it does.
@@ -121,6 +154,10 @@ impl Node {
     /// # Panics
     /// Panics when a client was closed by Keep Alive before that [MQTT-3.1.2-24].
     pub fn has_read_all(&mut self, cx: &mut Context, net: &mut Net) {
+        if self.is_paused(cx.now()) {
+            return;
+        }
+        self.stops_before_write = None;
         let Some(before) = self.unread.take() else { return };
         assert_eq!(
             self.closed_for_silence(),
@@ -134,9 +171,11 @@ impl Node {
             .map(|(link, _)| *link)
             .collect();
         for link in readers {
+            self.begin_turn(cx, self.connections[&link].worker);
             self.write(cx, net, link);
         }
         for worker in 0..self.workers.len() {
+            self.begin_turn(cx, worker);
             self.finish_turn(cx, net, worker);
         }
     }
@@ -147,13 +186,36 @@ impl Node {
     }
 
     /// Returns whether the clients' connections may not be touched now.
-    fn is_frozen(&self, cx: &Context) -> bool {
-        !self.is_stopping && self.node.is_frozen(self.time(cx))
+    fn is_frozen(&self) -> bool {
+        !self.is_stopping && self.node.is_frozen(self.now)
+    }
+
+    /// Begins a turn of a worker, which reads the clock. At the end of a pause it may have read the clock before.
+    pub(super) fn begin_turn(&mut self, cx: &Context, worker: usize) {
+        let is_same = |turn: &&Interrupted| turn.worker == worker && cx.now() <= turn.until;
+        let interrupted = self.interrupted.as_ref().filter(is_same);
+        self.now = interrupted.map_or_else(|| self.time(cx), |turn| turn.began);
+    }
+
+    /// Notes that the worker has read from a socket. In a cluster it reads the clock then.
+    fn has_read(&mut self, cx: &Context, worker: usize) {
+        if self.workers[worker].needs_time_of_read() {
+            self.now = self.time(cx);
+            self.interrupted = None;
+        }
+    }
+
+    /// Returns whether the clients' connections may not be written to now. The worker may read the clock before.
+    fn is_frozen_before_write(&mut self, cx: &Context, worker: usize) -> bool {
+        if self.workers[worker].needs_time_of_write() {
+            self.now = self.time(cx);
+        }
+        self.is_frozen()
     }
 
     /// Notes that a reactor leaves its clients alone, or lets it do what it has left undone.
     fn freeze_or_thaw(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
-        let is_frozen = self.is_frozen(cx);
+        let is_frozen = self.is_frozen();
         let was_frozen = std::mem::replace(&mut self.frozen[worker], is_frozen);
         cx.report.agreed_freezes += u64::from(is_frozen && !was_frozen);
         if is_frozen || !was_frozen {
@@ -161,8 +223,8 @@ impl Node {
         }
         let own = self.links.range((worker, 0)..(worker + 1, 0));
         for link in own.map(|(_, link)| *link).collect::<Vec<_>>() {
-            self.offer(cx, link);
-            self.end_lost(cx, link);
+            self.offer(link);
+            self.end_lost(link);
             self.write(cx, net, link);
         }
     }
@@ -171,14 +233,13 @@ impl Node {
         self.workers.iter().map(|worker| worker.counters().keep_alive_timeouts).sum()
     }
 
-    fn offer(&mut self, cx: &Context, link: Link) {
-        let now = self.time(cx);
-        let is_frozen = self.is_frozen(cx);
+    fn offer(&mut self, link: Link) {
+        let is_frozen = self.is_frozen();
         let Some(connection) = self.connections.get_mut(&link) else { return };
         if is_frozen || connection.held || connection.inbox.is_empty() {
             return;
         }
-        let received = self.workers[connection.worker].receive(now, connection.slot, &connection.inbox);
+        let received = self.workers[connection.worker].receive(self.now, connection.slot, &connection.inbox);
         connection.inbox.drain(..received.consumed);
         connection.taken += received.consumed as u64;
         match received.then {
@@ -190,17 +251,19 @@ impl Node {
 
     /// Runs the rest of a turn: timers, batches to other reactors, and output.
     pub(super) fn finish_turn(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
-        let now = self.time(cx);
         self.freeze_or_thaw(cx, net, worker);
         if self.unread.is_none() && !self.frozen[worker] {
-            self.workers[worker].has_read_until(now);
+            self.workers[worker].has_read_until(self.now);
         }
-        if self.workers[worker].next_timeout() <= now {
-            self.workers[worker].tick(now);
+        if self.workers[worker].next_timeout() <= self.now {
+            self.workers[worker].tick(self.now);
         }
         for _ in 0..FLUSH_ROUNDS {
-            self.workers[worker].settle(now);
+            self.workers[worker].settle(self.now);
             self.send_batches(cx, worker);
+            if self.is_stopped_before_write(cx, worker) {
+                return;
+            }
             let more = self.flush(cx, net, worker);
             if !more && !self.workers[worker].has_work() {
                 break;
@@ -322,12 +385,28 @@ impl Node {
         }
     }
 
+    /// Stops the process if it is to stop before it writes, and this worker has something to write.
+    fn is_stopped_before_write(&mut self, cx: &mut Context, worker: usize) -> bool {
+        let Some(until) = self.stops_before_write else { return false };
+        let mut slots = Vec::new();
+        self.workers[worker].take_dirty(&mut slots);
+        if slots.is_empty() {
+            return false;
+        }
+        self.unwritten[worker].append(&mut slots);
+        self.interrupted = Some(Interrupted { worker, began: self.now, until });
+        self.stand_still(cx.now(), until);
+        cx.report.agreed_paused_before_write += 1;
+        true
+    }
+
     fn flush(&mut self, cx: &mut Context, net: &mut Net, worker: usize) -> bool {
-        if self.is_frozen(cx) {
+        if self.is_frozen_before_write(cx, worker) {
             return false;
         }
         let mut slots = std::mem::take(&mut self.slots);
         self.workers[worker].take_dirty(&mut slots);
+        slots.append(&mut self.unwritten[worker]);
         let mut any = !slots.is_empty();
         for slot in slots.drain(..) {
             if let Some(link) = self.links.get(&(worker, slot)).copied() {
@@ -341,9 +420,9 @@ impl Node {
                 if let Some(connection) = self.connections.get_mut(&link) {
                     connection.held = false;
                 }
-                self.offer(cx, link);
+                self.offer(link);
                 if self.connections.get(&link).is_some_and(|connection| !connection.held) {
-                    self.end_lost(cx, link);
+                    self.end_lost(link);
                 }
             }
         }
@@ -353,8 +432,8 @@ impl Node {
 
     /// Writes the output of a connection, and closes it when it is finished.
     fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
-        let now = self.time(cx);
-        if self.is_frozen(cx) {
+        let Some(worker) = self.connections.get(&link).map(|connection| connection.worker) else { return };
+        if self.is_frozen_before_write(cx, worker) {
             return;
         }
         let Some(connection) = self.connections.get(&link) else { return };
@@ -372,7 +451,7 @@ impl Node {
                 out.advance(bytes.len() - before);
             }
             if !bytes.is_empty() {
-                worker.written(now, slot);
+                worker.written(self.now, slot);
                 self.writes += u64::from(!self.is_stopping);
                 net.send(cx, link, Direction::ToClient, bytes);
                 let granted = worker.owned_session(slot);

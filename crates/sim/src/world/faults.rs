@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::client::Client;
-use crate::node::{Node, StartFailure};
+use crate::node::{Node, PausePoint, StartFailure};
 use crate::oracle::Ending;
 use crate::plan::Fault;
 use crate::schedule::{Event, MILLI, SECOND};
@@ -39,7 +39,7 @@ impl World {
             Fault::PauseProcess { time } => {
                 let Some(node) = &mut scene.node else { return };
                 let until = (scene.cx.now() + time).min(self.plan.length);
-                node.pause_process(until);
+                node.pause_process(&mut scene.cx, until, PausePoint::BetweenTurns);
                 let began = node.time(&scene.cx).0;
                 scene.oracle.node_is_paused(began, began + (until - scene.cx.now()) / MILLI);
                 scene.cx.report.process_pauses += 1;

@@ -55,7 +55,9 @@ impl ShardHost {
         if client.is_claiming() && client.owner().is_none() {
             return self.claim_behind_lost(claim, out);
         }
-        let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
+        let is_closed_first =
+            !mutated(Mutation::NoTakeover) && !(self.replica.is_agreed() && mutated(Mutation::SkipRevoke));
+        let Some(owner) = client.owner().filter(|_| is_closed_first) else {
             let Some(claim) = self.await_owner(claim, out) else { return };
             return self.accept_claim(now, claim, out);
         };
@@ -409,6 +411,11 @@ impl ShardHost {
     /// Handles the end of a connection that does not own its client here: it waits for another one, or only the state
     /// knows it.
     fn release_of_another(&mut self, now: Time, release: &Release, out: &mut ShardOutput) {
+        if mutated(Mutation::ReleaseOther)
+            && let Some((uid, epoch)) = self.owned_by_another(release)
+        {
+            return self.propose(now, &release_command(uid, epoch, release), Continuation::Nobody);
+        }
         if let Some(uid) = self.ephemeral_owned_by(&release.client_id, release.connection) {
             let is_changing =
                 self.clients.get(&release.client_id).is_some_and(|client| client.underway() > 0);
@@ -448,6 +455,20 @@ impl ShardHost {
         let is_owned = session.owner_node() == Some(producer.owner)
             && session.owner() == Some(producer.connection_number(connection));
         is_owned.then_some(session)
+    }
+
+    /// Session of a client, and its epoch, if another connection than that of `release` owns it.
+    fn owned_by_another(&self, release: &Release) -> Option<(SessionUid, u32)> {
+        let Release { client_id, connection, .. } = release;
+        let state = self.replica.state();
+        let durable = state.session_of(client_id).and_then(|uid| state.session(uid));
+        let durable = durable.filter(|session| session.owner_node().is_some());
+        let durable = durable.map(|session| (session.uid(), session.epoch()));
+        let ephemeral = state.ephemeral_of(client_id).filter(|session| session.owner_node().is_some());
+        let ephemeral = ephemeral.map(|session| (session.uid(), EPHEMERAL_EPOCH));
+        let is_own = self.session_owned_by(client_id, *connection).is_some()
+            || self.ephemeral_owned_by(client_id, *connection).is_some();
+        durable.or(ephemeral).filter(|_| !is_own)
     }
 
     /// Number of a connection in the state.
