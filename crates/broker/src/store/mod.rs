@@ -45,7 +45,7 @@ pub use wire::{check_wire_form, decode_wire_form};
 
 use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;
-use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, hash};
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, ShardSet, Ticket, WorkerId, hash};
 use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::NodeIndex;
@@ -445,6 +445,15 @@ pub struct Release {
     /// Shards that may remember other messages of the session by their identities. They are notified when the
     /// session ends.
     pub known_to: ShardSet,
+    /// Number of the request; 0 on a node alone.
+    pub number: u64,
+}
+
+impl Release {
+    /// Lane and number of the request of a node of the cluster.
+    pub(crate) fn late(&self) -> Option<(WorkerId, u64)> {
+        (self.number > 0).then_some((self.connection.worker, self.number))
+    }
 }
 
 /// Identity of a message that its publisher may send again, on another connection or after a crash.

@@ -255,6 +255,7 @@ impl Worker {
                 will_owner,
                 dispatched,
                 known_to,
+                number: 0,
             };
             self.outbox.request(client_shard(fold(client_key)), Request::Release(Box::new(release)));
         }

@@ -231,6 +231,9 @@ impl Worker {
     }
 
     fn apply_rare_output(&mut self, output: &mut ShardOutput) {
+        for (lane, number) in output.late.drain(..) {
+            self.proposed_late(lane, number);
+        }
         for (client_id, message, why) in output.dropped.drain(..) {
             self.monitor.events.delivery_dropped_in_session(self.clock.now(), &client_id, &message, why);
         }

@@ -264,18 +264,17 @@ impl HostedShards {
         }
     }
 
-    /// Passes a request of a producer to its shard, if this node leads that. Returns the number of the last batch that
-    /// has a command of the shard's host.
+    /// Passes a request of a producer to its shard, if this node leads that. Returns the last batch with a command of the
+    /// request; `None` if the request waits, see [`ShardOutput::late`].
     pub fn apply_of(
         &mut self,
         now: Time,
         id: ShardId,
         producer: (WorkerId, Producer),
         request: Numbered,
-    ) -> u64 {
-        let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) else { return 0 };
-        host.apply_of(now, producer, request, &mut self.output);
-        host.last_proposal()
+    ) -> Option<u64> {
+        let Some((_, host)) = self.hosts.iter_mut().find(|(shard, _)| *shard == id) else { return Some(0) };
+        host.apply_of(now, producer, request, &mut self.output)
     }
 
     /// Notes that a producer has reported all its connections to a shard.

@@ -100,6 +100,11 @@ impl Client {
         self.claim_state.as_ref()?.lost
     }
 
+    /// Value of [`ClaimState::gone`].
+    pub fn gone(&self) -> Option<&Release> {
+        self.claim_state.as_ref()?.gone.as_deref()
+    }
+
     pub fn has_pending(&self) -> bool {
         self.claim_state.as_ref().is_some_and(|claim_state| claim_state.pending.is_some())
     }

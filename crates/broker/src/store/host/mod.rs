@@ -138,6 +138,9 @@ pub struct ShardOutput {
     pub commands: Vec<(WorkerId, WorkerCommand)>,
     pub requests: Vec<(ShardId, Request)>,
     pub acknowledged: Vec<(Token, ReasonCode)>,
+    /// Requests whose commands were proposed after those of later requests, by their lanes and numbers: the end of a
+    /// connection whose Claim was in progress. The lane counts none of them as committed before.
+    pub late: Vec<(WorkerId, u64)>,
     /// Wills that are due.
     pub wills: Vec<DueWill>,
     /// Messages for members of groups on other nodes.
@@ -195,8 +198,9 @@ struct Published {
 impl ShardOutput {
     /// Returns whether there is more than commands, requests and acknowledgements.
     pub fn has_rare_parts(&self) -> bool {
-        let Self { wills, offered, deleted, propagated, frames, group_requests, dropped, .. } = self;
+        let Self { late, wills, offered, deleted, propagated, frames, group_requests, dropped, .. } = self;
         let lengths = [
+            late.len(),
             wills.len(),
             offered.len(),
             deleted.len(),

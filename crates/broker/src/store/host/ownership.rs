@@ -231,6 +231,7 @@ impl ShardHost {
         let Answer::Claimed { session, epoch, present } = answer else {
             let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
             client.clear_owner();
+            out.late.extend(gone.as_ref().and_then(|release| release.late()));
             match answer {
                 Answer::Stale if gone.is_some() => {}
                 // It came again and was overtaken meanwhile, or its node is over.
@@ -348,12 +349,20 @@ impl ShardHost {
     }
 
     /// Releases a client whose connection was closed while its claim was in progress.
-    fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
+    pub(super) fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
         if let Some(client) = self.clients.get_mut(client_id)
             && let Some(gone) = client.existing_claim_state().and_then(|claim_state| claim_state.gone.take())
         {
+            let late = gone.late();
             self.release(now, *gone, out);
+            out.late.extend(late);
         }
+    }
+
+    /// Returns whether a Release of a lane waits until the Claim of its connection is applied.
+    pub(super) fn has_late_release(&self, client_id: &str, late: (WorkerId, u64)) -> bool {
+        let client = self.clients.get(client_id);
+        client.and_then(Client::gone).and_then(Release::late) == Some(late)
     }
 
     pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {

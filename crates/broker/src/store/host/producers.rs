@@ -140,17 +140,20 @@ impl Producer {
 }
 
 impl ShardHost {
-    /// Handles a request of a node of the cluster, like [`Self::apply`].
+    /// Handles a request of a node of the cluster, like [`Self::apply`]. Returns the last batch with a command of the
+    /// request; `None` if it waits for another command first, see [`ShardOutput::late`].
     pub fn apply_of(
         &mut self,
         now: Time,
         (worker, producer): (WorkerId, Producer),
         Numbered { number, mut epoch, mut request }: Numbered,
         out: &mut ShardOutput,
-    ) {
+    ) -> Option<u64> {
         self.producers.known.insert(worker, producer);
-        if let Request::Claim(claim) = &mut request {
-            claim.number = number;
+        match &mut request {
+            Request::Claim(claim) => claim.number = number,
+            Request::Release(release) => release.number = number,
+            _ => {}
         }
         let last = self.producers.handled.entry(producer).or_default();
         let is_again = number > 0 && number <= *last;
@@ -164,7 +167,7 @@ impl ShardHost {
                 | Request::OrphansKnown { .. }
         );
         if is_again && is_for_host {
-            return;
+            return Some(self.replica.last_proposal());
         }
         if let Some(session) = request.of_connection() {
             let live = self.live.get(&session_uid(session));
@@ -173,13 +176,20 @@ impl ShardHost {
             }
             if live.is_none_or(|live| live.epoch != epoch) {
                 self.replica.counters_mut().stale += 1;
-                return answer_stale(request, out);
+                answer_stale(request, out);
+                return Some(self.replica.last_proposal());
             }
         }
         // The lowest number of a command is 1.
         self.producers.current = Some(Current { producer, next: number << COMMAND_BITS | 1, epoch });
+        let released = match &request {
+            Request::Release(release) => Some(release.client_id.clone()),
+            _ => None,
+        };
         self.apply(now, request, out);
         self.producers.current = None;
+        let is_late = released.is_some_and(|client_id| self.has_late_release(&client_id, (worker, number)));
+        (!is_late).then(|| self.replica.last_proposal())
     }
 
     /// Number of the next command of the request that is being handled; `None` for a command of the host itself, and

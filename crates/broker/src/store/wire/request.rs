@@ -234,7 +234,8 @@ fn put_claim(claim: &Claim, mut out: Writer<'_>) {
 }
 
 fn put_release(release: &Release, mut out: Writer<'_>) {
-    let Release { client_id, connection, expiry, will, will_owner: _, dispatched, known_to } = release;
+    let Release { client_id, connection, expiry, will, will_owner: _, dispatched, known_to, number: _ } =
+        release;
     out.text(client_id);
     out.connection(*connection);
     out.option(*expiry, Writer::u32);
@@ -467,6 +468,7 @@ impl Decoder<'_> {
             will_owner: None,
             dispatched: from.option(Reader::dispatched)?,
             known_to: from.shards()?,
+            number: self.origin.number,
         })
     }
 

@@ -211,6 +211,15 @@ impl Worker {
         self.lanes.as_deref().map(|lanes| lanes.retained.counters()).unwrap_or_default()
     }
 
+    /// Notes that the commands of a request that waited are proposed.
+    pub(super) fn proposed_late(&mut self, lane: WorkerId, number: u64) {
+        let Some(lanes) = &mut self.lanes else { return };
+        let host = lanes.serving.shard(lane).and_then(|shard| self.shards.get(shard));
+        if let Some(host) = host {
+            lanes.serving.proposed_late(lane, number, host.last_proposal());
+        }
+    }
+
     /// Sends the requests and answers of this turn on their way. The frames for this node are in the batches for its
     /// workers then.
     pub(super) fn pass_requests(&mut self, now: Time) {

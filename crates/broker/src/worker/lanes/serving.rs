@@ -32,8 +32,9 @@ pub(super) struct ServedLane {
     last: u64,
     /// Number of the connections that were reported.
     reported: u64,
-    /// Batches with commands of requests, and the number of the last of these requests.
-    proposals: VecDeque<(u64, u64)>,
+    /// Batches with commands of requests, and the number of the last of these requests. `None` for a request whose
+    /// commands are not proposed yet.
+    proposals: VecDeque<(Option<u64>, u64)>,
     /// Items of this turn's frames.
     out: Vec<AnswerItems>,
 }
@@ -154,14 +155,29 @@ impl Serving {
         self.changed.insert(lane);
     }
 
-    /// Notes that a request was handled. Its commands are in batches up to this one.
-    pub fn handled(&mut self, lane: WorkerId, number: u64, proposal: u64) {
+    /// Notes that a request was handled. Its commands are in batches up to this one; `None` if they are proposed later,
+    /// see [`Self::proposed_late`].
+    pub fn handled(&mut self, lane: WorkerId, number: u64, proposal: Option<u64>) {
         let Some(served) = self.lanes.get_mut(&lane) else { return };
         match served.proposals.back_mut() {
-            Some((last, until)) if *last == proposal => *until = number,
+            Some((last, until)) if proposal.is_some() && *last == proposal => *until = number,
             _ => served.proposals.push_back((proposal, number)),
         }
         self.unsettled.insert(lane);
+    }
+
+    /// Shard of a lane.
+    pub fn shard(&self, lane: WorkerId) -> Option<ShardId> {
+        self.lanes.get(&lane).map(|served| served.shard)
+    }
+
+    /// Notes that the commands of a request that waited are in batches up to this one.
+    pub fn proposed_late(&mut self, lane: WorkerId, number: u64, proposal: u64) {
+        let Some(served) = self.lanes.get_mut(&lane) else { return };
+        let mut waiting = served.proposals.iter_mut();
+        if let Some((waits, _)) = waiting.find(|(waits, of)| waits.is_none() && *of == number) {
+            *waits = Some(proposal);
+        }
     }
 
     /// Reports requests that are committed. `has_applied` tells which batches of a shard are.
@@ -170,8 +186,8 @@ impl Serving {
         self.unsettled.retain(|lane| {
             let Some(ServedLane { shard, proposals, .. }) = self.lanes.get_mut(lane) else { return false };
             let mut number = None;
-            while let Some((_, until)) =
-                proposals.pop_front_if(|(proposal, _)| has_applied(*shard, *proposal))
+            while let Some((_, until)) = proposals
+                .pop_front_if(|(proposal, _)| proposal.is_some_and(|proposal| has_applied(*shard, proposal)))
             {
                 number = Some(until);
             }
@@ -234,5 +250,53 @@ impl Serving {
 
     pub fn has_work(&self) -> bool {
         !self.changed.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shard::NodeIncarnation;
+
+    use super::frame::{ToWorker, decode_answers};
+    use super::*;
+    use crate::store::wire::decode_answer;
+
+    const NOW: Time = Time(1_000);
+
+    /// Numbers up to which the requests of all lanes are reported as committed.
+    fn settled(serving: &mut Serving, applied: u64) -> Vec<u64> {
+        serving.settle(NOW, |_, proposal| proposal <= applied);
+        let mut settled = Vec::new();
+        for frame in serving.take_frames(|_| 0) {
+            let Ok(ToWorker::Answers(answers)) = decode_answers(&frame.bytes) else { panic!("answers") };
+            for bytes in &answers.items {
+                match decode_answer(bytes, WorkerId(0), NOW) {
+                    Ok(ShardAnswer::Settled { number }) => settled.push(number),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        settled
+    }
+
+    #[test]
+    fn requests_behind_one_that_waits_are_not_reported_as_committed() {
+        let mut serving = Serving::new(2);
+        let producer = Producer { owner: NodeIncarnation { node: 1, incarnation: 7 }, lane: 0 };
+        let (lane, _) = serving.begin(ShardId(3), producer, 1).expect("room");
+        for (number, proposal) in [(1, Some(5)), (2, None), (3, None), (4, Some(6)), (5, Some(6))] {
+            serving.handled(lane, number, proposal);
+        }
+        assert_eq!(settled(&mut serving, 6), [1]);
+        assert_eq!(settled(&mut serving, 6), []);
+        serving.proposed_late(lane, 3, 7);
+        assert_eq!(settled(&mut serving, 7), []);
+        serving.proposed_late(lane, 2, 8);
+        assert_eq!(settled(&mut serving, 7), []);
+        assert_eq!(settled(&mut serving, 8), [5]);
+        assert_eq!(serving.shard(lane), Some(ShardId(3)));
+        serving.end_lane(lane);
+        serving.proposed_late(lane, 2, 9);
+        assert_eq!(serving.shard(lane), None);
     }
 }

@@ -85,6 +85,7 @@ fn release(of: (WorkerId, Producer)) -> Request {
         will_owner: None,
         dispatched: None,
         known_to: ShardSet::EMPTY,
+        number: 0,
     }))
 }
 
@@ -230,6 +231,29 @@ fn the_owner_of_an_ephemeral_session_is_closed_by_any_leader() {
         host.check_quiet();
         assert!(host.replica.state().ephemeral_of("c").is_none());
     }
+}
+
+/// Its worker forgets it when it is committed, and another leader would never get it.
+#[test]
+fn a_release_that_waits_for_its_claim_is_not_committed_with_the_claim() {
+    let mut host = keeping(Shard::new(0, [7; 16]));
+    report(&mut host, FIRST);
+    apply(&mut host, FIRST, 1, ephemeral_claim(FIRST));
+    let client_id: Arc<str> = "c".into();
+    host.recall_owner(&client_id);
+    host.clients.get_or_insert(&client_id).claim_state().claiming = true;
+    let mut out = ShardOutput::default();
+    let request = Numbered { number: 2, epoch: 0, request: release(FIRST) };
+    assert_eq!(host.apply_of(NOW, FIRST, request, &mut out), None);
+    assert!(out.late.is_empty() && host.replica.state().ephemeral_of("c").is_some());
+    host.clients.get_or_insert(&client_id).claim_state().claiming = false;
+    host.release_if_gone(NOW, &client_id, &mut out);
+    assert_eq!(out.late, [(FIRST.0, 2)]);
+    host.apply_at_once(NOW, &mut out);
+    assert!(host.replica.state().ephemeral_of("c").is_none());
+    let request = Numbered { number: 3, epoch: 0, request: release(FIRST) };
+    assert_eq!(host.apply_of(NOW, FIRST, request, &mut out), Some(host.last_proposal()));
+    host.check_quiet();
 }
 
 /// The worker sends both Claims in one frame, before it has reported to the new leader.

@@ -215,6 +215,7 @@ impl Generator {
             will_owner: None,
             dispatched: self.option(|random| random.list(Self::dispatched)),
             known_to: self.shards(),
+            number: self.origin.number,
         }
     }
 

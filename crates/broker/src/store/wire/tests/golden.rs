@@ -131,6 +131,7 @@ fn release(expiry: Option<u32>, dispatched: Option<Vec<Dispatched<ShardSet>>>) -
         will_owner: None,
         dispatched,
         known_to: shards(),
+        number: 1,
     }))
 }
 

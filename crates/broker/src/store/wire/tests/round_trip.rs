@@ -229,11 +229,13 @@ fn a_release_does_not_repeat_the_owner_of_a_will() {
         will_owner: Some(Arc::new(WillOwner::for_test("m/c", None, None))),
         dispatched: Some(Vec::new()),
         known_to: [ShardId(0), ShardId(9)].into_iter().collect(),
+        number: 0,
     }));
     let Request::Release(found) = travel(&release, Time(0), Time(0)) else { panic!("a release") };
     assert!(found.will_owner.is_none());
     assert_eq!(found.dispatched, Some(Vec::new()), "this is more than none at all");
     assert_eq!(found.known_to, [ShardId(0), ShardId(9)].into_iter().collect());
+    assert_eq!(found.number, ORIGIN.number);
 }
 
 /// A request for a shard has sessions and groups of this shard.

@@ -52,6 +52,7 @@ fn release() -> Request {
         will_owner: None,
         dispatched: None,
         known_to: ShardSet::EMPTY,
+        number: 0,
     }))
 }
 
