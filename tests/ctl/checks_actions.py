@@ -584,6 +584,41 @@ def action_of_tenant(_):
         receiver.stop()
 
 
+def secrets_have_a_directory(_):
+    """with a directory of secrets, connectors, bridges and links of the API name no secret elsewhere, and those stored before do not run"""
+    node = Node()
+    try:
+        own, outside = node.directory / "secrets", node.directory / "outside"
+        own.mkdir()
+        for path in (own / "inside", outside):
+            path.write_text("0123456789abcdef0123456789abcdef\n")
+        away = {"address": f"127.0.0.1:{free_port()}"}
+        kinds = [("connectors", "token_file", {"kind": "http", "url": "http://192.0.2.1/"}), ("links/external", "secret_file", {"own_name": "here"}),
+                 ("bridges", "password_file", {**away, "topics": "a/# out", "username": "u"})]
+        node.start()
+        for path, setting, settings in kinds:
+            api(node, "PUT", f"{path}/old", {**settings, setting: str(outside)})
+        node.stop()
+        node.start("--set", f"http.secrets_directory={own}")
+        for path, setting, settings in kinds:
+            fault = api(node, "GET", f"{path}/old")["fault"]
+            assert fault and fault.startswith(f"{setting}: {outside} is not below {own}"), (path, fault)
+            for elsewhere in (outside, own, own / ".." / "outside", "inside"):
+                refused = json.dumps(api(node, "PUT", f"{path}/new", {**settings, setting: str(elsewhere)}, code=(400, 422)))
+                assert setting in refused and "http.secrets_directory" in refused, (path, refused)
+            api(node, "PUT", f"{path}/new", {**settings, setting: str(own / "inside")})
+            assert api(node, "GET", f"{path}/new")["fault"] is None, path
+        refused = api(node, "POST", "connectors/test", {"name": "old", "settings": {"url": "http://192.0.2.2/"}}, code=(400, 422))
+        assert "token_file" in json.dumps(refused), refused
+        tested = node.run("config", "check", "--set", f"http.secrets_directory={own}", "--set", "connector.0.name=c", "--set", "connector.0.url=http://192.0.2.1/",
+                          "--set", f"connector.0.token_file={outside}", code=1)
+        assert f"connector.0.token_file: {outside} is not below" in tested.out + tested.err, tested
+        renamed = node.run("config", "check", "--set", f"actions.secrets_directory={own}", code=1)
+        assert "write http.secrets_directory" in renamed.out + renamed.err, renamed
+    finally:
+        node.close()
+
+
 def action_fills_postgres(_):
     """temperatures over 80 are rows in PostgreSQL, also those of the time in which its plug was pulled"""
     node, database = Node(), Postgres()
@@ -668,4 +703,5 @@ def tutorial_is_true(_):
 
 
 CHECKS = [tutorial_is_true, action_publishes, action_waits_for_http, action_keeps_order, action_gives_up, action_passes_poison, action_is_tested, action_refuses, action_counts_drops,
-          action_is_removed, action_writes_events, action_knows_attributes, action_of_tenant, action_fills_postgres, action_moves]
+          action_is_removed, action_writes_events, action_knows_attributes, action_of_tenant, secrets_have_a_directory,
+          action_fills_postgres, action_moves]

@@ -262,7 +262,6 @@ impl Shared {
             return Err(fault.clone());
         }
         let connector = defined.connector.as_ref().map(|connector| &connector.settings);
-        connector.map_or(Ok(()), |connector| self.registry.check_paths(connector))?;
         let plan = Plan::new(&defined.action.settings, connector, self.registry.guard());
         plan.map(Arc::new).map_err(|problem| problem.to_string())
     }

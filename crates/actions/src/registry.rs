@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use configstore::ConfigStore;
 use definitions::{
-    Authorship, Changes, EntryError, Kind as _, Problem, may_put, may_remove, put, settings_of_json,
-    settings_to_json,
+    Authorship, Changes, EntryError, Kind as _, Problem, SecretsDirectory, may_put, may_remove, put,
+    settings_of_json, settings_to_json,
 };
 use serde_json::{Map, Value as Json};
 use sinks::{ActionSettings, ConnectorSettings, Guard, SinkProblem};
@@ -39,13 +39,14 @@ pub struct Registry {
 #[derive(Clone)]
 pub(crate) struct Targets {
     pub settings: ActionsSettings,
+    pub secrets: SecretsDirectory,
     pub target: fn(&ConnectorSettings, &ActionSettings, Guard) -> Result<(), SinkProblem>,
 }
 
 impl Targets {
-    pub fn new(settings: &ActionsSettings) -> Self {
+    pub fn new(settings: &ActionsSettings, secrets: &SecretsDirectory) -> Self {
         let target = |connector: &_, action: &_, guard| sinks::target(connector, action, guard).map(drop);
-        Self { settings: settings.clone(), target }
+        Self { settings: settings.clone(), secrets: secrets.clone(), target }
     }
 
     fn check(&self, connector: &ConnectorSettings, action: &ActionSettings) -> Result<(), SinkProblem> {
@@ -70,8 +71,9 @@ impl Registry {
         connectors_of_file: Vec<ConnectorSettings>,
         actions_of_file: Vec<ActionSettings>,
         settings: &ActionsSettings,
+        secrets: &SecretsDirectory,
     ) -> Result<Self, String> {
-        Self::open_with(config_store, connectors_of_file, actions_of_file, Targets::new(settings))
+        Self::open_with(config_store, connectors_of_file, actions_of_file, Targets::new(settings, secrets))
     }
 
     fn open_with(
@@ -80,7 +82,7 @@ impl Registry {
         actions_of_file: Vec<ActionSettings>,
         targets: Targets,
     ) -> Result<Self, String> {
-        let shared = Shared::new(connectors_of_file, actions_of_file);
+        let shared = Shared::new(connectors_of_file, actions_of_file, targets.clone());
         config_store.subscribe(Connectors::TABLE, Shared::view::<Connectors>(&shared))?;
         config_store.subscribe(Actions::TABLE, Shared::view::<Actions>(&shared))?;
         Ok(Self { shared, changes: Changes::new(config_store, COUNTER), targets })
@@ -99,14 +101,6 @@ impl Registry {
     /// Addresses that connectors may reach.
     pub fn guard(&self) -> Guard {
         self.targets.settings.guard()
-    }
-
-    /// Checks that the files of a connector of a tenant belong to the tenant.
-    ///
-    /// # Errors
-    /// A file of the node, and the setting that names it.
-    pub fn check_paths(&self, connector: &ConnectorSettings) -> Result<(), String> {
-        tenants::paths(connector, &self.targets.settings).map_err(|problem| problem.to_string())
     }
 
     /// Reads and checks the settings of an action that need not exist, for a test of it. The name is free.
@@ -226,7 +220,6 @@ impl Registry {
         tenants::fallback_of(action, definitions)?;
         tenants::actions(action, definitions, &self.targets.settings)?;
         if let Some(connector) = definitions.connector_of(action) {
-            tenants::paths(&connector.settings, &self.targets.settings)?;
             self.targets.check(&connector.settings, action).map_err(problem_of)?;
         }
         Ok(())

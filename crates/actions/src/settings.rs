@@ -6,17 +6,13 @@ use settings::{ByteSize, section};
 use sinks::Guard;
 
 section! {
-    /// Addresses and secrets that connectors may use, and limits of tenants. Link-local addresses are always refused.
+    /// Addresses that connectors may use, and limits of tenants. Link-local addresses are always refused.
     [actions]
     pub struct ActionsSettings {
         /// Allow connectors to reach addresses of the node's own machine.
         pub allow_loopback: bool = "false", at start;
         /// Allow connectors to reach addresses of private networks.
         pub allow_private: bool = "true", at start;
-        /// Directory of secrets. `password_file`, `token_file`, `signature_file` and `tls_key` of connectors without a
-        /// tenant are below it. Unset: an admin of the API can name any file that the node may read, and have its
-        /// first line sent to another system.
-        pub secrets_directory: Option<PathBuf> = "", at start;
         /// Directory with a directory for each tenant that has the name of the tenant. All files of a connector of a
         /// tenant are below it. Unset: such connectors have no files.
         pub tenant_directory: Option<PathBuf> = "", at start;

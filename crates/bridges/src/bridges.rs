@@ -169,7 +169,7 @@ impl Bridges {
         let all = registry.definitions();
         for bridge in all.values().filter(|bridge| bridge.source == Source::File) {
             // What is wrong with files is known at the start.
-            let checked = bridge.settings.check_with_files(&[]);
+            let checked = bridge.settings.check_with_files();
             checked.map_err(|problem| (bridge.settings.name.clone(), problem))?;
         }
         let shared = Arc::new(Shared::default());

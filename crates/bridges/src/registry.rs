@@ -10,9 +10,8 @@ use definitions::{
     of_record, parse, put,
 };
 use serde_json::{Map, Value as Json};
-use settings::HostPort;
 
-use crate::settings::{BridgeProblem, BridgeSettings};
+use crate::settings::{BridgeProblem, BridgeSettings, Own};
 
 /// Maximum number of bridges, with those of the configuration file. The file alone may have more.
 pub const BRIDGES_MAX: usize = 256;
@@ -56,8 +55,7 @@ struct Shared {
     of_store: Mutex<Named<BridgeSettings>>,
     all: ArcSwap<Named<BridgeSettings>>,
     changes: AtomicU64,
-    /// Addresses at which this node listens.
-    listens: Vec<HostPort>,
+    own: Own,
 }
 
 impl Registry {
@@ -69,14 +67,14 @@ impl Registry {
     pub fn open(
         config_store: Arc<dyn ConfigStore>,
         bridges_of_file: Vec<BridgeSettings>,
-        listens: Vec<HostPort>,
+        own: Own,
     ) -> Result<Self, String> {
         let shared = Arc::new(Shared {
             of_file: of_file::<BridgeKind>(bridges_of_file),
             of_store: Mutex::default(),
             all: ArcSwap::default(),
             changes: AtomicU64::new(0),
-            listens,
+            own,
         });
         shared.publish(&Named::new());
         config_store.subscribe(BridgeKind::TABLE, shared.clone())?;
@@ -100,7 +98,8 @@ impl Registry {
     /// [`EntryError`]. Nothing has changed then.
     pub fn put(&self, name: &str, settings: &Map<String, Json>, by: &Authorship) -> Result<bool, EntryError> {
         let bridge = parse::<BridgeKind>(name, settings)?;
-        bridge.check_with_files(&self.shared.listens).map_err(Problem::from)?;
+        bridge.check_here(&self.shared.own)?;
+        bridge.check_with_files().map_err(Problem::from)?;
         self.changes.change(|| {
             let is_new = may_put::<BridgeKind>(&self.definitions(), name)?;
             Ok((put::<BridgeKind>(&bridge, by)?, is_new))
@@ -117,12 +116,12 @@ impl Registry {
 }
 
 impl Shared {
-    /// Joins both sources. A stored bridge that leads to this node has a fault here.
+    /// Joins both sources. A stored bridge has a fault here when it leads to this node, or names a secret elsewhere.
     fn publish(&self, of_store: &Named<BridgeSettings>) {
         let before = self.all.load_full();
         let mut all = of_store.clone();
         for entry in all.values_mut().filter(|entry| entry.fault.is_none()) {
-            if let Err(problem) = entry.settings.check_address(&self.listens) {
+            if let Err(problem) = entry.settings.check_here(&self.own) {
                 Arc::make_mut(entry).fault = Some(problem.to_string());
             }
         }
@@ -166,7 +165,7 @@ pub fn usable(all: &Named<BridgeSettings>) -> impl Iterator<Item = &Arc<Definiti
 #[cfg(test)]
 mod tests {
     use configstore::LocalStore;
-    use definitions::{Source, settings_of_json, settings_to_json};
+    use definitions::{SecretsDirectory, Source, settings_of_json, settings_to_json};
     use serde_json::json;
 
     use super::*;
@@ -181,7 +180,8 @@ mod tests {
 
     fn open(store: &Arc<dyn ConfigStore>, of_file: Vec<BridgeSettings>) -> Registry {
         let listens = vec!["127.0.0.1:1883".parse().expect("an address")];
-        Registry::open(store.clone(), of_file, listens).expect("a registry")
+        let own = Own { listens, ..Own::default() };
+        Registry::open(store.clone(), of_file, own).expect("a registry")
     }
 
     fn settings(more: Json) -> Map<String, Json> {
@@ -246,11 +246,50 @@ mod tests {
     #[test]
     fn a_stored_bridge_to_this_node_has_a_fault_here() {
         let store = store();
-        let elsewhere = Registry::open(store.clone(), Vec::new(), Vec::new()).expect("a registry");
+        let elsewhere = Registry::open(store.clone(), Vec::new(), Own::default()).expect("a registry");
         elsewhere.put("own", &settings(json!({"address": "127.0.0.1:1883"})), &by()).expect("ok");
         let all = open(&store, Vec::new()).definitions();
         assert_eq!(usable(&all).count(), 0);
         let fault = all["own"].fault.clone().unwrap_or_default();
         assert!(fault.starts_with("address: 127.0.0.1:1883 is an address of this node"), "{fault}");
+    }
+    /// An admin of the API names the file, and the address that gets its first line.
+    #[test]
+    fn secrets_are_below_the_directory_of_secrets() {
+        let directory = std::env::temp_dir().join(format!("meridian-bridge-secrets-{}", std::process::id()));
+        let (inside, outside) = (directory.join("inside"), directory.join("outside"));
+        std::fs::create_dir_all(&inside).expect("a directory");
+        for secret in [inside.join("a"), outside.clone()] {
+            std::fs::write(secret, "password\n").expect("a file");
+        }
+        let named = |path: &std::path::Path| settings(json!({"username": "u", "password_file": path}));
+        let store = store();
+        open(&store, Vec::new())
+            .put("old", &named(&outside), &by())
+            .expect("there is no directory of secrets");
+        let own = Own { secrets: SecretsDirectory::new(Some(inside.clone())), ..Own::default() };
+        let registry = Registry::open(store, Vec::new(), own.clone()).expect("a registry");
+        let expected = |setting: &str, path: &std::path::Path| {
+            format!("{setting}: {} is not below {}", path.display(), inside.display())
+        };
+        for path in [&outside, &inside, &inside.join("../outside")] {
+            let error = registry.put("b", &named(path), &by()).expect_err("elsewhere").to_string();
+            assert!(error.starts_with(&expected("password_file", path)), "{error}");
+        }
+        let key = settings(json!({"tls": true, "tls_certificate": "/c.pem", "tls_key": "/k.pem"}));
+        let error = registry.put("b", &key, &by()).expect_err("elsewhere").to_string();
+        assert!(error.starts_with(&expected("tls_key", "/k.pem".as_ref())), "{error}");
+        assert_eq!(registry.put("b", &named(&inside.join("a")), &by()), Ok(true));
+        let all = registry.definitions();
+        let fault = all["old"].fault.clone().unwrap_or_default();
+        assert!(fault.starts_with(&expected("password_file", &outside)), "{fault}");
+        assert_eq!(usable(&all).map(|bridge| bridge.settings.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        let of_file = settings_of_json("old", &named(&outside)).expect("valid");
+        let problems = crate::check(&[of_file], &own);
+        assert!(
+            problems[0].starts_with(&format!("bridge.0.{}", expected("password_file", &outside))),
+            "{problems:?}"
+        );
+        std::fs::remove_dir_all(directory).expect("removed");
     }
 }

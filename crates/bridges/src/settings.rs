@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
+use definitions::{Problem, SecretsDirectory};
 use mqtt::Version;
 use rustls::ClientConfig;
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
@@ -153,21 +154,30 @@ choices! {
     }
 }
 
-/// Checks all bridges of a node that listens at these addresses, with their files. Returns what is wrong.
-pub fn check(bridges: &[BridgeSettings], listens: &[HostPort]) -> Vec<String> {
+/// Facts about a node that its bridges depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
+    /// Addresses at which the node listens.
+    pub listens: Vec<HostPort>,
+    pub secrets: SecretsDirectory,
+}
+
+/// Checks all bridges of a node, with their files. Returns what is wrong.
+pub fn check(bridges: &[BridgeSettings], own: &Own) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, bridge) in bridges.iter().enumerate() {
-        let mut note = |problem: BridgeProblem| problems.push(format!("bridge.{at}.{problem}"));
+        let mut note = |problem: Problem| problems.push(format!("bridge.{at}.{problem}"));
         if let Err(wrong) = bridge.check() {
-            note(wrong);
+            note(wrong.into());
             continue;
         }
         if bridges[..at].iter().any(|other| other.name == bridge.name) {
-            note(problem("name", format!("another bridge has the name \"{}\"", bridge.name)));
+            note(Problem::new("name", format!("another bridge has the name \"{}\"", bridge.name)));
         }
-        bridge.check_address(listens).err().into_iter().for_each(&mut note);
-        bridge.password().err().into_iter().for_each(&mut note);
-        bridge.tls().err().into_iter().for_each(&mut note);
+        bridge.check_address(&own.listens).err().into_iter().for_each(|problem| note(problem.into()));
+        own.secrets.check(bridge).err().into_iter().for_each(&mut note);
+        bridge.password().err().into_iter().for_each(|problem| note(problem.into()));
+        bridge.tls().err().into_iter().for_each(|problem| note(problem.into()));
     }
     problems
 }
@@ -238,11 +248,16 @@ impl BridgeSettings {
         self.relay().check().map_err(|error| problem("name", error)).map(drop)
     }
 
-    /// Checks that a bridge of a node that listens at these addresses leads to another broker.
+    /// Checks that a bridge of this node leads to another broker, and names only secrets that it may use.
     ///
     /// # Errors
-    /// The address that is one of the node.
-    pub fn check_address(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
+    /// The first setting that is wrong.
+    pub fn check_here(&self, own: &Own) -> Result<(), Problem> {
+        self.check_address(&own.listens)?;
+        own.secrets.check(self)
+    }
+
+    fn check_address(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
         let mut addresses = self.address.iter().flat_map(|addresses| &addresses.0);
         match addresses.find(|address| listens.iter().any(|own| is_own(own, address))) {
             None => Ok(()),
@@ -253,13 +268,12 @@ impl BridgeSettings {
         }
     }
 
-    /// Checks a bridge of a node that listens at these addresses, with its files.
+    /// Checks a bridge with its files.
     ///
     /// # Errors
     /// The first setting that is wrong.
-    pub fn check_with_files(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
+    pub fn check_with_files(&self) -> Result<(), BridgeProblem> {
         self.check()?;
-        self.check_address(listens)?;
         self.password()?;
         self.tls().map(drop)
     }
@@ -376,7 +390,7 @@ mod tests {
 
     fn problems(listens: &[&str], address: &str) -> String {
         let listens: Vec<HostPort> = listens.iter().map(|listen| listen.parse().expect("valid")).collect();
-        check(&[bridge(address)], &listens).join("\n")
+        check(&[bridge(address)], &Own { listens, ..Own::default() }).join("\n")
     }
 
     #[test]

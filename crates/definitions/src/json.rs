@@ -83,7 +83,7 @@ pub fn settings_to_json<S: Section + Default>(settings: &S) -> Map<String, Json>
 }
 
 /// The JSON of a value in TOML. Settings are strings, integers and booleans.
-fn json(toml: &str) -> Json {
+pub fn json(toml: &str) -> Json {
     let parsed = format!("value = {toml}").parse::<toml::Table>().ok();
     match parsed.and_then(|mut table| table.remove("value")) {
         Some(toml::Value::String(text)) => Json::String(text),

@@ -209,7 +209,7 @@ mod tests {
     const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 
     fn own() -> Own {
-        Own { node: "north".into(), is_clustered: false }
+        Own { node: "north".into(), ..Own::default() }
     }
 
     fn links(of: &[(&str, Json)]) -> Named<LinkSettings> {

@@ -32,7 +32,7 @@ pub fn alone(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(),
 /// Checks a link without its files.
 fn of_node(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), Problem> {
     link.check()?;
-    let own_name = link.own(own)?;
+    let own_name = here(link, own)?;
     if own_name == link.name {
         let why = format!("\"{own_name}\" is this cluster; write the name of the other one");
         return Err(Problem::new("name", why));
@@ -46,6 +46,12 @@ fn of_node(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), P
         return Err(Problem::new("address", why));
     }
     Ok(())
+}
+
+/// Checks that this node may use the secrets of a link, and returns the name of this cluster in it.
+pub fn here<'a>(link: &'a LinkSettings, own: &'a Own) -> Result<&'a str, Problem> {
+    own.secrets.check(link)?;
+    link.own(own)
 }
 
 /// Checks two links of a node.
@@ -118,7 +124,7 @@ mod tests {
     }
 
     fn own() -> Own {
-        Own { node: "north".into(), is_clustered: false }
+        Own { node: "north".into(), ..Own::default() }
     }
 
     fn problem(links: &[LinkSettings]) -> String {

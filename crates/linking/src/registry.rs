@@ -147,8 +147,8 @@ impl Shared {
         for name in names {
             let Some(entry) = all.get_mut(&name) else { continue };
             if entry.fault.is_none() {
-                let checked = entry.settings.own(&self.own).map(drop);
-                let checked = checked.and_then(|()| check::with_others(&entry.settings, &usable, &self.own));
+                let checked = check::here(&entry.settings, &self.own);
+                let checked = checked.and_then(|_| check::with_others(&entry.settings, &usable, &self.own));
                 if let Err(problem) = checked {
                     let fault = problem.to_string();
                     if before.get(&name).is_none_or(|known| known.fault.as_ref() != Some(&fault)) {
@@ -201,7 +201,7 @@ mod tests {
     use std::sync::OnceLock;
 
     use configstore::LocalStore;
-    use definitions::{Source, settings_to_json};
+    use definitions::{SecretsDirectory, Source, settings_of_json, settings_to_json};
     use serde_json::json;
 
     use super::*;
@@ -228,7 +228,15 @@ mod tests {
     }
 
     fn open(store: &Arc<dyn ConfigStore>, of_file: Vec<LinkSettings>) -> Registry {
-        let own = Own { node: "north".into(), is_clustered: false };
+        open_with(store, of_file, SecretsDirectory::default())
+    }
+
+    fn open_with(
+        store: &Arc<dyn ConfigStore>,
+        of_file: Vec<LinkSettings>,
+        secrets: SecretsDirectory,
+    ) -> Registry {
+        let own = Own { node: "north".into(), secrets, ..Own::default() };
         Registry::open(store.clone(), of_file, own, Vec::new()).expect("a registry")
     }
 
@@ -295,5 +303,47 @@ mod tests {
             registry.remove("east"),
             Err(EntryError::OfFile { noun: "cluster link", name: "east".into() })
         );
+    }
+    /// An admin of the API names the file, and the address that gets a proof of its content.
+    #[test]
+    fn secrets_are_below_the_directory_of_secrets() {
+        let outside = std::path::PathBuf::from(secret());
+        let inside = std::env::temp_dir().join(format!("meridian-link-secrets-{}", std::process::id()));
+        std::fs::create_dir_all(&inside).expect("a directory");
+        std::fs::copy(&outside, inside.join("a")).expect("a file");
+        let store = store();
+        let old = settings(json!({}));
+        open(&store, Vec::new()).put("old", &old, &by()).expect("there is no directory of secrets");
+        let directory = SecretsDirectory::new(Some(inside.clone()));
+        let registry = open_with(&store, Vec::new(), directory.clone());
+        let expected = |setting: &str, path: &std::path::Path| {
+            format!("{setting}: {} is not below {}", path.display(), inside.display())
+        };
+        for path in [&outside, &inside, &inside.join("..").join(outside.file_name().expect("a name"))] {
+            let elsewhere = settings(json!({"secret_file": path}));
+            let error = registry.put("l", &elsewhere, &by()).expect_err("elsewhere").to_string();
+            assert!(error.starts_with(&expected("secret_file", path)), "{error}");
+        }
+        let below = json!({"secret_file": inside.join("a")});
+        let mut key = settings(below.clone());
+        key.extend(settings_to_json(&LinkSettings {
+            tls: true,
+            tls_certificate: Some("/c.pem".into()),
+            tls_key: Some("/k.pem".into()),
+            ..LinkSettings::default()
+        }));
+        let error = registry.put("l", &key, &by()).expect_err("elsewhere").to_string();
+        assert!(error.starts_with(&expected("tls_key", "/k.pem".as_ref())), "{error}");
+        assert_eq!(registry.put("l", &settings(below), &by()), Ok(true));
+        let all = registry.definitions();
+        let fault = all["old"].fault.clone().unwrap_or_default();
+        assert!(fault.starts_with(&expected("secret_file", &outside)), "{fault}");
+        assert_eq!(usable(&all).map(|link| link.settings.name.as_str()).collect::<Vec<_>>(), ["l"]);
+        let of_file = settings_of_json("old", &old).expect("valid");
+        let own = Own { node: "north".into(), secrets: directory, ..Own::default() };
+        let problems = check::check(&[of_file], &own, &[]);
+        let begin = format!("cluster_link.0.{}", expected("secret_file", &outside));
+        assert!(problems[0].starts_with(&begin), "{problems:?}");
+        std::fs::remove_dir_all(inside).expect("removed");
     }
 }

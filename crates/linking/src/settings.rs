@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use access::LinkQueue;
 use bridges::BridgeProblem;
-use definitions::{Problem, check_name};
+use definitions::{Problem, SecretsDirectory, check_name};
 use mqtt::QoS;
 use rustls::ClientConfig;
 use settings::{ByteSize, HostPorts, section};
@@ -91,6 +91,7 @@ pub struct Own {
     pub node: String,
     /// True when the node belongs to a cluster.
     pub is_clustered: bool,
+    pub secrets: SecretsDirectory,
 }
 
 /// Secret of a link. It never shows in a log.

@@ -10,6 +10,7 @@ use auth::settings::{Auth, HttpAclSettings, HttpAuthSettings, Jwt, Protection};
 use bridges::BridgeSettings;
 use broker::settings::Settings as BrokerSettings;
 use clap::Args;
+use definitions::SecretsDirectory;
 use edge::settings::EdgeSettings;
 use linking::{LinkSettings, Own};
 use settings::{
@@ -158,7 +159,17 @@ impl Config {
     /// Facts about this node that its links to other clusters depend on.
     pub fn own(&self) -> Own {
         let node = self.node.name.clone().unwrap_or_else(system::host_name);
-        Own { node, is_clustered: is_clustered(self) }
+        Own { node, is_clustered: is_clustered(self), secrets: self.secrets() }
+    }
+
+    /// Facts about this node that its bridges depend on.
+    pub fn own_of_bridges(&self) -> bridges::Own {
+        bridges::Own { listens: self.listens(), secrets: self.secrets() }
+    }
+
+    /// Directory with the secrets of connectors, bridges and links.
+    pub fn secrets(&self) -> SecretsDirectory {
+        SecretsDirectory::new(self.http.secrets_directory.clone())
     }
 
     /// Addresses of the listeners.
@@ -176,10 +187,10 @@ impl Config {
                 "listener.{at}.name: \"{name}\" begins with `$`, as names inside the node do; use another one"
             )
         });
-        let listens = self.listens();
-        let of_bridges = bridges::check(&self.bridges, &listens);
-        let of_links = linking::check(&self.links, &self.own(), &listens);
-        let of_actions = actions::check(&self.connectors, &self.actions, &self.connector_access);
+        let of_bridges = bridges::check(&self.bridges, &self.own_of_bridges());
+        let of_links = linking::check(&self.links, &self.own(), &self.listens());
+        let of_actions =
+            actions::check(&self.connectors, &self.actions, &self.connector_access, &self.secrets());
         let mut problems: Vec<String> =
             reserved.chain(of_bridges).chain(of_links).chain(of_actions).collect();
         let lists = [
@@ -412,6 +423,9 @@ fn advice(problem: &Problem) -> Option<String> {
         ("listener", "certfile" | "cert" | "tls_cert") => "write tls_certificate",
         ("listener", "keyfile" | "key") => "write tls_key",
         ("listener", "cafile" | "ca") => "write tls_client_ca",
+        ("actions", "secrets_directory") => {
+            "write http.secrets_directory, which holds for connectors, bridges and cluster links"
+        }
         _ => return None,
     };
     Some(format!("unknown setting `{name}`: {write}"))
@@ -634,6 +648,7 @@ mod tests {
             ("[cluster_node]\nname = \"a\"\n", "cluster.join"),
             ("[[listener]]\nprotocol = \"websockets\"\n", "write transport = \"websocket\""),
             ("[[listener]]\ncertfile = \"c\"\n", "write tls_certificate"),
+            ("[actions]\nsecrets_directory = \"/s\"\n", "write http.secrets_directory"),
             ("[[listener]]\nadress = \"c\"\n", "the nearest known one is `listener.0.address`"),
             (
                 "[[listener]]\naddress = \"1883\"\n",

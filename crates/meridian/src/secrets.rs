@@ -1,7 +1,10 @@
 //! Check of files that other users must not be able to read.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use definitions::secrets;
+use settings::Section;
 
 use crate::config::Config;
 
@@ -12,7 +15,7 @@ const OTHERS: u32 = 0o006;
 /// the files, the node reads them by its group.
 pub fn open_to_others(config: &Config) -> Vec<String> {
     let open = of(config).into_iter().filter(|(_, path)| is_open(path));
-    let warning = |(setting, path): (String, &Path)| {
+    let warning = |(setting, path): (String, PathBuf)| {
         let path = path.display();
         format!(
             "{setting}: every user of this machine may read {path}: chmod 600 {path} (640 for a \
@@ -23,7 +26,7 @@ pub fn open_to_others(config: &Config) -> Vec<String> {
 }
 
 /// Secret files, with the settings that name them.
-fn of(config: &Config) -> Vec<(String, &Path)> {
+fn of(config: &Config) -> Vec<(String, PathBuf)> {
     let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, bridges, links, connectors, .. } =
         config;
     let named = [
@@ -36,31 +39,20 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
         ("http_acl.headers_file", &http_acl.headers_file),
         ("http_acl.client_key", &http_acl.client_key),
     ];
-    let named = named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), path.as_deref()?)));
+    let named = named.into_iter().filter_map(|(name, path)| Some((name.to_owned(), path.clone()?)));
     let of_listeners = edge.listeners.iter().enumerate().filter_map(|(place, listener)| {
-        Some((format!("listener.{place}.tls_key"), listener.tls_key.as_deref()?))
+        Some((format!("listener.{place}.tls_key"), listener.tls_key.clone()?))
     });
-    let of_bridges = bridges.iter().enumerate().flat_map(|(place, bridge)| {
-        let files = [("tls_key", &bridge.tls_key), ("password_file", &bridge.password_file)];
-        files.map(|(name, path)| (format!("bridge.{place}.{name}"), path.as_deref()))
-    });
-    let of_bridges = of_bridges.filter_map(|(name, path)| Some((name, path?)));
-    let of_links = links.iter().enumerate().flat_map(|(place, link)| {
-        let files = [("tls_key", &link.tls_key), ("secret_file", &link.secret_file)];
-        files.map(|(name, path)| (format!("cluster_link.{place}.{name}"), path.as_deref()))
-    });
-    let of_links = of_links.filter_map(|(name, path)| Some((name, path?)));
-    let of_connectors = connectors.iter().enumerate().flat_map(|(place, connector)| {
-        let files = [
-            ("password_file", &connector.password_file),
-            ("token_file", &connector.token_file),
-            ("signature_file", &connector.signature_file),
-            ("tls_key", &connector.tls_key),
-        ];
-        files.map(|(name, path)| (format!("connector.{place}.{name}"), path.as_deref()))
-    });
-    let of_connectors = of_connectors.filter_map(|(name, path)| Some((name, path?)));
-    named.chain(of_listeners).chain(of_bridges).chain(of_links).chain(of_connectors).collect()
+    let of_entries = of_list(bridges).chain(of_list(links)).chain(of_list(connectors));
+    named.chain(of_listeners).chain(of_entries).collect()
+}
+
+/// Secret files of the entries of a list.
+fn of_list<S: Section>(entries: &[S]) -> impl Iterator<Item = (String, PathBuf)> {
+    entries.iter().enumerate().flat_map(|(place, entry)| {
+        let list = entry.description().name;
+        secrets(entry).map(move |(setting, path)| (format!("{list}.{place}.{setting}"), path))
+    })
 }
 
 fn is_open(path: &Path) -> bool {

@@ -231,12 +231,19 @@ fn serve(
         cluster.copy_records(config_store)?;
     }
     let (connectors, actions) = (config.connectors.clone(), config.actions.clone());
-    let registry = Registry::open(config_store.clone(), connectors, actions, &config.connector_access)?;
+    let registry = Registry::open(
+        config_store.clone(),
+        connectors,
+        actions,
+        &config.connector_access,
+        &config.secrets(),
+    )?;
     if !registry.definitions().actions.is_empty() {
         // Actions need the origin of the first message, too.
         guard.close();
     }
-    let bridges = bridges::Registry::open(config_store.clone(), config.bridges.clone(), config.listens())?;
+    let bridges =
+        bridges::Registry::open(config_store.clone(), config.bridges.clone(), config.own_of_bridges())?;
     let links = linking::Registry::open(
         config_store.clone(),
         config.links.clone(),

@@ -1,6 +1,6 @@
 //! Settings of connectors: `[[connector]]`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,20 +79,6 @@ section! {
 }
 
 impl ConnectorSettings {
-    /// Settings that name files or directories of the node, with their values.
-    pub fn paths(&self) -> impl Iterator<Item = (&'static str, &Path)> {
-        let all = [
-            ("password_file", &self.password_file),
-            ("token_file", &self.token_file),
-            ("signature_file", &self.signature_file),
-            ("tls_ca", &self.tls_ca),
-            ("tls_certificate", &self.tls_certificate),
-            ("tls_key", &self.tls_key),
-            ("directory", &self.directory),
-        ];
-        all.into_iter().filter_map(|(setting, path)| Some((setting, path.as_deref()?)))
-    }
-
     /// Reads the files of TLS. `style` says how errors name TLS itself.
     ///
     /// # Errors
@@ -116,27 +102,5 @@ choices! {
         ScramSha256 = "scram_sha_256",
         /// SCRAM-SHA-512.
         ScramSha512 = "scram_sha_512",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use settings::Section as _;
-
-    use super::*;
-
-    /// A setting with a path that is left out would let a tenant read any file of the node.
-    #[test]
-    fn all_paths_are_known() {
-        let mut settings = ConnectorSettings::default();
-        let keys: Vec<&str> = settings.description().fields.iter().map(|field| field.key).collect();
-        for key in keys
-            .iter()
-            .filter(|key| key.ends_with("_file") || key.starts_with("tls_") || **key == "directory")
-        {
-            settings.set(key, &settings::Raw::String("/x".to_owned())).expect(key);
-        }
-        assert_eq!(settings.paths().count(), 7);
-        assert!(settings.paths().all(|(setting, path)| keys.contains(&setting) && path == Path::new("/x")));
     }
 }

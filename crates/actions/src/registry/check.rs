@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use definitions::{Kind, Named, Problem, defined};
+use definitions::{Kind, Named, Problem, SecretsDirectory, defined};
 use settings::Section as _;
 use sinks::{ActionSettings, ConnectorKind, ConnectorSettings};
 
@@ -18,8 +18,9 @@ pub fn check(
     connectors: &[ConnectorSettings],
     actions: &[ActionSettings],
     settings: &ActionsSettings,
+    secrets: &SecretsDirectory,
 ) -> Vec<String> {
-    check_with(connectors, actions, &Targets::new(settings))
+    check_with(connectors, actions, &Targets::new(settings, secrets))
 }
 
 pub(crate) fn check_with(
@@ -99,7 +100,7 @@ pub fn connector_alone(connector: &ConnectorSettings, targets: &Targets) -> Resu
     name(&connector.name)?;
     connector_tenant(connector)?;
     // A file that does not belong to the tenant is not read.
-    tenants::paths(connector, &targets.settings)?;
+    tenants::paths(connector, targets)?;
     match targets.check(connector, &sample_action(connector.kind)) {
         // Settings of the sample say nothing about the connector.
         Err(problem) if is_of_connector(problem.setting) => Err(problem_of(problem)),

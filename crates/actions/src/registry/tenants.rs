@@ -1,10 +1,11 @@
 //! Checks of the connectors and actions of a tenant, and of the files that connectors name.
 
-use std::path::{Component, Path};
+use std::path::Path;
 
-use definitions::Problem;
+use definitions::{Problem, is_below, is_plain};
 use sinks::{ActionSettings, ConnectorSettings};
 
+use super::Targets;
 use super::entries::Definitions;
 use crate::settings::ActionsSettings;
 
@@ -95,18 +96,18 @@ pub fn connectors(
 
 /// Checks that all files of a connector of a tenant are below the directory of the tenant, and secrets of others below
 /// the directory of secrets.
-pub fn paths(connector: &ConnectorSettings, settings: &ActionsSettings) -> Result<(), Problem> {
+pub fn paths(connector: &ConnectorSettings, targets: &Targets) -> Result<(), Problem> {
     if connector.tenant.is_empty() {
-        return settings.secrets_directory.as_deref().map_or(Ok(()), |own| secrets(connector, own));
+        return targets.secrets.check(connector);
     }
-    for (setting, path) in connector.paths() {
-        let Some(directory) = settings.tenant_directory.as_deref() else {
+    for (setting, path) in definitions::paths(connector) {
+        let Some(directory) = targets.settings.tenant_directory.as_deref() else {
             let why =
                 "a connector of a tenant has files only below actions.tenant_directory, which is not set";
             return Err(Problem::new(setting, why));
         };
         let own = directory.join(&connector.tenant);
-        if is_plain(Path::new(&connector.tenant)) && is_below(path, &own) {
+        if is_plain(Path::new(&connector.tenant)) && is_below(&path, &own) {
             continue;
         }
         let why = format!(
@@ -117,29 +118,4 @@ pub fn paths(connector: &ConnectorSettings, settings: &ActionsSettings) -> Resul
         return Err(Problem::new(setting, why));
     }
     Ok(())
-}
-
-/// Checks that the secrets of a connector without a tenant are below their directory.
-fn secrets(connector: &ConnectorSettings, own: &Path) -> Result<(), Problem> {
-    let is_secret =
-        |setting| matches!(setting, "password_file" | "token_file" | "signature_file" | "tls_key");
-    let mut paths = connector.paths().filter(|(setting, _)| is_secret(setting));
-    let elsewhere = paths.find(|(_, path)| !is_below(path, own));
-    elsewhere.map_or(Ok(()), |(setting, path)| {
-        let why = format!(
-            "{} is not below {}, which is actions.secrets_directory; write a path below it without ..",
-            path.display(),
-            own.display()
-        );
-        Err(Problem::new(setting, why))
-    })
-}
-
-fn is_below(path: &Path, own: &Path) -> bool {
-    // A name such as `..` leads out of the directory.
-    is_plain(path) && path.starts_with(own) && path != own
-}
-
-fn is_plain(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
 }

@@ -1,6 +1,7 @@
 use configstore::{Change, LocalStore};
 use definitions::Source;
 use serde_json::json;
+use settings::Section as _;
 
 use super::*;
 
@@ -13,7 +14,7 @@ fn targets() -> Targets {
         };
     let settings =
         ActionsSettings { tenant_directory: Some("/tenants".into()), ..ActionsSettings::default() };
-    Targets { settings, target: check }
+    Targets { settings, secrets: SecretsDirectory::default(), target: check }
 }
 
 fn open_at(config_store: Arc<dyn ConfigStore>) -> Registry {
@@ -380,9 +381,8 @@ fn files_of_a_tenant_are_below_its_directory() {
 /// An admin of the API names the file, and the address that gets its first line.
 #[test]
 fn secrets_are_below_the_directory_of_secrets() {
-    let secrets =
-        ActionsSettings { secrets_directory: Some("/secrets".into()), ..ActionsSettings::default() };
-    let targets = Targets { settings: secrets, ..targets() };
+    let secrets = SecretsDirectory::new(Some("/secrets".into()));
+    let targets = Targets { secrets, ..targets() };
     let config_store = Arc::new(LocalStore::in_memory());
     let registry = Registry::open_with(config_store, Vec::new(), Vec::new(), targets.clone()).unwrap();
     let put = |setting: &str, path: &str| {
@@ -407,6 +407,47 @@ fn secrets_are_below_the_directory_of_secrets() {
     }
     let of_file = settings_of_json("c", &object(json!({"url": "any", "token_file": "/token"}))).unwrap();
     assert_eq!(check::check_with(&[of_file], &[], &targets).len(), 1);
+}
+
+/// The node may have got its directory of secrets after it.
+#[test]
+fn a_stored_connector_with_a_secret_elsewhere_has_a_fault() {
+    let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
+    let before = open_at(config_store.clone());
+    before.put_connector("c", &object(json!({"url": "any", "token_file": "/etc/token"})), &by()).unwrap();
+    before.put_action("a", &republish(json!({"connector": "c"})), &by()).unwrap();
+    let targets = Targets { secrets: SecretsDirectory::new(Some("/secrets".into())), ..targets() };
+    let registry = Registry::open_with(config_store, Vec::new(), Vec::new(), targets).unwrap();
+    let elsewhere = "token_file: /etc/token is not below /secrets";
+    let definitions = registry.definitions();
+    let fault = definitions.connectors["c"].fault.clone().unwrap_or_default();
+    assert!(fault.starts_with(elsewhere), "{fault}");
+    assert_eq!(definitions.usable_actions().count(), 0);
+    for refused in [
+        registry.put_action("a", &republish(json!({"connector": "c"})), &by()).map(drop),
+        registry.connector_to_test(Some("c"), Some(&object(json!({"url": "other"})))).map(drop),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(elsewhere), "{error}");
+    }
+    registry
+        .put_connector("c", &object(json!({"url": "any", "token_file": "/secrets/token"})), &by())
+        .unwrap();
+    assert_eq!(registry.definitions().usable_actions().count(), 1);
+}
+
+/// A setting with a path that is left out would let a tenant read any file of the node.
+#[test]
+fn all_paths_of_a_connector_are_known() {
+    let mut settings = ConnectorSettings::default();
+    let keys: Vec<&str> = settings.description().fields.iter().map(|field| field.key).collect();
+    let names_file = |key: &&&str| key.ends_with("_file") || key.starts_with("tls_") || **key == "directory";
+    for key in keys.iter().filter(names_file) {
+        settings.set(key, &settings::Raw::String("/x".to_owned())).expect(key);
+    }
+    let paths: Vec<_> = definitions::paths(&settings).collect();
+    assert_eq!(paths.len(), 7);
+    assert!(paths.iter().all(|(_, path)| path == std::path::Path::new("/x")));
 }
 
 #[test]

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use configstore::{Applied, View};
-use definitions::{hide, of_file, of_record};
+use definitions::{Problem, hide, of_file, of_record};
 use sinks::{ActionSettings, ConnectorSettings};
 
-use super::check;
 use super::entries::{Actions, Connectors, Definitions, Listed};
+use super::{Targets, check, tenants};
 
 /// Entries of both sources, and their union.
 pub struct Shared {
@@ -18,6 +18,7 @@ pub struct Shared {
     of_store: Mutex<Definitions>,
     all: ArcSwap<Definitions>,
     changes: AtomicU64,
+    targets: Targets,
 }
 
 /// View of one of the tables.
@@ -27,13 +28,22 @@ struct TableView<K> {
 }
 
 impl Shared {
-    pub fn new(connectors: Vec<ConnectorSettings>, actions: Vec<ActionSettings>) -> Arc<Self> {
+    pub fn new(
+        connectors: Vec<ConnectorSettings>,
+        actions: Vec<ActionSettings>,
+        targets: Targets,
+    ) -> Arc<Self> {
         let of_file = Definitions {
             connectors: of_file::<Connectors>(connectors),
             actions: of_file::<Actions>(actions),
         };
-        let shared =
-            Self { of_file, of_store: Mutex::default(), all: ArcSwap::default(), changes: AtomicU64::new(0) };
+        let shared = Self {
+            of_file,
+            of_store: Mutex::default(),
+            all: ArcSwap::default(),
+            changes: AtomicU64::new(0),
+            targets,
+        };
         shared.publish(&Definitions::default());
         Arc::new(shared)
     }
@@ -50,31 +60,39 @@ impl Shared {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Joins both sources, and finds actions whose connectors or fallbacks are missing.
+    /// Joins both sources, and finds connectors with files that they may not name, and actions whose connectors or
+    /// fallbacks are missing.
     fn publish(&self, of_store: &Definitions) {
         let before = self.definitions();
         let mut all = of_store.clone();
         hide::<Connectors>(&mut all.connectors, &self.of_file.connectors, &before.connectors);
         hide::<Actions>(&mut all.actions, &self.of_file.actions, &before.actions);
-        let faults: Vec<(String, String)> = all
-            .usable_actions()
-            .filter_map(|action| {
-                let problem = check::references(&action.settings, &all).err()?;
-                Some((action.settings.name.clone(), problem.to_string()))
-            })
-            .collect();
-        for (name, fault) in faults {
-            let is_known =
-                before.actions.get(&name).is_some_and(|known| known.fault.as_ref() == Some(&fault));
-            if !is_known {
-                tracing::warn!("actions: action \"{name}\" cannot run; {fault}");
-            }
-            if let Some(action) = all.actions.get_mut(&name) {
-                Arc::make_mut(action).fault = Some(fault);
-            }
-        }
+        mark::<Connectors>(&mut all, &before, |connector, _| tenants::paths(connector, &self.targets));
+        mark::<Actions>(&mut all, &before, check::references);
         self.all.store(Arc::new(all));
         self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Gives entries that cannot be used their fault, and logs new faults.
+fn mark<K: Listed>(
+    all: &mut Definitions,
+    before: &Definitions,
+    check: impl Fn(&K::Settings, &Definitions) -> Result<(), Problem>,
+) {
+    let usable = K::of(all).values().filter(|entry| entry.fault.is_none());
+    let faults = usable.filter_map(|entry| {
+        let problem = check(&entry.settings, all).err()?;
+        Some((K::name(&entry.settings).to_owned(), problem.to_string()))
+    });
+    for (name, fault) in faults.collect::<Vec<_>>() {
+        let known = K::of(before).get(&name).and_then(|known| known.fault.as_ref());
+        if known != Some(&fault) {
+            tracing::warn!("{}: {} \"{name}\" cannot run; {fault}", K::AREA, K::NOUN);
+        }
+        if let Some(entry) = K::of_mut(all).get_mut(&name) {
+            Arc::make_mut(entry).fault = Some(fault);
+        }
     }
 }
 
