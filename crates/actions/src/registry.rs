@@ -1,19 +1,18 @@
 //! Registry of connectors and actions: those of the configuration file, and those of the configuration store.
 //!
-//! [`Registry`] checks and proposes changes of the configuration store. Its view joins both sources into
-//! [`Definitions`]. An entry of the file takes precedence over one of the store with the same name.
+//! [`Registry`] checks changes of the configuration store, and joins both sources into [`Definitions`]. An entry of the
+//! file takes precedence over one of the store with the same name.
 
 mod check;
 mod entries;
 mod error;
 mod tenants;
-mod view;
 
 use std::sync::Arc;
 
 use configstore::ConfigStore;
 use definitions::{
-    Authorship, Changes, EntryError, Kind as _, Problem, SecretsDirectory, may_put, may_remove, put,
+    Authorship, Definition, EntryError, Join, Kind, Problem, SecretsDirectory, hide, mark, of_file,
     settings_of_json, settings_to_json,
 };
 use serde_json::{Map, Value as Json};
@@ -23,17 +22,12 @@ pub use check::{check, is_name};
 pub use entries::Definitions;
 pub use error::RegistryError;
 
-use entries::{Actions, Connectors, Listed};
-use view::Shared;
+use entries::{Actions, Connectors};
 
 use crate::settings::ActionsSettings;
 
 /// The connectors and actions of a node or its cluster.
-pub struct Registry {
-    shared: Arc<Shared>,
-    changes: Changes,
-    targets: Targets,
-}
+pub struct Registry(definitions::Registry<Targets>);
 
 /// Check whether an action has a target, which reads the files that the settings name.
 #[derive(Clone)]
@@ -51,6 +45,24 @@ impl Targets {
 
     fn check(&self, connector: &ConnectorSettings, action: &ActionSettings) -> Result<(), SinkProblem> {
         (self.target)(connector, action, self.settings.guard())
+    }
+}
+
+impl Join for Targets {
+    type All = Definitions;
+
+    /// Joins both sources. Connectors with files that they may not name have a fault, and actions whose connectors or
+    /// fallbacks are missing.
+    fn join(&self, all: &mut Definitions, of_file: &Definitions, before: &Definitions) {
+        hide::<Connectors>(&mut all.connectors, &of_file.connectors, &before.connectors);
+        hide::<Actions>(&mut all.actions, &of_file.actions, &before.actions);
+        mark::<Connectors>(&mut all.connectors, &before.connectors, |connector| {
+            tenants::paths(&connector.settings, self)
+        });
+        let present = all.clone();
+        mark::<Actions>(&mut all.actions, &before.actions, |action| {
+            check::references(&action.settings, &present)
+        });
     }
 }
 
@@ -82,25 +94,33 @@ impl Registry {
         actions_of_file: Vec<ActionSettings>,
         targets: Targets,
     ) -> Result<Self, String> {
-        let shared = Shared::new(connectors_of_file, actions_of_file, targets.clone());
-        config_store.subscribe(Connectors::TABLE, Shared::view::<Connectors>(&shared))?;
-        config_store.subscribe(Actions::TABLE, Shared::view::<Actions>(&shared))?;
-        Ok(Self { shared, changes: Changes::new(config_store, COUNTER), targets })
+        let of_file = Definitions {
+            connectors: of_file::<Connectors>(connectors_of_file),
+            actions: of_file::<Actions>(actions_of_file),
+        };
+        let registry = definitions::Registry::new(config_store, of_file, targets, COUNTER);
+        registry.subscribe::<Connectors>()?;
+        registry.subscribe::<Actions>()?;
+        Ok(Self(registry))
     }
 
     /// Returns all connectors and actions.
     pub fn definitions(&self) -> Arc<Definitions> {
-        self.shared.definitions()
+        self.0.definitions()
     }
 
     /// Number of the last change. It grows when [`Self::definitions`] change.
     pub fn changes(&self) -> u64 {
-        self.shared.changes()
+        self.0.changes()
     }
 
     /// Addresses that connectors may reach.
     pub fn guard(&self) -> Guard {
-        self.targets.settings.guard()
+        self.targets().settings.guard()
+    }
+
+    fn targets(&self) -> &Targets {
+        self.0.rules()
     }
 
     /// Reads and checks the settings of an action that need not exist, for a test of it. The name is free.
@@ -127,7 +147,7 @@ impl Registry {
         settings: &Map<String, Json>,
     ) -> Result<ConnectorSettings, RegistryError> {
         let connector: ConnectorSettings = parse(name, settings)?;
-        check::connector_alone(&connector, &self.targets)?;
+        check::connector_alone(&connector, self.targets())?;
         Ok(connector)
     }
 
@@ -164,11 +184,11 @@ impl Registry {
         by: &Authorship,
     ) -> Result<bool, RegistryError> {
         let connector = self.parse_connector(name, settings)?;
-        self.put::<Connectors>(&connector, by, |definitions| {
-            tenants::connectors(&connector, definitions, &self.targets.settings)?;
+        self.0.put::<Connectors, _>(&connector, by, |definitions| {
+            tenants::connectors(&connector, definitions, &self.targets().settings)?;
             for action in definitions.used_by(name) {
                 let suits = tenants::same(&action.settings, &connector.tenant, Connectors::NOUN, name);
-                let replaced = self.targets.check(&connector, &action.settings).map_err(problem_of);
+                let replaced = self.targets().check(&connector, &action.settings).map_err(problem_of);
                 suits.and(replaced).map_err(|Problem { setting, why }| RegistryError::Breaks {
                     action: action.settings.name.clone(),
                     setting,
@@ -184,8 +204,8 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`].
     pub fn remove_connector(&self, name: &str) -> Result<(), RegistryError> {
-        self.remove::<Connectors>(name, |definitions| {
-            definitions.used_by(name).map(|action| action.settings.name.clone()).collect()
+        self.0.remove::<Connectors, _>(name, |definitions| {
+            unused::<Connectors>(name, definitions.used_by(name))
         })
     }
 
@@ -200,7 +220,7 @@ impl Registry {
         by: &Authorship,
     ) -> Result<bool, RegistryError> {
         let action: ActionSettings = parse(name, settings)?;
-        self.put::<Actions>(&action, by, |definitions| self.check_action(definitions, &action))
+        self.0.put::<Actions, _>(&action, by, |definitions| self.check_action(definitions, &action))
     }
 
     /// Removes an action that is the fallback of no other. Messages that wait for it stay in its session.
@@ -208,9 +228,9 @@ impl Registry {
     /// # Errors
     /// [`RegistryError`].
     pub fn remove_action(&self, name: &str) -> Result<(), RegistryError> {
-        self.remove::<Actions>(name, |definitions| {
-            let others = definitions.actions.values().filter(|action| action.settings.fallback == name);
-            others.map(|action| action.settings.name.clone()).collect()
+        self.0.remove::<Actions, _>(name, |definitions| {
+            let all = definitions.actions.values();
+            unused::<Actions>(name, all.filter(|action| action.settings.fallback == name))
         })
     }
 
@@ -218,41 +238,23 @@ impl Registry {
         check::action_alone(action)?;
         check::references(action, definitions)?;
         tenants::fallback_of(action, definitions)?;
-        tenants::actions(action, definitions, &self.targets.settings)?;
+        tenants::actions(action, definitions, &self.targets().settings)?;
         if let Some(connector) = definitions.connector_of(action) {
-            self.targets.check(&connector.settings, action).map_err(problem_of)?;
+            self.targets().check(&connector.settings, action).map_err(problem_of)?;
         }
         Ok(())
     }
+}
 
-    fn put<K: Listed>(
-        &self,
-        settings: &K::Settings,
-        by: &Authorship,
-        check: impl Fn(&Definitions) -> Result<(), RegistryError>,
-    ) -> Result<bool, RegistryError> {
-        self.changes.change(|| {
-            let definitions = self.definitions();
-            let is_new = may_put::<K>(K::of(&definitions), K::name(settings))?;
-            check(&definitions)?;
-            Ok((put::<K>(settings, by)?, is_new))
-        })
-    }
-
-    fn remove<K: Listed>(
-        &self,
-        name: &str,
-        used_by: impl Fn(&Definitions) -> Vec<String>,
-    ) -> Result<(), RegistryError> {
-        self.changes.change(|| {
-            let definitions = self.definitions();
-            let change = may_remove::<K>(K::of(&definitions), name)?;
-            let by = used_by(&definitions);
-            if !by.is_empty() {
-                return Err(RegistryError::Used { noun: K::NOUN, name: name.to_owned(), by });
-            }
-            Ok((change, ()))
-        })
+/// Checks that no action uses an entry.
+fn unused<'a, K: Kind>(
+    name: &str,
+    by: impl Iterator<Item = &'a Arc<Definition<ActionSettings>>>,
+) -> Result<(), RegistryError> {
+    let by: Vec<String> = by.map(|action| action.settings.name.clone()).collect();
+    match by.is_empty() {
+        true => Ok(()),
+        false => Err(RegistryError::Used { noun: K::NOUN, name: name.to_owned(), by }),
     }
 }
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use bridge::Counters;
 use broker::admin::{Admin, ClientDetail};
-use definitions::{Definition, Named, Source};
+use definitions::{Definition, Named, Source, usable};
 use edge::Door;
 
 use crate::end_session::end_session;
 use crate::leftover::{Found, LeftoverView, Leftovers};
 use crate::queue::{Queue, QueueWatch};
-use crate::registry::{Registry, usable};
+use crate::registry::Registry;
 use crate::runner::{Run, Runner, RunnerSettings};
 use crate::settings::{BridgeProblem, BridgeSettings, QueueFull};
 

@@ -27,4 +27,4 @@ pub use held::Until;
 pub use queue::{Queue, QueueWatch};
 pub use registry::{BRIDGES_MAX, BridgeKind, Registry};
 pub use runner::{Credentials, Run, Runner, RunnerSettings, RunnerView, Ticket};
-pub use settings::{BridgeProblem, BridgeSettings, Own, check};
+pub use settings::{BridgeProblem, BridgeSettings, Own, check, leads_here};

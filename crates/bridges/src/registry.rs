@@ -1,14 +1,9 @@
 //! Registry of bridges: those of the configuration file, and those of the configuration store.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use configstore::{Applied, ConfigStore, Table, View};
-use definitions::{
-    Authorship, Changes, Definition, EntryError, Kind, Named, Problem, hide, may_put, may_remove, of_file,
-    of_record, parse, put,
-};
+use configstore::{ConfigStore, Table};
+use definitions::{Authorship, EntryError, Join, Kind, Named, Problem, hide, mark, of_file, parse};
 use serde_json::{Map, Value as Json};
 
 use crate::settings::{BridgeProblem, BridgeSettings, Own};
@@ -44,23 +39,21 @@ impl From<BridgeProblem> for Problem {
     }
 }
 
-/// The bridges of a node or its cluster.
-pub struct Registry {
-    shared: Arc<Shared>,
-    changes: Changes,
+impl Join for Own {
+    type All = Named<BridgeSettings>;
+
+    /// Joins both sources. A bridge that leads to this node, or names a secret elsewhere, has a fault here.
+    fn join(&self, all: &mut Self::All, of_file: &Self::All, before: &Self::All) {
+        hide::<BridgeKind>(all, of_file, before);
+        mark::<BridgeKind>(all, before, |bridge| bridge.settings.check_here(self));
+    }
 }
 
-struct Shared {
-    of_file: Named<BridgeSettings>,
-    of_store: Mutex<Named<BridgeSettings>>,
-    all: ArcSwap<Named<BridgeSettings>>,
-    changes: AtomicU64,
-    own: Own,
-}
+/// The bridges of a node or its cluster.
+pub struct Registry(definitions::Registry<Own>);
 
 impl Registry {
-    /// Opens the bridges of the configuration store, and joins them with those of the configuration file. A record that
-    /// cannot be used is logged, and has a [`Definition::fault`].
+    /// Opens the bridges of the configuration store, and joins them with those of the configuration file.
     ///
     /// # Errors
     /// The configuration store cannot be read.
@@ -69,26 +62,20 @@ impl Registry {
         bridges_of_file: Vec<BridgeSettings>,
         own: Own,
     ) -> Result<Self, String> {
-        let shared = Arc::new(Shared {
-            of_file: of_file::<BridgeKind>(bridges_of_file),
-            of_store: Mutex::default(),
-            all: ArcSwap::default(),
-            changes: AtomicU64::new(0),
-            own,
-        });
-        shared.publish(&Named::new());
-        config_store.subscribe(BridgeKind::TABLE, shared.clone())?;
-        Ok(Self { shared, changes: Changes::new(config_store, COUNTER) })
+        let of_file = of_file::<BridgeKind>(bridges_of_file);
+        let registry = definitions::Registry::new(config_store, of_file, own, COUNTER);
+        registry.subscribe::<BridgeKind>()?;
+        Ok(Self(registry))
     }
 
     /// Returns all bridges.
     pub fn definitions(&self) -> Arc<Named<BridgeSettings>> {
-        self.shared.all.load_full()
+        self.0.definitions()
     }
 
     /// Number of the last change. It grows when [`Self::definitions`] change.
     pub fn changes(&self) -> u64 {
-        self.shared.changes.load(Ordering::Acquire)
+        self.0.changes()
     }
 
     /// Adds or replaces a bridge. Returns true when it is new. The files of the bridge must exist on this node; other
@@ -98,12 +85,9 @@ impl Registry {
     /// [`EntryError`]. Nothing has changed then.
     pub fn put(&self, name: &str, settings: &Map<String, Json>, by: &Authorship) -> Result<bool, EntryError> {
         let bridge = parse::<BridgeKind>(name, settings)?;
-        bridge.check_here(&self.shared.own)?;
+        bridge.check_here(self.0.rules())?;
         bridge.check_with_files().map_err(Problem::from)?;
-        self.changes.change(|| {
-            let is_new = may_put::<BridgeKind>(&self.definitions(), name)?;
-            Ok((put::<BridgeKind>(&bridge, by)?, is_new))
-        })
+        self.0.put::<BridgeKind, _>(&bridge, by, |_| Ok(()))
     }
 
     /// Removes a bridge. Messages that wait for the other broker stay in its session.
@@ -111,61 +95,14 @@ impl Registry {
     /// # Errors
     /// [`EntryError`].
     pub fn remove(&self, name: &str) -> Result<(), EntryError> {
-        self.changes.change(|| Ok((may_remove::<BridgeKind>(&self.definitions(), name)?, ())))
+        self.0.remove::<BridgeKind, _>(name, |_| Ok(()))
     }
-}
-
-impl Shared {
-    /// Joins both sources. A stored bridge has a fault here when it leads to this node, or names a secret elsewhere.
-    fn publish(&self, of_store: &Named<BridgeSettings>) {
-        let before = self.all.load_full();
-        let mut all = of_store.clone();
-        for entry in all.values_mut().filter(|entry| entry.fault.is_none()) {
-            if let Err(problem) = entry.settings.check_here(&self.own) {
-                Arc::make_mut(entry).fault = Some(problem.to_string());
-            }
-        }
-        hide::<BridgeKind>(&mut all, &self.of_file, &before);
-        self.all.store(Arc::new(all));
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl View for Shared {
-    fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
-        let entries = records.filter_map(|record| {
-            record.value.map(|value| (record.key.to_owned(), of_record::<BridgeKind>(record.key, value)))
-        });
-        let entries = entries.collect();
-        let mut of_store = sync::lock(&self.of_store);
-        *of_store = entries;
-        self.publish(&of_store);
-        Ok(())
-    }
-
-    fn apply(&self, changes: &[Applied<'_>]) {
-        let mut of_store = sync::lock(&self.of_store);
-        for change in changes {
-            match change.value {
-                Some(value) => {
-                    of_store.insert(change.key.to_owned(), of_record::<BridgeKind>(change.key, value))
-                }
-                None => of_store.remove(change.key),
-            };
-        }
-        self.publish(&of_store);
-    }
-}
-
-/// Bridges without a fault, enabled or not.
-pub fn usable(all: &Named<BridgeSettings>) -> impl Iterator<Item = &Arc<Definition<BridgeSettings>>> {
-    all.values().filter(|entry| entry.fault.is_none())
 }
 
 #[cfg(test)]
 mod tests {
     use configstore::LocalStore;
-    use definitions::{SecretsDirectory, Source, settings_of_json, settings_to_json};
+    use definitions::{SecretsDirectory, Source, settings_of_json, settings_to_json, usable};
     use serde_json::json;
 
     use super::*;

@@ -182,12 +182,15 @@ pub fn check(bridges: &[BridgeSettings], own: &Own) -> Vec<String> {
     problems
 }
 
-/// Returns whether a node that listens at `own` answers at `address`, as far as that is known without the network.
-fn is_own(own: &HostPort, address: &HostPort) -> bool {
-    own.is_same(address)
-        || address.is_loopback()
-            && own.port() == address.port()
-            && (own.is_loopback() || own.is_unspecified())
+/// Returns whether a node that listens at these addresses answers at `address`, as far as that is known without the
+/// network.
+pub fn leads_here(listens: &[HostPort], address: &HostPort) -> bool {
+    listens.iter().any(|own| {
+        own.is_same(address)
+            || address.is_loopback()
+                && own.port() == address.port()
+                && (own.is_loopback() || own.is_unspecified())
+    })
 }
 
 /// Reason why a bridge cannot run as configured.
@@ -259,7 +262,7 @@ impl BridgeSettings {
 
     fn check_address(&self, listens: &[HostPort]) -> Result<(), BridgeProblem> {
         let mut addresses = self.address.iter().flat_map(|addresses| &addresses.0);
-        match addresses.find(|address| listens.iter().any(|own| is_own(own, address))) {
+        match addresses.find(|address| leads_here(listens, address)) {
             None => Ok(()),
             Some(own) => {
                 let why = format!("{own} is an address of this node; a bridge leads to another broker");

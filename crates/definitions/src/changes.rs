@@ -29,6 +29,10 @@ impl Changes {
         Self { config_store, counter, changing: Mutex::default() }
     }
 
+    pub fn config_store(&self) -> &Arc<dyn ConfigStore> {
+        &self.config_store
+    }
+
     /// Proposes the change that `decide` returns, which depends on the present entries. Repeats that when another
     /// writer changed entries meanwhile. It waits for the configuration store: not for a reactor.
     ///

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 pub struct SecretsDirectory(Option<PathBuf>);
 
 impl SecretsDirectory {
-    /// Without a directory, entries may name any file.
+    /// Creates the check of a directory. With none, entries may name any file.
     pub fn new(directory: Option<PathBuf>) -> Self {
         Self(directory)
     }

@@ -1,17 +1,16 @@
 //! Checks of links with each other and with their node.
 
+use bridges::leads_here;
 use definitions::{Kind, Named, Problem};
-use settings::HostPort;
 
 use crate::registry::LinkKind;
 use crate::settings::{LinkSettings, Own};
 
-/// Checks all links of a configuration file, with the files that they name. `listens` are addresses of this node.
-/// Returns what is wrong.
-pub fn check(links: &[LinkSettings], own: &Own, listens: &[HostPort]) -> Vec<String> {
+/// Checks all links of a configuration file, with the files that they name. Returns what is wrong.
+pub fn check(links: &[LinkSettings], own: &Own) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, link) in links.iter().enumerate() {
-        let checked = alone(link, own, listens)
+        let checked = alone(link, own)
             .and_then(|()| links[..at].iter().try_for_each(|other| together(link, other, own)));
         problems.extend(checked.err().map(|problem| format!("cluster_link.{at}.{problem}")));
     }
@@ -23,14 +22,14 @@ pub fn check(links: &[LinkSettings], own: &Own, listens: &[HostPort]) -> Vec<Str
 }
 
 /// Checks a link with its files.
-pub fn alone(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), Problem> {
-    of_node(link, own, listens)?;
+pub fn alone(link: &LinkSettings, own: &Own) -> Result<(), Problem> {
+    of_node(link, own)?;
     link.secret()?;
     link.tls().map(drop).map_err(Problem::from)
 }
 
 /// Checks a link without its files.
-fn of_node(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), Problem> {
+fn of_node(link: &LinkSettings, own: &Own) -> Result<(), Problem> {
     link.check()?;
     let own_name = here(link, own)?;
     if own_name == link.name {
@@ -41,7 +40,7 @@ fn of_node(link: &LinkSettings, own: &Own, listens: &[HostPort]) -> Result<(), P
         let why = format!("\"{own_name}\" is this cluster, whose messages are here already; leave it out");
         return Err(Problem::new("origins", why));
     }
-    if let Some(address) = link.addresses().find(|address| listens.iter().any(|own| is_own(own, address))) {
+    if let Some(address) = link.addresses().find(|address| leads_here(&own.listens, address)) {
         let why = format!("{address} is an address of this node; a link leads to another cluster");
         return Err(Problem::new("address", why));
     }
@@ -88,14 +87,6 @@ pub fn with_others(link: &LinkSettings, others: &Named<LinkSettings>, own: &Own)
     others.try_for_each(|other| together(link, &other.settings, own))
 }
 
-/// Returns whether a node that listens at `own` answers at `address`, as far as that is known without the network.
-fn is_own(own: &HostPort, address: &HostPort) -> bool {
-    own.is_same(address)
-        || address.is_loopback()
-            && own.port() == address.port()
-            && (own.is_loopback() || own.is_unspecified())
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
@@ -124,11 +115,11 @@ mod tests {
     }
 
     fn own() -> Own {
-        Own { node: "north".into(), ..Own::default() }
+        Own { node: "north".into(), listens: vec!["0.0.0.0:1883".parse().expect("valid")], ..Own::default() }
     }
 
     fn problem(links: &[LinkSettings]) -> String {
-        check(links, &own(), &["0.0.0.0:1883".parse().expect("valid")]).join("\n")
+        check(links, &own()).join("\n")
     }
 
     #[test]
@@ -167,7 +158,7 @@ mod tests {
             );
         }
         let clustered = Own { is_clustered: true, ..own() };
-        let found = check(&[link("south", json!({}))], &clustered, &[]);
+        let found = check(&[link("south", json!({}))], &clustered);
         assert!(found[0].starts_with("cluster_link.0.own_name: a node of a cluster needs"), "{found:?}");
     }
 

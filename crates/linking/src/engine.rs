@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bridges::end_session;
 use broker::InterestWatch;
 use broker::admin::Admin;
-use definitions::Named;
+use definitions::{Named, usable};
 use edge::Door;
 
 use self::waits::{Inbox, Waits, end_overdue};
@@ -22,7 +22,7 @@ use crate::histories::Histories;
 use crate::interest::Walk;
 use crate::names::{USERNAME, local_session, remote_session};
 use crate::puller::{Key, Puller, Running, STOP_MAX};
-use crate::registry::{Registry, usable};
+use crate::registry::Registry;
 use crate::removals::Removals;
 use crate::service::Service;
 use crate::settings::LinkSettings;

@@ -1,16 +1,12 @@
 //! Registry of links: those of the configuration file, and those of the configuration store.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use configstore::{Applied, ConfigStore, Table, View};
+use configstore::{ConfigStore, Table};
 use definitions::{
-    Authorship, Changes, Definition, EntryError, Kind, Named, Problem, hide, may_put, may_remove, of_file,
-    of_record, parse, put,
+    Authorship, EntryError, Join, Kind, Named, Problem, Source, hide, mark, of_file, parse, usable,
 };
 use serde_json::{Map, Value as Json};
-use settings::HostPort;
 
 use crate::check;
 use crate::settings::{LinkSettings, Own};
@@ -40,26 +36,32 @@ impl Kind for LinkKind {
     }
 }
 
-/// The links of a node or its cluster.
-pub struct Registry {
-    shared: Arc<Shared>,
-    changes: Changes,
-    config_store: Arc<dyn ConfigStore>,
-    /// Addresses at which this node listens.
-    listens: Vec<HostPort>,
+impl Join for Own {
+    type All = Named<LinkSettings>;
+
+    /// Joins both sources. Of links of the store that exclude each other, the first one by name is used.
+    fn join(&self, all: &mut Self::All, of_file: &Self::All, before: &Self::All) {
+        hide::<LinkKind>(all, of_file, before);
+        let mut usable = Named::new();
+        // Those of the file first: they do not change.
+        for source in [Source::File, Source::Store] {
+            mark::<LinkKind>(all, before, |link| {
+                if link.source == source {
+                    check::here(&link.settings, self)?;
+                    check::with_others(&link.settings, &usable, self)?;
+                    usable.insert(link.settings.name.clone(), link.clone());
+                }
+                Ok(())
+            });
+        }
+    }
 }
 
-struct Shared {
-    own: Own,
-    of_file: Named<LinkSettings>,
-    of_store: Mutex<Named<LinkSettings>>,
-    all: ArcSwap<Named<LinkSettings>>,
-    changes: AtomicU64,
-}
+/// The links of a node or its cluster.
+pub struct Registry(definitions::Registry<Own>);
 
 impl Registry {
-    /// Opens the links of the configuration store, and joins them with those of the configuration file. A record that
-    /// cannot be used is logged, and has a [`Definition::fault`].
+    /// Opens the links of the configuration store, and joins them with those of the configuration file.
     ///
     /// # Errors
     /// The configuration store cannot be read.
@@ -67,23 +69,16 @@ impl Registry {
         config_store: Arc<dyn ConfigStore>,
         links_of_file: Vec<LinkSettings>,
         own: Own,
-        listens: Vec<HostPort>,
     ) -> Result<Self, String> {
-        let shared = Arc::new(Shared {
-            own,
-            of_file: of_file::<LinkKind>(links_of_file),
-            of_store: Mutex::default(),
-            all: ArcSwap::default(),
-            changes: AtomicU64::new(0),
-        });
-        shared.publish(&Named::new());
-        config_store.subscribe(LinkKind::TABLE, shared.clone())?;
-        Ok(Self { shared, changes: Changes::new(config_store.clone(), COUNTER), config_store, listens })
+        let of_file = of_file::<LinkKind>(links_of_file);
+        let registry = definitions::Registry::new(config_store, of_file, own, COUNTER);
+        registry.subscribe::<LinkKind>()?;
+        Ok(Self(registry))
     }
 
     /// Returns all links.
     pub fn definitions(&self) -> Arc<Named<LinkSettings>> {
-        self.shared.all.load_full()
+        self.0.definitions()
     }
 
     /// Returns whether a link that can be used takes messages.
@@ -94,15 +89,15 @@ impl Registry {
 
     /// Number of the last change. It grows when [`Self::definitions`] change.
     pub fn changes(&self) -> u64 {
-        self.shared.changes.load(Ordering::Acquire)
+        self.0.changes()
     }
 
     pub fn config_store(&self) -> &Arc<dyn ConfigStore> {
-        &self.config_store
+        self.0.config_store()
     }
 
     pub fn own(&self) -> &Own {
-        &self.shared.own
+        self.0.rules()
     }
 
     /// Adds or replaces a link. Returns true when it is new. The files of the link must exist on this node; other nodes
@@ -112,13 +107,8 @@ impl Registry {
     /// [`EntryError`]. Nothing has changed then.
     pub fn put(&self, name: &str, settings: &Map<String, Json>, by: &Authorship) -> Result<bool, EntryError> {
         let link = parse::<LinkKind>(name, settings)?;
-        check::alone(&link, self.own(), &self.listens)?;
-        self.changes.change(|| {
-            let all = self.definitions();
-            let is_new = may_put::<LinkKind>(&all, name)?;
-            check::with_others(&link, &all, self.own())?;
-            Ok((put::<LinkKind>(&link, by)?, is_new))
-        })
+        check::alone(&link, self.own())?;
+        self.0.put::<LinkKind, _>(&link, by, |all| Ok(check::with_others(&link, all, self.own())?))
     }
 
     /// Removes a link. Messages that wait for the other cluster stay in its session.
@@ -126,74 +116,8 @@ impl Registry {
     /// # Errors
     /// [`EntryError`].
     pub fn remove(&self, name: &str) -> Result<(), EntryError> {
-        self.changes.change(|| Ok((may_remove::<LinkKind>(&self.definitions(), name)?, ())))
+        self.0.remove::<LinkKind, _>(name, |_| Ok(()))
     }
-}
-
-impl Shared {
-    /// Joins both sources. Of links of the store that exclude each other, the first one by name is used.
-    fn publish(&self, of_store: &Named<LinkSettings>) {
-        let before = self.all.load_full();
-        let mut all = of_store.clone();
-        hide::<LinkKind>(&mut all, &self.of_file, &before);
-        let mut usable: Named<LinkSettings> = Named::new();
-        // Those of the file first: they do not change.
-        let names: Vec<String> = self
-            .of_file
-            .keys()
-            .chain(of_store.keys().filter(|name| !self.of_file.contains_key(*name)))
-            .cloned()
-            .collect();
-        for name in names {
-            let Some(entry) = all.get_mut(&name) else { continue };
-            if entry.fault.is_none() {
-                let checked = check::here(&entry.settings, &self.own);
-                let checked = checked.and_then(|_| check::with_others(&entry.settings, &usable, &self.own));
-                if let Err(problem) = checked {
-                    let fault = problem.to_string();
-                    if before.get(&name).is_none_or(|known| known.fault.as_ref() != Some(&fault)) {
-                        tracing::warn!("cluster links: the link \"{name}\" cannot run; {fault}");
-                    }
-                    Arc::make_mut(entry).fault = Some(fault);
-                    continue;
-                }
-                usable.insert(name, entry.clone());
-            }
-        }
-        self.all.store(Arc::new(all));
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-}
-
-impl View for Shared {
-    fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
-        let entries = records.filter_map(|record| {
-            record.value.map(|value| (record.key.to_owned(), of_record::<LinkKind>(record.key, value)))
-        });
-        let entries = entries.collect();
-        let mut of_store = sync::lock(&self.of_store);
-        *of_store = entries;
-        self.publish(&of_store);
-        Ok(())
-    }
-
-    fn apply(&self, changes: &[Applied<'_>]) {
-        let mut of_store = sync::lock(&self.of_store);
-        for change in changes {
-            match change.value {
-                Some(value) => {
-                    of_store.insert(change.key.to_owned(), of_record::<LinkKind>(change.key, value))
-                }
-                None => of_store.remove(change.key),
-            };
-        }
-        self.publish(&of_store);
-    }
-}
-
-/// Links without a fault, enabled or not.
-pub fn usable(all: &Named<LinkSettings>) -> impl Iterator<Item = &Arc<Definition<LinkSettings>>> {
-    all.values().filter(|entry| entry.fault.is_none())
 }
 
 #[cfg(test)]
@@ -201,7 +125,7 @@ mod tests {
     use std::sync::OnceLock;
 
     use configstore::LocalStore;
-    use definitions::{SecretsDirectory, Source, settings_of_json, settings_to_json};
+    use definitions::{SecretsDirectory, settings_of_json, settings_to_json};
     use serde_json::json;
 
     use super::*;
@@ -237,7 +161,7 @@ mod tests {
         secrets: SecretsDirectory,
     ) -> Registry {
         let own = Own { node: "north".into(), secrets, ..Own::default() };
-        Registry::open(store.clone(), of_file, own, Vec::new()).expect("a registry")
+        Registry::open(store.clone(), of_file, own).expect("a registry")
     }
 
     fn store() -> Arc<dyn ConfigStore> {
@@ -293,7 +217,7 @@ mod tests {
         let takes = settings(json!({"address": "h:1", "topics": "#", "origins": "east"}));
         open(&store, Vec::new()).put("south", &takes, &by()).expect("ok");
         let east = settings(json!({"address": "h:2", "topics": "#"}));
-        let of_file = definitions::settings_of_json("east", &east).expect("valid");
+        let of_file = settings_of_json("east", &east).expect("valid");
         let registry = open(&store, vec![of_file]);
         let all = registry.definitions();
         assert_eq!(usable(&all).map(|link| link.settings.name.as_str()).collect::<Vec<_>>(), ["east"]);
@@ -341,7 +265,7 @@ mod tests {
         assert_eq!(usable(&all).map(|link| link.settings.name.as_str()).collect::<Vec<_>>(), ["l"]);
         let of_file = settings_of_json("old", &old).expect("valid");
         let own = Own { node: "north".into(), secrets: directory, ..Own::default() };
-        let problems = check::check(&[of_file], &own, &[]);
+        let problems = check::check(&[of_file], &own);
         let begin = format!("cluster_link.0.{}", expected("secret_file", &outside));
         assert!(problems[0].starts_with(&begin), "{problems:?}");
         std::fs::remove_dir_all(inside).expect("removed");

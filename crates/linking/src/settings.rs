@@ -9,7 +9,7 @@ use bridges::BridgeProblem;
 use definitions::{Problem, SecretsDirectory, check_name};
 use mqtt::QoS;
 use rustls::ClientConfig;
-use settings::{ByteSize, HostPorts, section};
+use settings::{ByteSize, HostPort, HostPorts, section};
 use tls::{OptionStyle, TlsFiles};
 
 use broker::settings::QueueFull;
@@ -91,6 +91,8 @@ pub struct Own {
     pub node: String,
     /// True when the node belongs to a cluster.
     pub is_clustered: bool,
+    /// Addresses at which this node listens.
+    pub listens: Vec<HostPort>,
     pub secrets: SecretsDirectory,
 }
 
@@ -173,7 +175,7 @@ impl LinkSettings {
     }
 
     /// Addresses of the other cluster.
-    pub fn addresses(&self) -> impl Iterator<Item = &settings::HostPort> {
+    pub fn addresses(&self) -> impl Iterator<Item = &HostPort> {
         self.address.iter().flat_map(|addresses| &addresses.0)
     }
 

@@ -159,7 +159,7 @@ impl Config {
     /// Facts about this node that its links to other clusters depend on.
     pub fn own(&self) -> Own {
         let node = self.node.name.clone().unwrap_or_else(system::host_name);
-        Own { node, is_clustered: is_clustered(self), secrets: self.secrets() }
+        Own { node, is_clustered: is_clustered(self), listens: self.listens(), secrets: self.secrets() }
     }
 
     /// Facts about this node that its bridges depend on.
@@ -188,7 +188,7 @@ impl Config {
             )
         });
         let of_bridges = bridges::check(&self.bridges, &self.own_of_bridges());
-        let of_links = linking::check(&self.links, &self.own(), &self.listens());
+        let of_links = linking::check(&self.links, &self.own());
         let of_actions =
             actions::check(&self.connectors, &self.actions, &self.connector_access, &self.secrets());
         let mut problems: Vec<String> =

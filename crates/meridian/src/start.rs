@@ -248,7 +248,6 @@ fn serve(
         config_store.clone(),
         config.links.clone(),
         Own { node: name.to_owned(), ..config.own() },
-        config.listens(),
     );
     let (links, acceptor) = (Arc::new(links?), Arc::new(Acceptor::default()));
     if links.takes() {

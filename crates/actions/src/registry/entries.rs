@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use configstore::Table;
-use definitions::{Definition, Kind, Named, Problem};
+use definitions::{Definition, Kind, Listed, Named, Problem, usable};
 use sinks::{ActionSettings, ConnectorSettings};
 
 use super::check;
@@ -32,14 +32,8 @@ impl Definitions {
 
     /// Actions without a fault, enabled or not.
     pub fn usable_actions(&self) -> impl Iterator<Item = &Arc<Definition<ActionSettings>>> {
-        self.actions.values().filter(|action| action.fault.is_none())
+        usable(&self.actions)
     }
-}
-
-/// One of the two kinds of entries.
-pub(crate) trait Listed: Kind {
-    fn of(definitions: &Definitions) -> &Named<Self::Settings>;
-    fn of_mut(definitions: &mut Definitions) -> &mut Named<Self::Settings>;
 }
 
 /// The kind of connectors.
@@ -63,7 +57,7 @@ impl Kind for Connectors {
     }
 }
 
-impl Listed for Connectors {
+impl Listed<Definitions> for Connectors {
     fn of(definitions: &Definitions) -> &Named<ConnectorSettings> {
         &definitions.connectors
     }
@@ -93,7 +87,7 @@ impl Kind for Actions {
     }
 }
 
-impl Listed for Actions {
+impl Listed<Definitions> for Actions {
     fn of(definitions: &Definitions) -> &Named<ActionSettings> {
         &definitions.actions
     }

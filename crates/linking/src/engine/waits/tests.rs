@@ -18,7 +18,7 @@ fn suback(slot: u32) -> WaitingSuback {
 
 fn registry() -> Arc<Registry> {
     let own = Own { node: "north".into(), ..Own::default() };
-    let registry = Registry::open(Arc::new(LocalStore::in_memory()), Vec::new(), own, Vec::new());
+    let registry = Registry::open(Arc::new(LocalStore::in_memory()), Vec::new(), own);
     Arc::new(registry.expect("a registry"))
 }
 
