@@ -30,6 +30,9 @@ const FRAME_MAX: usize = 64 << 10;
 
 const SPEAKS_TLS: &str = "the server at this port speaks TLS; set tls = true, or use the port without it";
 
+const NO_HANDSHAKE: &str = "the server closed the connection instead of beginning TLS; if this port has none, set tls = false or use the port \
+     with TLS";
+
 /// Way to the other broker.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
@@ -103,7 +106,7 @@ impl Remote {
         if let Some(path) = &target.websocket_path {
             let websocket = upgrade(&stream, tls.as_deref_mut(), &target.address, path).map_err(
                 |trouble| match trouble {
-                    Trouble::Io(error) => explain(&error, &host),
+                    Trouble::Io(error) => explain(&error, &host, tls.as_deref()),
                     Trouble::Refused(why) => why,
                 },
             )?;
@@ -164,12 +167,17 @@ impl Remote {
 
     /// Text for an error of this connection.
     pub fn explain(&self, error: &io::Error) -> String {
-        explain(error, &self.host)
+        explain(error, &self.host, self.wire.tls.as_deref())
     }
 }
 
-/// Text for an error of a connection to this host.
-fn explain(error: &io::Error, host: &str) -> String {
+/// Text for an error of a connection to this host, with TLS or without.
+fn explain(error: &io::Error, host: &str, tls: Option<&ClientConnection>) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let has_ended = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof);
+    if has_ended && tls.is_some_and(|tls| tls.is_handshaking()) {
+        return NO_HANDSHAKE.to_owned();
+    }
     tls::explain_io(error, host, OptionStyle::Bridge).unwrap_or_else(|| error.to_string())
 }
 
@@ -182,7 +190,7 @@ impl Wire {
                 done => return done,
             }
             if tls.read_tls(&mut self.stream)? == 0 {
-                return Ok(0);
+                return if tls.is_handshaking() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(0) };
             }
             let processed = tls.process_new_packets();
             // An alert that names the reason, or an answer of the handshake.
@@ -473,6 +481,36 @@ mod tests {
         let unmasked: Vec<u8> =
             bytes[13..].iter().zip(&bytes[9..13]).map(|(byte, mask)| byte ^ mask).collect();
         assert_eq!(unmasked, b"cd");
+    }
+
+    /// A server closes at once, or leaves bytes unread, which resets the connection.
+    #[test]
+    fn a_port_without_tls_is_suspected_when_the_server_closes_during_the_handshake() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions").with_root_certificates(rustls::RootCertStore::empty());
+        let config = Arc::new(config.with_no_client_auth());
+        for (reads, websocket_path) in [(0, None), (1, None), (4096, None), (1, Some("/mqtt".to_owned()))] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let address = listener.local_addr().expect("an address").to_string();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.read(&mut vec![0; reads]).expect("the other side writes")
+            });
+            let target = Target { address, tls: Some(config.clone()), websocket_path, ..Target::default() };
+            let why = match Remote::open(&target) {
+                Err(why) => why,
+                Ok(mut remote) => loop {
+                    match remote.write(&[]).and_then(|_| remote.read(&mut [0; 100])) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                        Err(error) => break remote.explain(&error),
+                        Ok(count) => panic!("{count} bytes"),
+                    }
+                },
+            };
+            assert_eq!(why, NO_HANDSHAKE, "{reads} {:?}", target.websocket_path);
+            server.join().expect("no panic");
+        }
     }
 
     #[test]
