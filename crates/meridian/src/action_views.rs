@@ -6,12 +6,14 @@ use std::time::Instant;
 use actions::{Definitions, Engine, RegistryError, Stage, TrialMessage, Tried};
 use api::{
     Action, ActionStatus, ActionTest, ActionTested, Connector, ConnectorTest, ConnectorTested, EntryRefused,
-    EntrySource, TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
+    TestError, TestStage, TestedField, TestedRecord, Timestamp, WaitingMessages,
 };
 use auth::Authorship;
-use definitions::{Definition, EntryError, Source, settings_to_json};
+use definitions::{Definition, EntryError, settings_to_json};
 use serde_json::{Map, Value};
 use sinks::{ActionSettings, ConnectorSettings};
+
+use crate::entry_views::{authorship, entry_refused, remove_messages, source};
 
 /// The actions of a node with its name.
 pub struct ActionViews {
@@ -101,24 +103,8 @@ impl api::Actions for ActionViews {
     }
 
     fn remove_action(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
-        match (self.engine.registry().remove_action(name), waiting) {
-            (removed, WaitingMessages::Keep) => removed.map_err(refused),
-            // An earlier attempt may have removed the action and not its session.
-            (
-                removed @ (Ok(()) | Err(RegistryError::Entry(EntryError::Unknown { .. }))),
-                WaitingMessages::Delete,
-            ) => {
-                // A session with a name that no action can have does not exist, and must not begin.
-                if !actions::is_name(name) {
-                    return removed.map_err(refused);
-                }
-                match self.engine.remove_session(name).map_err(EntryRefused::Unavailable)? {
-                    true => Ok(()),
-                    false => removed.map_err(refused),
-                }
-            }
-            (Err(error), WaitingMessages::Delete) => Err(refused(error)),
-        }
+        let removed = self.engine.registry().remove_action(name).map_err(refused);
+        remove_messages(removed, waiting, actions::is_name(name), || self.engine.remove_session(name))
     }
 
     fn test_action(&self, test: &ActionTest) -> Result<ActionTested, EntryRefused> {
@@ -238,17 +224,6 @@ fn tested(tried: Tried) -> ActionTested {
     }
 }
 
-pub fn authorship(by: &Authorship) -> definitions::Authorship {
-    definitions::Authorship { author: by.author.clone(), now_ms: by.now_ms }
-}
-
-pub fn source(source: Source) -> EntrySource {
-    match source {
-        Source::File => EntrySource::File,
-        Source::Store => EntrySource::Store,
-    }
-}
-
 /// Word of the kind of a connector, as in its settings.
 fn kind(connector: &ConnectorSettings) -> &'static str {
     use settings::Value as _;
@@ -305,16 +280,5 @@ fn refused(error: RegistryError) -> EntryRefused {
             entry_refused(error, &list)
         }
         RegistryError::Used { .. } | RegistryError::Breaks { .. } => EntryRefused::Conflict(detail),
-    }
-}
-
-/// Reason for the API why an entry is not changed. `list` says how to list the entries.
-pub fn entry_refused(error: EntryError, list: &str) -> EntryRefused {
-    let detail = error.to_string();
-    match error {
-        EntryError::Unknown { .. } => EntryRefused::NotFound(format!("{detail}; {list}")),
-        EntryError::Setting { setting, why } => EntryRefused::Setting { setting, why },
-        EntryError::OfFile { .. } | EntryError::TooMany { .. } => EntryRefused::Conflict(detail),
-        EntryError::ConfigStore(error) => EntryRefused::ConfigStore(error),
     }
 }

@@ -6,10 +6,10 @@ use api::{BridgeDrops, BridgeEntry, BridgeView, EntryRefused, Timestamp, Waiting
 use auth::Authorship;
 use bridge::{Counters, Dropped, Side, Traffic};
 use bridges::{BridgeSettings, Bridges};
-use definitions::{Definition, EntryError, settings_to_json};
+use definitions::{Definition, settings_to_json};
 use serde_json::{Map, Value};
 
-use crate::action_views::{authorship, entry_refused, source};
+use crate::entry_views::{authorship, entry_refused, remove_messages, source};
 
 /// Advice on finding out which bridges exist.
 const LIST: &str = "`GET /api/v1/bridges` lists the bridges";
@@ -40,20 +40,9 @@ impl api::Bridges for BridgeViews {
     }
 
     fn remove_bridge(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
-        let removed = self.bridges.registry().remove(name);
-        match (removed, waiting) {
-            // An earlier attempt may have removed the bridge and not its session. A session with a name that no bridge
-            // can have does not exist, and must not begin.
-            (removed @ (Ok(()) | Err(EntryError::Unknown { .. })), WaitingMessages::Delete)
-                if definitions::check_name(name).is_ok() =>
-            {
-                match self.bridges.remove_session(name).map_err(EntryRefused::Unavailable)? {
-                    true => Ok(()),
-                    false => removed.map_err(|error| entry_refused(error, LIST)),
-                }
-            }
-            (removed, _) => removed.map_err(|error| entry_refused(error, LIST)),
-        }
+        let removed = self.bridges.registry().remove(name).map_err(|error| entry_refused(error, LIST));
+        let is_name = definitions::check_name(name).is_ok();
+        remove_messages(removed, waiting, is_name, || self.bridges.remove_session(name))
     }
 }
 

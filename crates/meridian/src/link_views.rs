@@ -9,12 +9,12 @@ use api::{
 };
 use auth::Authorship;
 use bridge::{Dropped, Side};
-use definitions::{Definition, EntryError, settings_to_json};
+use definitions::{Definition, settings_to_json};
 use linking::{Engine, Giving, LinkSettings, LinkView, Refusal, Taking};
 use serde_json::{Map, Value};
 
-use crate::action_views::{authorship, entry_refused, source};
 use crate::cluster::Cluster;
+use crate::entry_views::{authorship, entry_refused, remove_messages, source};
 
 /// Advice on finding out which links exist.
 const LIST: &str = "`GET /api/v1/links/external` lists the cluster links";
@@ -50,21 +50,9 @@ impl api::Links for LinkViews {
 
     fn remove_link(&self, name: &str, waiting: WaitingMessages) -> Result<(), EntryRefused> {
         let origins = self.engine.origins();
-        let removed = self.engine.registry().remove(name);
-        match (removed, waiting) {
-            (removed, WaitingMessages::Keep) => removed.map_err(|error| entry_refused(error, LIST)),
-            // An earlier attempt may have removed the link and not its sessions. A session with a name that no link
-            // can have does not exist, and must not begin.
-            (removed @ (Ok(()) | Err(EntryError::Unknown { .. })), WaitingMessages::Delete)
-                if definitions::check_name(name).is_ok() =>
-            {
-                match self.engine.remove_sessions(name, &origins).map_err(EntryRefused::Unavailable)? {
-                    true => Ok(()),
-                    false => removed.map_err(|error| entry_refused(error, LIST)),
-                }
-            }
-            (removed, WaitingMessages::Delete) => removed.map_err(|error| entry_refused(error, LIST)),
-        }
+        let removed = self.engine.registry().remove(name).map_err(|error| entry_refused(error, LIST));
+        let is_name = definitions::check_name(name).is_ok();
+        remove_messages(removed, waiting, is_name, || self.engine.remove_sessions(name, &origins))
     }
 
     fn views(&self) -> Vec<LinkStatus> {

@@ -20,6 +20,7 @@ mod config;
 mod config_command;
 mod dev_cluster;
 mod drain;
+mod entry_views;
 mod expiry;
 mod exposure;
 mod files;

@@ -1,19 +1,15 @@
 //! `/actions`: rules whose outputs are written to systems outside, or published at this broker.
 
-use std::sync::Arc;
-
+use auth::Authorship;
 use axum::Json;
 use axum::http::StatusCode;
-use serde::Deserialize;
 use serde_json::{Map, Value};
-#[cfg(feature = "document")]
-use utoipa::{IntoParams, ToSchema};
 
-use crate::actions::{Action, ActionTest, ActionTested, Actions, EntryRefused, WaitingMessages};
-use crate::ask::{propose, run_blocking};
-use crate::configuration::without_secrets;
+use super::entries::{Entries, EntriesQuery, RemoveQuery, page, remove_entry};
+use crate::actions::{Action, ActionTest, ActionTested, Actions, EntryRefused};
+use crate::ask::run_blocking;
 use crate::extract::{Body, Path, Query};
-use crate::paging::{self, Page};
+use crate::paging::Page;
 use crate::problem::Problem;
 use crate::role::{Caller, Role};
 use crate::state::State;
@@ -24,59 +20,7 @@ api_routes! {
     "/api/v1/actions/test": post test;
 }
 
-#[derive(Debug, Deserialize)]
-#[cfg_attr(feature = "document", derive(IntoParams))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
-pub(super) struct ListQuery {
-    /// Number of items of a page: 1 to 1000; default 100.
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[cfg_attr(feature = "document", derive(IntoParams))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
-pub(super) struct EntriesQuery {
-    /// Number of items of a page: 1 to 1000; default 100.
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-    /// Tenant whose entries are listed; empty for those of no tenant.
-    pub tenant: Option<String>,
-}
-
-impl EntriesQuery {
-    /// The page that is asked for.
-    pub fn page(&self) -> ListQuery {
-        ListQuery { limit: self.limit, cursor: self.cursor.clone() }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[cfg_attr(feature = "document", derive(IntoParams))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
-pub(super) struct RemoveQuery {
-    /// Treatment of the messages that wait; default: `keep`.
-    #[serde(default)]
-    #[cfg_attr(feature = "document", param(inline))]
-    messages: Messages,
-}
-
-/// Treatment of messages that wait for an entry that is removed.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[cfg_attr(feature = "document", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-enum Messages {
-    /// Messages wait for an entry with the same name.
-    #[default]
-    Keep,
-    /// Messages are deleted with the session.
-    Delete,
-}
+const ACTIONS: Entries = Entries { noun: "action", path: "/api/v1/actions" };
 
 /// Lists actions by name.
 ///
@@ -105,22 +49,6 @@ async fn list(
     page(page_query, listed, |action| &action.name).await
 }
 
-/// Returns a page of entries that are in the order of their names.
-pub(super) async fn page<T: Send + 'static>(
-    query: ListQuery,
-    listed: impl FnOnce(Option<&str>, usize) -> Vec<T> + Send + 'static,
-    name: fn(&T) -> &String,
-) -> Result<Json<Page<T>>, Problem> {
-    let limit = paging::limit(query.limit)?;
-    // Names have the same order on each node.
-    let after: Option<String> = paging::decode(query.cursor.as_deref())?;
-    let mut items = run_blocking(move || listed(after.as_deref(), limit + 1)).await?;
-    let has_more = items.len() > limit;
-    items.truncate(limit);
-    let next = items.last().filter(|_| has_more).map(|last| paging::encode(name(last)));
-    Ok(Json(Page::new(items, next)))
-}
-
 /// Returns one action.
 ///
 /// In a cluster, its status comes from the node that runs it. Only an admin sees values of `headers`.
@@ -130,13 +58,8 @@ pub(super) async fn page<T: Send + 'static>(
     responses((status = 200, body = Action)),
 ))]
 async fn get(state: State, caller: Caller, Path(name): Path<String>) -> Result<Json<Action>, Problem> {
-    let found = {
-        let name = name.clone();
-        run_blocking(move || with_status(&*state.actions, &name)).await?
-    };
-    found.map(|found| Json(shown(found, &caller))).ok_or_else(|| {
-        Problem::not_found(format!("there is no action `{name}`; `GET /api/v1/actions` lists the actions"))
-    })
+    let found = ACTIONS.get(name, move |name| with_status(&*state.actions, name)).await?;
+    Ok(Json(shown(found, &caller)))
 }
 
 /// Hides values of headers from readers who may not change them.
@@ -163,17 +86,12 @@ async fn put(
     Path(name): Path<String>,
     Body(settings): Body<Map<String, Value>>,
 ) -> Result<(StatusCode, Json<Action>), Problem> {
-    caller.note(|| noted(&settings));
-    let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
-        let is_new = state.actions.put_action(&name, &settings, &by)?;
-        let action = with_status(&*state.actions, &name);
-        let removed = || format!("another request has removed the action `{name}` meanwhile");
-        Ok((is_new, action.ok_or_else(|| EntryRefused::Conflict(removed()))?))
-    });
-    let (is_new, action) = done.await??;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(action)))
+    let put = |state: &State, name: &str, settings: &Map<String, Value>, by: &Authorship| {
+        state.actions.put_action(name, settings, by)
+    };
+    ACTIONS
+        .put((&state, &caller), (name, settings), put, |state, name| with_status(&*state.actions, name))
+        .await
 }
 
 /// Removes an action. By default the messages that wait for it stay in its session, for an action with the same name.
@@ -190,35 +108,6 @@ async fn remove(
 ) -> Result<StatusCode, Problem> {
     remove_entry(&state, &caller, query, move |state, waiting| state.actions.remove_action(&name, waiting))
         .await
-}
-
-/// Removes an entry, and then the messages that wait for it if the request says so.
-pub(super) async fn remove_entry(
-    state: &State,
-    caller: &Caller,
-    query: RemoveQuery,
-    remove: impl Fn(&State, WaitingMessages) -> Result<(), EntryRefused> + Send + Sync + 'static,
-) -> Result<StatusCode, Problem> {
-    let remove = Arc::new(remove);
-    let of_change = remove.clone();
-    let removed = propose(state, caller, move |state| of_change(state, WaitingMessages::Keep)).await?;
-    if matches!(query.messages, Messages::Keep) {
-        removed?;
-        return Ok(StatusCode::NO_CONTENT);
-    }
-    // An earlier attempt may have removed the entry and not its messages.
-    let is_gone = matches!(removed, Err(EntryRefused::NotFound(_)));
-    if !is_gone {
-        removed?;
-    }
-    // It takes some seconds, in which other changes must not wait.
-    let state = state.clone();
-    match run_blocking(move || remove(&state, WaitingMessages::Delete)).await? {
-        // An entry that never ran has no session.
-        Err(EntryRefused::NotFound(_)) if !is_gone => {}
-        emptied => emptied?,
-    }
-    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Tests an action: evaluates its rule with a message, and renders the records that it would write. Nothing is written.
@@ -246,16 +135,6 @@ async fn test(
     Ok(Json(run_test(&state, move |actions| actions.test_action(&test)).await?))
 }
 
-/// Text of the audit log about settings: without secrets of a URL, and only the beginning of a long one.
-pub(super) fn noted(settings: &Map<String, Value>) -> String {
-    let text = Value::from(settings.clone()).to_string();
-    let mut text = without_secrets(&text).into_owned();
-    text.truncate(text.floor_char_boundary(NOTE_MAX));
-    text
-}
-
-/// Maximum number of bytes of settings in the audit log.
-pub(super) const NOTE_MAX: usize = 4096;
 /// Maximum number of tests that run at a time. Each blocks a thread.
 pub(crate) const TESTS_MAX: usize = 4;
 
@@ -274,16 +153,4 @@ pub(super) async fn run_test<T: Send + 'static>(
         test(&*actions)
     });
     Ok(done.await??)
-}
-
-impl From<EntryRefused> for Problem {
-    fn from(refused: EntryRefused) -> Self {
-        match refused {
-            EntryRefused::NotFound(detail) => Self::not_found(detail),
-            EntryRefused::Conflict(detail) => Self::conflict(detail),
-            EntryRefused::Setting { setting, why } => Self::invalid(setting, why),
-            EntryRefused::ConfigStore(error) => error.into(),
-            EntryRefused::Unavailable(detail) => Self::unavailable(detail),
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! `/bridges`: bridges to other brokers.
 
+use auth::Authorship;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -7,9 +8,7 @@ use serde_json::{Map, Value};
 #[cfg(feature = "document")]
 use utoipa::IntoParams;
 
-use super::actions::{RemoveQuery, noted, remove_entry};
-use crate::actions::EntryRefused;
-use crate::ask::propose;
+use super::entries::{Entries, RemoveQuery, remove_entry};
 use crate::bridges::{BridgeEntry, BridgeView};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
@@ -21,6 +20,8 @@ api_routes! {
     "/api/v1/bridges": get bridges;
     "/api/v1/bridges/{name}": get get, put put, delete remove;
 }
+
+const BRIDGES: Entries = Entries { noun: "bridge", path: "/api/v1/bridges" };
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(feature = "document", derive(IntoParams))]
@@ -50,9 +51,7 @@ async fn bridges(state: State, Query(query): Query<BridgesQuery>) -> Result<Json
     responses((status = 200, body = BridgeEntry)),
 ))]
 async fn get(state: State, Path(name): Path<String>) -> Result<Json<BridgeEntry>, Problem> {
-    state.bridges.bridge(&name).map(Json).ok_or_else(|| {
-        Problem::not_found(format!("there is no bridge `{name}`; `GET /api/v1/bridges` lists the bridges"))
-    })
+    Ok(Json(BRIDGES.get(name, move |name| state.bridges.bridge(name)).await?))
 }
 
 /// Adds or replaces a bridge to another broker. The body has its settings with the keys of `[[bridge]]`, without
@@ -68,17 +67,10 @@ async fn put(
     Path(name): Path<String>,
     Body(settings): Body<Map<String, Value>>,
 ) -> Result<(StatusCode, Json<BridgeEntry>), Problem> {
-    caller.note(|| noted(&settings));
-    let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
-        let is_new = state.bridges.put_bridge(&name, &settings, &by)?;
-        let removed = || format!("another request has removed the bridge `{name}` meanwhile");
-        let bridge = state.bridges.bridge(&name);
-        Ok((is_new, bridge.ok_or_else(|| EntryRefused::Conflict(removed()))?))
-    });
-    let (is_new, bridge) = done.await??;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(bridge)))
+    let put = |state: &State, name: &str, settings: &Map<String, Value>, by: &Authorship| {
+        state.bridges.put_bridge(name, settings, by)
+    };
+    BRIDGES.put((&state, &caller), (name, settings), put, |state, name| state.bridges.bridge(name)).await
 }
 
 /// Removes a bridge to another broker. By default its session stays with the messages that wait in it, for a bridge

@@ -1,12 +1,14 @@
 //! `/connectors`: systems outside the broker that actions write to.
 
+use auth::Authorship;
 use axum::Json;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::actions::{EntriesQuery, NOTE_MAX, noted, page, run_test};
-use crate::actions::{Connector, ConnectorTest, ConnectorTested, EntryRefused};
-use crate::ask::{propose, run_blocking};
+use super::actions::run_test;
+use super::entries::{Entries, EntriesQuery, NOTE_MAX, page};
+use crate::actions::{Connector, ConnectorTest, ConnectorTested};
+use crate::ask::propose;
 use crate::configuration::without_secrets;
 use crate::extract::{Body, Path, Query};
 use crate::paging::Page;
@@ -19,6 +21,8 @@ api_routes! {
     "/api/v1/connectors/{name}": get get, put put, delete remove;
     "/api/v1/connectors/test": post test;
 }
+
+const CONNECTORS: Entries = Entries { noun: "connector", path: "/api/v1/connectors" };
 
 /// Lists connectors by name.
 #[cfg_attr(feature = "document", utoipa::path(
@@ -46,22 +50,13 @@ async fn list(
     responses((status = 200, body = Connector)),
 ))]
 async fn get(state: State, caller: Caller, Path(name): Path<String>) -> Result<Json<Connector>, Problem> {
-    let found = {
-        let name = name.clone();
-        run_blocking(move || state.actions.connector(&name)).await?
-    };
-    found.map(|found| Json(shown(found, &caller))).ok_or_else(|| unknown(&name))
+    let found = CONNECTORS.get(name, move |name| state.actions.connector(name)).await?;
+    Ok(Json(shown(found, &caller)))
 }
 
 /// Hides secrets of the URL from readers who may not change it.
 fn shown(connector: Connector, caller: &Caller) -> Connector {
     if caller.role >= Role::Admin { connector } else { connector.without_secrets() }
-}
-
-fn unknown(name: &str) -> Problem {
-    Problem::not_found(format!(
-        "there is no connector `{name}`; `GET /api/v1/connectors` lists the connectors"
-    ))
 }
 
 /// Adds or replaces a connector. The body has its settings with the keys of `[[connector]]`, without `name`; the others
@@ -77,20 +72,12 @@ async fn put(
     Path(name): Path<String>,
     Body(settings): Body<Map<String, Value>>,
 ) -> Result<(StatusCode, Json<Connector>), Problem> {
-    caller.note(|| noted(&settings));
-    let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
-        let is_new = state.actions.put_connector(&name, &settings, &by)?;
-        let connector = state.actions.connector(&name);
-        Ok((is_new, connector.ok_or_else(|| EntryRefused::Conflict(removed(&name)))?))
-    });
-    let (is_new, connector) = done.await??;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(connector)))
-}
-
-fn removed(name: &str) -> String {
-    format!("another request has removed the connector `{name}` meanwhile")
+    let put = |state: &State, name: &str, settings: &Map<String, Value>, by: &Authorship| {
+        state.actions.put_connector(name, settings, by)
+    };
+    CONNECTORS
+        .put((&state, &caller), (name, settings), put, |state, name| state.actions.connector(name))
+        .await
 }
 
 /// Removes a connector that no action uses.

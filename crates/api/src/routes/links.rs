@@ -1,12 +1,11 @@
 //! `/links/external`: links to other clusters.
 
+use auth::Authorship;
 use axum::Json;
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::actions::{ListQuery, RemoveQuery, noted, page, remove_entry};
-use crate::actions::EntryRefused;
-use crate::ask::{propose, run_blocking};
+use super::entries::{Entries, ListQuery, RemoveQuery, page, remove_entry};
 use crate::extract::{Body, Path, Query};
 use crate::links::{ClusterLink, LinkStatus, Links};
 use crate::paging::Page;
@@ -18,6 +17,8 @@ api_routes! {
     "/api/v1/links/external": get list;
     "/api/v1/links/external/{name}": get get, put put, delete remove;
 }
+
+const LINKS: Entries = Entries { noun: "link", path: "/api/v1/links/external" };
 
 /// Lists the links to other clusters by name.
 ///
@@ -49,13 +50,7 @@ async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<
     responses((status = 200, body = ClusterLink)),
 ))]
 async fn get(state: State, Path(name): Path<String>) -> Result<Json<ClusterLink>, Problem> {
-    let found = {
-        let name = name.clone();
-        run_blocking(move || with_status(&*state.links, &name)).await?
-    };
-    found.map(Json).ok_or_else(|| {
-        Problem::not_found(format!("there is no link `{name}`; `GET /api/v1/links/external` lists the links"))
-    })
+    Ok(Json(LINKS.get(name, move |name| with_status(&*state.links, name)).await?))
 }
 
 fn with_status(links: &dyn Links, name: &str) -> Option<ClusterLink> {
@@ -86,17 +81,10 @@ async fn put(
     Path(name): Path<String>,
     Body(settings): Body<Map<String, Value>>,
 ) -> Result<(StatusCode, Json<ClusterLink>), Problem> {
-    caller.note(|| noted(&settings));
-    let by = caller.authorship();
-    let done = propose(&state, &caller, move |state| -> Result<_, EntryRefused> {
-        let is_new = state.links.put_link(&name, &settings, &by)?;
-        let removed = || format!("another request has removed the link `{name}` meanwhile");
-        let link = with_status(&*state.links, &name);
-        Ok((is_new, link.ok_or_else(|| EntryRefused::Conflict(removed()))?))
-    });
-    let (is_new, link) = done.await??;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(link)))
+    let put = |state: &State, name: &str, settings: &Map<String, Value>, by: &Authorship| {
+        state.links.put_link(name, settings, by)
+    };
+    LINKS.put((&state, &caller), (name, settings), put, |state, name| with_status(&*state.links, name)).await
 }
 
 /// Removes a link to another cluster, and disconnects that cluster. By default its sessions stay with the messages that

@@ -73,6 +73,7 @@ mod connectors;
 mod decisions;
 mod document;
 mod drains;
+mod entries;
 pub(crate) mod health;
 mod keys;
 mod links;

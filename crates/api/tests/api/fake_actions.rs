@@ -109,7 +109,8 @@ fn is_of(tenant: Option<&str>, settings: &Map<String, Value>) -> bool {
     tenant.is_none_or(|tenant| own == tenant)
 }
 
-fn page<T: Clone>(entries: &BTreeMap<String, T>, after: Option<&str>, limit: usize) -> Vec<T> {
+/// A page of the entries, as a node lists them.
+pub fn page<T: Clone>(entries: &BTreeMap<String, T>, after: Option<&str>, limit: usize) -> Vec<T> {
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     entries.range::<str, _>((from, Bound::Unbounded)).take(limit).map(|(_, entry)| entry.clone()).collect()
 }

@@ -1,7 +1,6 @@
 //! Cluster links of a node that only remembers them.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Mutex;
 
 use api::{
@@ -10,6 +9,8 @@ use api::{
 };
 use auth::Authorship;
 use serde_json::{Map, Value, json};
+
+use super::fake_actions::page;
 
 /// The links of a node of this name. It has the link `munich` of its configuration file.
 /// Nodes with other names than `a` and `c` take by `munich`, `c` gives, and each has refused one client.
@@ -53,9 +54,7 @@ impl FakeLinks {
 
 impl Links for FakeLinks {
     fn links(&self, after: Option<&str>, limit: usize) -> Vec<ClusterLink> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let links = self.links.lock().unwrap();
-        links.range::<str, _>((from, Bound::Unbounded)).take(limit).map(|(_, link)| link.clone()).collect()
+        page(&self.links.lock().unwrap(), after, limit)
     }
 
     fn link(&self, name: &str) -> Option<ClusterLink> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use ureq::http::Method;
 
 use super::connectors::{EntriesArgs, TEST_MAX, settings};
+use super::entry_changes::remove;
 use super::settings_file::{self, SettingsFile};
 use super::{Command, without_list_flags};
 use crate::confirm::confirm;
@@ -127,13 +128,9 @@ impl Command for ActionsArgs {
             }
             (Some(Verb::Test(args)), _) => args.run(console),
             (Some(Verb::Remove { name, delete_messages }), _) => {
-                let (with, messages) = match delete_messages {
-                    true => (" and the messages that wait for it", "delete"),
-                    false => ("", "keep"),
-                };
+                let with = if delete_messages { " and the messages that wait for it" } else { "" };
                 confirm(console, &format!("Remove the action {name}{with}?"))?;
-                let query = Query::new().with("messages", messages);
-                let answer = console.client.send(Method::DELETE, &path(&name), &query, None)?;
+                let answer = remove(console, &path(&name), delete_messages)?;
                 console.done(&answer, &format!("action {name} is removed"))
             }
         }

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use ureq::http::Method;
 
+use super::Command;
 use super::connectors::settings;
-use super::entry_changes::{assignment, changed};
-use super::{Command, settings_file};
+use super::entry_changes::{assignment, put, remove};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -90,23 +89,17 @@ impl Command for BridgesArgs {
             (None, None) | (Some(Verb::List), _) => list(console),
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
             (Some(Verb::Set { name, changes, file }), _) => {
-                let settings = match file {
-                    Some(file) => settings_file::read(&file, "bridge")?,
-                    None => changed(console, &path(&name), &changes, TEXTS)?,
-                };
-                let body = settings.into();
-                let bridge = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&body))?;
+                let bridge = put(console, &path(&name), "bridge", (&changes, file.as_deref()), TEXTS)?;
                 let state = if bridge.truth("enabled") { "" } else { " (disabled)" };
                 console.done(&bridge, &format!("bridge {name}{state} to {}", bridge.cell("settings.address")))
             }
             (Some(Verb::Remove { name, delete_messages }), _) => {
-                let (with, messages) = match delete_messages {
-                    true => (" with its session and the messages that wait in it", "delete"),
-                    false => ("", "keep"),
+                let with = match delete_messages {
+                    true => " with its session and the messages that wait in it",
+                    false => "",
                 };
                 confirm(console, &format!("Remove the bridge {name}{with}?"))?;
-                let query = Query::new().with("messages", messages);
-                let answer = console.client.send(Method::DELETE, &path(&name), &query, None)?;
+                let answer = remove(console, &path(&name), delete_messages)?;
                 console.done(&answer, &format!("the bridge {name} is removed"))
             }
         }

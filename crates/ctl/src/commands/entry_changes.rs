@@ -1,7 +1,11 @@
-//! Changes of single settings of one entry, such as a cluster link: KEY=VALUE on the command line.
+//! Changes of one entry, such as a cluster link: KEY=VALUE on the command line, or a file.
+
+use std::path::Path;
 
 use serde_json::{Map, Value};
+use ureq::http::Method;
 
+use super::settings_file;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::take;
@@ -18,13 +22,41 @@ pub fn assignment(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Replaces the settings of the entry at `path` by those of a file, or changes some of them. Returns the entry. `list`
+/// is the name of the list in a configuration file. See [`changed`] for `texts`.
+///
+/// # Errors
+/// The file cannot be read, or the node refuses the settings.
+pub fn put(
+    console: &Console,
+    path: &str,
+    list: &str,
+    (changes, file): (&[(String, String)], Option<&Path>),
+    texts: &[&str],
+) -> Result<Value, Failure> {
+    let settings = match file {
+        Some(file) => settings_file::read(file, list)?,
+        None => changed(console, path, changes, texts)?,
+    };
+    console.client.send(Method::PUT, path, &Query::new(), Some(&settings.into()))
+}
+
+/// Removes the entry at `path`. Its messages stay, or are deleted with its session.
+///
+/// # Errors
+/// The node refuses it.
+pub fn remove(console: &Console, path: &str, delete_messages: bool) -> Result<Value, Failure> {
+    let query = Query::new().with("messages", if delete_messages { "delete" } else { "keep" });
+    console.client.send(Method::DELETE, path, &query, None)
+}
+
 /// Returns the settings of the entry at `path` with these changes. An entry that does not exist has only these
 /// settings. A key that comes twice has two lines. `texts` are the keys whose values are texts, even if they look
 /// like numbers.
 ///
 /// # Errors
 /// The node does not answer, or refuses to show the entry.
-pub fn changed(
+fn changed(
     console: &Console,
     path: &str,
     changes: &[(String, String)],

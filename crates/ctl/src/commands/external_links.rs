@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use ureq::http::Method;
 
 use super::connectors::settings;
-use super::entry_changes::{assignment, changed};
-use super::{Command, settings_file, without_list_flags};
+use super::entry_changes::{assignment, put, remove};
+use super::{Command, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -98,22 +97,16 @@ impl Command for ExternalArgs {
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
             (Some(Verb::List { page }), _) => list(console, &page),
             (Some(Verb::Set { name, changes, file }), _) => {
-                let settings = match file {
-                    Some(file) => settings_file::read(&file, "cluster_link")?,
-                    None => changed(console, &path(&name), &changes, TEXTS)?,
-                };
-                let body = settings.into();
-                let link = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&body))?;
+                let link = put(console, &path(&name), "cluster_link", (&changes, file.as_deref()), TEXTS)?;
                 console.done(&link, &summary(&link))
             }
             (Some(Verb::Remove { name, delete_messages }), _) => {
-                let (with, messages) = match delete_messages {
-                    true => (" with its sessions and the messages that wait in them", "delete"),
-                    false => ("", "keep"),
+                let with = match delete_messages {
+                    true => " with its sessions and the messages that wait in them",
+                    false => "",
                 };
                 confirm(console, &format!("Remove the link to the cluster {name}{with}?"))?;
-                let query = Query::new().with("messages", messages);
-                let answer = console.client.send(Method::DELETE, &path(&name), &query, None)?;
+                let answer = remove(console, &path(&name), delete_messages)?;
                 console.done(&answer, &format!("the link to {name} is removed"))
             }
         }
