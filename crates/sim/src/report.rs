@@ -447,9 +447,11 @@ report! {
     agreed_wills,
     agreed_wills_unserved,
     agreed_check_wills_withdrawn,
-    /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT.
+    /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT. Excuses
+    /// for Wills of clients that had sent DISCONNECT and may have been taken over before the node handled it.
     agreed_excused_wills_unserved,
     agreed_excused_wills_left,
+    agreed_excused_wills_overtaken,
     /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so
     /// without a lease: all of them had one.
     agreed_freezes,

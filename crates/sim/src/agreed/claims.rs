@@ -193,6 +193,16 @@ impl Claims {
         self.connections.get(&link).is_some_and(|connection| connection.node_ended.is_some())
     }
 
+    /// Returns whether another connection with the same Client Identifier has sent CONNECT while a connection lasted.
+    pub fn was_claimed_by_another(&self, link: Link) -> bool {
+        let Some(connection) = self.connections.get(&link) else { return false };
+        let is_later = |other: &Connection| {
+            other.sent > connection.sent && connection.ended.is_none_or(|ended| other.sent < ended)
+        };
+        let mut others = self.connections.iter().filter(|(of, _)| **of != link).map(|(_, other)| other);
+        others.any(|other| other.client_id == connection.client_id && is_later(other))
+    }
+
     /// Checks all histories.
     ///
     /// # Panics

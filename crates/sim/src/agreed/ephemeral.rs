@@ -8,7 +8,9 @@
 //! # What is excused
 //! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
 //!   Claim.
-//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT.
+//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same holds if the
+//!   client did not know that it was served, and another connection claimed the Client Identifier: the node handles
+//!   DISCONNECT when the Claim is answered, and the connection may have been taken over before.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +33,15 @@ pub struct Devices {
     /// Wills of connections whose clients did not know that they were served, and of those that sent DISCONNECT and saw
     /// the end.
     unserved: Vec<(Link, MessageId)>,
-    left: Vec<(Link, MessageId)>,
+    left: Vec<Left>,
+}
+
+/// A connection that ended with DISCONNECT.
+struct Left {
+    link: Link,
+    will: MessageId,
+    /// The client knew that it was served.
+    was_served: bool,
 }
 
 struct Device {
@@ -198,14 +208,14 @@ impl Devices {
         if device.is_alone && !connection.has_left {
             device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
-        let Connection { link, will, .. } = connection;
+        let Connection { link, will, served, .. } = connection;
         match () {
             () if is_end && connection.has_left && !connection.is_closed => {
                 claims.left(cx.now(), link);
-                self.left.push((link, will));
+                self.left.push(Left { link, will, was_served: served.is_some() });
             }
             () if connection.has_left => {}
-            () if connection.served.is_some() => {
+            () if served.is_some() => {
                 cx.report.agreed_wills += 1;
                 messages.acknowledged(will, cx.now());
             }
@@ -229,9 +239,11 @@ impl Devices {
 
     /// Checks that no Will has come of a connection that ended with DISCONNECT [MQTT-3.14.4-3].
     pub fn check_left(&self, cx: &mut Context, claims: &Claims, has_come: impl Fn(MessageId) -> bool) {
-        for (link, will) in &self.left {
+        for Left { link, will, was_served } in &self.left {
             if claims.has_node_ended(*link) {
                 cx.report.agreed_excused_wills_left += 1;
+            } else if !was_served && claims.was_claimed_by_another(*link) {
+                cx.report.agreed_excused_wills_overtaken += 1;
             } else {
                 cx.report.agreed_check_wills_withdrawn += 1;
                 assert!(!has_come(*will), "the Will {will:?} has come although its client sent DISCONNECT");
