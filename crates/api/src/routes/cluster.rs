@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::http::StatusCode;
+use broker::admin::Admin;
 use serde::Deserialize;
 use settings::{HostPort, NotHostPort};
 use tokio::sync::oneshot;
 #[cfg(feature = "document")]
 use utoipa::ToSchema;
 
+use crate::ask::ask;
 use crate::cluster::{Cluster, ClusterView, MemberView, MembershipView, Order, OrderError};
 use crate::extract::{Body, Path};
 use crate::problem::Problem;
@@ -214,18 +216,29 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
     }
     let (cluster, view) = part(&state)?;
     may_leave(&view)?;
-    let sessions = state.admin.figures().total(|worker| worker.sessions);
-    if sessions > 0 && !have_sessions_replicas(&view) && !body.discard_sessions {
-        return Err(Problem::conflict(format!(
-            "{sessions} durable sessions are stored on this node, and their queued messages would be lost: \
-             confirm the loss (discard_sessions, `--discard-sessions`), or move the clients to other nodes \
-             first"
-        )));
+    if !have_sessions_replicas(&view) && !body.discard_sessions {
+        refuse_loss(&state.admin).await?;
     }
     match execute(&*cluster, Order::Leave).await {
         Ok(_) => Ok(StatusCode::ACCEPTED),
         Err(OrderError::Refused(why)) => Err(stays(&why)),
         Err(OrderError::Unknown(why)) => Err(Problem::unavailable(why)),
+    }
+}
+
+/// Refuses to discard durable sessions. The workers count them now, so one of a moment ago is not overlooked.
+async fn refuse_loss(admin: &Admin) -> Result<(), Problem> {
+    let mut sessions = 0;
+    for worker in admin.workers() {
+        sessions += ask(|reply| admin.session_count(worker, reply)).await?;
+    }
+    match sessions {
+        0 => Ok(()),
+        _ => Err(Problem::conflict(format!(
+            "{sessions} durable sessions are stored on this node, and their queued messages would be lost: \
+             confirm the loss (discard_sessions, `--discard-sessions`), or move the clients to other nodes \
+             first"
+        ))),
     }
 }
 

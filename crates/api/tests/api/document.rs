@@ -251,7 +251,9 @@ fn answers_match_the_document() {
     ask("PUT", "/api/v1/cluster/leader", "/api/v1/cluster/leader", Some(json!({ "node": "c" })));
     ask("POST", "/api/v1/cluster/balance", "/api/v1/cluster/balance", None);
     ask("POST", "/api/v1/cluster/join", "/api/v1/cluster/join", Some(json!({ "addresses": ["h:1"] })));
-    ask("POST", "/api/v1/cluster/leave", "/api/v1/cluster/leave", Some(json!({})));
+    // The node has the session of the client.
+    let leave = json!({ "discard_sessions": true });
+    ask("POST", "/api/v1/cluster/leave", "/api/v1/cluster/leave", Some(leave));
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/c", None);
     ask("GET", "/api/v1/clients/{client_id}", "/api/v1/clients/nobody", None);
     let subscriptions = "/api/v1/clients/{client_id}/subscriptions";

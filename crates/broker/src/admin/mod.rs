@@ -731,6 +731,11 @@ impl Admin {
         self.send(worker, AdminRequest::Top { reply });
     }
 
+    /// Returns the number of durable sessions in the shards of one worker now. [`Self::figures`] is up to a second old.
+    pub fn session_count(&self, worker: WorkerId, reply: Reply<u64>) {
+        self.send(worker, AdminRequest::SessionCount { reply });
+    }
+
     /// Starts a trace on all workers. It runs until the returned [`Trace`] is dropped.
     ///
     /// `sink` is called on the workers' threads for each event and must not block. It returns false if the event was

@@ -175,6 +175,9 @@ pub(crate) enum AdminRequest {
     Top {
         reply: Reply<Top>,
     },
+    SessionCount {
+        reply: Reply<u64>,
+    },
 }
 
 /// A search that visits every worker in turn, beginning with the first.

@@ -152,6 +152,7 @@ impl Worker {
             AdminRequest::Slow { reply } => reply(self.monitor.slow.list(self.clock.now())),
             AdminRequest::ForgetSlow => self.monitor.slow.clear(),
             AdminRequest::Top { reply } => reply(self.monitor.sampler.last()),
+            AdminRequest::SessionCount { reply } => reply(self.shards.sum(ShardHost::sessions)),
         }
     }
 
