@@ -15,6 +15,8 @@ mutation::mutations! {
     LeadOn,
     /// Assumes that a replica still has all that it has confirmed.
     KeepToPromises,
+    /// Counts a learner that has confirmed an entry for a voter that does not answer.
+    CountLearner,
     /// Leaves parts of a checkpoint out of the log.
     DropPart,
     /// Keeps the parts that only the checkpoint before a received one has.

@@ -19,7 +19,8 @@ use openraft::{AsyncRuntime, Instant as _, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::pipeline::Pipeline;
+use crate::mutation::{Mutation, mutated};
+use crate::pipeline::{Pipeline, failed};
 use crate::raft_log::{SnapshotData, SnapshotReader, Store, TRANSFER_STALL};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::runtime::{Instant, Runtime};
@@ -194,6 +195,11 @@ impl Network {
     }
 }
 
+/// Last entry that a replica has when it has confirmed the request.
+pub(crate) fn last_entry(request: &AppendEntriesRequest<Types>) -> Option<LogId> {
+    request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id)
+}
+
 pub(crate) type RpcError = RPCError<Types>;
 
 /// Answers to a stream of requests.
@@ -260,6 +266,14 @@ impl Calls {
         }
     }
 
+    /// Returns whether a replica is a voter, and another one without a vote has confirmed this entry in its term.
+    fn is_at_learner(&self, voter: ReplicaId, last: &LogId) -> bool {
+        let has = |(id, (vote, index)): (&ReplicaId, &(Vote, u64))| {
+            !self.voters.contains(id) && vote.leader_id.term == last.leader_id.term && *index >= last.index
+        };
+        self.voters.contains(&voter) && self.confirmed.iter().any(has)
+    }
+
     /// Handles a conflict: the replica lacks the entry before those that it was sent. If it had confirmed that entry,
     /// it has lost it. What it had in memory may be lost with its process.
     fn note_conflict(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
@@ -305,7 +319,7 @@ impl Client {
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
         let index = |log_id: &LogId| log_id.index;
         let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
-        let last = request.entries.last().map(|entry| entry.log_id.index).or(previous);
+        let last = last_entry(&request).as_ref().map(index);
         let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
         match self.network.ask(self.node, self.to, Body::Append(request.into())).await? {
             Body::Refused => Err(refused()),
@@ -322,6 +336,17 @@ impl Client {
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Result of a request without an answer in time: an error. `last` is the last entry that the request would have
+    /// confirmed, for a [`Mutation`].
+    pub(crate) fn unanswered(&self, last: Option<LogId>) -> Result<AppendEntriesResponse<Types>, RpcError> {
+        let is_at_learner =
+            last.is_some_and(|last| sync::lock(&self.network.0).is_at_learner(self.to, &last));
+        if is_at_learner && mutated(Mutation::CountLearner) {
+            return Ok(AppendEntriesResponse::Success);
+        }
+        Err(failed("no answer in time"))
     }
 
     async fn ask_vote(
@@ -412,7 +437,11 @@ impl RaftNetworkV2<Types> for Client {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
-        within(option.soft_ttl(), self.append(request, false)).await
+        let last = last_entry(&request);
+        match within(option.soft_ttl(), self.append(request, false)).await {
+            Err(RPCError::Network(_)) => self.unanswered(last),
+            answer => answer,
+        }
     }
 
     fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, AppendStream<'s>>

@@ -16,7 +16,7 @@ use openraft::base::BoxFuture;
 use openraft::errors::{NetworkError, RPCError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult};
 
-use crate::network::{Client, RpcError};
+use crate::network::{Client, RpcError, last_entry};
 use crate::raft_types::{Entry, LogId, Types};
 use crate::runtime::Runtime;
 
@@ -98,7 +98,7 @@ impl<'a, S: Stream<Item = Request> + Unpin> Pipeline<'a, S> {
     fn send(&mut self, cx: &mut Context<'_>, request: Request) {
         let bytes = request.entries.iter().map(size).sum();
         let (previous, is_ahead) = (request.prev_log_id, !self.in_flight.is_empty());
-        let last = request.entries.last().map(|entry| entry.log_id).or(previous);
+        let last = last_entry(&request);
         let mut answer: BoxFuture<'a, _> = Box::pin(self.client.append(request, is_ahead));
         if !is_ahead {
             self.deadline = Some(Box::pin(Runtime::sleep(self.limit)));
@@ -143,7 +143,7 @@ impl<S: Stream<Item = Request> + Unpin> Stream for Pipeline<'_, S> {
             None => match first.answer.as_mut().poll(cx) {
                 Poll::Ready(answer) => answer,
                 Poll::Pending => match this.deadline.as_mut().map(|deadline| deadline.as_mut().poll(cx)) {
-                    Some(Poll::Ready(())) => Err(failed("no answer in time")),
+                    Some(Poll::Ready(())) => this.client.unanswered(first.last),
                     Some(Poll::Pending) | None => return Poll::Pending,
                 },
             },
@@ -172,7 +172,7 @@ impl<S: Stream<Item = Request> + Unpin> Stream for Pipeline<'_, S> {
     }
 }
 
-fn failed(why: &str) -> RpcError {
+pub(crate) fn failed(why: &str) -> RpcError {
     RPCError::Network(NetworkError::from_string(why))
 }
 

@@ -340,6 +340,8 @@ report! {
     quorum_disks_room,
     quorum_pauses,
     quorum_partitions,
+    /// Leaders that were cut off, together with a learner that had all entries, from all other voters.
+    quorum_learner_partitions,
     quorum_isolated,
     quorum_one_way,
     quorum_connections_lost,

@@ -61,7 +61,11 @@ fn mutations_of_the_product_are_noticed() {
     ];
     let few = product.map(Mutation::Shard).into_iter().chain(log.map(Mutation::Log));
     let few = few.chain(between.map(Mutation::Cluster)).chain([Mutation::Link(link::Mutation::SkipLost)]);
-    let among = [consensus::Mutation::ForgetCommitted, consensus::Mutation::SkipPreVote];
+    let among = [
+        consensus::Mutation::ForgetCommitted,
+        consensus::Mutation::SkipPreVote,
+        consensus::Mutation::CountLearner,
+    ];
     let few = few.chain(among.map(Mutation::Consensus));
     for mutation in few {
         let of = |seed| Simulation { shape: mutation.shape(), ..Simulation::of(seed) };

@@ -39,6 +39,9 @@ pub enum Fault {
     Lose { one: usize, other: usize },
     /// Changes the wanted voters.
     Resize { voters: Vec<usize> },
+    /// Adds a learner. When it has all entries, cuts the leader and it off from all others for a time. Then the learner
+    /// is removed.
+    Learn { time: Micros },
     /// Asks the leader to transfer its leadership.
     Transfer { to: usize },
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use consensus::{Change, Event as GroupEvent, Leadership, Member, Outcome, ReplicaId, RequestId, Role};
+use consensus::{
+    Change, Event as GroupEvent, Leadership, Member, Outcome, Progress, ReplicaId, RequestId, Role,
+};
 use link::Time;
 
 use super::faults::Fault;
@@ -58,6 +60,11 @@ pub enum Step {
         incarnation: u32,
         until: Micros,
     },
+    /// Cuts the leader and its learner off from the others for a time, as soon as the learner has all entries.
+    Learned {
+        host: usize,
+        time: Micros,
+    },
     /// Records the term of a replica that reaches no other, after the last frame has arrived, and checks it at the end.
     Isolated {
         host: usize,
@@ -98,6 +105,8 @@ pub struct Quorum {
     pending_request: BTreeMap<(usize, u32, RequestId), PendingRequest>,
     /// Hosts that are wanted as voters.
     pub(super) wanted_voters: BTreeSet<usize>,
+    /// Learner that a fault has added, and the time until which it stays.
+    added_learner: Option<(ReplicaId, Micros)>,
     ids: u64,
     proposals: u64,
     pace: Micros,
@@ -111,6 +120,9 @@ pub struct Quorum {
 const NEIGHBOURS_PACE: Micros = 20 * MILLI;
 /// Maximum additional time until a lying disk loses its data.
 const LIE_MAX: Micros = 2 * SECOND;
+/// Time between two looks at a learner, and the maximum time until it has all entries.
+const LEARN_PACE: Micros = 20 * MILLI;
+const LEARN_MAX: Micros = 10 * SECOND;
 /// Maximum time that a proposal waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -142,6 +154,11 @@ impl Quorum {
         let mut faults: Vec<_> = (0..faults)
             .map(|_| (random.draw() % length, Fault::any(&mut random, hosts, election * MILLI)))
             .collect();
+        // Early, while most groups have three voters and another host.
+        if random.percent(50) {
+            let time = (10 * election * MILLI).max(5 * SECOND);
+            faults.push((random.draw() % (10 * SECOND), Fault::Learn { time }));
+        }
         faults.sort_by_key(|(at, _)| *at);
         let voters = *random.pick(&[1, 3, 3, 3, 5]);
         let schedule = Schedule::default();
@@ -157,6 +174,7 @@ impl Quorum {
             jitter: *random.pick(&[50, 2 * MILLI, 30 * MILLI]),
             pending_request: BTreeMap::new(),
             wanted_voters: (0..voters.min(hosts.len())).collect(),
+            added_learner: None,
             ids: hosts.len() as u64,
             proposals: 0,
             pace: *random.pick(&[5 * MILLI, 50 * MILLI, 300 * MILLI]),
@@ -250,6 +268,7 @@ impl Quorum {
             Step::Neighbour { host, incarnation, until } => self.neighbour(host, incarnation, until),
             Step::Room { host } => self.hosts[host].disk.set_capacity(None),
             Step::Lied { host, incarnation, until } => self.lied(host, incarnation, until),
+            Step::Learned { host, time } => self.learned(host, time),
             Step::Isolated { host, incarnation } => self.isolated(host, incarnation),
             Step::Rejoins { host, incarnation, term } => {
                 if let Some(now) = self.term(host, incarnation).filter(|_| !self.is_calm) {
@@ -573,7 +592,7 @@ impl Quorum {
         } else if status.is_changing || !status.voters.iter().eq(wanted_voters.keys()) {
             // A change may have stopped half-way.
             Change::SetVoters(wanted_voters.keys().copied().collect())
-        } else if let Some(gone) = status.learners.first() {
+        } else if let Some(gone) = status.learners.iter().find(|id| Some(**id) != self.kept_learner()) {
             Change::RemoveLearner(*gone)
         } else {
             return;
@@ -612,6 +631,15 @@ impl Quorum {
     fn cut_path(&mut self, from: usize, to: usize, until: Micros) {
         let path = self.paths.entry((from, to)).or_default();
         path.cut_until = path.cut_until.max(until);
+    }
+
+    /// Cuts the network between these hosts and all others.
+    fn partition(&mut self, one: &[usize], until: Micros) {
+        for from in 0..self.hosts.len() {
+            for to in (0..self.hosts.len()).filter(|to| one.contains(&from) != one.contains(to)) {
+                self.cut_path(from, to, until);
+            }
+        }
     }
 
     fn fail(&mut self, fault: Fault) {
@@ -667,11 +695,7 @@ impl Quorum {
                 }
             }
             Fault::Partition { one, time } => {
-                for from in 0..self.hosts.len() {
-                    for to in (0..self.hosts.len()).filter(|to| one.contains(&from) != one.contains(to)) {
-                        self.cut_path(from, to, now + time);
-                    }
-                }
+                self.partition(&one, now + time);
                 self.cx.report.quorum_partitions += 1;
             }
             Fault::Isolate { host, time } => {
@@ -708,6 +732,7 @@ impl Quorum {
                     self.cx.report.quorum_resized += 1;
                 }
             }
+            Fault::Learn { time } => self.learn(time),
             Fault::Transfer { to } => {
                 let to = self.hosts[to].id;
                 if let Some(leader) = self.leader() {
@@ -746,6 +771,48 @@ impl Quorum {
         self.hosts[host] = Host { incarnation, ..Host::new(seed, id) };
         self.cx.report.quorum_wiped += 1;
         self.cx.after(after, Event::Quorum(Step::Start { host }));
+    }
+
+    /// Returns the learner that a fault has added and that stays.
+    fn kept_learner(&self) -> Option<ReplicaId> {
+        self.added_learner.filter(|(_, until)| self.cx.now() < *until).map(|(id, _)| id)
+    }
+
+    /// Adds a learner to a group of three voters or more, which can do without the leader.
+    fn learn(&mut self, time: Micros) {
+        if !self.is_whole() || self.wanted_voters.len() < 3 || self.kept_learner().is_some() {
+            return;
+        }
+        let Some(leader) = self.leader() else { return };
+        let Some(host) = (0..self.hosts.len()).find(|host| !self.wanted_voters.contains(host)) else {
+            return;
+        };
+        let id = self.hosts[host].id;
+        self.added_learner = Some((id, self.cx.now() + LEARN_MAX));
+        let change = Change::AddLearner(id, Member { node: node(host) });
+        self.ask(leader, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
+        self.cx.after(LEARN_PACE, Event::Quorum(Step::Learned { host, time }));
+    }
+
+    fn learned(&mut self, host: usize, time: Micros) {
+        let (now, id) = (self.cx.now(), self.hosts[host].id);
+        if self.is_calm || self.kept_learner() != Some(id) {
+            return;
+        }
+        let is_ready = |leader: &usize| {
+            self.hosts[*leader].replica.as_ref().is_some_and(|replica| {
+                let status = replica.group.status(Time(now));
+                let has_all = |other: &Progress| other.replica == id && other.last >= status.applied;
+                status.learners.contains(&id) && status.progress.iter().any(has_all)
+            })
+        };
+        let Some(leader) = self.leader().filter(is_ready) else {
+            return self.cx.after(LEARN_PACE, Event::Quorum(Step::Learned { host, time }));
+        };
+        self.partition(&[leader, host], now + time);
+        self.added_learner = Some((id, now + time));
+        self.cx.log(|| format!("{leader} and learner {host} are cut off"));
+        self.cx.report.quorum_learner_partitions += 1;
     }
 
     /// Flips a bit while the process does not run. Never damages the logs of a majority.
