@@ -123,6 +123,9 @@ const LIE_MAX: Micros = 2 * SECOND;
 /// Time between two looks at a learner, and the maximum time until it has all entries.
 const LEARN_PACE: Micros = 20 * MILLI;
 const LEARN_MAX: Micros = 10 * SECOND;
+/// Number of entries that are not applied up to which there are more proposals. Replicas with slow disks and small
+/// segments apply 25 entries a second, and have to catch up in the end.
+const BACKLOG_MAX: u64 = 1_000;
 /// Maximum time that a proposal waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -567,8 +570,18 @@ impl Quorum {
         if self.cx.random.percent(80) { self.leader().unwrap_or(any) } else { any }
     }
 
+    /// Number of entries in the log of a host that it has not applied.
+    fn backlog(&self, host: usize) -> u64 {
+        let Some(replica) = &self.hosts[host].replica else { return 0 };
+        let status = replica.group.status(Time(self.cx.now()));
+        status.last.unwrap_or(0).saturating_sub(status.applied.unwrap_or(0))
+    }
+
     pub(super) fn propose(&mut self) {
         let host = self.pick_host();
+        if self.backlog(host) >= BACKLOG_MAX {
+            return;
+        }
         self.proposals += 1;
         let (number, confirmed) = (self.proposals, self.oracle.last_confirmed());
         let bytes = command(number, self.padding);
