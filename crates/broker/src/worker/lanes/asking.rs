@@ -61,6 +61,9 @@ struct Closing {
 struct Lane {
     /// Leader to which this round's requests go; `None` while it is unknown, or may have lost some.
     leader: Option<Leader>,
+    /// Greatest term of a leader that is known. One of an earlier term has an old state, even if this worker can reach no
+    /// later one.
+    term: u64,
     round: u32,
     /// Number of the last request.
     last: u64,
@@ -503,10 +506,10 @@ impl Asking {
     /// sent may be lost. Does nothing if a later one is known.
     pub fn begin(&mut self, shard: ShardId, leader: Leader) {
         let Some(lane) = self.lanes.get_mut(shard.index()) else { return };
-        if lane.leader.is_some_and(|known| known.term > leader.term) {
+        if leader.term < lane.term {
             return;
         }
-        lane.leader = Some(leader);
+        (lane.leader, lane.term) = (Some(leader), leader.term);
         lane.round = lane.round.wrapping_add(1);
         (lane.sent_in_round, lane.flying, lane.portion) = (0, 0, 0);
         lane.portions.clear();

@@ -99,6 +99,28 @@ fn requests_wait_for_a_leader_and_are_sent_again_to_the_next_one_in_order() {
     assert_eq!(numbers(&mut asking), [1, 3, 4]);
 }
 
+/// It has an old state, and would send again what the client has acknowledged to the later one.
+#[test]
+fn a_leader_of_an_earlier_term_is_not_asked_while_the_later_one_is_away() {
+    for is_not_leading in [false, true] {
+        let mut asking = asking();
+        asking.begin(SHARD, leader(3, 8));
+        match is_not_leading {
+            true => asking.not_leading(SHARD, (3, 1), 0),
+            false => asking.link_lost(3),
+        }
+        asking.begin(SHARD, leader(2, 7));
+        assert_eq!(asking.leader(SHARD), None);
+        asking.begin(SHARD, leader(3, 8));
+        assert_eq!(asking.leader(SHARD), Some(3));
+        asking.restart(2);
+        asking.begin(SHARD, leader(2, 7));
+        assert_eq!(asking.leader(SHARD), None);
+        asking.begin(SHARD, leader(2, 9));
+        assert_eq!(asking.leader(SHARD), Some(2));
+    }
+}
+
 #[test]
 fn answers_of_another_round_or_node_do_not_count() {
     let mut asking = asking();
