@@ -10,6 +10,8 @@ pub struct TargetMembers {
     /// Number of the change that asks for them.
     pub epoch: u64,
     pub voters: BTreeMap<ReplicaId, Member>,
+    /// Voters that the placement knows: those before the change.
+    pub known: BTreeSet<ReplicaId>,
     /// Members with which the group begins, if this replica is one of them and the group may not exist yet.
     pub founders: BTreeMap<ReplicaId, Member>,
     /// True if the placement knows that the group has these members.
@@ -61,6 +63,10 @@ impl TargetMembers {
 
     /// Returns whether the new voters have nearly all entries, and a majority of all of them answers: everything would
     /// wait for them otherwise.
+    ///
+    /// A voter that left when a change began, and comes back because the change is given up, may be lost meanwhile. It
+    /// counts as one that does not answer. Otherwise the group would never have members that the placement knows, and
+    /// nobody would replace it.
     fn can_agree(&self, status: &Status) -> bool {
         let progress = |replica: &ReplicaId| status.progress.iter().find(|known| known.replica == *replica);
         let has_most = |replica: &&ReplicaId| {
@@ -73,7 +79,9 @@ impl TargetMembers {
             Some(**replica) == status.leader || silence.is_some_and(|silence| silence <= SILENCE_MAX)
         };
         let voters = || self.voters.keys();
-        voters().all(|replica| has_most(&replica)) && voters().filter(answers).count() > self.voters.len() / 2
+        let may_vote =
+            |replica: &ReplicaId| has_most(&replica) || self.known.contains(replica) && !answers(&replica);
+        voters().all(may_vote) && voters().filter(answers).count() > self.voters.len() / 2
     }
 }
 
@@ -87,7 +95,13 @@ mod tests {
     fn target(voters: &[u64]) -> TargetMembers {
         let member = |id: &u64| (ReplicaId(*id), Member { node: NodeId(*id) });
         let voters = voters.iter().map(member).collect();
-        TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false }
+        TargetMembers {
+            epoch: 1,
+            voters,
+            known: BTreeSet::new(),
+            founders: BTreeMap::new(),
+            is_settled: false,
+        }
     }
 
     /// Status of replica 1, which leads a group and has 5,000 entries. Replicas have answered just now if they are
@@ -147,5 +161,21 @@ mod tests {
         assert_eq!(target.next(&begun), Some(voters(&[1, 2, 3])));
         let follows = Status { role: Role::Follower, ..status(&[1], &[], &[]) };
         assert_eq!(target.next(&follows), None);
+    }
+
+    /// Replica 4 took the place of replica 3, and the placement has given that up before it knew.
+    #[test]
+    fn a_lost_voter_comes_back_when_its_replacement_is_given_up() {
+        let known = [1, 2, 3].map(ReplicaId).into_iter().collect();
+        let target = TargetMembers { known, ..target(&[1, 2, 3]) };
+        let lost = status(&[1, 2, 4], &[3], &[(2, 5_000), (4, 5_000)]);
+        assert_eq!(target.next(&lost), Some(voters(&[1, 2, 3])));
+        let is_new = TargetMembers { known: BTreeSet::new(), ..target.clone() };
+        assert_eq!(is_new.next(&lost), Some(Next::Wait));
+        let behind = status(&[1, 2, 4], &[3], &[(2, 5_000), (3, 100), (4, 5_000)]);
+        assert_eq!(target.next(&behind), Some(Next::Wait), "it runs and learns");
+        let mut alone = lost;
+        alone.progress[0].silence = None;
+        assert_eq!(target.next(&alone), Some(Next::Wait), "no majority would answer");
     }
 }

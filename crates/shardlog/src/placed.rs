@@ -466,6 +466,7 @@ fn target_of(placement: &Placement, id: ShardId, own: ShardReplica) -> Option<Ta
     Some(TargetMembers {
         epoch: shard.epoch,
         voters: members(&shard.target()),
+        known: shard.voters.iter().copied().map(raft_id).collect(),
         founders: if makes { members(&shard.voters) } else { BTreeMap::new() },
         is_settled: shard.is_settled(),
     })

@@ -39,7 +39,13 @@ impl Lone {
         let (_, agreement) = started.expect("the log is empty");
         let mut lone = Self { agreement, writer: opened.writer, events, now: 0 };
         let voters = BTreeMap::from([(id, member)]);
-        let target = TargetMembers { epoch: 1, founders: voters.clone(), voters, is_settled: true };
+        let target = TargetMembers {
+            epoch: 1,
+            founders: voters.clone(),
+            voters,
+            known: Default::default(),
+            is_settled: true,
+        };
         lone.agreement.handle(Box::new(AgreementInput::Target(target)));
         lone
     }

@@ -148,7 +148,13 @@ impl AgreedShards {
     pub(super) fn reconcile(&mut self) {
         let replicas = self.hosts[..REPLICAS].iter().filter_map(|host| host.setup.replica.as_ref());
         let voters = replicas.map(|replica| (replica.config.id, replica.config.own)).collect();
-        let target = TargetMembers { epoch: 1, voters, founders: BTreeMap::new(), is_settled: false };
+        let target = TargetMembers {
+            epoch: 1,
+            voters,
+            known: Default::default(),
+            founders: BTreeMap::new(),
+            is_settled: false,
+        };
         for host in &mut self.hosts {
             if let Some(replica) = &mut host.setup.replica {
                 replica.target = target.clone();

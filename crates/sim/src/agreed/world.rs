@@ -150,7 +150,13 @@ impl AgreedShards {
                 ..consensus::Config::new(LogGroup(0), id, own, 0)
             };
             let voters: BTreeMap<_, _> = (0..REPLICAS).map(member).collect();
-            let target = TargetMembers { epoch: 0, founders: voters.clone(), voters, is_settled: true };
+            let target = TargetMembers {
+                epoch: 0,
+                founders: voters.clone(),
+                voters,
+                known: Default::default(),
+                is_settled: true,
+            };
             let mut entropy = [0; 48];
             entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
             Host {
