@@ -195,6 +195,7 @@ pub struct Node {
     unwritten: Vec<Vec<u32>>,
     /// True for reactors that have left their clients alone since the lease ended.
     frozen: Vec<bool>,
+    last_frozen: Option<Micros>,
     is_stopping: bool,
     /// Number of writes to clients since the last look, but for those of a node that stops.
     writes: u64,
@@ -342,6 +343,7 @@ impl Node {
             stops_before_write: None,
             unwritten: vec![Vec::new(); usize::from(workers)],
             frozen: vec![false; usize::from(workers)],
+            last_frozen: None,
             is_stopping: false,
             writes: 0,
             unread: None,

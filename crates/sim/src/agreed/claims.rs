@@ -380,12 +380,16 @@ impl Specification for Register {
     }
 
     fn class(&self, operation: &Operation) -> Option<u64> {
-        match operation {
-            Operation::Claim(Claim { clean_start, expiry_s, session: None, release: None, .. }) => {
-                Some(u64::from(*expiry_s) << 1 | u64::from(*clean_start))
-            }
-            _ => None,
-        }
+        let Operation::Claim(Claim { clean_start, expiry_s, session: None, release, .. }) = operation else {
+            return None;
+        };
+        let release = match release {
+            None => 0,
+            Some(None) => 1,
+            Some(Some(last)) if *last < 1 << 30 => u64::from(*last) + 2,
+            Some(Some(_)) => return None,
+        };
+        Some(release << 33 | u64::from(*expiry_s) << 1 | u64::from(*clean_start))
     }
 }
 

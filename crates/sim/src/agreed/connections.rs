@@ -1,6 +1,7 @@
 //! Connections of the clients.
 
 use crate::net::{Direction, Link, Piece};
+use crate::node::Node;
 use crate::schedule::Event;
 
 use super::claims::{Origin, SessionNumber};
@@ -199,7 +200,9 @@ impl AgreedShards {
             self.retained.disconnected(&mut self.cx, client);
         } else if let Some(device) = self.devices.of_link(link) {
             let records = (&mut self.messages, &mut self.claims);
-            self.devices.disconnected(&mut self.cx, records, device, is_end);
+            let node = self.homes.get(&link).and_then(|home| self.hosts[*home].node.as_ref());
+            let last_frozen = node.and_then(Node::last_frozen);
+            self.devices.disconnected(&mut self.cx, records, device, (is_end, last_frozen));
         } else if let Some(contender) = self.contenders.of_link(link) {
             self.contenders.disconnected(&mut self.cx, &mut self.claims, contender, is_end);
         } else if let Some(client) = self.clients.iter_mut().find(|client| has_link(client, link)) {

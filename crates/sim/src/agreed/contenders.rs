@@ -139,9 +139,7 @@ impl Contenders {
                 let expiry = *cx.random.pick(&LAST_EXPIRIES);
                 let expiry = expiry.filter(|expiry| connection.expiry_s > 0 || *expiry == 0);
                 cx.log(|| format!("contender {contender} leaves with {expiry:?}"));
-                if claims.is_answered(connection.link) {
-                    claims.leave(cx.now(), connection.link, expiry);
-                }
+                claims.leave(cx.now(), connection.link, expiry);
                 let packet = Sent::Disconnect { reason: ReasonCode::Success, expiry };
                 connection.endpoint.write(&packet, &mut bytes);
             }

@@ -9,8 +9,9 @@
 //! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
 //!   Claim.
 //! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same holds if the
-//!   client did not know that it was served, and another connection claimed the Client Identifier: the node handles
-//!   DISCONNECT when the Claim is answered, and the connection may have been taken over before.
+//!   another connection claimed the Client Identifier, and the node had to let DISCONNECT wait: for the answer to the
+//!   Claim, if the client did not know that it was served, or for the lease, if the node had none. The connection may have
+//!   been taken over before.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +41,8 @@ pub struct Devices {
 struct Left {
     link: Link,
     will: MessageId,
-    /// The client knew that it was served.
-    was_served: bool,
+    /// The node may have let DISCONNECT wait.
+    waited: bool,
 }
 
 struct Device {
@@ -66,8 +67,8 @@ struct Connection {
     /// Time from which the connection is served for certain: that of CONNACK, or of the first acknowledgement.
     served: Option<Micros>,
     published: Unacknowledged,
-    /// DISCONNECT was sent.
-    has_left: bool,
+    /// Time at which DISCONNECT was sent.
+    left_at: Option<Micros>,
     /// The node has refused the connection, or sent DISCONNECT.
     is_closed: bool,
 }
@@ -188,33 +189,34 @@ impl Devices {
             is_open: false,
             served: None,
             published: Unacknowledged::default(),
-            has_left: false,
+            left_at: None,
             is_closed: false,
         });
         bytes
     }
 
     /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the
-    /// node may have died with it.
+    /// node may have died with it. `last_frozen` is the last time at which its node had no lease.
     pub fn disconnected(
         &mut self,
         cx: &mut Context,
         (messages, claims): (&mut Messages, &mut Claims),
         device: usize,
-        is_end: bool,
+        (is_end, last_frozen): (bool, Option<Micros>),
     ) {
         let device = &mut self.devices[device];
         let Some(connection) = device.connection.take() else { return };
-        if device.is_alone && !connection.has_left {
+        if device.is_alone && !connection.left_at.is_some() {
             device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
-        let Connection { link, will, served, .. } = connection;
+        let Connection { link, will, served, left_at, .. } = connection;
         match () {
-            () if is_end && connection.has_left && !connection.is_closed => {
+            () if is_end && connection.left_at.is_some() && !connection.is_closed => {
                 claims.left(cx.now(), link);
-                self.left.push(Left { link, will, was_served: served.is_some() });
+                let waited = served.is_none() || last_frozen >= left_at;
+                self.left.push(Left { link, will, waited });
             }
-            () if connection.has_left => {}
+            () if connection.left_at.is_some() => {}
             () if served.is_some() => {
                 cx.report.agreed_wills += 1;
                 messages.acknowledged(will, cx.now());
@@ -239,10 +241,10 @@ impl Devices {
 
     /// Checks that no Will has come of a connection that ended with DISCONNECT [MQTT-3.14.4-3].
     pub fn check_left(&self, cx: &mut Context, claims: &Claims, has_come: impl Fn(MessageId) -> bool) {
-        for Left { link, will, was_served } in &self.left {
+        for Left { link, will, waited } in &self.left {
             if claims.has_node_ended(*link) {
                 cx.report.agreed_excused_wills_left += 1;
-            } else if !was_served && claims.was_claimed_by_another(*link) {
+            } else if *waited && claims.was_claimed_by_another(*link) {
                 cx.report.agreed_excused_wills_overtaken += 1;
             } else {
                 cx.report.agreed_check_wills_withdrawn += 1;
@@ -255,13 +257,13 @@ impl Devices {
     pub fn act(&mut self, cx: &mut Context, claims: &mut Claims, device: usize) -> (Vec<u8>, Fate) {
         let mut bytes = Vec::new();
         let Some(connection) = &mut self.devices[device].connection else { return (bytes, Fate::Keep) };
-        if !connection.is_open || connection.has_left {
+        if !connection.is_open || connection.left_at.is_some() {
             return (bytes, Fate::Keep);
         }
         match cx.random.below(100) {
             0..2 => return (bytes, Fate::Lose),
             2..4 => {
-                connection.has_left = true;
+                connection.left_at = Some(cx.now());
                 if claims.is_answered(connection.link) {
                     claims.leave(cx.now(), connection.link, None);
                 }

@@ -186,6 +186,12 @@ impl MetaGroup {
         self.placement.shards().all(|(_, shard)| shard.is_settled()) && self.next_move(now).is_none()
     }
 
+    /// Shards whose replicas still change.
+    pub fn unsettled(&self) -> Vec<ShardId> {
+        let shards = self.placement.shards().filter(|(_, shard)| !shard.is_settled());
+        shards.map(|(shard, _)| shard).collect()
+    }
+
     pub fn version(&self) -> u64 {
         self.placement.version
     }
@@ -322,6 +328,22 @@ impl AgreedShards {
         let follows = |node: &crate::node::Node| node.placed_version() == Some(meta.version());
         let follow = self.hosts[..self.cores].iter().all(|host| host.node.as_ref().is_some_and(follows));
         meta.is_settled(self.cx.now()) && follow
+    }
+
+    /// Describes why [`Self::is_placed`] is false.
+    pub(super) fn why_not_placed(&self) -> String {
+        let Some(meta) = &self.meta else { return String::new() };
+        let unsettled = meta.unsettled();
+        let groups =
+            unsettled.iter().map(|shard| (shard, self.leader_of(*shard), meta.placement.shard(*shard)));
+        let versions = self.hosts[..self.cores].iter().map(|host| host.node.as_ref()?.placed_version());
+        format!(
+            "replicas still move: {:?}; nodes have versions {:?} of {}; next {:?}",
+            groups.collect::<Vec<_>>(),
+            versions.collect::<Vec<_>>(),
+            meta.version(),
+            meta.next_move(self.cx.now())
+        )
     }
 
     /// Returns whether leaders are spread as well as the placement allows.

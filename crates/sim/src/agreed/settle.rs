@@ -52,7 +52,7 @@ impl AgreedShards {
                 break;
             }
         }
-        assert!(self.is_placed(), "replicas still move");
+        assert!(self.is_placed(), "{}", self.why_not_placed());
         assert!(
             self.are_spread(),
             "leaders: {:?}",

@@ -218,6 +218,9 @@ impl Node {
         let is_frozen = self.is_frozen();
         let was_frozen = std::mem::replace(&mut self.frozen[worker], is_frozen);
         cx.report.agreed_freezes += u64::from(is_frozen && !was_frozen);
+        if is_frozen || was_frozen {
+            self.last_frozen = Some(cx.now());
+        }
         if is_frozen || !was_frozen {
             return;
         }
@@ -231,6 +234,11 @@ impl Node {
 
     fn closed_for_silence(&self) -> u64 {
         self.workers.iter().map(|worker| worker.counters().keep_alive_timeouts).sum()
+    }
+
+    /// Last time at which a reactor left its clients alone.
+    pub fn last_frozen(&self) -> Option<Micros> {
+        self.last_frozen
     }
 
     fn offer(&mut self, link: Link) {
