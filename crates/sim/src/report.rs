@@ -449,8 +449,8 @@ report! {
     agreed_wills,
     agreed_wills_unserved,
     agreed_check_wills_withdrawn,
-    /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT. Excuses
-    /// for Wills of clients that had sent DISCONNECT and may have been taken over before the node handled it.
+    /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT.
+    /// Excuses for Wills of clients that had sent DISCONNECT and may have been taken over before the node handled it.
     agreed_excused_wills_unserved,
     agreed_excused_wills_left,
     agreed_excused_wills_overtaken,

@@ -264,8 +264,8 @@ impl HostedShards {
         }
     }
 
-    /// Passes a request of a producer to its shard, if this node leads that. Returns the last batch with a command of the
-    /// request; `None` if the request waits, see [`ShardOutput::late`].
+    /// Passes a request of a producer to its shard, if this node leads that. Returns the last batch with a command of
+    /// the request; `None` if the request waits, see [`ShardOutput::late`].
     pub fn apply_of(
         &mut self,
         now: Time,

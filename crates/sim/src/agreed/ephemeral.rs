@@ -2,16 +2,16 @@
 //! their own, and stay away for a while when they have lost their connection: nobody claims it meanwhile, so the end of
 //! their node ends their session.
 //!
-//! The oracle: no two connections of one Client Identifier are served at the same time. The Will of each connection that
-//! was served and lost comes exactly once. That of a connection that ended with DISCONNECT does not come.
+//! The oracle: no two connections of one Client Identifier are served at the same time. The Will of each connection
+//! that was served and lost comes exactly once. That of a connection that ended with DISCONNECT does not come.
 //!
 //! # What is excused
 //! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
 //!   Claim.
-//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same holds if the
+//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same holds if
 //!   another connection claimed the Client Identifier, and the node had to let DISCONNECT wait: for the answer to the
-//!   Claim, if the client did not know that it was served, or for the lease, if the node had none. The connection may have
-//!   been taken over before.
+//!   Claim, if the client did not know that it was served, or for the lease, if the node had none. The connection may
+//!   have been taken over before.
 
 use std::collections::BTreeMap;
 

@@ -105,8 +105,8 @@ impl Node {
         }
     }
 
-    /// Stops the process until a time: no event for it is handled before. [`PausePoint::BeforeWrite`] may come later, or
-    /// never if it writes nothing before that time.
+    /// Stops the process until a time: no event for it is handled before. [`PausePoint::BeforeWrite`] may come later,
+    /// or never if it writes nothing before that time.
     pub fn pause_process(&mut self, cx: &mut Context, until: Micros, point: PausePoint) {
         if self.is_paused(cx.now()) {
             return;
@@ -122,8 +122,8 @@ impl Node {
         }
     }
 
-    /// Notes that a turn of some worker has begun, and that it reads from sockets at a time: the process is stopped until
-    /// then.
+    /// Notes that a turn of some worker has begun, and that it reads from sockets at a time: the process is stopped
+    /// until then.
     pub fn interrupt(&mut self, cx: &mut Context, until: Micros) {
         let worker = cx.random.below(self.workers.len());
         self.interrupted = Some(Interrupted { worker, began: self.time(cx), until });

@@ -61,8 +61,8 @@ struct Closing {
 struct Lane {
     /// Leader to which this round's requests go; `None` while it is unknown, or may have lost some.
     leader: Option<Leader>,
-    /// Greatest term of a leader that is known. One of an earlier term has an old state, even if this worker can reach no
-    /// later one.
+    /// Greatest term of a leader that is known. One of an earlier term has an old state, even if this worker can reach
+    /// no later one.
     term: u64,
     round: u32,
     /// Number of the last request.

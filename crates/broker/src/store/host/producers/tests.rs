@@ -233,7 +233,7 @@ fn the_owner_of_an_ephemeral_session_is_closed_by_any_leader() {
     }
 }
 
-/// Its worker forgets it when it is committed, and another leader would never get it.
+/// The worker forgets a Release that is committed, so another leader would never get it.
 #[test]
 fn a_release_that_waits_for_its_claim_is_not_committed_with_the_claim() {
     let mut host = keeping(Shard::new(0, [7; 16]));

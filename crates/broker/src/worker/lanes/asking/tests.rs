@@ -99,7 +99,7 @@ fn requests_wait_for_a_leader_and_are_sent_again_to_the_next_one_in_order() {
     assert_eq!(numbers(&mut asking), [1, 3, 4]);
 }
 
-/// It has an old state, and would send again what the client has acknowledged to the later one.
+/// The earlier leader has an old state, and would send again what the client has acknowledged to the later one.
 #[test]
 fn a_leader_of_an_earlier_term_is_not_asked_while_the_later_one_is_away() {
     for is_not_leading in [false, true] {
