@@ -34,8 +34,6 @@ mutation::mutations! {
     ForgetOwners,
     /// A Claim does not begin another epoch of its session.
     KeepEpoch,
-    /// A request of an earlier owner of a session counts as one of its present owner.
-    IgnoreEpoch,
     /// A Release of another connection ends the session of its present owner.
     ReleaseOther,
     /// The earlier owner of a Client Identifier is not closed when another node claims it.

@@ -37,7 +37,7 @@ const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 /// Mutations of shards that have replicas on several nodes.
-const SHARDS_MUTATIONS: [shard::Mutation; 23] = [
+const SHARDS_MUTATIONS: [shard::Mutation; 22] = [
     shard::Mutation::ReadStale,
     shard::Mutation::DropBodies,
     shard::Mutation::ReadEarly,
@@ -48,7 +48,6 @@ const SHARDS_MUTATIONS: [shard::Mutation; 23] = [
     shard::Mutation::ForgetConnections,
     shard::Mutation::ForgetOwners,
     shard::Mutation::KeepEpoch,
-    shard::Mutation::IgnoreEpoch,
     shard::Mutation::ReleaseOther,
     shard::Mutation::SkipRevoke,
     shard::Mutation::KeepTurnTime,

@@ -31,7 +31,6 @@ fn mutations_of_the_product_are_noticed() {
         shard::Mutation::ForgetConnections,
         shard::Mutation::ForgetOwners,
         shard::Mutation::KeepEpoch,
-        shard::Mutation::IgnoreEpoch,
         shard::Mutation::ReleaseOther,
         shard::Mutation::SkipRevoke,
         shard::Mutation::KeepTurnTime,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mqtt::ReasonCode;
-use shard::{Acknowledgement, Command, Mutation, NodeIncarnation, RequestNumber, mutated};
+use shard::{Acknowledgement, Command, NodeIncarnation, RequestNumber};
 
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
@@ -146,7 +146,7 @@ impl ShardHost {
         &mut self,
         now: Time,
         (worker, producer): (WorkerId, Producer),
-        Numbered { number, mut epoch, mut request }: Numbered,
+        Numbered { number, epoch, mut request }: Numbered,
         out: &mut ShardOutput,
     ) -> Option<u64> {
         self.producers.known.insert(worker, producer);
@@ -171,9 +171,6 @@ impl ShardHost {
         }
         if let Some(session) = request.of_connection() {
             let live = self.live.get(&session_uid(session));
-            if let Some(live) = live.filter(|_| mutated(Mutation::IgnoreEpoch)) {
-                epoch = live.epoch;
-            }
             if live.is_none_or(|live| live.epoch != epoch) {
                 self.replica.counters_mut().stale += 1;
                 answer_stale(request, out);
