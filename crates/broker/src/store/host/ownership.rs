@@ -56,7 +56,7 @@ impl ShardHost {
             return self.claim_behind_lost(claim, out);
         }
         let is_closed_first =
-            !mutated(Mutation::NoTakeover) && !(self.replica.is_agreed() && mutated(Mutation::SkipRevoke));
+            !(mutated(Mutation::NoTakeover) || self.replica.is_agreed() && mutated(Mutation::SkipRevoke));
         let Some(owner) = client.owner().filter(|_| is_closed_first) else {
             let Some(claim) = self.await_owner(claim, out) else { return };
             return self.accept_claim(now, claim, out);
