@@ -95,7 +95,7 @@ pub struct SessionNumber {
 }
 
 /// Maximum number of configurations that the check of one history visits.
-const CONFIGURATIONS_MAX: usize = 200_000;
+const CONFIGURATIONS_MAX: usize = 3_000_000;
 /// Maximum difference between the time of the simulation and that of a node.
 const CLOCKS: Micros = 5 * MILLI;
 /// Session Expiry Interval of a session that does not expire.
@@ -259,7 +259,8 @@ impl Claims {
                 let operation = Operation::Serve { link: *link };
                 history.push(Timed::new(sent, Some(acknowledged), operation));
             }
-            if let Some(release) = &connection.release {
+            // The effect of one whose Claim is not answered is part of the Claim.
+            if let Some(release) = connection.release.as_ref().filter(|_| connection.answered.is_some()) {
                 let operation = Operation::Release { link: *link, expiry_s: release.expiry_s };
                 let responded = release.answered.filter(|at| self.is_released(connection, *at));
                 history.push(Timed::new(release.sent, responded, operation));

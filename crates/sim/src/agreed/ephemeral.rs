@@ -206,7 +206,7 @@ impl Devices {
     ) {
         let device = &mut self.devices[device];
         let Some(connection) = device.connection.take() else { return };
-        if device.is_alone && !connection.left_at.is_some() {
+        if device.is_alone && connection.left_at.is_none() {
             device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
         let Connection { link, will, served, left_at, .. } = connection;
