@@ -13,11 +13,17 @@ use crate::batch::Token;
 use crate::ids::{ConnectionId, ShardSet, Time};
 use crate::store::{Identity, worse};
 
+/// Number of lower bits of a key, which differ for the appends of a host. There are never so many at once.
+const KEY_BITS: u32 = 24;
+
 /// Appends of one shard. They wait for the log, or for full queues.
 pub(super) struct Appends {
-    all: slab::Slab<Append>,
-    /// Difference between keys and places. A key of another host of the shard is none here: answers may be late.
+    all: HashMap<u32, Append>,
+    /// Upper bits of all keys. A key of another host of the shard is none here: answers may be late.
     salt: u32,
+    /// Lower bits of the next key. A key is not used again soon: a node that goes on in another incarnation repeats its
+    /// answers, and the append that they were for may have ended.
+    next: u32,
     /// Messages that their publishers may send again and that are not queued everywhere yet, with their appends.
     accepting: HashMap<Identity, u32>,
     /// Sessions whose publishers wait, by the time at which the wait ends. An entry is valid while the `armed` of its
@@ -83,8 +89,9 @@ impl Waiter {
 impl Appends {
     pub fn new(hasher: &FixedState) -> Self {
         Self {
-            all: slab::Slab::new(),
+            all: HashMap::with_hasher(hasher.clone()),
             salt: 0,
+            next: 0,
             accepting: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             unsynced: 0,
@@ -95,31 +102,38 @@ impl Appends {
     pub fn insert(&mut self, waiter: Waiter) -> u32 {
         let (duplicates, identity, reason) = (Vec::new(), None, ReasonCode::Success);
         let append = Append { waiter, duplicates, identity, remaining: 1, reason, unheld: 0 };
-        self.all.insert(append) as u32 ^ self.salt
+        let mut key = self.next_key();
+        while self.all.contains_key(&key) {
+            key = self.next_key();
+        }
+        self.all.insert(key, append);
+        key
+    }
+
+    fn next_key(&mut self) -> u32 {
+        let key = self.next | self.salt;
+        self.next = (self.next + 1) % (1 << KEY_BITS);
+        key
     }
 
     /// Sets the term of the host, before there are any appends. Each of 256 terms has keys of its own.
     pub fn set_term(&mut self, term: u64) {
         debug_assert!(self.all.is_empty());
-        self.salt = (term as u32) << 24;
-    }
-
-    fn place(&self, key: u32) -> usize {
-        (key ^ self.salt) as usize
+        self.salt = (term as u32) << KEY_BITS;
     }
 
     pub fn get(&self, key: u32) -> Option<&Append> {
-        self.all.get(self.place(key))
+        self.all.get(&key)
     }
 
     pub fn get_mut(&mut self, key: u32) -> Option<&mut Append> {
-        self.all.get_mut(self.place(key))
+        self.all.get_mut(&key)
     }
 
     /// The append of a message that its publisher may send again, while it is not queued everywhere.
     pub fn of_identity(&mut self, identity: Identity) -> Option<&mut Append> {
         let key = self.accepting.get(&identity)?;
-        self.all.get_mut(self.place(*key))
+        self.all.get_mut(key)
     }
 
     /// Answers repetitions of the message with the result of this append.
@@ -130,14 +144,13 @@ impl Appends {
 
     /// Records one result of an append. Returns the append when it was the last one.
     pub fn one_accepted(&mut self, key: u32, reason: ReasonCode) -> Option<Append> {
-        let place = self.place(key);
-        let append = self.all.get_mut(place)?;
+        let append = self.all.get_mut(&key)?;
         append.reason = worse(append.reason, reason);
         append.remaining -= 1;
         if append.remaining > 0 {
             return None;
         }
-        let append = self.all.remove(place);
+        let append = self.all.remove(&key)?;
         if let Some(identity) = append.identity {
             self.accepting.remove(&identity);
         }
@@ -184,13 +197,37 @@ impl std::ops::Index<u32> for Appends {
     type Output = Append;
 
     fn index(&self, key: u32) -> &Append {
-        &self.all[self.place(key)]
+        &self.all[&key]
     }
 }
 
 impl std::ops::IndexMut<u32> for Appends {
     fn index_mut(&mut self, key: u32) -> &mut Append {
-        let place = self.place(key);
-        &mut self.all[place]
+        self.all.get_mut(&key).expect("an append that has not ended")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise it would end the append of another message, whose publisher would have an acknowledgement too early.
+    #[test]
+    fn an_answer_that_comes_again_ends_no_later_append() {
+        let mut appends = Appends::new(&FixedState::default());
+        appends.set_term(3);
+        let will = appends.insert(Waiter::Will { id: 1, shards: ShardSet::EMPTY });
+        assert!(appends.one_accepted(will, ReasonCode::Success).is_some());
+        let next = appends.insert(Waiter::Unsynced(7));
+        assert!(appends.one_accepted(will, ReasonCode::Success).is_none());
+        assert_eq!(appends.get(next).map(|append| append.remaining), Some(1));
+        assert!(appends.one_accepted(next, ReasonCode::Success).is_some());
+        appends.next = (1 << KEY_BITS) - 1;
+        let (last, first) = (appends.insert(Waiter::Unsynced(8)), appends.insert(Waiter::Unsynced(9)));
+        appends.next = (1 << KEY_BITS) - 1;
+        assert_eq!(
+            (last, first, appends.insert(Waiter::Unsynced(10))),
+            (0x03ff_ffff, 0x0300_0000, 0x0300_0001)
+        );
     }
 }
