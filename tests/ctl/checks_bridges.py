@@ -3,6 +3,7 @@
 import collections
 import errno
 import json
+import math
 import os
 import pathlib
 import select
@@ -113,13 +114,13 @@ def received(process, count, seconds=15):
     early = getattr(process, "early", None)
     mark = b"\n" if early is None else LINE.encode()
     data = read_until(process, mark, seconds, count, early or b"")
-    time.sleep(1)
+    data = read_until(process, mark, 1, math.inf, data)
     # mosquitto_sub 2.0.11 sometimes does not end on SIGTERM.
     process.kill()
-    while more := os.read(process.stdout.fileno(), 65_536):
-        data += more
+    data = read_until(process, mark, 10, math.inf, data)
     process.wait(10)
-    lines = data.decode().splitlines()
+    # A message that came again can be cut off in the middle of its line.
+    lines = data[:data.rfind(b"\n") + 1].decode().splitlines()
     return lines if early is None else [line.removeprefix(LINE) for line in lines if line.startswith(LINE)]
 
 
