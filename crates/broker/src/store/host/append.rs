@@ -238,6 +238,21 @@ impl ShardHost {
         }
     }
 
+    /// Records the answer of a receiver in another shard. A worker repeats its answers in the next incarnation of its
+    /// process.
+    pub(super) fn accepted_elsewhere(
+        &mut self,
+        now: Time,
+        key: u32,
+        reason: ReasonCode,
+        out: &mut ShardOutput,
+    ) {
+        let answer = self.producers.current_answer();
+        if answer.is_none_or(|answer| self.appends.note_answer(key, answer)) {
+            self.accepted(now, key, reason, out);
+        }
+    }
+
     pub(super) fn accepted(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
         let Some(append) = self.appends.one_accepted(key, reason) else { return };
         let Append { waiter, duplicates, reason, .. } = append;
@@ -246,8 +261,8 @@ impl ShardHost {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(session, connection) => self.room_for_page(session, connection, out),
             Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
-            Waiter::Will { id, shards } => self.will_done(now, id, shards),
-            Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),
+            Waiter::Will { id, receivers } => self.will_done(now, id, receivers.shards),
+            Waiter::Orphan { id, receivers } => self.orphan_done(now, id, receivers.shards),
             Waiter::Unsynced(bytes) => self.appends.unsynced -= bytes,
         }
     }

@@ -1,7 +1,7 @@
 //! Appends: messages that are not queued everywhere yet, with the publishers and other requests that wait for that.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use foldhash::quality::FixedState;
 use mqtt::ReasonCode;
@@ -62,21 +62,45 @@ pub(super) enum Waiter {
     Token(Token),
     /// The connection of a session that may have more retained messages to get.
     Page(SessionUid, ConnectionId),
-    /// A Will that was due, and the shards that know its identity.
+    /// A Will that was due.
     Will {
         id: u64,
-        shards: ShardSet,
+        receivers: Receivers,
     },
-    /// A message that a member of a shared group left unfinished, and the shards that know its identity.
+    /// A message that a member of a shared group left unfinished.
     Orphan {
         id: u64,
-        shards: ShardSet,
+        receivers: Receivers,
     },
     /// No receiver any more: the message was acknowledged before it was on disk. The number is its size in bytes.
     Unsynced(u64),
 }
 
+/// Receivers of a message of the shard itself.
+#[derive(Debug, Default)]
+pub(super) struct Receivers {
+    /// Shards that know the identity of the message.
+    pub shards: ShardSet,
+    /// Answers that are counted.
+    answers: BTreeSet<AnswerNumber>,
+}
+
+/// Answer of a worker, the same in each incarnation of its process. A process that starts again does not know the append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AnswerNumber {
+    pub node: u64,
+    pub lane: u16,
+    pub request: u64,
+}
+
 impl Waiter {
+    pub fn receivers_mut(&mut self) -> Option<&mut Receivers> {
+        match self {
+            Self::Will { receivers, .. } | Self::Orphan { receivers, .. } => Some(receivers),
+            Self::Token(_) | Self::Page(..) | Self::Unsynced(_) => None,
+        }
+    }
+
     /// Returns whether a publisher or a shared group waits, which can do something else with the message.
     pub fn can_be_refused(&self) -> bool {
         match self {
@@ -140,6 +164,12 @@ impl Appends {
     pub fn identify(&mut self, key: u32, identity: Identity) {
         self.accepting.insert(identity, key);
         self[key].identity = Some(identity);
+    }
+
+    /// Notes an answer of a worker. Returns false if it was noted before.
+    pub fn note_answer(&mut self, key: u32, answer: AnswerNumber) -> bool {
+        let receivers = self.all.get_mut(&key).and_then(|append| append.waiter.receivers_mut());
+        receivers.is_none_or(|receivers| receivers.answers.insert(answer))
     }
 
     /// Records one result of an append. Returns the append when it was the last one.
@@ -216,7 +246,7 @@ mod tests {
     fn an_answer_that_comes_again_ends_no_later_append() {
         let mut appends = Appends::new(&FixedState::default());
         appends.set_term(3);
-        let will = appends.insert(Waiter::Will { id: 1, shards: ShardSet::EMPTY });
+        let will = appends.insert(Waiter::Will { id: 1, receivers: Receivers::default() });
         assert!(appends.one_accepted(will, ReasonCode::Success).is_some());
         let next = appends.insert(Waiter::Unsynced(7));
         assert!(appends.one_accepted(will, ReasonCode::Success).is_none());

@@ -45,7 +45,7 @@ use mqtt::ReasonCode;
 use session::Dispatched;
 use shard::{Command, SessionUid};
 
-use self::appends::{Appends, Waiter};
+use self::appends::{AnswerNumber, Appends, Receivers, Waiter};
 use self::clients::Clients;
 use self::live::{Bodies, Live};
 use self::propose::{Continuation, Continuations};
@@ -497,7 +497,7 @@ impl ShardHost {
             Request::WillDispatched { key, outstanding, shards } => {
                 self.will_dispatched(now, key, outstanding, shards, out);
             }
-            Request::Accepted { key, reason } => self.accepted(now, key, reason, out),
+            Request::Accepted { key, reason } => self.accepted_elsewhere(now, key, reason, out),
         }
         self.apply_at_once(now, out);
     }

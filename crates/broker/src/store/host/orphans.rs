@@ -73,8 +73,8 @@ impl ShardHost {
     /// Records that a shard may remember the identity of a message that an append of this shard waits for.
     pub(super) fn accepted_by(&mut self, key: u32, by: ShardId) {
         let Some(append) = self.appends.get_mut(key) else { return };
-        if let Waiter::Orphan { shards, .. } = &mut append.waiter {
-            shards.insert(by);
+        if let Waiter::Orphan { receivers, .. } = &mut append.waiter {
+            receivers.shards.insert(by);
         }
     }
 

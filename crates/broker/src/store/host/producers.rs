@@ -7,7 +7,7 @@ use mqtt::ReasonCode;
 use shard::{Acknowledgement, Command, NodeIncarnation, RequestNumber};
 
 use super::propose::Continuation;
-use super::{ShardHost, ShardOutput};
+use super::{AnswerNumber, ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, Time, WorkerId};
 use crate::peers::{IncarnationState, MemberIncarnations};
 use crate::store::{Claim, Completion, Request, session_uid};
@@ -72,6 +72,12 @@ impl Producers {
     #[inline]
     pub fn is_asking(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// Number of the request that is being handled; `None` on a node alone.
+    pub fn current_answer(&self) -> Option<AnswerNumber> {
+        let Current { producer: Producer { owner, lane }, next, .. } = self.current?;
+        Some(AnswerNumber { node: owner.node, lane, request: next >> COMMAND_BITS })
     }
 
     /// Returns whether a claim of the client waits for the owner of its session.

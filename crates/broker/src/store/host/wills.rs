@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shard::{Command, Mutation, SessionUid, mutated};
 
 use super::propose::Continuation;
-use super::{ShardHost, ShardOutput, Waiter};
+use super::{Receivers, ShardHost, ShardOutput, Waiter};
 use crate::ids::{ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::Condition;
@@ -82,7 +82,7 @@ impl ShardHost {
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
         let owner = owner.map(|owner| owner.shifted(self.replica.ahead_ms().saturating_neg()));
-        let key = self.appends.insert(Waiter::Will { id, shards: ShardSet::EMPTY });
+        let key = self.appends.insert(Waiter::Will { id, receivers: Receivers::default() });
         self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.
         let owner = self.wills.of_due.get(&id).cloned().or(owner.map(Arc::new));
@@ -101,11 +101,11 @@ impl ShardHost {
         let Some(append) = self.appends.get_mut(key) else { return };
         // Some completions may have come before their number. A Will whose number is known waits for fewer.
         let is_dispatched = append.remaining < UNANNOUNCED / 2;
-        let Waiter::Will { shards, .. } = &mut append.waiter else { return };
+        let Waiter::Will { receivers, .. } = &mut append.waiter else { return };
         if is_dispatched {
             return;
         }
-        *shards = known_to;
+        receivers.shards = known_to;
         // One more, which is this request's own.
         append.remaining = append.remaining + outstanding + 1 - UNANNOUNCED;
         self.one_accepted(now, Some(key), out);

@@ -2,6 +2,7 @@
 
 use shard::Shard;
 
+use super::super::{Receivers, Waiter};
 use super::*;
 use crate::access::{
     Access, AllowAll, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
@@ -230,6 +231,22 @@ fn the_owner_of_an_ephemeral_session_is_closed_by_any_leader() {
         host.check_invariants();
         host.check_quiet();
         assert!(host.replica.state().ephemeral_of("c").is_none());
+    }
+}
+
+/// The Will would be over although one of its receivers does not have it yet.
+#[test]
+fn an_answer_that_comes_again_from_the_next_incarnation_does_not_count() {
+    let mut host = keeping(Shard::new(0, [7; 16]));
+    let key = host.appends.insert(Waiter::Will { id: 1, receivers: Receivers::default() });
+    host.appends[key].remaining = 4;
+    let again = (WorkerId(12), Producer { owner: NodeIncarnation { node: 1, incarnation: 8 }, lane: 3 });
+    for (of, number, remaining) in
+        [(FIRST, 5, 3), (FIRST, 5, 3), (again, 5, 3), (again, 6, 2), (SECOND, 5, 1)]
+    {
+        let accepted = Request::Accepted { key, reason: ReasonCode::Success };
+        assert!(apply(&mut host, of, number, accepted).is_empty());
+        assert_eq!(host.appends[key].remaining, remaining, "{of:?} {number}");
     }
 }
 
