@@ -18,6 +18,11 @@ pub struct FileError {
 #[derive(Debug)]
 pub enum Fault {
     Io(std::io::Error),
+    /// The file of a setting does not exist.
+    Missing {
+        setting: &'static str,
+        advice: &'static str,
+    },
     /// The file is not UTF-8.
     NotText,
     /// A line of a password file has no `:`.
@@ -68,12 +73,24 @@ impl FileError {
 }
 
 impl FileError {
+    /// Names the setting of a file that does not exist, and says what to do.
+    pub(crate) fn of_setting(self, setting: &'static str, advice: &'static str) -> Self {
+        match &self.fault {
+            Fault::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Self { fault: Fault::Missing { setting, advice }, ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// Returns the message without any contents of the file, for callers who may name files and not read them.
     pub(crate) fn without_contents(&self) -> String {
         match self.fault {
-            Fault::Io(_) | Fault::NotText | Fault::SourceMissing { .. } | Fault::SourceUnnamed { .. } => {
-                self.to_string()
-            }
+            Fault::Io(_)
+            | Fault::Missing { .. }
+            | Fault::NotText
+            | Fault::SourceMissing { .. }
+            | Fault::SourceUnnamed { .. } => self.to_string(),
             _ => {
                 let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
                 format!("{}{line}: the file cannot be used; the node's log says why", self.path.display())
@@ -101,6 +118,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => write!(f, "{error}"),
+            Self::Missing { setting, advice } => {
+                write!(f, "there is no such file, and {setting} names it; {advice}")
+            }
             Self::NotText => f.write_str("the file is not UTF-8 text"),
             Self::NoColon => f.write_str("expected user:hash"),
             Self::UserEmpty => f.write_str("the user name is empty"),

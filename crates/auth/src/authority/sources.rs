@@ -39,13 +39,19 @@ impl Sources {
             };
             return Err(FileError::new(Path::new("auth.sources"), None, fault));
         }
-        let rules = rules_file.as_ref().map(|path| RuleSet::read(path).map(|rules| (path.clone(), rules)));
-        let acl = acl_file.as_ref().map(|path| Acl::read(path).map(|acl| (path.clone(), acl)));
+        let rules = |path: &PathBuf| RuleSet::read(path).map(|rules| (path.clone(), rules));
+        let rules = rules_file.as_ref().map(rules).transpose();
+        let acl = |path: &PathBuf| Acl::read(path).map(|acl| (path.clone(), acl));
+        let acl = acl_file.as_ref().map(acl).transpose();
         Ok(Self {
             named: named.clone(),
             no_match: *no_match,
-            rules: rules.transpose()?,
-            acl: acl.transpose()?,
+            rules: rules.map_err(|error| {
+                error.of_setting("auth.rules_file", "write it as docs/access-rules.md shows")
+            })?,
+            acl: acl.map_err(|error| {
+                error.of_setting("auth.acl_file", "write it in mosquitto's syntax, or unset the setting")
+            })?,
             acl_subscribe: *acl_subscribe,
         })
     }

@@ -272,3 +272,14 @@ fn a_source_must_be_both_named_and_configured() {
     let text = read(&Files::new("broken").rules("deny everyone all #\nallow user alice pulish a"));
     assert!(text.contains("rules:2:18: expected publish"), "{text}");
 }
+
+#[test]
+fn a_file_that_does_not_exist_is_named_with_its_setting() {
+    let settings = Auth { rules_file: Some("/nonexistent/rules".into()), ..Auth::default() };
+    let error = Sources::read(&settings).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/rules: there is no such file"), "{error}");
+    assert!(error.contains("auth.rules_file") && error.contains("docs/access-rules.md"), "{error}");
+    let settings = Auth { acl_file: Some("/nonexistent/acl".into()), ..Auth::default() };
+    let error = Sources::read(&settings).unwrap_err().to_string();
+    assert!(error.contains("auth.acl_file"), "{error}");
+}

@@ -172,7 +172,10 @@ fn link(
 
 fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
     let Some(path) = &settings.password_file else { return Ok(None) };
-    let file = PasswordFile::read(path)?;
+    let missing = |error: FileError| {
+        error.of_setting("auth.password_file", "`meridian passwd -c FILE USER` makes it and adds a user")
+    };
+    let file = PasswordFile::read(path).map_err(missing)?;
     if file.has_scram() && !file.stores_decoy_key() {
         tracing::warn!(
             file = %path.display(),

@@ -375,3 +375,13 @@ fn a_ban_made_while_a_password_waits_applies_to_its_client() {
     assert_eq!(bob.recv(), Ok(AuthResult::Deny(ReasonCode::Banned)));
     assert_eq!(guard.figures().banned, 1);
 }
+
+#[test]
+fn a_password_file_that_does_not_exist_is_an_error_with_the_command_that_makes_it() {
+    let settings = Auth { password_file: Some("/nonexistent/passwords".into()), ..Auth::default() };
+    let error = Guard::open(&settings).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(
+        error.contains("auth.password_file") && error.contains("`meridian passwd -c FILE USER`"),
+        "{error}"
+    );
+}

@@ -54,6 +54,9 @@ pub enum Keyring {
     Set(Arc<Jwks>),
 }
 
+const SECRET_FILE: &str = "jwt.secret_file";
+const PUBLIC_KEY_FILE: &str = "jwt.public_key_file";
+
 impl Keyring {
     /// Reads the keys; `None` when no source of keys is configured.
     ///
@@ -61,8 +64,8 @@ impl Keyring {
     /// There is more than one source, or a file cannot be used.
     pub fn open(settings: &Jwt) -> Result<Option<Self>, JwtError> {
         let sources = [
-            ("jwt.secret_file", settings.secret_file.is_some()),
-            ("jwt.public_key_file", settings.public_key_file.is_some()),
+            (SECRET_FILE, settings.secret_file.is_some()),
+            (PUBLIC_KEY_FILE, settings.public_key_file.is_some()),
             ("jwt.jwks_file", settings.jwks_file.is_some()),
             ("jwt.jwks_url", settings.jwks_url.is_some()),
         ];
@@ -74,10 +77,12 @@ impl Keyring {
             )));
         }
         if let Some(path) = &settings.secret_file {
-            return Ok(Some(Self::Secret(secret(path, settings.secret_encoding)?)));
+            let keys = secret(path, settings.secret_encoding).map_err(of_setting(SECRET_FILE))?;
+            return Ok(Some(Self::Secret(keys)));
         }
         if let Some(path) = &settings.public_key_file {
-            return Ok(Some(Self::PublicKeys(public_keys(path)?)));
+            let keys = public_keys(path).map_err(of_setting(PUBLIC_KEY_FILE))?;
+            return Ok(Some(Self::PublicKeys(keys)));
         }
         match FetchSettings::of(settings)? {
             Some(fetch_settings) => Ok(Some(Self::Set(Arc::new(Jwks::start(fetch_settings)?)))),
@@ -98,12 +103,14 @@ impl Keyring {
                 Ok((Self::Set(jwks.clone()), Some(Arc::new(fetch_settings))))
             }
             Self::Secret(_) => {
-                let path = settings.secret_file.as_deref().ok_or_else(|| moved("jwt.secret_file"))?;
-                Ok((Self::Secret(secret(path, settings.secret_encoding)?), None))
+                let path = settings.secret_file.as_deref().ok_or_else(|| moved(SECRET_FILE))?;
+                let keys = secret(path, settings.secret_encoding).map_err(of_setting(SECRET_FILE))?;
+                Ok((Self::Secret(keys), None))
             }
             Self::PublicKeys(_) => {
-                let path = settings.public_key_file.as_deref().ok_or_else(|| moved("jwt.public_key_file"))?;
-                Ok((Self::PublicKeys(public_keys(path)?), None))
+                let path = settings.public_key_file.as_deref().ok_or_else(|| moved(PUBLIC_KEY_FILE))?;
+                let keys = public_keys(path).map_err(of_setting(PUBLIC_KEY_FILE))?;
+                Ok((Self::PublicKeys(keys), None))
             }
         }
     }
@@ -153,6 +160,14 @@ impl Keyring {
 /// Returns the error for a changed source of keys, which is fixed at the start.
 fn moved(setting: &str) -> JwtError {
     JwtError::Settings(format!("{setting} is the source of keys until the next start, and is no longer set"))
+}
+
+/// Puts the setting that names a file in front of its errors.
+fn of_setting(setting: &'static str) -> impl FnOnce(JwtError) -> JwtError {
+    move |error| match error {
+        JwtError::File { .. } => JwtError::Settings(format!("{setting}: {error}")),
+        JwtError::Settings(_) | JwtError::System(_) => error,
+    }
 }
 
 /// Reads a secret. Errors never contain the contents of the file.

@@ -44,6 +44,15 @@ fn error(settings: &Jwt) -> String {
 }
 
 #[test]
+fn a_key_file_that_cannot_be_used_is_named_with_its_setting() {
+    let missing = || Some("/nonexistent/key".into());
+    let why = error(&Jwt { secret_file: missing(), ..Jwt::default() });
+    assert!(why.starts_with("jwt.secret_file: /nonexistent/key: "), "{why}");
+    let why = error(&Jwt { public_key_file: missing(), ..Jwt::default() });
+    assert!(why.starts_with("jwt.public_key_file: /nonexistent/key: "), "{why}");
+}
+
+#[test]
 fn tokens_of_another_implementation_are_accepted() {
     let secret = open(&with_secret());
     let set = open(&with_jwks());
