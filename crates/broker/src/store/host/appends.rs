@@ -85,7 +85,8 @@ pub(super) struct Receivers {
     answers: BTreeSet<AnswerNumber>,
 }
 
-/// Answer of a worker, the same in each incarnation of its process. A process that starts again does not know the append.
+/// Answer of a worker, the same in each incarnation of its process. A process that starts again does not know the
+/// append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AnswerNumber {
     pub node: u64,
