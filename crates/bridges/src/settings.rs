@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, Start};
+use bridge::{AddressOrder, AddressSessions, Backoff, Notifications, SettingsError, Start};
 use broker::internal::{QUEUE_AGE_MAX_MS, QUEUE_BYTES_MAX, QUEUE_FULL, QUEUE_MESSAGES_MAX};
 use definitions::{Problem, SecretsDirectory};
 use mqtt::Version;
@@ -49,7 +49,7 @@ section! {
         /// then be lost or come twice.
         pub clean: bool = "false", at start;
         /// Keep Alive towards the other broker; 0 turns it off.
-        pub keep_alive: Duration = "60s" in "0s..=65535s", at start;
+        pub keep_alive: Duration = "1m" in "0s..=65535s", at start;
         /// Maximum number of unacknowledged messages in each direction, if the other broker accepts as many. 0 is 256
         /// with MQTT 5.0, and 20 with 3.1.1: there a broker cannot say how many it accepts, and mosquitto discards
         /// QoS 2 messages beyond its `max_inflight_messages`, which is 20. At most 1024 to the other broker.
@@ -248,7 +248,27 @@ impl BridgeSettings {
         if self.backoff_min > self.backoff_max {
             return Err(problem("backoff_min", "it is longer than backoff_max"));
         }
-        self.relay().check().map_err(|error| problem("name", error)).map(drop)
+        self.relay().check().map_err(|error| problem(self.setting_of(&error), error)).map(drop)
+    }
+
+    /// The setting that an error of the relay is about.
+    fn setting_of(&self, error: &SettingsError) -> &'static str {
+        match error {
+            SettingsError::NameInvalid { .. } | SettingsError::NameChanged => "name",
+            SettingsError::NoAddress => "address",
+            SettingsError::VersionNotSupported => "version",
+            SettingsError::ClientIdMissing => "client_id",
+            SettingsError::PasswordWithoutUserName => "username",
+            SettingsError::InFlightZero => "in_flight",
+            SettingsError::HopsMaxZero => "hops_max",
+            SettingsError::PacketSizeTooSmall { .. } => "packet_size_max",
+            SettingsError::QueuedMinZero => "lazy_messages",
+            SettingsError::NotificationTopicInvalid { topic } => match &self.state_topic_local {
+                Some(local) if local == topic => "state_topic_local",
+                _ => "state_topic_remote",
+            },
+            SettingsError::Topic(_) | SettingsError::Echo { .. } | SettingsError::Interest(_) => "topics",
+        }
     }
 
     /// Checks that a bridge of this node leads to another broker, and names only secrets that it may use.
@@ -407,6 +427,21 @@ mod tests {
             assert_eq!(bridge.websocket_path(), Some(path));
         }
         assert_eq!(bridge("a:1883").websocket_path(), None);
+    }
+
+    #[test]
+    fn a_problem_names_the_setting_that_is_wrong() {
+        let topic = |topic: &str| Some(topic.to_owned());
+        let old = BridgeSettings { version: BridgeVersion::V311, try_private: false, ..bridge("a:1883") };
+        let both = Topics::from_raw(&Raw::Text("a/# both 1".to_owned())).expect("valid topics");
+        for (bridge, setting) in [
+            (BridgeSettings { state_topic_local: topic("a/+"), ..bridge("a:1883") }, "state_topic_local"),
+            (BridgeSettings { state_topic_remote: topic("a/#"), ..bridge("a:1883") }, "state_topic_remote"),
+            (BridgeSettings { topics: both, ..old }, "topics"),
+            (BridgeSettings { name: "a/b".to_owned(), ..bridge("a:1883") }, "name"),
+        ] {
+            assert_eq!(bridge.check().map_err(|problem| problem.setting), Err(setting));
+        }
     }
 
     #[test]
