@@ -85,6 +85,16 @@ export async function call<T>(method: string, path: string, options: Options = {
 }
 
 export const get = <T>(path: string, query?: Query, signal?: AbortSignal) => call<T>('GET', path, { query, signal });
+/** Reads one thing. Returns null if there is none. */
+export async function find<T>(path: string, signal?: AbortSignal): Promise<T | null> {
+  try {
+    return await get<T>(path, {}, signal);
+  } catch (error) {
+    if (error instanceof Problem && error.status === 404) return null;
+    throw error;
+  }
+}
+
 export const post = <T>(path: string, body: unknown) => call<T>('POST', path, { body });
 export const put = <T>(path: string, body: unknown) => call<T>('PUT', path, { body });
 export const patch = <T>(path: string, body: unknown) => call<T>('PATCH', path, { body });

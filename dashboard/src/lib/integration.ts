@@ -1,5 +1,6 @@
 // Settings of connectors, actions and cluster links, as the forms show them, and the state of bridges, actions and links in words.
 
+import type { Column } from '../components/Table.svelte';
 import { span } from './format';
 import type { Action, ActionKind, Bridge, ClusterLink, ConnectorKind, LinkGiving, LinkTaking, Settings } from './types';
 
@@ -343,6 +344,17 @@ export function lost(one: Action): number | null {
   const { status } = one;
   return status && status.dropped + status.refused + status.expired + (status.given_up ?? 0) + status.evaluation_errors + status.render_errors + status.loops;
 }
+
+/** Column of a list that says where each entry is configured. */
+export const sourceColumn = <T extends { source: 'file' | 'store' | null }>(): Column<T> => ({
+  id: 'source',
+  label: 'Source',
+  width: '66px',
+  from: 'wide',
+  text: (one) => (one.source === 'store' ? 'stored' : one.source),
+  title: (one) => (one.source === 'file' ? 'In the configuration file of the node' : one.source ? 'Stored by the node or cluster' : 'Not configured'),
+  sort: true,
+});
 
 /** Address of a connector in a list. */
 export const addressOf = (settings: Settings): string => String(settings.url ?? settings.address ?? settings.directory ?? '');

@@ -11,11 +11,17 @@ export class Resource<T> {
   data = $state.raw<T | null>(null);
   loading = $state(false);
   failed = $state(false);
+  #loaded = $state(false);
   #fetch: (signal: AbortSignal) => Promise<T>;
   #abort: AbortController | undefined;
 
   constructor(fetch: (signal: AbortSignal) => Promise<T>) {
     this.#fetch = fetch;
+  }
+
+  /** True when the last data are null: the node has no such thing. */
+  get missing(): boolean {
+    return this.#loaded && this.data === null;
   }
 
   async load(quiet = false) {
@@ -27,6 +33,7 @@ export class Resource<T> {
       const data = await this.#fetch(abort.signal);
       if (abort.signal.aborted) return;
       this.data = data;
+      this.#loaded = true;
       this.failed = false;
     } catch (error) {
       if (abort.signal.aborted) return;
