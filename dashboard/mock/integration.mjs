@@ -8,17 +8,46 @@ const started = Date.now() - 3 * 86400e3;
 const seconds = () => Math.floor((Date.now() - started) / 1000);
 
 const drops = (more) => ({ queue: 0, too_large: 0, no_room: 0, not_ready: 0, too_many_hops: 0, closes: 0, looped: 0, unmapped: 0, ...more });
-const bridge = (name, more) => ({
-  name, node: 'meridian-1', configured: true, source: 'file', enabled: true, connected: true, failing: false, state: 'connected to broker.example.com:8883', connected_s: seconds(), last_error: null, session: `$bridge/${name}`, queued_messages: 0, queued_bytes: 0, oldest_s: null, in_flight_out: 0, in_flight_in: 0,
+const bridgeStore = new Map();
+const bridge = (name, settings, run, source = 'store') => bridgeStore.set(name, { name, source, settings: { address: 'broker.example.com:8883', topics: 'sensors/# out 1\ncommands/# in 1', ...settings }, author: source === 'file' ? '' : 'ops', changed_at: source === 'file' ? null : iso(started), run });
+bridge('cloud', { tls: true, username: 'site7', password_file: '/etc/meridian/secrets/cloud' }, () => ({ in_flight_out: 14, messages_out: seconds() * 212, bytes_out: seconds() * 212 * 174, messages_in: seconds() * 3, bytes_in: seconds() * 3 * 96, refused: 2, reconnects: 3, failed_attempts: 5, last_error: 'the connection was lost: connection reset by peer' }), 'file');
+bridge('plant-7', { address: '10.7.0.4:1883' }, () => ({ node: 'meridian-2', connected: false, failing: true, state: 'waits 48s before the next attempt: 10.7.0.4:1883: connection refused', connected_s: null, last_error: '10.7.0.4:1883: connection refused', queued_messages: 184_020 + seconds() % 1000, queued_bytes: 27_603_000, oldest_s: 5_400, messages_out: 4_120_332, bytes_out: 611_204_881, reconnects: 41, failed_attempts: 388, dropped: 12, dropped_by_cause: drops({ queue: 9, no_room: 3 }) }));
+bridge('night-report', { topics: 'reports/# out 2', start: 'lazy' }, () => ({ node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }));
+bridge('old-site', { topics: 'site/# both 1 "" old/', enabled: false }, () => ({ queued_messages: 812, queued_bytes: 92_410, oldest_s: 90_000 }), 'file');
+
+const bridgeOf = ({ run: _, ...stored }) => ({ ...stored, enabled: stored.settings.enabled !== false, fault: null });
+/** Sessions with messages whose bridge was removed. */
+const leftBridges = new Map([['gone-site', { queued_messages: 44_210, queued_bytes: 5_102_400, oldest_s: 86_400 }]]);
+function statusOf(one) {
+  const { name, source, enabled, settings } = bridgeOf(one);
+  const on = { connected: true, state: `connected to ${settings.address}`, connected_s: seconds(), ...one.run() };
+  return view(name, { source, enabled, ...on, ...(enabled ? {} : { connected: false, failing: false, state: 'not started', connected_s: null }) });
+}
+const view = (name, more) => ({
+  name, node: 'meridian-1', configured: true, source: 'store', enabled: true, connected: false, failing: false, connected_s: null, last_error: null, session: `$bridge/${name}`, queued_messages: 0, queued_bytes: 0, oldest_s: null, in_flight_out: 0, in_flight_in: 0,
   messages_out: 0, bytes_out: 0, messages_in: 0, bytes_in: 0, refused: 0, postponed: 0, dropped: 0, dropped_by_cause: drops({}), reconnects: 0, failed_attempts: 0, remote_sessions_lost: 0, ...more,
 });
-export const bridges = () => [
-  bridge('cloud', { in_flight_out: 14, messages_out: seconds() * 212, bytes_out: seconds() * 212 * 174, messages_in: seconds() * 3, bytes_in: seconds() * 3 * 96, refused: 2, reconnects: 3, failed_attempts: 5, last_error: 'the connection was lost: connection reset by peer' }),
-  bridge('plant-7', { node: 'meridian-2', connected: false, failing: true, state: 'waits 48s before the next attempt: 10.7.0.4:1883: connection refused', connected_s: null, last_error: '10.7.0.4:1883: connection refused', queued_messages: 184_020 + seconds() % 1000, queued_bytes: 27_603_000, oldest_s: 5_400, messages_out: 4_120_332, bytes_out: 611_204_881, reconnects: 41, failed_attempts: 388, dropped: 12, dropped_by_cause: drops({ queue: 9, no_room: 3 }) }),
-  bridge('night-report', { source: 'store', node: 'meridian-2', connected: false, state: 'waits for messages', connected_s: null, messages_out: 3120, bytes_out: 902_113, reconnects: 29 }),
-  bridge('gone-site', { configured: false, source: null, enabled: false, connected: false, failing: true, state: "not configured; `meridian ctl kick '$bridge/gone-site' --session` removes its session", connected_s: null, queued_messages: 44_210, queued_bytes: 5_102_400, oldest_s: 86_400 }),
-  bridge('old-site', { enabled: false, connected: false, state: 'turned off', connected_s: null, queued_messages: 812 }),
+const bridges = () => [
+  ...sorted(bridgeStore, statusOf),
+  ...[...leftBridges].map(([name, waits]) => view(name, { configured: false, source: null, enabled: false, failing: true, state: `not configured; \`meridian ctl kick '$bridge/${name}' --session\` removes its session`, ...waits })),
 ];
+
+function checkAddresses(settings, wrong) {
+  for (const address of String(settings.address ?? '').split(',').filter((one) => one.trim())) if (!/^\s*[\w.-]+:\d+\s*$/.test(address)) wrong('address', `"${address.trim()}" has no port; write HOST:PORT`);
+}
+
+function bridgeProblems(settings) {
+  const problems = [];
+  const wrong = (name, detail) => problems.push({ name, detail });
+  if (!settings.address) wrong('address', 'the other broker has no address; write HOST:PORT');
+  if (!settings.topics) wrong('topics', 'the bridge carries no topic; write a line such as sensors/# out 1');
+  checkAddresses(settings, wrong);
+  const lines = String(settings.topics ?? '').split('\n').map((line) => line.trim().split(/\s+/));
+  for (const [, direction = 'out'] of lines) if (!['out', 'in', 'both'].includes(direction)) wrong('topics', `\`${direction}\` is no direction; use out, in or both`);
+  if (!settings.tls && (settings.tls_ca || settings.tls_certificate)) wrong('tls', 'there are settings of TLS and it is off; set tls = true');
+  for (const name of ['keep_alive', 'backoff_min', 'backoff_max', 'lazy_idle', 'queue_age_max']) if (settings[name] && !DURATION.test(settings[name])) wrong(name, `"${settings[name]}" is not a duration; write a number and a unit, such as 10s`);
+  return problems;
+}
 
 const linkStore = new Map();
 const link = (name, settings, run, source = 'store') => linkStore.set(name, { name, source, settings: { own_name: 'berlin', secret_file: `/etc/meridian/secrets/${name}`, ...settings }, author: source === 'file' ? '' : 'ops', changed_at: source === 'file' ? null : iso(started), run });
@@ -48,7 +77,7 @@ function linkProblems(settings) {
   const wrong = (name, detail) => problems.push({ name, detail });
   if (!settings.secret_file) wrong('secret_file', 'a link needs a secret; make one with `head -c 32 /dev/urandom | base64`');
   if (settings.topics && !settings.address) wrong('address', 'the other cluster has no address, so nothing can be taken; write HOST:PORT, or remove topics');
-  for (const address of String(settings.address ?? '').split(',').filter((one) => one.trim())) if (!/^\s*[\w.-]+:\d+\s*$/.test(address)) wrong('address', `"${address.trim()}" has no port; write HOST:PORT`);
+  checkAddresses(settings, wrong);
   if (settings.prefix && !settings.prefix.endsWith('/')) wrong('prefix', `"${settings.prefix}" does not end with \`/\``);
   return problems;
 }
@@ -102,7 +131,7 @@ function connectorProblems(settings) {
   if (!required) wrong('kind', `"${settings.kind}" is not a kind; write one of ${Object.keys(REQUIRED).join(', ')}`);
   for (const name of required ?? []) if (!settings[name]) wrong(name, `a connector of this kind needs it`);
   if (settings.url && !/^https?:\/\/[^/\s]+/.test(settings.url)) wrong('url', `"${settings.url}" is not a URL; write http://HOST[:PORT][/PATH] or https://...`);
-  for (const address of String(settings.address ?? '').split(',').filter((one) => one.trim())) if (!/^\s*[\w.-]+:\d+\s*$/.test(address)) wrong('address', `"${address.trim()}" has no port; write HOST:PORT`);
+  checkAddresses(settings, wrong);
   if (settings.timeout && !DURATION.test(settings.timeout)) wrong('timeout', `"${settings.timeout}" is not a duration; write a number and a unit, such as 10s`);
   for (const [name, value] of Object.entries(settings)) if (name.endsWith('_file') && !String(value).startsWith('/')) wrong(name, `${value}: no such file or directory`);
   return problems;
@@ -132,16 +161,40 @@ const invalid = (refuse, what, problems) => {
   if (problems.length > 0) refuse(422, `The ${what} is not valid: ${problems[0].name}: ${problems[0].detail}.`, problems);
 };
 
+/** The stored entry that is to be changed, if there is one. */
+function changeable(refuse, store, noun, name) {
+  const old = store.get(name);
+  if (old?.source === 'file') refuse(409, `The ${noun} "${name}" is in the configuration file; change it there.`);
+  if (!NAME.test(name)) refuse(422, `"${name}" is not a name.`, [{ name: 'name', detail: 'write letters, digits, dots, hyphens and underscores' }]);
+  return old;
+}
+
 /** Routes of the mock server. */
 export const routes = (page, refuse) => [
   ['GET', '/api/v1/drains', 'viewer', ({ query }) => page([], query)],
   ['GET', '/api/v1/bridges', 'viewer', ({ query }) => page(bridges(), query)],
+  ['GET', '/api/v1/bridges/:', 'viewer', ({ part }) => bridgeOf(bridgeStore.get(part) ?? refuse(404, `There is no bridge "${part}".`))],
+  ['PUT', '/api/v1/bridges/:', 'admin', ({ part, body }) => {
+    const old = changeable(refuse, bridgeStore, 'bridge', part);
+    invalid(refuse, 'bridge', bridgeProblems(body));
+    const waits = leftBridges.get(part) ?? {};
+    leftBridges.delete(part);
+    bridgeStore.set(part, { name: part, source: 'store', settings: body, author: 'ops', changed_at: iso(), run: old?.run ?? (() => waits) });
+    return [old ? 200 : 201, bridgeOf(bridgeStore.get(part))];
+  }],
+  ['DELETE', '/api/v1/bridges/:', 'admin', ({ part, query }) => {
+    const deletes = query.get('messages') === 'delete';
+    const old = bridgeStore.get(part) ?? (deletes && leftBridges.has(part) ? null : refuse(404, `There is no bridge "${part}".`));
+    if (old?.source === 'file') refuse(409, `The bridge "${part}" is in the configuration file; delete it there.`);
+    const { queued_messages = 0, queued_bytes = 0, oldest_s = null } = old?.run() ?? {};
+    bridgeStore.delete(part);
+    if (deletes) leftBridges.delete(part);
+    else leftBridges.set(part, { queued_messages, queued_bytes, oldest_s });
+  }],
   ['GET', '/api/v1/links/external', 'viewer', ({ query }) => page(sorted(linkStore, linkOf), query)],
   ['GET', '/api/v1/links/external/:', 'viewer', ({ part }) => linkOf(linkStore.get(part) ?? refuse(404, `There is no link "${part}".`))],
   ['PUT', '/api/v1/links/external/:', 'admin', ({ part, body }) => {
-    const old = linkStore.get(part);
-    if (old?.source === 'file') refuse(409, `The link "${part}" is in the configuration file; change it there.`);
-    if (!NAME.test(part)) refuse(422, `"${part}" is not a name.`, [{ name: 'name', detail: 'write letters, digits, dots, hyphens and underscores' }]);
+    const old = changeable(refuse, linkStore, 'link', part);
     invalid(refuse, 'link', linkProblems(body));
     linkStore.set(part, { name: part, source: 'store', settings: body, author: 'ops', changed_at: iso(), run: old?.run });
     return [old ? 200 : 201, linkOf(linkStore.get(part))];
@@ -162,9 +215,7 @@ export const routes = (page, refuse) => [
   }],
   ['GET', '/api/v1/connectors/:', 'viewer', ({ part }) => connectorOf(connectorStore.get(part) ?? refuse(404, `There is no connector "${part}".`))],
   ['PUT', '/api/v1/connectors/:', 'admin', ({ part, body }) => {
-    const old = connectorStore.get(part);
-    if (old?.source === 'file') refuse(409, `The connector "${part}" is in the configuration file; change it there.`);
-    if (!NAME.test(part)) refuse(422, `"${part}" is not a name.`, [{ name: 'name', detail: 'write letters, digits, dots, hyphens and underscores' }]);
+    const old = changeable(refuse, connectorStore, 'connector', part);
     invalid(refuse, 'connector', connectorProblems(body));
     connectorStore.set(part, { name: part, kind: body.kind ?? 'http', source: 'store', settings: body, author: 'ops', changed_at: iso() });
     return [old ? 200 : 201, connectorOf(connectorStore.get(part))];
@@ -179,9 +230,7 @@ export const routes = (page, refuse) => [
   ['POST', '/api/v1/actions/test', 'admin', ({ body }) => trial(body)],
   ['GET', '/api/v1/actions/:', 'viewer', ({ part }) => actionOf(actionStore.get(part) ?? refuse(404, `There is no action "${part}".`))],
   ['PUT', '/api/v1/actions/:', 'admin', ({ part, body }) => {
-    const old = actionStore.get(part);
-    if (old?.source === 'file') refuse(409, `The action "${part}" is in the configuration file; change it there.`);
-    if (!NAME.test(part)) refuse(422, `"${part}" is not a name.`, [{ name: 'name', detail: 'write letters, digits, dots, hyphens and underscores' }]);
+    const old = changeable(refuse, actionStore, 'action', part);
     invalid(refuse, 'action', actionProblems(body));
     actionStore.set(part, { name: part, source: 'store', settings: body, author: 'ops', changed_at: iso(), run: old?.run ?? { perSecond: 0, selected: 1 } });
     return [old ? 200 : 201, actionOf(actionStore.get(part))];

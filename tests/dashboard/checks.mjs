@@ -44,6 +44,7 @@ const toast = async (page, text) => {
 const row = (page, text) => page.getByRole('row').filter({ hasText: text });
 const alarms = (page) => page.getByRole('region', { name: 'Alarms' });
 const gone = (locator) => locator.waitFor({ state: 'detached' });
+const focused = (locator) => locator.evaluate((one) => one === document.activeElement);
 
 /** Signs in with a token, which is the second way. */
 async function withToken(page, token) {
@@ -620,17 +621,18 @@ export const checks = [
     'real',
   ],
   [
-    'the forms have every setting of connectors, links and actions with its default, and the reference every function and event',
+    'the forms have every setting of bridges, connectors, links and actions with its default, and the reference every function and event',
     async () => {
       const { default: ts } = await import('../../dashboard/node_modules/typescript/lib/typescript.js');
       const module = async (path) => {
-        const text = (await read(path)).replace(/^import \{ span \}.*$/m, 'const span = String;');
+        const text = (await read(path)).replace(/^import \{ count, span \}.*$/m, 'const [count, span] = [String, String];');
         const { outputText } = ts.transpileModule(text, { compilerOptions: { module: ts.ModuleKind.ESNext, target: ts.ScriptTarget.ES2022 } });
         return import(`data:text/javascript,${encodeURIComponent(outputText)}`);
       };
-      const { ADVANCED_FIELDS, CONNECTOR_FIELDS, LINK_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
+      const { ADVANCED_FIELDS, BRIDGE_FIELDS, CONNECTOR_FIELDS, LINK_FIELDS, TARGET_FIELDS } = await module('dashboard/src/lib/integration.ts');
       const forms = [
         ['crates/sinks/src/connector.rs', Object.values(CONNECTOR_FIELDS).flat().flatMap((group) => group.fields), ['name', 'kind']],
+        ['crates/bridges/src/settings.rs', BRIDGE_FIELDS.flatMap((group) => group.fields), ['name', 'enabled']],
         ['crates/linking/src/settings.rs', LINK_FIELDS.flatMap((group) => group.fields), ['name', 'enabled']],
         ['crates/sinks/src/action.rs', [...Object.values(TARGET_FIELDS).flat(), ...ADVANCED_FIELDS], ['name', 'enabled', 'description', 'rule', 'connector']],
       ];
@@ -665,10 +667,14 @@ export const checks = [
         await row(page, 'gone-site').getByText('not configured', { exact: true }).waitFor();
         await page.getByRole('link', { name: 'plant-7' }).click();
         await heading(page, 'plant-7');
-        await page.getByText('10.7.0.4:1883: connection refused', { exact: true }).waitFor();
+        await page.getByRole('status').getByText('10.7.0.4:1883: connection refused', { exact: true }).waitFor();
         await page.getByText('4,120,332').waitFor();
         await page.getByText('12: 9 by the queue, 3 of QoS 0 without room', { exact: true }).waitFor();
         assert.equal(await page.getByRole('link', { name: '$bridge/plant-7' }).getAttribute('href'), '#/clients/%24bridge%2Fplant-7');
+        await page.goto(`${mock.base}/#/bridges/cloud`);
+        await page.getByText('This bridge is in the configuration file').waitFor();
+        await page.getByText('/etc/meridian/secrets/cloud').waitFor();
+        for (const name of ['Turn off', 'Edit…', 'Delete…']) assert.equal(await page.getByRole('button', { name }).count(), 0, name);
         await page.goto(`${mock.base}/#/bridges/no-such-bridge`);
         await page.getByText('There is no such bridge').waitFor();
         await page.route(/\/api\/v1\/bridges(\?|$)/, (route) => route.fulfill({ json: { items: [], next: null, missing: ['n2'] } }));
@@ -676,7 +682,153 @@ export const checks = [
         await page.getByText('[[bridge]]').waitFor();
         await page.getByText('meridian config import').waitFor();
         await page.getByText('No answer from n2').waitFor();
+        await page.getByRole('button', { name: 'Add…' }).waitFor();
       }),
+  ],
+  [
+    'a bridge is added, changed, turned off and deleted, and then its session is ended',
+    async (visitor) =>
+      onMock(visitor, 'bridges', async (page) => {
+        await heading(page, 'Bridges');
+        await page.getByRole('button', { name: 'Add…' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByLabel('Name', { exact: true }).fill('paris office');
+        await dialog.getByLabel('Addresses', { exact: true }).fill('paris.example.com');
+        await dialog.getByLabel('Topics', { exact: true }).fill('plant/# up');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('write letters, digits').waitFor();
+        assert.ok(await focused(dialog.getByLabel('Name', { exact: true })), 'the wrong field has the focus');
+        await dialog.getByLabel('Name', { exact: true }).fill('paris');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('"paris.example.com" has no port').waitFor();
+        await dialog.getByRole('alert').getByText('`up` is no direction').waitFor();
+        assert.ok(await focused(dialog.getByLabel('Addresses', { exact: true })), 'the wrong field has the focus');
+        await dialog.getByLabel('Addresses', { exact: true }).fill('paris.example.com:8883');
+        await dialog.getByLabel('Topics', { exact: true }).fill('plant/# out 1');
+        await dialog.getByText('TLS', { exact: true }).click();
+        await dialog.getByLabel('Authorities').fill('/etc/meridian/tls/paris.pem');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('set tls = true').waitFor();
+        assert.ok(await focused(dialog.getByLabel('Connect with TLS')), 'the wrong check box has the focus');
+        await dialog.getByLabel('Connect with TLS').check();
+        let sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        assert.deepEqual((await sent).postDataJSON(), { address: 'paris.example.com:8883', topics: 'plant/# out 1', tls: true, tls_ca: '/etc/meridian/tls/paris.pem' }, 'only settings that differ from the default');
+        await toast(page, 'Bridge added');
+        await heading(page, 'paris');
+        await page.getByText('connected to paris.example.com:8883').waitFor();
+        await page.getByRole('button', { name: 'Turn off' }).click();
+        await toast(page, 'The bridge is off');
+        await page.locator('.badge').getByText('off', { exact: true }).waitFor();
+        await page.getByRole('button', { name: 'Edit…' }).click();
+        assert.ok(await dialog.getByLabel('Authorities').isVisible(), 'a group with a setting is open');
+        await dialog.getByText('Connection', { exact: true }).click();
+        await dialog.getByLabel('Keep Alive').fill('soon');
+        await dialog.getByRole('button', { name: 'Save' }).click();
+        await dialog.getByRole('alert').getByText('"soon" is not a duration').waitFor();
+        await dialog.getByLabel('Keep Alive').fill('10s');
+        sent = page.waitForRequest((request) => request.method() === 'PUT');
+        await dialog.getByRole('button', { name: 'Save' }).click();
+        const { keep_alive, enabled } = (await sent).postDataJSON();
+        assert.deepEqual({ keep_alive, enabled }, { keep_alive: '10s', enabled: false }, 'a change does not turn it on');
+        await toast(page, 'Bridge changed');
+        await page.locator('dl div').filter({ hasText: /^Keep Alive keep_alive10s$/ }).waitFor();
+        await page.getByRole('button', { name: 'Delete…' }).click();
+        await dialog.getByRole('button', { name: 'Cancel' }).click();
+        await heading(page, 'paris');
+        sent = page.waitForRequest((request) => request.method() === 'DELETE');
+        await page.getByRole('button', { name: 'Delete…' }).click();
+        await dialog.getByRole('button', { name: 'Delete' }).click();
+        assert.match((await sent).url(), /bridges\/paris$/, 'messages stay unless the person says otherwise');
+        await toast(page, 'Bridge deleted');
+        await heading(page, 'Bridges');
+        await row(page, 'paris').getByText('not configured', { exact: true }).waitFor();
+        await page.getByRole('link', { name: 'paris' }).click();
+        await page.getByText('This bridge is not configured any more').waitFor();
+        for (const name of ['Turn off', 'Turn on', 'Edit…', 'Delete…']) assert.equal(await page.getByRole('button', { name }).count(), 0, name);
+        sent = page.waitForRequest((request) => request.method() === 'DELETE');
+        await page.getByRole('button', { name: 'End session…' }).click();
+        await dialog.getByRole('button', { name: 'End session' }).click();
+        assert.match((await sent).url(), /bridges\/paris\?messages=delete$/);
+        await toast(page, 'Session ended');
+        await heading(page, 'Bridges');
+        await gone(row(page, 'paris'));
+      }),
+  ],
+  [
+    'a bridge that is added here carries messages, keeps them while it is off, and deletes them with its session',
+    async (visitor, { binary }) => {
+      const nodes = await Promise.all([Node.start(binary), Node.start(binary)]);
+      const clients = [];
+      const join = async (node, id) => {
+        clients.push(await Client.connect(node.port, id));
+        return clients.at(-1);
+      };
+      try {
+        const [here, there] = nodes;
+        const page = await visitor.open('bridges');
+        await page.goto(`${here.base}/#/bridges`);
+        await page.getByText('There are no bridges').waitFor();
+        await page.getByRole('button', { name: 'Add…' }).click();
+        const dialog = page.getByRole('dialog');
+        await dialog.getByLabel('Name', { exact: true }).fill('plant');
+        await dialog.getByLabel('Addresses', { exact: true }).fill(`127.0.0.1:${here.port}`);
+        await dialog.getByLabel('Topics', { exact: true }).fill('sensors/# out 1');
+        await dialog.getByText('Topics of its state').click();
+        await dialog.getByLabel('At this broker').fill('state/+');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('is an address of this node').waitFor();
+        await dialog.getByLabel('Addresses', { exact: true }).fill(`127.0.0.1:${there.port}`);
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await dialog.getByRole('alert').getByText('use a topic without wildcards').waitFor();
+        assert.ok(await focused(dialog.getByLabel('At this broker')), 'the wrong field has the focus');
+        await dialog.getByLabel('At this broker').fill('');
+        await dialog.getByRole('button', { name: 'Add', exact: true }).click();
+        await toast(page, 'Bridge added');
+        await heading(page, 'plant');
+        const badge = (text) => page.locator('.badge').getByText(text, { exact: true }).waitFor();
+        const fact = (text) => page.locator('dl div').filter({ hasText: text }).waitFor();
+        await badge('connected');
+        const listener = await join(there, 'listener');
+        await listener.subscribe('sensors/#', 1);
+        const sensor = await join(here, 'sensor');
+        const arrived = () => listener.received.map((one) => one.payload).join();
+        await sensor.publish('sensors/1', 'a', { qos: 1 });
+        await until('the message has arrived', () => arrived() === 'a');
+        await fact(/^Messages out1$/);
+        await page.getByRole('button', { name: 'Turn off' }).click();
+        await badge('off');
+        await fact(/^Messages out0$/);
+        await sensor.publish('sensors/1', 'b', { qos: 1 });
+        await fact(/^Waiting1, /);
+        await page.getByRole('button', { name: 'Edit…' }).click();
+        await dialog.getByText('Connection', { exact: true }).click();
+        await dialog.getByLabel('Longest pause').fill('5s');
+        await dialog.getByRole('button', { name: 'Save' }).click();
+        await toast(page, 'Bridge changed');
+        assert.equal(arrived(), 'a', 'a change does not turn it on');
+        await page.getByRole('button', { name: 'Turn on' }).click();
+        await badge('connected');
+        await until('the message that has waited has arrived', () => arrived() === 'a,b');
+        await page.getByRole('button', { name: 'Turn off' }).click();
+        await badge('off');
+        await sensor.publish('sensors/1', 'c', { qos: 1 });
+        await fact(/^Waiting1, /);
+        await page.getByRole('button', { name: 'Delete…' }).click();
+        await dialog.getByText('1 message waits for it').waitFor();
+        await dialog.getByLabel('Also end the session').check();
+        await dialog.getByRole('button', { name: 'Delete' }).click();
+        await toast(page, 'Bridge and its messages deleted');
+        await page.getByText('There are no bridges').waitFor();
+        const session = await fetch(`${here.base}/api/v1/clients/${encodeURIComponent('$bridge/plant')}`);
+        assert.equal(session.status, 404, 'the session has ended');
+        assert.equal(arrived(), 'a,b');
+      } finally {
+        for (const client of clients) client.leave();
+        await Promise.all(nodes.map((node) => node.close()));
+      }
+    },
+    'real',
   ],
   [
     'links to other clusters are listed with their states, and shown with both directions',
@@ -720,7 +872,7 @@ export const checks = [
         await dialog.getByRole('group', { name: 'This cluster takes' }).getByLabel('Topic Filters').fill('plant/#');
         await dialog.getByRole('button', { name: 'Add', exact: true }).click();
         await dialog.getByRole('alert').getByText('the other cluster has no address').waitFor();
-        assert.equal(await dialog.getByLabel('Addresses of the other cluster').evaluate((one) => one === document.activeElement), true, 'the wrong field has the focus');
+        assert.ok(await focused(dialog.getByLabel('Addresses of the other cluster')), 'the wrong field has the focus');
         await dialog.getByLabel('Addresses of the other cluster').fill('paris.example.com:8883');
         await dialog.getByRole('group', { name: 'The other cluster may take' }).getByLabel('Topic Filters').fill('');
         let sent = page.waitForRequest((request) => request.method() === 'PUT');
@@ -772,7 +924,7 @@ export const checks = [
         await dialog.getByLabel('URL').fill('hook.example.com');
         await dialog.getByRole('button', { name: 'Add', exact: true }).click();
         await dialog.getByRole('alert').getByText('"hook.example.com" is not a URL').waitFor();
-        assert.equal(await dialog.getByLabel('URL').evaluate((one) => one === document.activeElement), true, 'the wrong field has the focus');
+        assert.ok(await focused(dialog.getByLabel('URL')), 'the wrong field has the focus');
         await dialog.getByLabel('URL').fill('https://hook.example.com');
         await dialog.getByRole('button', { name: 'Test connection' }).click();
         await dialog.getByRole('status').getByText('The server answered').waitFor();
@@ -962,6 +1114,16 @@ export const checks = [
           await heading(page, 'munich');
           await page.getByText('$link/munich').waitFor();
           for (const name of ['Turn off', 'Delete…', 'Edit…']) assert.equal(await page.getByText(name, { exact: true }).count(), 0, name);
+          for (const [one, text] of [['plant-7', '$bridge/plant-7'], ['gone-site', 'not configured any more']]) {
+            await page.goto(`${mock.base}/#/bridges/${one}`);
+            await page.getByText(text).waitFor();
+            for (const name of ['Turn off', 'Delete…', 'Edit…', 'End session…']) assert.equal(await page.getByText(name, { exact: true }).count(), 0, name);
+          }
+          for (const [hash, title] of [['bridges', 'Bridges'], ['links', 'Cluster links'], ['connectors', 'Connectors']]) {
+            await page.goto(`${mock.base}/#/${hash}`);
+            await heading(page, title);
+            assert.equal(await page.getByText('Add…').count(), 0, hash);
+          }
           await page.goto(`${mock.base}/#/connectors`);
           await page.getByRole('button', { name: 'Show warehouse' }).click();
           assert.ok(await page.getByRole('dialog').getByLabel('Database').isDisabled());
@@ -979,11 +1141,15 @@ export const checks = [
         await first.close();
         await atOnce(['light', 'dark'], async (colorScheme) => {
           const page = await visitor.open('overview', { colorScheme, reducedMotion: 'reduce', viewport: { width: 360, height: 740 } });
-          for (const [hash, title] of [['bridges/plant-7', 'plant-7'], ['links/munich', 'munich'], ['actions/to-collector', 'to-collector'], ['actions/readings/edit', 'Edit readings'], ['actions/-/new', 'Add an action'], ['connectors', 'Connectors']]) {
+          for (const [hash, title] of [['bridges/plant-7', 'plant-7'], ['bridges/gone-site', 'gone-site'], ['bridges', 'Bridges'], ['links/munich', 'munich'], ['actions/to-collector', 'to-collector'], ['actions/readings/edit', 'Edit readings'], ['actions/-/new', 'Add an action'], ['connectors', 'Connectors']]) {
             await page.goto(`${mock.base}/#/${hash}`);
             await heading(page, title);
             await gone(page.getByText('Loading…').first());
             if (hash === 'connectors') await page.getByRole('button', { name: 'Edit warehouse' }).click();
+            if (hash === 'bridges') {
+              await page.getByRole('button', { name: 'Add…' }).click();
+              for (const group of await page.getByRole('dialog').locator('summary').all()) await group.click();
+            }
             if (hash === 'actions/readings/edit') {
               await page.getByRole('tabpanel', { name: 'Test' }).getByRole('button', { name: 'Test', exact: true }).click();
               await page.getByText('matched', { exact: true }).waitFor();

@@ -79,6 +79,14 @@ export async function integration(visitor, shoot, look) {
     await pause(9000);
     await shoot('bridges', lists[0]);
     await shoot('actions', lists[1]);
+    const bridge = await open('bridges/plant-7', look);
+    await shoot('bridge', bridge);
+    await bridge.goto(`${mock.base}/#/bridges`);
+    await bridge.getByRole('button', { name: 'Add…' }).click();
+    await bridge.getByLabel('Name', { exact: true }).fill('cloud-2');
+    await bridge.getByLabel('Addresses', { exact: true }).fill('broker.example.com:8883');
+    await bridge.getByLabel('Topics', { exact: true }).fill('sensors/# out 1\ncommands/# in 1');
+    await shoot('bridge-form', bridge);
     await shoot('cluster-link', await open('links/munich', look));
     await shoot('action', await open('actions/readings', dark));
     const editor = await open('actions/readings/edit', look);

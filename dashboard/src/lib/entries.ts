@@ -1,7 +1,7 @@
 // Changes of actions, bridges and links to other clusters: things with a name and settings, for which messages wait.
 
 import { call, put } from './api';
-import { dialogs, type Question } from './dialogs.svelte';
+import { confirm, dialogs, type Question } from './dialogs.svelte';
 import { count } from './format';
 import { attempt } from './toasts.svelte';
 import type { Settings } from './types';
@@ -17,6 +17,16 @@ export async function turn(path: string, enabled: boolean, settings: Settings, s
   await attempt(async () => {
     await put(path, { ...settings, enabled });
     return enabled ? said.on : said.off;
+  });
+}
+
+/** Asks, and ends the session of an entry at `path` that was deleted before, with the messages that wait in it. Returns true
+ * if the session has ended. */
+export async function deleteSession(path: string, question: Pick<Question, 'title' | 'text'>): Promise<boolean> {
+  if (!(await confirm({ ...question, action: 'End session', danger: true }))) return false;
+  return attempt(async () => {
+    await call('DELETE', path, { query: { messages: 'delete' } });
+    return 'Session ended';
   });
 }
 

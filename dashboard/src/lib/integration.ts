@@ -1,8 +1,8 @@
-// Settings of connectors, actions and cluster links, as the forms show them, and the state of bridges, actions and links in words.
+// Settings of bridges, connectors, actions and cluster links, as the forms show them, and the state of bridges, actions and links in words.
 
 import type { Column } from '../components/Table.svelte';
-import { span } from './format';
-import type { Action, ActionKind, Bridge, ClusterLink, ConnectorKind, LinkGiving, LinkTaking, Settings } from './types';
+import { count, span } from './format';
+import type { Action, ActionKind, Bridge, BridgeDrops, BridgeEntry, ClusterLink, ConnectorKind, LinkGiving, LinkTaking, Settings } from './types';
 
 /** One setting of a form. */
 export interface Field {
@@ -197,6 +197,86 @@ export const ADVANCED: Group[] = [
 
 export const ADVANCED_FIELDS = ADVANCED.flatMap((group) => group.fields);
 
+/** Settings of a bridge to another broker. */
+export const BRIDGE_FIELDS: Group[] = [
+  {
+    title: 'Other broker',
+    fields: [
+      text('address', 'Addresses', '`HOST:PORT`, separated by commas. All of them must reach the same broker or cluster.', { required: true, mono: true, placeholder: 'broker.example.com:8883' }),
+      choice('version', 'MQTT version', 'With 3.1.1, messages have no User Properties, and a ring of brokers has no protection from loops.', [['5.0', 'MQTT 5.0'], ['3.1.1', 'MQTT 3.1.1']]),
+    ],
+  },
+  {
+    title: 'Messages',
+    fields: [
+      area('topics', 'Topics', 'One a line: `PATTERN DIRECTION QOS LOCAL-PREFIX REMOTE-PREFIX`. `out` sends to the other broker, `in` takes from it, `both` does both. Only the pattern is needed: the others are `out`, `0` and no prefix. `""` is an empty prefix. The first line that matches a topic decides.', {
+        required: true,
+        placeholder: 'sensors/# out 1\ncommands/# in 1',
+      }),
+    ],
+  },
+  {
+    title: 'Login',
+    fields: [
+      username('User name at the other broker.'),
+      path('password_file', 'Password file', 'File with the password in its first line. It is read at each connection.', '/etc/meridian/secrets/cloud'),
+      text('client_id', 'Client Identifier', 'No other client may use it at the other broker. Empty: the name of the bridge.'),
+    ],
+  },
+  { title: 'TLS', fields: [useTls, ...tlsFiles, text('tls_server_name', 'Name in the certificate', 'Host name that the certificate of the other broker must have. Empty: that of its address.')], folded: true },
+  {
+    title: 'WebSocket',
+    fields: [
+      choice('transport', 'Transport', 'WebSocket passes firewalls and proxies that let HTTPS through only.', [['tcp', 'TCP'], ['websocket', 'WebSocket']]),
+      text('websocket_path', 'Path', 'Path of the WebSocket at the other broker.', { fallback: '/mqtt', mono: true }),
+    ],
+    folded: true,
+  },
+  {
+    title: 'Connection',
+    fields: [
+      choice('start', 'Connect', '', [['automatic', 'Always'], ['lazy', 'While messages wait'], ['once', 'Once, until the connection ends']]),
+      amount('lazy_messages', 'Connect at messages', 'Waiting messages at which it connects, with "While messages wait".', '1', 1),
+      text('lazy_idle', 'Disconnect after', 'Time without messages after which it disconnects, with "While messages wait".', { fallback: '1m' }),
+      choice('address_order', 'Order of the addresses', 'For several addresses.', [['ordered', 'The first one that answers'], ['round_robin', 'The next one for each connection']]),
+      text('keep_alive', 'Keep Alive', 'Longest silence on the connection; `0s` turns it off.', { fallback: '1m' }),
+      text('backoff_min', 'First pause', 'Pause after the first failed connection. It doubles with each further one.', { fallback: '1s' }),
+      text('backoff_max', 'Longest pause', 'Between two attempts to connect.', { fallback: '1m' }),
+      check('clean', 'No session at the other broker', 'What is in flight when a connection is lost may then be lost or come twice.', false),
+      check('try_private', 'Tell brokers of MQTT 3.1.1 that this is a bridge', 'They do not send its own messages back then.', true),
+    ],
+    folded: true,
+  },
+  {
+    title: 'Queue for the other broker',
+    fields: [
+      amount('queue_messages_max', 'Maximum number of messages', 'Messages that wait. Each takes about 100 bytes of memory; its payload is on disk.', '1000000', 1),
+      text('queue_bytes_max', 'Maximum size', 'Bytes of these messages.', { fallback: '1GiB' }),
+      text('queue_age_max', 'Maximum age', 'Time that a message waits; `0s` is until it expires.', { fallback: '0s' }),
+      choice('queue_full', 'When it is full', '', [['drop_oldest', 'Drop the oldest message'], ['drop_newest', 'Drop the arriving message'], ['refuse', 'Refuse the arriving message']]),
+    ],
+    folded: true,
+  },
+  {
+    title: 'Limits',
+    fields: [
+      amount('in_flight', 'Messages at a time', 'Maximum number of unacknowledged messages in each direction; 0 is 256 with MQTT 5.0, and 20 with 3.1.1.', '0', 0, 65_535),
+      text('packet_size_max', 'Maximum size of a packet', 'Larger messages are dropped.', { fallback: '1MiB' }),
+      amount('hops_max', 'Maximum number of hops', 'Bridges that a message passes, between brokers of MQTT 5.0.', '8', 1, 64),
+      amount('closes_max', 'Drop after closed connections', 'Number of times that the other broker closes the connection at the same message, after which the message is dropped; 0 drops none.', '0', 0, 255),
+    ],
+    folded: true,
+  },
+  {
+    title: 'Topics of its state',
+    fields: [
+      text('state_topic_remote', 'At the other broker', 'Topic with the retained message `1` while the bridge is connected, and `0` otherwise. Empty: none.', { mono: true, placeholder: 'bridges/site7/state' }),
+      text('state_topic_local', 'At this broker', 'The same at this broker.', { mono: true, placeholder: 'bridges/cloud/state' }),
+    ],
+    folded: true,
+  },
+];
+
 /** Settings of a link to another cluster. */
 export const LINK_FIELDS: Group[] = [
   {
@@ -288,6 +368,13 @@ export interface State {
   rank: number;
 }
 
+/** State of a bridge that is configured. A change of it reaches the node that runs it within a second. */
+export function entryState(entry: BridgeEntry, status: Bridge | undefined): State {
+  if (!status) return entry.enabled ? { text: 'waits for a node', tone: 'warn', rank: 1 } : { text: 'off', tone: 'plain', rank: 3 };
+  if (status.enabled === entry.enabled) return bridgeState(status);
+  return { text: entry.enabled ? 'starting' : 'stopping', tone: 'plain', rank: 1 };
+}
+
 export function bridgeState(one: Bridge): State {
   if (!one.configured) return { text: 'not configured', tone: 'bad', rank: 0 };
   if (!one.enabled) return { text: 'off', tone: 'plain', rank: 3 };
@@ -296,6 +383,23 @@ export function bridgeState(one: Bridge): State {
   // A lazy bridge is connected only while messages wait.
   return { text: 'not connected', tone: 'plain', rank: 1 };
 }
+
+const BRIDGE_DROPS: [keyof BridgeDrops, string][] = [
+  ['queue', 'by the queue'],
+  ['too_large', 'too large'],
+  ['no_room', 'of QoS 0 without room'],
+  ['not_ready', 'of QoS 0 before it was ready'],
+  ['too_many_hops', 'after too many bridges'],
+  ['closes', 'because the other broker closed'],
+  ['looped', 'in a loop'],
+  ['unmapped', 'without a topic of the bridge'],
+];
+
+/** Messages of a bridge that were dropped, by cause. */
+export const bridgeDrops = (one: Bridge): string =>
+  BRIDGE_DROPS.filter(([cause]) => one.dropped_by_cause[cause] > 0)
+    .map(([cause, words]) => `${count(one.dropped_by_cause[cause])} ${words}`)
+    .join(', ');
 
 /** State of both directions of a link, as `meridian ctl links external` shows it. */
 export function linkState(one: ClusterLink): State {

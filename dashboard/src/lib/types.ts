@@ -518,7 +518,19 @@ export interface AuditEntry {
   detail: string | null;
 }
 
-/** Bridge to another broker. Counters are since the start of the node that runs it. */
+/** Bridge to another broker, as it is configured. */
+export interface BridgeEntry {
+  name: string;
+  enabled: boolean;
+  source: 'file' | 'store';
+  settings: Settings;
+  author: string;
+  changed_at: string | null;
+  /** Reason why the node that was asked cannot run it. */
+  fault: string | null;
+}
+
+/** Bridge to another broker, as it runs. Counters are since the start of the node that runs it. */
 export interface Bridge {
   name: string;
   node: string;
