@@ -4,6 +4,8 @@
 //!
 //! 1. A voter is lost, or its core leaves or is refused. Another core replaces it. Without another core, only a voter
 //!    whose core is no member any more, leaves or is refused is removed, and only if a majority of the others answers.
+//!    A core that leaves keeps its replicas while another one that is away may come back and take them: with a copy
+//!    less, the next disk that is lost could take the majority of a shard along.
 //! 2. The shard has fewer replicas than wanted, and another core can take one.
 //! 3. One region has at least two replicas more than another one that can take one of them.
 //! 4. One core has at least two replicas more than another core that can take one of them. The replicas of the shard
@@ -209,21 +211,30 @@ impl<'a> Planner<'a> {
         others.filter(|voter| self.region(voter.log()) == Some(region)).count()
     }
 
+    /// Iterates over the cores that have no replica of a shard, and could get one when one of its voters goes.
+    fn others(
+        &self,
+        shard: &ShardPlacement,
+        without: Option<ShardReplica>,
+    ) -> impl Iterator<Item = &'a Core> {
+        let has_node = move |node: NodeId| {
+            shard.voters.iter().any(|voter| voter.node == node && Some(*voter) != without)
+        };
+        let has_none = move |core: &&Core| {
+            let has_log = shard.voters.iter().any(|voter| voter.log() == core.log);
+            !has_log && !has_node(core.log.node) && !self.has_stalled(core.log)
+        };
+        self.cores.values().copied().filter(has_none)
+    }
+
     /// Iterates over the cores that can take a replica of a shard when one of its voters goes, with their regions.
     fn candidates(
         &self,
         shard: &ShardPlacement,
         without: Option<ShardReplica>,
     ) -> impl Iterator<Item = (CoreLog, &str)> {
-        let has_node = move |node: NodeId| {
-            shard.voters.iter().any(|voter| voter.node == node && Some(*voter) != without)
-        };
-        let can_take = move |core: &&&Core| {
-            let serves = core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
-            let has_log = shard.voters.iter().any(|voter| voter.log() == core.log);
-            serves && !has_log && !has_node(core.log.node) && !self.has_stalled(core.log)
-        };
-        self.cores.values().filter(can_take).map(|core| (core.log, &*core.region))
+        let serves = |core: &&Core| core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
+        self.others(shard, without).filter(serves).map(|core| (core.log, &*core.region))
     }
 
     /// Returns the core that gets a replica of a shard when one of its voters goes: in the region with the fewest
@@ -245,8 +256,13 @@ impl<'a> Planner<'a> {
         going.sort_by_key(|voter| self.standing(voter.log()).map(|standing| standing == Standing::Leaves));
         going.into_iter().find_map(|voter| {
             let add = self.candidate(shard, Some(voter));
-            let goes = |standing| matches!(standing, Standing::Leaves | Standing::Refused);
-            let is_over = self.standing(voter.log()).is_none_or(goes);
+            let is_over = match self.standing(voter.log()) {
+                None | Some(Standing::Refused) => true,
+                Some(Standing::Leaves) => {
+                    self.others(shard, Some(voter)).all(|core| core.standing != Standing::Away)
+                }
+                Some(Standing::Serves | Standing::Away | Standing::Lost) => false,
+            };
             let may_go = add.is_some() || is_over && self.has_majority_without(shard, voter);
             may_go.then(|| self.step(id, add, Some(voter)))
         })

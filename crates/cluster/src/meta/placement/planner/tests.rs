@@ -116,10 +116,26 @@ impl Model {
 
     /// Cores that can take a replica of a shard in place of one of its voters.
     fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<CoreLog> {
+        self.without_replica(shard, removed, Standing::Serves)
+    }
+
+    /// Returns whether a core that is away could take a replica of a shard in place of a voter whose core leaves.
+    fn is_awaited(&self, shard: &ShardPlacement, removed: ShardReplica) -> bool {
+        self.standing(removed.log()) == Some(Standing::Leaves)
+            && !self.without_replica(shard, Some(removed), Standing::Away).is_empty()
+    }
+
+    /// Cores of this standing that could have a replica of a shard in place of one of its voters.
+    fn without_replica(
+        &self,
+        shard: &ShardPlacement,
+        removed: Option<ShardReplica>,
+        standing: Standing,
+    ) -> Vec<CoreLog> {
         let others: Vec<NodeId> =
             shard.voters.iter().filter(|voter| Some(**voter) != removed).map(|voter| voter.node).collect();
         let has_log = |log: &CoreLog| shard.voters.iter().any(|voter| voter.log() == *log);
-        let logs = self.cores.iter().filter(|core| core.standing == Standing::Serves).map(|core| core.log);
+        let logs = self.cores.iter().filter(|core| core.standing == standing).map(|core| core.log);
         let stalled = self.stalled();
         let waiting = stalled.iter().filter_map(|id| self.placement.shard(*id));
         let waiting = waiting.filter(|shard| self.agree(&shard.voters) && !self.is_lost(shard));
@@ -173,6 +189,7 @@ impl Model {
                     "it may come back"
                 );
                 assert!(self.free(shard, Some(removed)).is_empty(), "another core can replace it");
+                assert!(!self.is_awaited(shard, removed), "another core may come back and replace it");
             }
             Some(_) => {}
         }
@@ -199,7 +216,8 @@ impl Model {
                 let is_over =
                     matches!(self.standing(voter.log()), None | Some(Standing::Leaves | Standing::Refused));
                 let others: Vec<_> = shard.voters.iter().copied().filter(|it| it != voter).collect();
-                assert!(!is_over || !self.agree(&others), "{id:?} keeps {voter:?}");
+                let is_awaited = self.is_awaited(shard, *voter);
+                assert!(!is_over || is_awaited || !self.agree(&others), "{id:?} keeps {voter:?}");
                 for added in free {
                     assert!(
                         !self.is_better(shard, voter.log(), added),
@@ -438,6 +456,29 @@ fn a_core_that_leaves_hands_over_its_shards_even_to_a_single_other_one() {
         assert!(model.placement.shards().all(|(_, shard)| shard.voters.len() == left));
         model.cores.pop();
     }
+}
+
+/// The shards would have two replicas, so that one lost disk would be enough to lose their majority.
+#[test]
+fn a_core_that_leaves_keeps_its_replicas_while_another_one_that_is_away_may_take_them() {
+    let mut model = Model::new(3, 1);
+    model.event(0, 0);
+    settle(&mut model);
+    model.cores[3].standing = Standing::Away;
+    model.cores[2].standing = Standing::Leaves;
+    settle(&mut model);
+    let is_three = |model: &Model| model.placement.shards().all(|(_, shard)| shard.voters.len() == 3);
+    assert!(is_three(&model));
+    model.cores[3].standing = Standing::Serves;
+    settle(&mut model);
+    assert!(is_three(&model));
+    assert_eq!(model.load(model.cores[2].log), 0);
+    model.cores[2].standing = Standing::Serves;
+    settle(&mut model);
+    model.cores[3].standing = Standing::Lost;
+    model.cores[2].standing = Standing::Leaves;
+    settle(&mut model);
+    assert_eq!(model.load(model.cores[2].log), 0, "nobody comes back soon");
 }
 
 /// One of three cores leaves while another one is dead: the last one alone would be no majority.
