@@ -13,7 +13,7 @@ pub mod clients;
 pub mod cluster;
 pub mod config;
 pub mod connectors;
-mod entry_changes;
+mod entries;
 pub mod external_links;
 pub mod health;
 pub mod keys;

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use ureq::http::Method;
 
-use super::connectors::{EntriesArgs, TEST_MAX, settings};
-use super::entry_changes::remove;
+use super::entries::{Entries, TenantArgs, messages, origin, settings};
 use super::settings_file::{self, SettingsFile};
 use super::{Command, without_list_flags};
 use crate::confirm::confirm;
@@ -15,7 +13,6 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, take};
 use crate::pages::List;
-use crate::query::{Query, encode};
 use crate::table::{left, right};
 
 /// List, put, test and remove actions: rules whose outputs are written elsewhere
@@ -45,7 +42,7 @@ pub struct ActionsArgs {
     /// Name of an action to show
     name: Option<String>,
     #[command(flatten)]
-    shown: EntriesArgs,
+    shown: TenantArgs,
     #[command(subcommand)]
     verb: Option<Verb>,
 }
@@ -55,7 +52,7 @@ enum Verb {
     /// List actions (the default)
     List {
         #[command(flatten)]
-        shown: EntriesArgs,
+        shown: TenantArgs,
     },
     /// Show one action
     Show {
@@ -112,7 +109,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     })
 }
 
-const PATH: &str = "/api/v1/actions";
+const ACTIONS: Entries = Entries { path: "/api/v1/actions", list: "action", texts: &[] };
 
 impl Command for ActionsArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
@@ -122,15 +119,14 @@ impl Command for ActionsArgs {
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
             (Some(Verb::List { shown }), _) => list(console, &shown),
             (Some(Verb::Put { name, file }), _) => {
-                let settings = file.read("action")?.into();
-                let put = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&settings))?;
+                let put = ACTIONS.put(console, &name, file.read(ACTIONS.list)?)?;
                 console.done(&put, &format!("action {name}: {}", put.cell("rule")))
             }
             (Some(Verb::Test(args)), _) => args.run(console),
             (Some(Verb::Remove { name, delete_messages }), _) => {
                 let with = if delete_messages { " and the messages that wait for it" } else { "" };
                 confirm(console, &format!("Remove the action {name}{with}?"))?;
-                let answer = remove(console, &path(&name), delete_messages)?;
+                let answer = ACTIONS.remove(console, &name, &messages(delete_messages))?;
                 console.done(&answer, &format!("action {name} is removed"))
             }
         }
@@ -140,8 +136,8 @@ impl Command for ActionsArgs {
 impl TestArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         let settings = match (&self.file, &self.name) {
-            (Some(file), _) => settings_file::read(file, "action")?.into(),
-            (None, Some(name)) => take(&mut console.client.get(&path(name), &Query::new())?, "settings"),
+            (Some(file), _) => settings_file::read(file, ACTIONS.list)?.into(),
+            (None, Some(name)) => take(&mut ACTIONS.get(console, name)?, "settings"),
             (None, None) => return Err(Failure::Usage("name an action or a file".to_owned())),
         };
         let message = match (self.message, self.topic) {
@@ -152,8 +148,7 @@ impl TestArgs {
             (None, None) => None,
         };
         let body = json!({"settings": settings, "message": message, "event": self.event, "live": self.live});
-        let client = console.client.clone().patient(TEST_MAX);
-        let tested = client.send(Method::POST, &format!("{PATH}/test"), &Query::new(), Some(&body))?;
+        let tested = ACTIONS.test(console, &body)?;
         if console.json {
             console.document(&tested)?;
         } else {
@@ -189,11 +184,7 @@ fn tell(console: &mut Console, tested: &Value, is_live: bool) -> Result<(), Fail
     Ok(())
 }
 
-fn path(name: &str) -> String {
-    format!("{PATH}/{}", encode(name))
-}
-
-fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
+fn list(console: &mut Console, shown: &TenantArgs) -> Result<(), Failure> {
     let columns = [
         left("ACTION"),
         left("KIND"),
@@ -222,8 +213,15 @@ fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
             fault(action),
         ]
     };
-    List { path: PATH, query: shown.query(), noun: "actions", columns: &columns, row: &row, keep: None }
-        .show(console, &shown.page)
+    List {
+        path: ACTIONS.path,
+        query: shown.query(),
+        noun: "actions",
+        columns: &columns,
+        row: &row,
+        keep: None,
+    }
+    .show(console, &shown.page)
 }
 
 fn state(action: &Value) -> String {
@@ -243,18 +241,13 @@ fn fault(action: &Value) -> String {
 }
 
 fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
-    let action = console.client.get(&path(name), &Query::new())?;
+    let action = ACTIONS.get(console, name)?;
     if console.json {
         return console.document(&action);
     }
-    console.pairs(&[
-        ("action", action.cell("name")),
-        ("kind", action.cell("kind")),
-        ("source", action.cell("source")),
-        ("fault", action.text("fault")),
-        ("changed by", action.text("author")),
-        ("changed at", action.text("changed_at")),
-    ])?;
+    let mut pairs = vec![("action", action.cell("name")), ("kind", action.cell("kind"))];
+    pairs.extend(origin(&action));
+    console.pairs(&pairs)?;
     settings(console, &action)?;
     let status = action.field("status");
     if status.is_null() {

@@ -1,19 +1,16 @@
 //! `meridian ctl bridges`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::Command;
-use super::connectors::settings;
-use super::entry_changes::{assignment, put, remove};
+use super::entries::{Entries, SettingsArgs, messages, origin, settings};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING};
 use crate::pages::show_whole;
-use crate::query::{Query, encode};
+use crate::query::Query;
 use crate::table::{left, right};
 
 /// List, set and remove bridges to other brokers: connections, what waits, what went through
@@ -55,18 +52,13 @@ enum Verb {
         /// Name of the bridge
         name: String,
     },
-    /// Add a bridge, or change settings of it
+    /// Add a bridge, or change settings of it, with the keys of [[bridge]]
     #[command(visible_alias = "put")]
     Set {
         /// Name of the bridge
         name: String,
-        /// Settings with the keys of [[bridge]]; the others stay. A key that comes twice has two lines, and an empty
-        /// value is the default
-        #[arg(value_name = "KEY=VALUE", value_parser = assignment, required_unless_present = "file")]
-        changes: Vec<(String, String)>,
-        /// File with all settings, in TOML or JSON; `-` is standard input. The other settings get their defaults
-        #[arg(long, value_name = "FILE", conflicts_with = "changes")]
-        file: Option<PathBuf>,
+        #[command(flatten)]
+        settings: SettingsArgs,
     },
     /// Remove a bridge
     Remove {
@@ -78,18 +70,19 @@ enum Verb {
     },
 }
 
-const PATH: &str = "/api/v1/bridges";
-/// Settings with names and topics, which may consist of digits.
-const TEXTS: &[&str] =
-    &["client_id", "username", "topics", "tls_server_name", "state_topic_local", "state_topic_remote"];
+const BRIDGES: Entries = Entries {
+    path: "/api/v1/bridges",
+    list: "bridge",
+    texts: &["client_id", "username", "topics", "tls_server_name", "state_topic_local", "state_topic_remote"],
+};
 
 impl Command for BridgesArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         match (self.verb, self.name) {
             (None, None) | (Some(Verb::List), _) => list(console),
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
-            (Some(Verb::Set { name, changes, file }), _) => {
-                let bridge = put(console, &path(&name), "bridge", (&changes, file.as_deref()), TEXTS)?;
+            (Some(Verb::Set { name, settings }), _) => {
+                let bridge = BRIDGES.set(console, &name, &settings)?;
                 let state = if bridge.truth("enabled") { "" } else { " (disabled)" };
                 console.done(&bridge, &format!("bridge {name}{state} to {}", bridge.cell("settings.address")))
             }
@@ -99,19 +92,15 @@ impl Command for BridgesArgs {
                     false => "",
                 };
                 confirm(console, &format!("Remove the bridge {name}{with}?"))?;
-                let answer = remove(console, &path(&name), delete_messages)?;
+                let answer = BRIDGES.remove(console, &name, &messages(delete_messages))?;
                 console.done(&answer, &format!("the bridge {name} is removed"))
             }
         }
     }
 }
 
-fn path(name: &str) -> String {
-    format!("{PATH}/{}", encode(name))
-}
-
 fn views(console: &Console) -> Result<Value, Failure> {
-    console.client.get(PATH, &Query::new().with("limit", 1_000))
+    console.client.get(BRIDGES.path, &Query::new().with("limit", 1_000))
 }
 
 fn list(console: &mut Console) -> Result<(), Failure> {
@@ -154,7 +143,7 @@ fn row(bridge: &Value) -> Vec<String> {
 }
 
 fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
-    let bridge = console.client.get(&path(name), &Query::new())?;
+    let bridge = BRIDGES.get(console, name)?;
     if console.json {
         return console.document(&bridge);
     }
@@ -162,15 +151,13 @@ fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
     let runs = listed.list("items").iter().find(|view| view.text("name") == name);
     let unknown = Value::Null;
     let runs = runs.unwrap_or(&unknown);
-    console.pairs(&[
+    let mut pairs = vec![
         ("bridge", bridge.cell("name")),
         ("state", if bridge.truth("enabled") { runs.text("state") } else { "disabled".to_owned() }),
         ("node", runs.text("node")),
         ("last error", runs.text("last_error")),
-        ("source", bridge.cell("source")),
-        ("fault", bridge.text("fault")),
-        ("changed by", bridge.text("author")),
-        ("changed at", bridge.text("changed_at")),
-    ])?;
+    ];
+    pairs.extend(origin(&bridge));
+    console.pairs(&pairs)?;
     settings(console, &bridge)
 }

@@ -1,20 +1,19 @@
 //! `meridian ctl connectors`: systems outside the broker that actions write to.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use ureq::http::Method;
 
+use super::entries::{Entries, TenantArgs, origin, settings};
 use super::settings_file::{self, SettingsFile};
 use super::{Command, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
-use crate::pages::{List, PageArgs};
-use crate::query::{Query, encode};
+use crate::pages::List;
+use crate::query::Query;
 use crate::table::left;
 
 /// List, put, test and remove connectors: systems that actions write to
@@ -42,30 +41,9 @@ pub struct ConnectorsArgs {
     /// Name of a connector to show
     name: Option<String>,
     #[command(flatten)]
-    shown: EntriesArgs,
+    shown: TenantArgs,
     #[command(subcommand)]
     verb: Option<Verb>,
-}
-
-/// Entries of a list.
-#[derive(Args, Debug)]
-pub struct EntriesArgs {
-    /// Show those of this tenant only; '' for those of no tenant
-    #[arg(long, value_name = "TENANT")]
-    tenant: Option<String>,
-    #[command(flatten)]
-    pub page: PageArgs,
-}
-
-impl EntriesArgs {
-    /// Returns whether all options have their defaults.
-    pub fn plain(&self) -> bool {
-        self.tenant.is_none() && self.page.plain()
-    }
-
-    pub fn query(&self) -> Query {
-        Query::new().maybe("tenant", self.tenant.as_deref())
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -73,7 +51,7 @@ enum Verb {
     /// List connectors (the default)
     List {
         #[command(flatten)]
-        shown: EntriesArgs,
+        shown: TenantArgs,
     },
     /// Show one connector
     Show {
@@ -103,9 +81,7 @@ enum Verb {
     },
 }
 
-const PATH: &str = "/api/v1/connectors";
-/// Time that a test takes at most, on a node that is not overloaded.
-pub const TEST_MAX: Duration = Duration::from_secs(25);
+const CONNECTORS: Entries = Entries { path: "/api/v1/connectors", list: "connector", texts: &[] };
 
 impl Command for ConnectorsArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
@@ -115,30 +91,24 @@ impl Command for ConnectorsArgs {
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
             (Some(Verb::List { shown }), _) => list(console, &shown),
             (Some(Verb::Put { name, file }), _) => {
-                let settings = file.read("connector")?.into();
-                let put = console.client.send(Method::PUT, &path(&name), &Query::new(), Some(&settings))?;
+                let put = CONNECTORS.put(console, &name, file.read(CONNECTORS.list)?)?;
                 console.done(&put, &format!("connector {name}: {}", put.cell("kind")))
             }
             (Some(Verb::Test { name, file }), _) => {
-                let settings = file.map(|file| settings_file::read(&file, "connector")).transpose()?;
+                let settings = file.map(|file| settings_file::read(&file, CONNECTORS.list)).transpose()?;
                 test(console, &json!({"name": name, "settings": settings}))
             }
             (Some(Verb::Remove { name }), _) => {
                 confirm(console, &format!("Remove the connector {name}?"))?;
-                let answer = console.client.send(Method::DELETE, &path(&name), &Query::new(), None)?;
+                let answer = CONNECTORS.remove(console, &name, &Query::new())?;
                 console.done(&answer, &format!("connector {name} is removed"))
             }
         }
     }
 }
 
-fn path(name: &str) -> String {
-    format!("{PATH}/{}", encode(name))
-}
-
 fn test(console: &mut Console, body: &Value) -> Result<(), Failure> {
-    let client = console.client.clone().patient(TEST_MAX);
-    let tested = client.send(Method::POST, &format!("{PATH}/test"), &Query::new(), Some(body))?;
+    let tested = CONNECTORS.test(console, body)?;
     let sentence = format!("{} ({})", tested.text("message"), tested.ms_cell("took_ms"));
     if tested.truth("ok") {
         return console.done(&tested, &sentence);
@@ -149,7 +119,7 @@ fn test(console: &mut Console, body: &Value) -> Result<(), Failure> {
     Err(Failure::Failed(sentence))
 }
 
-fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
+fn list(console: &mut Console, shown: &TenantArgs) -> Result<(), Failure> {
     let columns = [
         left("CONNECTOR"),
         left("KIND"),
@@ -170,8 +140,15 @@ fn list(console: &mut Console, shown: &EntriesArgs) -> Result<(), Failure> {
             connector.text("fault"),
         ]
     };
-    List { path: PATH, query: shown.query(), noun: "connectors", columns: &columns, row: &row, keep: None }
-        .show(console, &shown.page)
+    List {
+        path: CONNECTORS.path,
+        query: shown.query(),
+        noun: "connectors",
+        columns: &columns,
+        row: &row,
+        keep: None,
+    }
+    .show(console, &shown.page)
 }
 
 /// Address, URL or directory of the system.
@@ -185,32 +162,16 @@ fn names(names: &[Value]) -> String {
 }
 
 fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
-    let connector = console.client.get(&path(name), &Query::new())?;
+    let connector = CONNECTORS.get(console, name)?;
     if console.json {
         return console.document(&connector);
     }
-    console.pairs(&[
+    let mut pairs = vec![
         ("connector", connector.cell("name")),
         ("kind", connector.cell("kind")),
-        ("source", connector.cell("source")),
-        ("fault", connector.text("fault")),
         ("used by", names(connector.list("used_by"))),
-        ("changed by", connector.text("author")),
-        ("changed at", connector.text("changed_at")),
-    ])?;
+    ];
+    pairs.extend(origin(&connector));
+    console.pairs(&pairs)?;
     settings(console, &connector)
-}
-
-/// Writes the settings that differ from their defaults.
-pub fn settings(console: &mut Console, entry: &Value) -> Result<(), Failure> {
-    let settings = entry.field("settings").as_object();
-    for (key, value) in settings.into_iter().flatten() {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let mut lines = text.lines();
-        console.line(&format!("  {key} = {}", lines.next().unwrap_or_default()))?;
-        for line in lines {
-            console.line(&format!("    {line}"))?;
-        }
-    }
-    Ok(())
 }

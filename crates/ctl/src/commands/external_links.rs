@@ -1,12 +1,9 @@
 //! `meridian ctl links external`: links to other clusters.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::connectors::settings;
-use super::entry_changes::{assignment, put, remove};
+use super::entries::{Entries, SettingsArgs, messages, origin, settings};
 use super::{Command, without_list_flags};
 use crate::confirm::confirm;
 use crate::console::Console;
@@ -14,7 +11,7 @@ use crate::failure::Failure;
 use crate::fields::{Fields as _, NOTHING};
 use crate::human;
 use crate::pages::{List, PageArgs};
-use crate::query::{Query, encode};
+use crate::query::Query;
 use crate::table::{left, right};
 
 /// List, set and remove links to other clusters
@@ -62,18 +59,13 @@ enum Verb {
         /// Name of the other cluster
         name: String,
     },
-    /// Add a link, or change settings of it
+    /// Add a link, or change settings of it, with the keys of [[cluster_link]]
     #[command(visible_alias = "put")]
     Set {
         /// Name of the other cluster
         name: String,
-        /// Settings with the keys of [[cluster_link]]; the others stay. A key that comes twice has two lines, and an
-        /// empty value is the default
-        #[arg(value_name = "KEY=VALUE", value_parser = assignment, required_unless_present = "file")]
-        changes: Vec<(String, String)>,
-        /// File with all settings, in TOML or JSON; `-` is standard input. The other settings get their defaults
-        #[arg(long, value_name = "FILE", conflicts_with = "changes")]
-        file: Option<PathBuf>,
+        #[command(flatten)]
+        settings: SettingsArgs,
     },
     /// Remove a link, and disconnect the other cluster
     Remove {
@@ -85,9 +77,11 @@ enum Verb {
     },
 }
 
-const PATH: &str = "/api/v1/links/external";
-/// Settings with names and topics, which may consist of digits.
-const TEXTS: &[&str] = &["own_name", "origins", "prefix", "topics", "export"];
+const LINKS: Entries = Entries {
+    path: "/api/v1/links/external",
+    list: "cluster_link",
+    texts: &["own_name", "origins", "prefix", "topics", "export"],
+};
 
 impl Command for ExternalArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
@@ -96,8 +90,8 @@ impl Command for ExternalArgs {
             (None, None) => list(console, &self.page),
             (None, Some(name)) | (Some(Verb::Show { name }), _) => show(console, &name),
             (Some(Verb::List { page }), _) => list(console, &page),
-            (Some(Verb::Set { name, changes, file }), _) => {
-                let link = put(console, &path(&name), "cluster_link", (&changes, file.as_deref()), TEXTS)?;
+            (Some(Verb::Set { name, settings }), _) => {
+                let link = LINKS.set(console, &name, &settings)?;
                 console.done(&link, &summary(&link))
             }
             (Some(Verb::Remove { name, delete_messages }), _) => {
@@ -106,15 +100,11 @@ impl Command for ExternalArgs {
                     false => "",
                 };
                 confirm(console, &format!("Remove the link to the cluster {name}{with}?"))?;
-                let answer = remove(console, &path(&name), delete_messages)?;
+                let answer = LINKS.remove(console, &name, &messages(delete_messages))?;
                 console.done(&answer, &format!("the link to {name} is removed"))
             }
         }
     }
-}
-
-fn path(name: &str) -> String {
-    format!("{PATH}/{}", encode(name))
 }
 
 /// Sentence about a link that was changed.
@@ -155,7 +145,7 @@ fn list(console: &mut Console, page: &PageArgs) -> Result<(), Failure> {
         ]
     };
     List {
-        path: PATH,
+        path: LINKS.path,
         query: Query::new(),
         noun: "links to other clusters",
         columns: &columns,
@@ -233,18 +223,13 @@ fn error(link: &Value) -> String {
 }
 
 fn show(console: &mut Console, name: &str) -> Result<(), Failure> {
-    let link = console.client.get(&path(name), &Query::new())?;
+    let link = LINKS.get(console, name)?;
     if console.json {
         return console.document(&link);
     }
-    console.pairs(&[
-        ("link", link.cell("name")),
-        ("state", state(&link)),
-        ("source", link.cell("source")),
-        ("fault", link.text("fault")),
-        ("changed by", link.text("author")),
-        ("changed at", link.text("changed_at")),
-    ])?;
+    let mut pairs = vec![("link", link.cell("name")), ("state", state(&link))];
+    pairs.extend(origin(&link));
+    console.pairs(&pairs)?;
     settings(console, &link)?;
     for taking in link.list("taking") {
         show_taking(console, taking)?;
