@@ -613,6 +613,12 @@ def secrets_have_a_directory(_):
         tested = node.run("config", "check", "--set", f"http.secrets_directory={own}", "--set", "connector.0.name=c", "--set", "connector.0.url=http://192.0.2.1/",
                           "--set", f"connector.0.token_file={outside}", code=1)
         assert f"connector.0.token_file: {outside} is not below" in tested.out + tested.err, tested
+        for wrong, why in [(own / ".." / "secrets", "has `..` in it"), ("secrets", "is a relative path"), (outside, "is not a directory")]:
+            for command in ("config", "check"), ("start", "--data-dir", str(node.directory / "other")):
+                refused = node.run(*command, "--set", f"http.secrets_directory={wrong}", code=1)
+                assert f"http.secrets_directory: {wrong} {why}" in refused.out + refused.err, refused
+        missing = node.run("config", "check", "--set", f"http.secrets_directory={own / 'missing'}")
+        assert f"warning: http.secrets_directory: there is no directory {own / 'missing'}" in missing.out, missing
         renamed = node.run("config", "check", "--set", f"actions.secrets_directory={own}", code=1)
         assert "write http.secrets_directory" in renamed.out + renamed.err, renamed
     finally:

@@ -13,8 +13,8 @@ section! {
         pub allow_loopback: bool = "false", at start;
         /// Allow connectors to reach addresses of private networks.
         pub allow_private: bool = "true", at start;
-        /// Directory with a directory for each tenant that has the name of the tenant. All files of a connector of a
-        /// tenant are below it. Unset: such connectors have no files.
+        /// Directory with a directory for each tenant that has the name of the tenant; an absolute path without `..`.
+        /// All files of a connector of a tenant are below it. Unset: such connectors have no files.
         pub tenant_directory: Option<PathBuf> = "", at start;
         /// Maximum number of actions of a tenant.
         pub tenant_actions_max: u32 = "20" in "0..=1000", at start;

@@ -68,10 +68,10 @@ section! {
         pub sessions_per_account: u32 = "16" in "1..=1000", at start;
         /// Maximum number of sessions; a further login ends the oldest one.
         pub sessions_max: u32 = "1000" in "1..=10000", at start;
-        /// Directory of secrets. The files with secrets that connectors, bridges and cluster links name are below it:
-        /// `password_file`, `token_file`, `signature_file`, `secret_file` and `tls_key`. Connectors of tenants have
-        /// `actions.tenant_directory` instead. Unset: an admin of the API can name any file that the node may read, and
-        /// have its first line sent to another system.
+        /// Directory of secrets, an absolute path without `..`. The files with secrets that connectors, bridges and
+        /// cluster links name are below it: `password_file`, `token_file`, `signature_file`, `secret_file` and
+        /// `tls_key`. Connectors of tenants have `actions.tenant_directory` instead. Unset: an admin of the API can
+        /// name any file that the node may read, and have its first line sent to another system.
         pub secrets_directory: Option<PathBuf> = "", at start;
         /// Maximum number of refused attempts that the audit log records within a minute, for each key and address.
         /// Further ones are refused like the others, and counted.

@@ -107,7 +107,8 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
         let detail = detail.replace(char::is_control, " ");
         format!("the cluster setting {name} does not apply to this node: {detail}")
     });
-    let warnings = secrets::open_to_others(&config).into_iter().chain(cluster::out_of_date(&config.cluster));
+    let warnings = secrets::open_to_others(&config).into_iter().chain(secrets::missing_directories(&config));
+    let warnings = warnings.chain(cluster::out_of_date(&config.cluster));
     warnings.chain(refused).for_each(|warning| out.push_str(&format!("warning: {warning}\n")));
     cluster::advice(&config).iter().for_each(|advice| out.push_str(&format!("advice: {advice}\n")));
     Ok(out + "the configuration is valid\n")

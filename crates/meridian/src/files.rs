@@ -12,6 +12,7 @@ use configstore::ConfigStore;
 use crate::cluster;
 use crate::config::Config;
 use crate::otel::Otel;
+use crate::secrets;
 
 /// Contents of the files, used by the node.
 pub struct Files {
@@ -39,6 +40,7 @@ impl Files {
         problems.all(edge::check(&config.edge));
         problems.keep(api::Certificates::check(&config.http));
         problems.keep(config.http.check());
+        problems.all(secrets::check_directories(config));
         problems.keep(cluster::check(config, name));
 
         let users =

@@ -1,9 +1,10 @@
-//! Check of files that other users must not be able to read.
+//! Check of files that other users must not be able to read, and of the directories of such files.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use definitions::secrets;
+use definitions::{is_plain, secrets};
 use settings::Section;
 
 use crate::config::Config;
@@ -55,6 +56,61 @@ fn of_list<S: Section>(entries: &[S]) -> impl Iterator<Item = (String, PathBuf)>
     })
 }
 
+/// Checks the directories below which entries name their files. Returns what is wrong: no file would be below such a
+/// directory, and the entries would be refused because of their files.
+pub fn check_directories(config: &Config) -> Vec<String> {
+    let wrong =
+        directories(config).filter_map(|(setting, path)| Some((setting, check_directory(path).err()?)));
+    wrong.map(|(setting, why)| format!("{setting}: {why}")).collect()
+}
+
+/// Directories of files of entries that cannot be inspected, with advice. The node starts without them: a directory may
+/// be mounted later, and files are read when an entry needs them.
+pub fn missing_directories(config: &Config) -> Vec<String> {
+    let missing =
+        directories(config).filter_map(|(setting, path)| Some((setting, path, path.metadata().err()?)));
+    let warning = |(setting, path, error): (&str, &Path, std::io::Error)| {
+        let path = path.display();
+        match error.kind() {
+            ErrorKind::NotFound => {
+                format!("{setting}: there is no directory {path}: create it, or name the one with the files")
+            }
+            _ => format!("{setting}: {path} cannot be inspected, {error}: let the user of the node read it"),
+        }
+    };
+    missing.map(warning).collect()
+}
+
+/// Directories below which entries name their files, with their settings.
+fn directories(config: &Config) -> impl Iterator<Item = (&'static str, &Path)> {
+    let named = [
+        ("http.secrets_directory", &config.http.secrets_directory),
+        ("actions.tenant_directory", &config.connector_access.tenant_directory),
+    ];
+    named.into_iter().filter_map(|(setting, path)| Some((setting, path.as_deref()?)))
+}
+
+fn check_directory(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(format!(
+            "{shown} is a relative path; write an absolute one, such as /etc/meridian/secrets"
+        ));
+    }
+    if !is_plain(path) {
+        return Err(format!("{shown} has `..` in it; write the path without it"));
+    }
+    match path.metadata() {
+        Ok(found) if !found.is_dir() => {
+            Err(format!("{shown} is not a directory; name the directory of the files"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            Err(format!("{shown} lies below a file; name the directory of the files"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn is_open(path: &Path) -> bool {
     // A file that is missing or cannot be inspected is reported by its reader.
     std::fs::metadata(path)
@@ -97,5 +153,47 @@ mod tests {
             assert_eq!(warnings(mode), Vec::<String>::new());
         }
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_files_is_checked_with_its_setting() {
+        let directory = std::env::temp_dir().join(format!("meridian-secrets-{}", std::process::id()));
+        let (file, missing) = (directory.join("file"), directory.join("missing"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(&file, "secret").unwrap();
+        let checked = |path: &Path| {
+            let mut config = Config::default();
+            config.http.secrets_directory = Some(path.to_owned());
+            config.connector_access.tenant_directory = Some(path.to_owned());
+            (check_directories(&config), missing_directories(&config))
+        };
+        let both = |why: &str| {
+            ["http.secrets_directory", "actions.tenant_directory"]
+                .map(|setting| format!("{setting}: {why}"))
+                .to_vec()
+        };
+        let shown = directory.display();
+        assert_eq!(checked(&directory), (Vec::new(), Vec::new()));
+        assert_eq!(checked(&directory.join(".")), (Vec::new(), Vec::new()));
+        let why = format!("there is no directory {shown}/missing: create it, or name the one with the files");
+        assert_eq!(checked(&missing), (Vec::new(), both(&why)));
+        for (path, why) in [
+            (Path::new("secrets"), "secrets is a relative path; write an absolute one".to_owned()),
+            (Path::new("./secrets"), "./secrets is a relative path; write an absolute one".to_owned()),
+            (&missing.join(".."), format!("{shown}/missing/.. has `..` in it; write the path without it")),
+            (&file, format!("{shown}/file is not a directory; name the directory of the files")),
+            (&file.join("a"), format!("{shown}/file/a lies below a file; name the directory of the files")),
+        ] {
+            let (problems, _) = checked(path);
+            assert_eq!(problems.len(), 2, "{problems:?}");
+            for (problem, expected) in problems.iter().zip(both(&why)) {
+                assert!(problem.starts_with(&expected), "{problem}");
+            }
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+        assert_eq!(
+            (check_directories(&Config::default()), missing_directories(&Config::default())),
+            Default::default()
+        );
     }
 }
