@@ -166,7 +166,7 @@ pub struct Connector {
     pub used_by: Vec<String>,
     /// Name of the key that wrote it last; empty in open mode, and for an entry of the configuration file.
     pub author: String,
-    /// Null for an entry of the configuration file.
+    /// Null for an entry of the configuration file, and for one whose record cannot be read.
     pub changed_at: Option<Timestamp>,
     /// Reason why it cannot be used, such as a setting of a later version; null when it can.
     pub fault: Option<String>,
@@ -215,7 +215,7 @@ pub struct Action {
     pub settings: Map<String, Value>,
     /// Name of the key that wrote it last; empty in open mode, and for an entry of the configuration file.
     pub author: String,
-    /// Null for an entry of the configuration file.
+    /// Null for an entry of the configuration file, and for one whose record cannot be read.
     pub changed_at: Option<Timestamp>,
     /// Reason why it cannot be used, such as a connector that does not exist; null when it can.
     pub fault: Option<String>,

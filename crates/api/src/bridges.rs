@@ -71,7 +71,7 @@ pub struct BridgeEntry {
     pub settings: Map<String, Value>,
     /// Name of the key that wrote it last; empty in open mode, and for an entry of the configuration file.
     pub author: String,
-    /// Null for an entry of the configuration file.
+    /// Null for an entry of the configuration file, and for one whose record cannot be read.
     pub changed_at: Option<Timestamp>,
     /// Reason why this node cannot run it, such as an address of the node itself; null when it can.
     pub fault: Option<String>,

@@ -90,7 +90,7 @@ pub struct ClusterLink {
     pub settings: Map<String, Value>,
     /// Name of the key that wrote it last; empty in open mode, and for an entry of the configuration file.
     pub author: String,
-    /// Null for an entry of the configuration file.
+    /// Null for an entry of the configuration file, and for one whose record cannot be read.
     pub changed_at: Option<Timestamp>,
     /// Reason why it cannot be used, such as a secret that cannot be read; null when it can.
     pub fault: Option<String>,

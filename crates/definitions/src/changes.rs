@@ -37,7 +37,8 @@ impl Changes {
     /// writer changed entries meanwhile. It waits for the configuration store: not for a reactor.
     ///
     /// # Errors
-    /// The error of `decide`, or of the configuration store. Nothing has changed then.
+    /// The error of `decide`, or of the configuration store. Nothing has changed then, unless the error says
+    /// otherwise: a cluster may have accepted the change.
     pub fn change<T, E: From<EntryError>>(
         &self,
         decide: impl Fn() -> Result<(Change, T), E>,

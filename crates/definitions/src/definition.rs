@@ -40,7 +40,8 @@ pub struct Definition<S> {
     pub source: Source,
     /// Last author: the name of an API key. Empty for an entry of the file, and in open mode.
     pub author: String,
-    /// Time of the last change in milliseconds since 1970; `None` for an entry of the file.
+    /// Time of the last change in milliseconds since 1970; `None` for an entry of the file, and for a record that
+    /// cannot be read.
     pub changed_ms: Option<u64>,
     /// Reason why the entry cannot be used. The settings are then those that could be read.
     pub fault: Option<String>,

@@ -35,13 +35,14 @@ pub fn read<K: Kind>(name: &str, value: &str) -> Definition<K::Settings> {
         Ok(record) => (record, None),
         Err(error) => (Record::default(), Some(format!("the record cannot be read: {error}"))),
     };
+    let changed_ms = unreadable.is_none().then_some(record.changed_ms);
     let (settings, problem) = readable_settings::<K::Settings>(name, &record.settings);
     let problem = problem.or_else(|| K::check_alone(&settings).err()).map(|problem| problem.to_string());
     Definition {
         settings,
         source: Source::Store,
         author: record.author,
-        changed_ms: Some(record.changed_ms),
+        changed_ms,
         fault: unreadable.or(problem),
         hides_stored: false,
     }

@@ -108,7 +108,7 @@ impl<J: Join> Registry<J> {
     /// for the configuration store: not for a reactor.
     ///
     /// # Errors
-    /// The error of `check`, or [`EntryError`]. Nothing has changed then.
+    /// The error of `check`, or [`EntryError`]. Nothing has changed then, unless the error says otherwise.
     pub fn put<K: Listed<J::All>, E: From<EntryError>>(
         &self,
         settings: &K::Settings,
@@ -126,7 +126,7 @@ impl<J: Join> Registry<J> {
     /// Removes an entry if `check` accepts that with the present ones. It waits like [`Self::put`].
     ///
     /// # Errors
-    /// The error of `check`, or [`EntryError`]. Nothing has changed then.
+    /// The error of `check`, or [`EntryError`]. Nothing has changed then, unless the error says otherwise.
     pub fn remove<K: Listed<J::All>, E: From<EntryError>>(
         &self,
         name: &str,
@@ -197,3 +197,6 @@ pub fn mark<K: Kind>(
 pub fn usable<S>(entries: &Named<S>) -> impl Iterator<Item = &Arc<Definition<S>>> {
     entries.values().filter(|entry| entry.fault.is_none())
 }
+
+#[cfg(test)]
+mod tests;
