@@ -158,6 +158,11 @@ mod tests {
             ("b", json!({"address": null}), "address: the other broker has no address"),
             ("b", json!({"address": "localhost:1883"}), "address: localhost:1883 is an address of this node"),
             ("b", json!({"password_file": "/missing"}), "password_file: /missing: "),
+            (
+                "b",
+                json!({"password_file": "/dev/zero"}),
+                "password_file: /dev/zero: it is not a regular file",
+            ),
             ("b", json!({"tls": true, "tls_ca": "/missing"}), "tls_ca: /missing: "),
         ] {
             let error = registry.put(name, &settings(more), &by()).expect_err(name).to_string();

@@ -367,10 +367,7 @@ impl Credentials for BridgeSettings {
     /// Returns the first line of the file.
     fn password(&self) -> Result<Option<Vec<u8>>, BridgeProblem> {
         let Some(path) = &self.password_file else { return Ok(None) };
-        let text = std::fs::read(path)
-            .map_err(|error| problem("password_file", format!("{}: {error}", path.display())))?;
-        let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+        settings::secret_line(path).map(Some).map_err(|why| problem("password_file", why))
     }
 
     fn tls(&self) -> Result<Option<Arc<ClientConfig>>, BridgeProblem> {

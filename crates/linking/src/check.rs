@@ -124,6 +124,9 @@ mod tests {
 
     #[test]
     fn one_link_is_checked_with_the_fix() {
+        let short = secret().with_extension("short");
+        std::fs::write(&short, "0123\n").expect("a file");
+        let too_short = format!("secret_file: {}: 4 bytes, at least 16 are needed", short.display());
         let taking = json!({"address": "south:1883", "topics": "a/#", "origins": "east"});
         assert_eq!(problem(&[link("south", taking), link("west", json!({}))]), "");
         for (more, expected) in [
@@ -143,7 +146,8 @@ mod tests {
             (json!({"prefix": "x"}), "prefix: \"x\" does not end with `/`"),
             (json!({"secret_file": null}), "secret_file: a link needs a secret; make one with `head"),
             (json!({"secret_file": "/nonexistent"}), "secret_file: /nonexistent: No such file"),
-            (json!({"secret_file": "/dev/null"}), "secret_file: /dev/null: 0 bytes, at least 16 are needed"),
+            (json!({"secret_file": "/dev/zero"}), "secret_file: /dev/zero: it is not a regular file"),
+            (json!({"secret_file": short}), &too_short),
             (json!({"tls_ca": "/x"}), "tls: there are settings of TLS and it is off"),
             (json!({"tls": true, "tls_key": "/x"}), "tls_key: tls_certificate and tls_key belong together"),
             (json!({"backoff_min": "2m"}), "backoff_min: it is longer than backoff_max"),

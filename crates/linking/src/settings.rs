@@ -198,9 +198,8 @@ impl LinkSettings {
         let problem = |why: String| Problem::new("secret_file", why);
         let path =
             self.secret_file.as_ref().ok_or_else(|| problem(format!("it is missing; {MAKE_SECRET}")))?;
-        let bytes = read_small(path).map_err(|error| {
-            problem(format!("{}: {error}; each node needs the file. {MAKE_SECRET}", path.display()))
-        })?;
+        let bytes = settings::secret_bytes(path, SECRET_FILE_MAX)
+            .map_err(|why| problem(format!("{why}; each node needs the file. {MAKE_SECRET}")))?;
         let end = bytes.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
         let secret = &bytes[..end];
         if secret.len() < SECRET_MIN {
@@ -250,17 +249,6 @@ impl LinkSettings {
             drop_newest: self.queue_full == QueueFull::DropNewest,
         }
     }
-}
-
-/// Reads a file that is no longer than a secret may be.
-fn read_small(path: &std::path::Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(SECRET_FILE_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > SECRET_FILE_MAX {
-        return Err(std::io::Error::other(format!("longer than {SECRET_FILE_MAX} bytes")));
-    }
-    Ok(bytes)
 }
 
 /// Maximum size of the file with a secret.

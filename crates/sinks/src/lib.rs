@@ -26,8 +26,6 @@ mod names;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod record;
-#[cfg(any(feature = "http", feature = "kafka", feature = "postgresql"))]
-mod secret;
 
 pub use action::{ActionSettings, Body, Method, Order, WhenFull};
 pub use connector::{ConnectorKind, ConnectorSettings, Sasl};

@@ -27,7 +27,7 @@ use tls::OptionStyle;
 use self::sink::PostgreSqlSink;
 use self::statement::Statement;
 use self::values::Filling;
-use crate::{ActionSettings, ConnectorSettings, Guard, Record, Sink, SinkProblem, Target, secret};
+use crate::{ActionSettings, ConnectorSettings, Guard, Record, Sink, SinkProblem, Target};
 
 /// Creates the target of an action.
 ///
@@ -161,7 +161,7 @@ impl Target for PostgreSql {
 impl Plan {
     /// Reads the password, which may have changed. Only the first line counts.
     fn password(&self) -> Result<Option<Vec<u8>>, String> {
-        self.password_file.as_deref().map(secret::first_line).transpose()
+        self.password_file.as_deref().map(settings::secret_line).transpose()
     }
 }
 

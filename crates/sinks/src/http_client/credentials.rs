@@ -5,8 +5,8 @@ use std::path::Path;
 use base64ct::{Base64, Encoding as _};
 use ureq::http::HeaderValue;
 
+use crate::SinkProblem;
 use crate::connector::ConnectorSettings;
-use crate::{SinkProblem, secret};
 
 /// Checks the combination of settings, without their files.
 ///
@@ -62,7 +62,7 @@ pub fn authorization(
 /// # Errors
 /// A sentence that names the file and not its content.
 pub fn first_line(path: &Path) -> Result<String, String> {
-    let text = secret::first_text(path)?;
+    let text = settings::secret_text(path)?;
     match text.trim() {
         "" => Err(format!("{}: the first line is empty", path.display())),
         line => Ok(line.to_owned()),

@@ -13,7 +13,7 @@ use tls::OptionStyle;
 use super::messages::{self as api, Api, Versions};
 use super::scram::{Hash, Scram};
 use super::wire::{Malformed, Reader, Writer};
-use crate::{Guard, Sasl, names, secret};
+use crate::{Guard, Sasl, names};
 
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 4;
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     fn log_in(&mut self, login: &Login, deadline: Instant) -> Result<(), String> {
-        let password = secret::first_text(&login.password_file);
+        let password = settings::secret_text(&login.password_file);
         let password = password.map_err(|why| format!("password_file: {why}"))?;
         let mut body = Writer::default();
         body.string(login.mechanism.wire_name());
