@@ -79,8 +79,13 @@ impl Leftovers {
     /// Takes over the Client Identifiers of the bridges that are configured. The session of one that was removed is
     /// found some seconds later.
     pub fn configure(&mut self, configured: Vec<String>) {
+        // The caller has a list for each change of settings, and every few seconds while a bridge does not start. A
+        // search goes through all sessions of the node.
+        let is_removed = self.configured.iter().any(|session| !configured.contains(session));
         self.configured = configured;
-        self.search_at = self.search_at.min(Instant::now() + FIRST);
+        if is_removed {
+            self.search_at = self.search_at.min(Instant::now() + FIRST);
+        }
     }
 
     pub fn found(&self) -> Found {
@@ -180,4 +185,27 @@ fn sessions(admin: &Admin) -> Vec<String> {
         from = page.next.filter(|_| sessions.len() < LEFTOVERS_MAX);
     }
     sessions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_removal_of_a_bridge_makes_a_search_come_earlier() {
+        let mut leftovers = Leftovers::new();
+        let configure = |leftovers: &mut Leftovers, names: &[&str]| {
+            let late = Instant::now() + AGAIN;
+            leftovers.search_at = late;
+            leftovers.configure(names.iter().map(|name| format!("{PREFIX}{name}")).collect());
+            leftovers.search_at < late
+        };
+        assert!(!configure(&mut leftovers, &["a", "b"]));
+        assert!(!configure(&mut leftovers, &["a", "b"]));
+        assert!(!configure(&mut leftovers, &["a", "b", "c"]));
+        assert!(configure(&mut leftovers, &["a", "c"]));
+        assert!(configure(&mut leftovers, &["d", "c"]));
+        assert!(configure(&mut leftovers, &[]));
+        assert!(!configure(&mut leftovers, &[]));
+    }
 }
