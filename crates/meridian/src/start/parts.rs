@@ -85,7 +85,8 @@ impl AccessParts {
         if let Some(tokens) = tokens {
             guard.set_tokens(tokens);
         }
-        let warnings = secrets::open_to_others(config).into_iter().chain(secrets::missing_directories(config));
+        let warnings =
+            secrets::open_to_others(config).into_iter().chain(secrets::missing_directories(config));
         let warnings = warnings.chain(cluster::advice(config));
         for advice in warnings.chain(exposure::plain_text_warning(&config.http)) {
             tracing::warn!("{advice}");

@@ -4,8 +4,8 @@
 //!
 //! 1. A voter is lost, or its core leaves or is refused. Another core replaces it. Without another core, only a voter
 //!    whose core is no member any more, leaves or is refused is removed, and only if a majority of the others answers.
-//!    A core that leaves keeps its replicas while another one that is away may come back and take them: with a copy
-//!    less, the next disk that is lost could take the majority of a shard along.
+//!    A core that leaves keeps its replicas while another one may take them later, because it is away for a short time
+//!    or its disk is full: with a copy less, the next disk that is lost could take the majority of a shard along.
 //! 2. The shard has fewer replicas than wanted, and another core can take one.
 //! 3. One region has at least two replicas more than another one that can take one of them.
 //! 4. One core has at least two replicas more than another core that can take one of them. The replicas of the shard
@@ -222,7 +222,7 @@ impl<'a> Planner<'a> {
         };
         let has_none = move |core: &&Core| {
             let has_log = shard.voters.iter().any(|voter| voter.log() == core.log);
-            !has_log && !has_node(core.log.node) && !self.has_stalled(core.log)
+            !has_log && !has_node(core.log.node)
         };
         self.cores.values().copied().filter(has_none)
     }
@@ -233,8 +233,11 @@ impl<'a> Planner<'a> {
         shard: &ShardPlacement,
         without: Option<ShardReplica>,
     ) -> impl Iterator<Item = (CoreLog, &str)> {
-        let serves = |core: &&Core| core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
-        self.others(shard, without).filter(serves).map(|core| (core.log, &*core.region))
+        let can_take = |core: &&Core| {
+            let serves = core.standing == Standing::Serves || mutated(Mutation::PlaceOnDead);
+            serves && !self.has_stalled(core.log)
+        };
+        self.others(shard, without).filter(can_take).map(|core| (core.log, &*core.region))
     }
 
     /// Returns the core that gets a replica of a shard when one of its voters goes: in the region with the fewest
@@ -258,9 +261,7 @@ impl<'a> Planner<'a> {
             let add = self.candidate(shard, Some(voter));
             let is_over = match self.standing(voter.log()) {
                 None | Some(Standing::Refused) => true,
-                Some(Standing::Leaves) => {
-                    self.others(shard, Some(voter)).all(|core| core.standing != Standing::Away)
-                }
+                Some(Standing::Leaves) => !self.others(shard, Some(voter)).any(|core| self.stays(core.log)),
                 Some(Standing::Serves | Standing::Away | Standing::Lost) => false,
             };
             let may_go = add.is_some() || is_over && self.has_majority_without(shard, voter);

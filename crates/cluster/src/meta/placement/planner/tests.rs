@@ -114,33 +114,29 @@ impl Model {
         voters.iter().map(alike).sum()
     }
 
-    /// Cores that can take a replica of a shard in place of one of its voters.
-    fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<CoreLog> {
-        self.without_replica(shard, removed, Standing::Serves)
-    }
-
-    /// Returns whether a core that is away could take a replica of a shard in place of a voter whose core leaves.
-    fn is_awaited(&self, shard: &ShardPlacement, removed: ShardReplica) -> bool {
-        self.standing(removed.log()) == Some(Standing::Leaves)
-            && !self.without_replica(shard, Some(removed), Standing::Away).is_empty()
-    }
-
-    /// Cores of this standing that could have a replica of a shard in place of one of its voters.
-    fn without_replica(
-        &self,
-        shard: &ShardPlacement,
-        removed: Option<ShardReplica>,
-        standing: Standing,
-    ) -> Vec<CoreLog> {
+    /// Cores that have no replica of a shard, and could get one in place of one of its voters.
+    fn others(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> impl Iterator<Item = CoreLog> {
         let others: Vec<NodeId> =
             shard.voters.iter().filter(|voter| Some(**voter) != removed).map(|voter| voter.node).collect();
         let has_log = |log: &CoreLog| shard.voters.iter().any(|voter| voter.log() == *log);
-        let logs = self.cores.iter().filter(|core| core.standing == standing).map(|core| core.log);
+        let logs = self.cores.iter().map(|core| core.log);
+        logs.filter(move |log| !has_log(log) && !others.contains(&log.node))
+    }
+
+    /// Cores that can take a replica of a shard in place of one of its voters.
+    fn free(&self, shard: &ShardPlacement, removed: Option<ShardReplica>) -> Vec<CoreLog> {
         let stalled = self.stalled();
         let waiting = stalled.iter().filter_map(|id| self.placement.shard(*id));
         let waiting = waiting.filter(|shard| self.agree(&shard.voters) && !self.is_lost(shard));
         let stalled: Vec<CoreLog> = waiting.filter_map(|shard| Some(shard.learner?.log())).collect();
-        logs.filter(|log| !has_log(log) && !others.contains(&log.node) && !stalled.contains(log)).collect()
+        let can_take = |log: &CoreLog| self.serves(*log) && !stalled.contains(log);
+        self.others(shard, removed).filter(can_take).collect()
+    }
+
+    /// Returns whether another core may take a replica of a shard later, in place of a voter whose core leaves.
+    fn is_awaited(&self, shard: &ShardPlacement, removed: ShardReplica) -> bool {
+        let leaves = self.standing(removed.log()) == Some(Standing::Leaves);
+        leaves && self.others(shard, Some(removed)).any(|log| self.stays(log))
     }
 
     /// Returns whether a voter of a shard should be moved to another core, although nothing is wrong.
