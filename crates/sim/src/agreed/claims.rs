@@ -193,14 +193,18 @@ impl Claims {
         self.connections.get(&link).is_some_and(|connection| connection.node_ended.is_some())
     }
 
-    /// Returns whether another connection with the same Client Identifier has sent CONNECT while a connection lasted.
+    /// Returns whether another connection with the same Client Identifier may have been given it while a connection
+    /// lasted: that one has sent CONNECT meanwhile, or it had done so before and had no answer yet. The shard may get
+    /// the Claims of two workers in any order.
     pub fn was_claimed_by_another(&self, link: Link) -> bool {
         let Some(connection) = self.connections.get(&link) else { return false };
-        let is_later = |other: &Connection| {
-            other.sent > connection.sent && connection.ended.is_none_or(|ended| other.sent < ended)
+        let has_ended_before = |one: &Connection, at: Micros| one.ended.is_some_and(|ended| ended <= at);
+        let may_follow = |other: &Connection| {
+            let waits = other.answered.is_none_or(|answered| answered > connection.sent);
+            waits && !has_ended_before(connection, other.sent) && !has_ended_before(other, connection.sent)
         };
         let mut others = self.connections.iter().filter(|(of, _)| **of != link).map(|(_, other)| other);
-        others.any(|other| other.client_id == connection.client_id && is_later(other))
+        others.any(|other| other.client_id == connection.client_id && may_follow(other))
     }
 
     /// Checks all histories.
