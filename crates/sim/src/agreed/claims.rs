@@ -516,6 +516,21 @@ mod tests {
         Timed::new(invoked, responded, Operation::Release { link, expiry_s })
     }
 
+    #[test]
+    fn a_connection_is_claimed_by_another_one_that_has_no_answer_when_it_begins() {
+        let mut claims = Claims::new(false);
+        claims.begin(0, 1, "a", true, 0);
+        claims.begin(10, 2, "a", true, 0);
+        claims.begin(10, 3, "b", true, 0);
+        assert!(claims.was_claimed_by_another(1) && claims.was_claimed_by_another(2));
+        assert!(!claims.was_claimed_by_another(3), "nobody else has its Client Identifier");
+        claims.connected(5, 1, false);
+        assert!(claims.was_claimed_by_another(1), "the second one has claimed it");
+        assert!(!claims.was_claimed_by_another(2), "the first one had its answer before");
+        claims.ended(8, 1);
+        assert!(!claims.was_claimed_by_another(1), "it was over before");
+    }
+
     fn is_allowed(history: &[Timed<Operation>]) -> bool {
         match check(&Register, history, 10_000) {
             Verdict::Linearizable => true,
