@@ -65,18 +65,18 @@ pub(super) enum Waiter {
     /// A Will that was due.
     Will {
         id: u64,
-        receivers: Receivers,
+        receivers: Box<Receivers>,
     },
     /// A message that a member of a shared group left unfinished.
     Orphan {
         id: u64,
-        receivers: Receivers,
+        receivers: Box<Receivers>,
     },
     /// No receiver any more: the message was acknowledged before it was on disk. The number is its size in bytes.
     Unsynced(u64),
 }
 
-/// Receivers of a message of the shard itself.
+/// Receivers of a message of the shard itself. They are boxed: most appends are of publishers, and smaller.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
     /// Shards that know the identity of the message.
@@ -247,7 +247,7 @@ mod tests {
     fn an_answer_that_comes_again_ends_no_later_append() {
         let mut appends = Appends::new(&FixedState::default());
         appends.set_term(3);
-        let will = appends.insert(Waiter::Will { id: 1, receivers: Receivers::default() });
+        let will = appends.insert(Waiter::Will { id: 1, receivers: Box::default() });
         assert!(appends.one_accepted(will, ReasonCode::Success).is_some());
         let next = appends.insert(Waiter::Unsynced(7));
         assert!(appends.one_accepted(will, ReasonCode::Success).is_none());

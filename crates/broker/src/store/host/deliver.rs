@@ -6,7 +6,7 @@ use shard::{Answer, Command, Phase, SessionUid};
 
 use super::live::{Bodies, Live};
 use super::propose::{Continuation, SkipReason};
-use super::{Receivers, ShardHost, ShardOutput, Waiter};
+use super::{ShardHost, ShardOutput, Waiter};
 use crate::batch::{SessionDelivery, SubscriptionIds, Token};
 use crate::groups::GroupRequest;
 use crate::ids::{ConnectionId, SessionId, ShardSet, Time};
@@ -302,7 +302,7 @@ impl ShardHost {
     fn redeliver_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
         let Some(orphan) = self.replica.state().orphan(id) else { return };
         let Some(name) = GroupName::parse(orphan.group) else { return };
-        let key = self.appends.insert(Waiter::Orphan { id, receivers: Receivers::default() });
+        let key = self.appends.insert(Waiter::Orphan { id, receivers: Box::default() });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
         let shard = name.shard();

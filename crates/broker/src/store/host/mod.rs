@@ -45,7 +45,7 @@ use mqtt::ReasonCode;
 use session::Dispatched;
 use shard::{Command, SessionUid};
 
-use self::appends::{AnswerNumber, Appends, Receivers, Waiter};
+use self::appends::{AnswerNumber, Appends, Waiter};
 use self::clients::Clients;
 use self::live::{Bodies, Live};
 use self::propose::{Continuation, Continuations};

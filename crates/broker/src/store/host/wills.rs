@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shard::{Command, Mutation, SessionUid, mutated};
 
 use super::propose::Continuation;
-use super::{Receivers, ShardHost, ShardOutput, Waiter};
+use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::{ShardSet, Time};
 use crate::message::Message;
 use crate::store::log::Condition;
@@ -82,7 +82,7 @@ impl ShardHost {
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
         let owner = owner.map(|owner| owner.shifted(self.replica.ahead_ms().saturating_neg()));
-        let key = self.appends.insert(Waiter::Will { id, receivers: Receivers::default() });
+        let key = self.appends.insert(Waiter::Will { id, receivers: Box::default() });
         self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.
         let owner = self.wills.of_due.get(&id).cloned().or(owner.map(Arc::new));

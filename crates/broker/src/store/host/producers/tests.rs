@@ -2,7 +2,7 @@
 
 use shard::Shard;
 
-use super::super::{Receivers, Waiter};
+use super::super::Waiter;
 use super::*;
 use crate::access::{
     Access, AllowAll, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
@@ -238,7 +238,7 @@ fn the_owner_of_an_ephemeral_session_is_closed_by_any_leader() {
 #[test]
 fn an_answer_that_comes_again_from_the_next_incarnation_does_not_count() {
     let mut host = keeping(Shard::new(0, [7; 16]));
-    let key = host.appends.insert(Waiter::Will { id: 1, receivers: Receivers::default() });
+    let key = host.appends.insert(Waiter::Will { id: 1, receivers: Box::default() });
     host.appends[key].remaining = 4;
     let again = (WorkerId(12), Producer { owner: NodeIncarnation { node: 1, incarnation: 8 }, lane: 3 });
     for (of, number, remaining) in
