@@ -492,7 +492,7 @@ impl ShardHost {
             }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
             Request::FindOrphans { asker, orphans } => self.find_orphans(asker, &orphans, out),
-            Request::OrphansKnown { by, orphans } => self.orphans_known(now, by, &orphans),
+            Request::OrphansKnown { by, orphans } => self.orphans_known(now, by, &orphans, out),
             Request::AcceptedBy { key, by } => self.accepted_by(key, by),
             Request::WillDispatched { key, outstanding, shards } => {
                 self.will_dispatched(now, key, outstanding, shards, out);

@@ -3,6 +3,10 @@
 //! The state keeps an orphan until it is durably queued elsewhere. The process may end in between, so the new queue
 //! remembers the orphan's identity. After a restart the node asks all shards before it gives an orphan to another
 //! member.
+//!
+//! In a cluster, an answer to an earlier leader of this shard may come to the next one. That leader may have given an
+//! orphan to the shard after the answer. So the next leader asks twice, and an answer to either question counts: one of
+//! the two is later than its first question.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +26,41 @@ pub(super) struct OrphanSearch {
     known: BTreeMap<u64, ShardSet>,
     /// Shards that have not answered.
     unanswered: ShardSet,
+    /// Number of times that all shards are asked again.
+    repetitions: u32,
+}
+
+/// Answers to a search.
+#[derive(Debug, PartialEq, Eq)]
+enum Answers {
+    Missing,
+    /// All shards have answered, and are asked again.
+    Repeated,
+    Complete,
+}
+
+impl OrphanSearch {
+    fn new(orphans: Arc<[u64]>, repetitions: u32) -> Self {
+        Self { orphans, known: BTreeMap::new(), unanswered: ShardSet::full(), repetitions }
+    }
+
+    fn requests(&self, asker: ShardId) -> impl Iterator<Item = (ShardId, Request)> {
+        let ask = move |shard| (shard, Request::FindOrphans { asker, orphans: self.orphans.clone() });
+        self.unanswered.iter().map(ask)
+    }
+
+    fn answered(&mut self, by: ShardId, orphans: &[u64]) -> Answers {
+        for id in orphans {
+            self.known.entry(*id).or_default().insert(by);
+        }
+        self.unanswered.remove(by);
+        if !self.unanswered.is_empty() {
+            return Answers::Missing;
+        }
+        let Some(left) = self.repetitions.checked_sub(1) else { return Answers::Complete };
+        (self.repetitions, self.unanswered) = (left, ShardSet::full());
+        Answers::Repeated
+    }
 }
 
 impl ShardHost {
@@ -32,11 +71,9 @@ impl ShardHost {
         if orphans.is_empty() {
             return;
         }
-        let asker = self.id;
-        let unanswered = ShardSet::full();
-        let ask = |shard| (shard, Request::FindOrphans { asker, orphans: orphans.clone() });
-        out.requests.extend(unanswered.iter().map(ask));
-        self.orphan_search = Some(OrphanSearch { orphans, known: BTreeMap::new(), unanswered });
+        let search = OrphanSearch::new(orphans, u32::from(self.replica.is_agreed()));
+        out.requests.extend(search.requests(self.id));
+        self.orphan_search = Some(search);
     }
 
     pub(super) fn find_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
@@ -45,14 +82,12 @@ impl ShardHost {
         out.requests.push((asker, Request::OrphansKnown { by: self.id, orphans }));
     }
 
-    pub(super) fn orphans_known(&mut self, now: Time, by: ShardId, orphans: &[u64]) {
-        let Some(orphan_search) = &mut self.orphan_search else { return };
-        for id in orphans {
-            orphan_search.known.entry(*id).or_default().insert(by);
-        }
-        orphan_search.unanswered.remove(by);
-        if !orphan_search.unanswered.is_empty() {
-            return;
+    pub(super) fn orphans_known(&mut self, now: Time, by: ShardId, orphans: &[u64], out: &mut ShardOutput) {
+        let Some(search) = &mut self.orphan_search else { return };
+        match search.answered(by, orphans) {
+            Answers::Missing => return,
+            Answers::Repeated => return out.requests.extend(search.requests(self.id)),
+            Answers::Complete => {}
         }
         let Some(OrphanSearch { orphans, known, .. }) = self.orphan_search.take() else { return };
         let mut wanted = Vec::new();
@@ -82,5 +117,37 @@ impl ShardHost {
     pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: ShardSet) {
         let identity = Identity::of_orphan(self.id, id);
         self.propose(now, &Command::OrphanDone { id }, Continuation::Forget { identity, shards });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shard got the orphan from an earlier leader after its answer to that one, which comes first.
+    #[test]
+    fn an_answer_to_an_earlier_leader_hides_no_orphan() {
+        let (id, has_it) = (7, ShardId(3));
+        let mut search = OrphanSearch::new([id].into(), 1);
+        assert_eq!(search.requests(ShardId(0)).count(), ShardSet::full().iter().count());
+        let others = || ShardSet::full().iter().filter(|shard| *shard != has_it);
+        assert_eq!(search.answered(has_it, &[]), Answers::Missing);
+        let answers: Vec<Answers> = others().map(|shard| search.answered(shard, &[])).collect();
+        assert_eq!(answers.last(), Some(&Answers::Repeated));
+        assert_eq!(search.requests(ShardId(0)).count(), ShardSet::full().iter().count());
+        assert_eq!(search.answered(has_it, &[id]), Answers::Missing);
+        let answers: Vec<Answers> = others().map(|shard| search.answered(shard, &[])).collect();
+        assert_eq!(answers.last(), Some(&Answers::Complete));
+        assert!(search.known[&id].iter().eq([has_it]));
+    }
+
+    /// A node alone restarts as a whole: no earlier answer is on its way.
+    #[test]
+    fn a_node_alone_asks_once() {
+        let mut search = OrphanSearch::new([7].into(), 0);
+        let answers: Vec<Answers> =
+            ShardSet::full().iter().map(|shard| search.answered(shard, &[])).collect();
+        assert_eq!(answers.last(), Some(&Answers::Complete));
+        assert!(answers[1..].iter().rev().skip(1).all(|answer| *answer == Answers::Missing));
     }
 }
