@@ -4,8 +4,12 @@ mod real;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use real::{LOCK_FILE, RealDisk};
+
+/// Pause between two pieces of a file. It gets the time that the last piece took. False: no more pauses.
+pub type Pause<'a> = dyn Fn(Duration) -> bool + 'a;
 
 /// A directory of files. Names are plain: no separators. Changes of the directory (create, rename, remove) are
 /// durable only after [`sync_dir`](Disk::sync_dir), contents only after [`DiskFile::sync_data`].
@@ -13,6 +17,8 @@ pub trait Disk: Send + Sync {
     /// Creates a file of exactly `bytes` zeros, written and not merely reserved. Replaces a file of that name. When
     /// there is no room (`StorageFull`), it leaves nothing behind.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
+    /// Like [`create`](Self::create), but with a pause after each piece of the file, so that others can use the disk.
+    fn create_slowly(&self, name: &str, bytes: u64, pause: &Pause<'_>) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file for reading and, unless the disk is read-only, writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames the file. A file that had the new name is replaced.

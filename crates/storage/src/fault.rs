@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Pause};
 use random::Random;
 
 /// Unit that a power cut writes completely or not at all, in bytes. Smaller than the unit that disks promise today.
@@ -387,6 +387,10 @@ impl Disk for FaultDisk {
         inner.change(Change::Link(name.to_owned(), id));
         outcome(cut)?;
         Ok(Arc::new(FaultFile { disk: self.clone(), id }))
+    }
+
+    fn create_slowly(&self, name: &str, bytes: u64, _: &Pause<'_>) -> io::Result<Arc<dyn DiskFile>> {
+        self.create(name, bytes)
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {

@@ -32,6 +32,10 @@ const ROOM_LASTS: Duration = Duration::from_secs(30);
 const SEGMENTS_MIN: u64 = 4;
 /// Number of freed segments that are kept beyond the reserve, so that they need not be created again.
 const SPARES_OVER: usize = 4;
+/// Time between two pieces of a spare, in multiples of the time for one piece. Syncs of the log wait for a piece, so
+/// four of five wait for none.
+const PAUSES: u32 = 4;
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum size of the parts that one step moves, in bytes.
 const MOVE_BYTES: u64 = 1 << 20;
 
@@ -110,7 +114,9 @@ impl Keeper {
         };
         let disk = &*self.shared.disk;
         let bytes = self.shared.options.segment_bytes;
-        let made = make_spare(disk, &name, bytes).and_then(|file| disk.sync_dir().map(|()| file));
+        let pause = |took: Duration| self.pause(took);
+        let made = make_spare(disk, &name, bytes, Some(&pause));
+        let made = made.and_then(|file| disk.sync_dir().map(|()| file));
         match made {
             Ok(file) => {
                 let mut state = self.shared.state();
@@ -149,6 +155,15 @@ impl Keeper {
                 Err(Error::io(&disk.path(&name), "create")(error))
             }
         }
+    }
+
+    /// Leaves the disk to the log after a piece of a spare. Returns false if the spare is needed at once.
+    fn pause(&self, took: Duration) -> bool {
+        let is_urgent = {
+            let state = self.shared.state();
+            state.spares.is_empty() || state.full.is_some()
+        };
+        !is_urgent && self.shared.wait_unless_stopped((took * PAUSES).min(PAUSE_MAX))
     }
 
     /// Asks the groups to vacate the oldest segments, at most a quarter of the surplus at a time.

@@ -47,7 +47,7 @@ mod threads;
 pub mod trial;
 mod writer;
 
-pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};
+pub use disk::{Disk, DiskFile, LOCK_FILE, Pause, RealDisk};
 pub use error::{Corrupt, Error, Lost, Shortage};
 pub use events::{ForEachEvent, LogEvent, LogListener, Vacate};
 pub use histogram::Histogram;

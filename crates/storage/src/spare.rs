@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Pause};
 use crate::error::{Error, Shortage, is_full};
 use crate::id::SegmentId;
 use crate::options::mutated;
@@ -43,11 +43,11 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, keep_min: usize) -> Result<
         }
     }
     let name = shared.state().spare_name();
-    let mut made = make_spare(disk, &name, bytes);
+    let mut made = make_spare(disk, &name, bytes, None);
     // A record that is larger than a segment may use the room of the reserve: otherwise it would hold up everything
     // after it.
     while large && made.as_ref().is_err_and(is_full) && release_spare(shared, keep_min)? {
-        made = make_spare(disk, &name, bytes);
+        made = make_spare(disk, &name, bytes, None);
     }
     let shortage = made.as_ref().err().and_then(Shortage::of);
     let mut state = shared.state();
@@ -73,9 +73,17 @@ fn release_spare(shared: &Shared, keep_min: usize) -> Result<bool, Error> {
 
 /// Creates a spare. A file gets the name of a spare once its size and its zeros are durable; until then a start
 /// removes it.
-pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
+pub(crate) fn make_spare(
+    disk: &dyn Disk,
+    name: &str,
+    bytes: u64,
+    pause: Option<&Pause<'_>>,
+) -> std::io::Result<Arc<dyn DiskFile>> {
     let beside = format!("{name}.new");
-    let file = disk.create(&beside, bytes)?;
+    let file = match pause {
+        Some(pause) => disk.create_slowly(&beside, bytes, pause)?,
+        None => disk.create(&beside, bytes)?,
+    };
     file.sync_data()?;
     disk.rename(&beside, name)?;
     Ok(file)

@@ -316,6 +316,15 @@ impl Shared {
         self.wake_keeper.notify_one();
     }
 
+    /// Waits for `limit`, or until the log is to stop: then it returns false. A call stays for the next
+    /// [`wait_for_call`](Self::wait_for_call).
+    pub fn wait_unless_stopped(&self, limit: std::time::Duration) -> bool {
+        let call = sync::lock(&self.keeper);
+        let waited = self.wake_keeper.wait_timeout_while(call, limit, |c| !c.stopped);
+        let (call, _) = sync::ignore_poison(waited);
+        !call.stopped
+    }
+
     /// Waits for a call, or for `limit`. Returns false once the log is to stop.
     pub fn wait_for_call(&self, limit: std::time::Duration) -> bool {
         let call = sync::lock(&self.keeper);

@@ -6,8 +6,9 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
-use super::{Disk, DiskFile};
+use super::{Disk, DiskFile, Pause};
 use crate::error::{Error, is_full};
 
 /// Name of the file that a process locks while it uses the directory. The file stays when the process ends; only
@@ -104,18 +105,38 @@ impl RealDisk {
         self
     }
 
-    /// Writes the zeros of a new file.
-    fn fill(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+    /// Creates a file, unless it would exceed the maximum size of the directory.
+    fn create_within_limit(
+        &self,
+        name: &str,
+        bytes: u64,
+        pause: Option<&Pause<'_>>,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let Some(limit) = self.limit.as_ref().filter(|_| bytes > SMALL) else {
+            return self.fill(name, bytes, pause);
+        };
+        limit.reserve(&self.directory, name, bytes)?;
+        let made = self.fill(name, bytes, pause);
+        limit.in_creation().remove(name);
+        made
+    }
+
+    /// Writes the zeros of a new file. As long as there are pauses, each piece is durable before the next one is
+    /// written, so that a sync of another file never waits for more than one piece.
+    fn fill(&self, name: &str, bytes: u64, pause: Option<&Pause<'_>>) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.at(name);
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes
         // each sync slower.
         let zeros = vec![0; ZEROS.min(bytes as usize)];
-        let mut at = 0;
+        let (mut at, mut pause) = (0, pause);
         while at < bytes {
             let n = zeros.len().min((bytes - at) as usize);
-            if let Err(error) = file.write_all_at(&zeros[..n], at) {
+            let begun = Instant::now();
+            let written = file.write_all_at(&zeros[..n], at);
+            if let Err(error) = written.and_then(|()| if pause.is_some() { file.sync_data() } else { Ok(()) })
+            {
                 if is_full(&error) {
                     // Best effort: the next start finds and removes the remains.
                     fs::remove_file(&path).unwrap_or_default();
@@ -123,6 +144,7 @@ impl RealDisk {
                 return Err(error);
             }
             at += n as u64;
+            pause = pause.filter(|pause| pause(begun.elapsed()));
         }
         Ok(Arc::new(RealFile(file)))
     }
@@ -189,13 +211,11 @@ const ZEROS: usize = 1 << 20;
 
 impl Disk for RealDisk {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let Some(limit) = self.limit.as_ref().filter(|_| bytes > SMALL) else {
-            return self.fill(name, bytes);
-        };
-        limit.reserve(&self.directory, name, bytes)?;
-        let made = self.fill(name, bytes);
-        limit.in_creation().remove(name);
-        made
+        self.create_within_limit(name, bytes, None)
+    }
+
+    fn create_slowly(&self, name: &str, bytes: u64, pause: &Pause<'_>) -> io::Result<Arc<dyn DiskFile>> {
+        self.create_within_limit(name, bytes, Some(pause))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
