@@ -24,7 +24,7 @@ pub(super) const LOOKED_AT_AT_ONCE: usize = 256;
 const KEPT_AT_ONCE: usize = 256;
 pub(super) const KEPT_BYTES_AT_ONCE: u64 = 1 << 20;
 /// Number of bytes that are fetched from another replica at once. What comes behind them on the link waits that long.
-pub(super) const FETCHED_BYTES_AT_ONCE: u64 = 256 << 10;
+pub(super) const FETCHED_BYTES_AT_ONCE: u64 = 64 << 10;
 
 /// Progress of the current checkpoint, and segments that are to be freed.
 #[derive(Default)]
