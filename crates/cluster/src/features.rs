@@ -68,6 +68,10 @@ pub const QUEUE_REFUSALS: u64 = 131_072;
 /// them in the logs of shards. It offers this with [`SHARDS`].
 pub const LINKED_GROUPS: u64 = 524_288;
 
+/// The node takes heartbeats of shards and their answers ([`PeerMessage::Shard`](crate::wire::PeerMessage::Shard)) in
+/// the control lane, too. There all groups of a node share one connection, and leave no more frames than needed.
+pub const HEARTBEATS: u64 = 1_048_576;
+
 /// Features that a core must have to read that log.
 pub const LOG: u64 = RECORDS | INCARNATIONS;
 
@@ -77,4 +81,4 @@ pub const LOG_READABLE: u64 =
 
 /// Features of this version that a node has with any settings, except [`ORIGINS`].
 pub const FEATURES: u64 =
-    BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES | SNAPSHOT_PARTS;
+    BRIEF | ANSWERS | PACKS | LOG | CLOCKS | RELAYS | COPIES | NAMESAKES | SNAPSHOT_PARTS | HEARTBEATS;

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::jobs::{DROPPED, Job, Jobs};
 use crate::machine::{Machine, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
-use crate::network::{Network, Transmit};
+use crate::network::{Network, Question, Transmit};
 use crate::raft_log::{LogRead, LogReadResult, NotRecovered, StorageGroups, Store, Unreadable, log_index};
 use crate::raft_types::{Command, LogId, Member, ReplicaId, Types, Vote};
 use crate::runtime::{Runtime, TickTimes, WakeTimes};
@@ -408,11 +408,12 @@ impl Replica {
             return;
         };
         let (raft, network, server) = (self.raft.clone(), self.network.clone(), self.server.clone());
+        let is_heartbeat = message.body.is_empty_append();
+        let question = Question { node: from, replica: message.from, call: message.call, is_heartbeat };
         self.runtime.spawn(async move {
             let _ticket = ticket;
-            let question = (message.from, message.call);
             let answer = server.serve(&raft, message.from, message.body).await;
-            network.answer(from, &question, answer);
+            network.answer(&question, answer);
         });
     }
 

@@ -34,6 +34,16 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 pub struct Transmit {
     pub to: NodeId,
     pub frame: Vec<u8>,
+    /// True for a heartbeat and for its answer: it has no entries, and its order among other frames does not matter.
+    pub is_heartbeat: bool,
+}
+
+/// A request of another replica.
+pub(crate) struct Question {
+    pub node: NodeId,
+    pub replica: ReplicaId,
+    pub call: u32,
+    pub is_heartbeat: bool,
 }
 
 /// Requests that a replica has made, and frames to send.
@@ -121,15 +131,15 @@ impl Network {
         sync::lock(&self.0).out.pop_front()
     }
 
-    fn send(&self, node: NodeId, to: ReplicaId, call: u32, body: Body) {
+    fn send(&self, node: NodeId, to: ReplicaId, call: u32, body: Body, is_heartbeat: bool) {
         let mut calls = sync::lock(&self.0);
         let message = Message { group: calls.group, to, from: calls.own, call, body };
         let frame = encode(calls.prefix, &message);
-        calls.out.push_back(Transmit { to: node, frame });
+        calls.out.push_back(Transmit { to: node, frame, is_heartbeat });
     }
 
-    pub fn answer(&self, node: NodeId, question: &(ReplicaId, u32), body: Body) {
-        self.send(node, question.0, question.1, body);
+    pub fn answer(&self, question: &Question, body: Body) {
+        self.send(question.node, question.replica, question.call, body, question.is_heartbeat);
     }
 
     /// Handles an answer. A late one, or one from another node, is dropped.
@@ -154,7 +164,7 @@ impl Network {
 
     /// Reports to a leader that this replica has its entries up to this one in memory.
     pub fn report_held(&self, (node, to): (NodeId, ReplicaId), vote: Vote, last: LogId) {
-        self.send(node, to, 0, Body::Held { vote, last });
+        self.send(node, to, 0, Body::Held { vote, last }, false);
     }
 
     /// Handles such a report of a member to this leader, whose log has that entry.
@@ -177,11 +187,17 @@ impl Network {
         body: Body,
         limit: Duration,
     ) -> Result<Body, RpcError> {
-        within(limit, self.ask(node, to, body)).await
+        within(limit, self.ask(node, to, body, false)).await
     }
 
     /// Sends a request, and waits for the answer without a limit.
-    async fn ask(&self, node: NodeId, to: ReplicaId, body: Body) -> Result<Body, RpcError> {
+    async fn ask(
+        &self,
+        node: NodeId,
+        to: ReplicaId,
+        body: Body,
+        is_heartbeat: bool,
+    ) -> Result<Body, RpcError> {
         let (receiver, waiting) = {
             let mut calls = sync::lock(&self.0);
             calls.count = calls.count.wrapping_add(1);
@@ -190,7 +206,7 @@ impl Network {
             calls.waiting.insert(call, (node, sender));
             (receiver, Waiting(self, call))
         };
-        self.send(node, to, waiting.1, body);
+        self.send(node, to, waiting.1, body, is_heartbeat);
         receiver.await.map_err(|_| unreachable("the node is cut off"))
     }
 }
@@ -321,7 +337,10 @@ impl Client {
         let (vote, previous) = (request.vote, request.prev_log_id.as_ref().map(index));
         let last = last_entry(&request).as_ref().map(index);
         let confirmed = sync::lock(&self.network.0).confirmed(self.to, vote);
-        match self.network.ask(self.node, self.to, Body::Append(request.into())).await? {
+        // A heartbeat names an entry that the replica has confirmed. So does a request without entries, unless it is
+        // ahead.
+        let is_heartbeat = request.entries.is_empty() && !is_ahead;
+        match self.network.ask(self.node, self.to, Body::Append(request.into()), is_heartbeat).await? {
             Body::Refused => Err(refused()),
             Body::Appended(appended) => {
                 let mut calls = sync::lock(&self.network.0);

@@ -349,6 +349,34 @@ fn follows(lone: &mut Lone, count: u64, size: usize, committed: Option<u64>) {
     lone.passes();
 }
 
+/// The follower's answers, and the leader's own requests.
+#[test]
+fn only_requests_without_entries_and_their_answers_are_heartbeats() {
+    let mut lone = Lone::new();
+    let heartbeats = |lone: &mut Lone| -> Vec<(bool, Option<bool>)> {
+        let transmits = std::iter::from_fn(|| lone.group.poll_transmit());
+        let entries = |body: Body| match body {
+            Body::Append(append) => Some(append.entries.is_empty()),
+            _ => None,
+        };
+        transmits
+            .map(|sent| (sent.is_heartbeat, wire::decode(&sent.frame).and_then(|m| entries(m.body))))
+            .collect()
+    };
+    follows(&mut lone, 10, 10, None);
+    assert_eq!(heartbeats(&mut lone), [(false, None), (true, None)], "entries, and a request without them");
+
+    let mut lone = Lone::new();
+    lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
+    (0..5).for_each(|_| lone.passes());
+    let patience = std::time::Duration::from_secs(5);
+    lone.group.change_members(Change::AddLearner(OTHER, member(OTHER)), patience);
+    lone.passes();
+    let sent = heartbeats(&mut lone);
+    assert!(sent.contains(&(true, Some(true))), "{sent:?}");
+    assert!(sent.iter().all(|(is_heartbeat, is_empty)| Some(*is_heartbeat) == *is_empty), "{sent:?}");
+}
+
 /// Entries that are committed late are no longer in memory, and are read back to be applied.
 #[test]
 fn memory_for_entries_is_bounded_and_older_ones_are_read_from_the_log() {

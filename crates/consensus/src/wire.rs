@@ -136,6 +136,11 @@ pub(crate) enum Appended {
 }
 
 impl Body {
+    /// Returns whether this is a request without entries.
+    pub fn is_empty_append(&self) -> bool {
+        matches!(self, Self::Append(append) if append.entries.is_empty())
+    }
+
     pub fn is_answer(&self) -> bool {
         matches!(
             self,

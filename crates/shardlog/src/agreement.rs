@@ -10,7 +10,7 @@ use broker::{
 };
 use consensus::{
     Answer, Committed, Config, GivenUp, Group, Job, Leadership, LogGroup, LogRead, LogReadResult, Outcome,
-    ReplicaId, RequestId, SnapshotError, StartError, StateMachine, StorageGroups, Undecided,
+    ReplicaId, RequestId, SnapshotError, StartError, StateMachine, StorageGroups, Transmit, Undecided,
     UnsupportedVersion, WriteParts, Written, log_index,
 };
 use link::NodeId;
@@ -525,7 +525,7 @@ impl ShardAgreement {
         }
         self.no_room_due = self.now.after(NO_ROOM_AGAIN);
         if let Some(to) = self.leader().filter(|_| matches!(self.role, Role::Follows)) {
-            self.frames.push_back(Frame { to: to.0, bytes: ShardFrame::NoRoom.encode() });
+            self.frames.push_back(Frame::new(to.0, ShardFrame::NoRoom.encode()));
         }
     }
 
@@ -582,7 +582,8 @@ impl ShardAgreement {
         }
         while let Some(transmit) = self.replica.poll_transmit() {
             // The frame begins with [`ShardFrame::REPLICA`] already.
-            self.frames.push_back(Frame { to: transmit.to.0, bytes: transmit.frame });
+            let Transmit { to, frame, is_heartbeat } = transmit;
+            self.frames.push_back(Frame { to: to.0, bytes: frame, is_heartbeat });
         }
     }
 
@@ -602,7 +603,7 @@ impl ShardAgreement {
         }
         let leader = self.leader();
         if let Some((to, frame)) = self.exchange.ask(self.now, leader) {
-            self.frames.push_back(Frame { to: to.0, bytes: frame });
+            self.frames.push_back(Frame::new(to.0, frame));
         }
     }
 
@@ -616,7 +617,7 @@ impl ShardAgreement {
         let voters = status.members.iter().filter(|(id, _)| is_other(id)).map(|(_, member)| member.node);
         match self.seeking.next(self.now, &voters.collect()) {
             Some(seeking::Next::Ask(to, frame)) => {
-                self.frames.push_back(Frame { to: to.0, bytes: frame });
+                self.frames.push_back(Frame::new(to.0, frame));
             }
             Some(seeking::Next::Found(bodies, missing)) => {
                 if self.lost.len() > LOST_MAX {
@@ -640,7 +641,7 @@ impl ShardAgreement {
             }
         }
         let frames = self.exchange.answer(result).into_iter();
-        self.frames.extend(frames.map(|(to, bytes)| Frame { to: to.0, bytes }));
+        self.frames.extend(frames.map(|(to, bytes)| Frame::new(to.0, bytes)));
     }
 
     /// Takes the next job, and returns its first step.

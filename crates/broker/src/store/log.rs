@@ -261,6 +261,15 @@ pub struct Frame {
     /// Number of the node in the cluster.
     pub to: u64,
     pub bytes: Vec<u8>,
+    /// True for a heartbeat and for its answer: its order among other frames does not matter.
+    pub is_heartbeat: bool,
+}
+
+impl Frame {
+    /// Makes a frame that is no heartbeat.
+    pub fn new(to: u64, bytes: Vec<u8>) -> Self {
+        Self { to, bytes, is_heartbeat: false }
+    }
 }
 
 /// A frame of an [`Agreement`] of another node.

@@ -389,7 +389,9 @@ impl ClusterRouter {
                 }
                 match lane.class() {
                     Class::Requests => return self.request_came(now, id, &frame, credit),
-                    Class::Agreement => return self.agreement_came(now, id, &frame, credit),
+                    Class::Agreement | Class::Control => {
+                        return self.agreement_or_control_came(now, id, &frame, credit);
+                    }
                     _ => {}
                 }
                 self.mesh.consume(id, credit);

@@ -312,8 +312,11 @@ impl ClusterRouter {
     pub(super) fn send_agreement_frame(&mut self, now: Time, shard: ShardId, frame: broker::Frame) {
         let (id, head) = (NodeId(frame.to), wire::shard_head(shard.0));
         if self.can(id, features::SHARDS) {
+            // Heartbeats of all shards go together, and no message of a client holds them up.
+            let is_control = frame.is_heartbeat && self.can(id, features::HEARTBEATS);
+            let lane = if is_control { Lane::CONTROL } else { Lane::agreement(shard.0) };
             // The sender repeats it.
-            let _ = self.send_with_head(now, id, Lane::agreement(shard.0), head, frame.bytes.into());
+            let _ = self.send_with_head(now, id, lane, head, frame.bytes.into());
         }
     }
 
@@ -443,9 +446,16 @@ impl ClusterRouter {
         self.inbound.push_frame(worker, ShardFrame { node: from.0, port, bytes }, credit);
     }
 
-    /// Handles a frame in a lane for replicas of shards. Its credit is returned when the worker of the shard has it, so
-    /// that a worker that does not get on holds no more than the lanes' windows.
-    pub(super) fn agreement_came(&mut self, now: Time, from: NodeId, frame: &Bytes, credit: Credit) {
+    /// Handles a frame in a lane for replicas of shards, or in the control lane. The credit of a frame for a replica is
+    /// returned when the worker of the shard has it, so that a worker that does not get on holds no more than the
+    /// lanes' windows.
+    pub(super) fn agreement_or_control_came(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        frame: &Bytes,
+        credit: Credit,
+    ) {
         match wire::decode(frame) {
             Some(PeerMessage::Shard { shard, frame: part })
                 if shard < SHARDS && self.can(from, features::SHARDS) =>

@@ -332,7 +332,7 @@ fn a_request_reaches_the_worker_of_its_shard_and_the_answer_its_own() {
 fn frames_of_replicas_travel_between_nodes() {
     let mut world = world();
     world.hosts[1].keeps = true;
-    let frame = Frame { to: id(1).0, bytes: b"append".to_vec() };
+    let frame = Frame::new(id(1).0, b"append".to_vec());
     world.submit(0, Outbound { agreement_frames: vec![(SHARD, frame)], ..Outbound::new(WorkerId(1)) });
     world.run();
     assert_eq!(world.found(1).agreement_frames, [(SHARD, id(0).0)]);
@@ -342,6 +342,32 @@ fn frames_of_replicas_travel_between_nodes() {
     assert_eq!(world.hosts[1].unconsumed(), 0);
     let peer = world.hosts[0].router.mesh.peer(id(1)).expect("a peer");
     assert_eq!(peer.link.counters().of(Class::Agreement).sent, 1);
+}
+
+/// The third node is of a version that takes heartbeats of shards in the lanes of the shards only.
+#[test]
+fn heartbeats_of_replicas_travel_in_the_control_lane() {
+    let mut world =
+        World::new([FEATURES | FEATURE, FEATURES | FEATURE, (FEATURES & !features::HEARTBEATS) | FEATURE]);
+    let sent = |world: &World, to: usize, class| {
+        world.hosts[0].router.mesh.peer(id(to)).expect("a peer").link.counters().of(class).sent
+    };
+    let before = [1, 2].map(|to| sent(&world, to, Class::Control));
+    world.hosts[1].keeps = true;
+    let heartbeat = |to: usize| Frame { is_heartbeat: true, ..Frame::new(id(to).0, b"append".to_vec()) };
+    let agreement_frames = vec![(SHARD, heartbeat(1)), (SHARD, heartbeat(2))];
+    world.submit(0, Outbound { agreement_frames, ..Outbound::new(WorkerId(1)) });
+    world.run();
+    for to in [1, 2] {
+        assert_eq!(world.found(to).agreement_frames, [(SHARD, id(0).0)]);
+    }
+    assert!(world.hosts[1].unconsumed() > 0, "the worker has not taken it yet");
+    world.hosts[1].keeps = false;
+    world.run();
+    assert_eq!(world.hosts[1].unconsumed(), 0);
+    let control = [1, 2].map(|to| sent(&world, to, Class::Control));
+    assert_eq!([control[0] - before[0], control[1] - before[1]], [1, 0]);
+    assert_eq!([1, 2].map(|to| sent(&world, to, Class::Agreement)), [0, 1]);
 }
 
 /// Workers learn the leader of a shard, and learn it again after the link was lost: it still leads in the same term.
@@ -431,7 +457,7 @@ fn a_node_without_the_feature_gets_nothing_about_shards() {
     assert_eq!(of_node(world.found(0).open, 1), []);
     world.lead(0, Some(5));
     world.send(0, 0, 1, Port::Shard(SHARD), FRAME);
-    let frame = Frame { to: id(1).0, bytes: b"append".to_vec() };
+    let frame = Frame::new(id(1).0, b"append".to_vec());
     world.submit(0, Outbound { agreement_frames: vec![(SHARD, frame)], ..Outbound::new(WorkerId(1)) });
     world.run();
     let (found, of_older) = (world.found(0), world.found(1));
