@@ -450,10 +450,10 @@ report! {
     agreed_wills_unserved,
     agreed_check_wills_withdrawn,
     /// Excuses for Wills whose node was over: the client did not know that it was served, or had sent DISCONNECT.
-    /// Excuses for Wills of clients that had sent DISCONNECT and may have been taken over before the node handled it.
+    /// Excuses for Wills of clients whose DISCONNECT waited at the node, which ended the connection before it read it.
     agreed_excused_wills_unserved,
     agreed_excused_wills_left,
-    agreed_excused_wills_overtaken,
+    agreed_excused_wills_unread,
     /// Times at which a reactor began to leave its clients alone, and writes to clients of nodes that had to do so
     /// without a lease: all of them had one.
     agreed_freezes,
@@ -508,7 +508,7 @@ report! {
 pub const SEEDS_FOR_ALL: u64 = 200;
 /// The same for rare excuses of the oracles. An excuse that stays unused has to be narrowed or removed.
 const SEEDS_FOR_RARE: u64 = 10_000;
-const RARE: [&str; 9] = [
+const RARE: [&str; 10] = [
     "excused_twice_given_up",
     "excused_twice_in_other_session",
     "excused_twice_in_group",
@@ -518,6 +518,7 @@ const RARE: [&str; 9] = [
     "cluster_excused_no_room",
     "cluster_excused_retained_older",
     "cluster_excused_retained_gone",
+    "agreed_excused_wills_unread",
 ];
 
 impl Report {

@@ -193,20 +193,6 @@ impl Claims {
         self.connections.get(&link).is_some_and(|connection| connection.node_ended.is_some())
     }
 
-    /// Returns whether another connection with the same Client Identifier may have been given it while a connection
-    /// lasted: that one has sent CONNECT meanwhile, or it had done so before and had no answer yet. The shard may get
-    /// the Claims of two workers in any order.
-    pub fn was_claimed_by_another(&self, link: Link) -> bool {
-        let Some(connection) = self.connections.get(&link) else { return false };
-        let has_ended_before = |one: &Connection, at: Micros| one.ended.is_some_and(|ended| ended <= at);
-        let may_follow = |other: &Connection| {
-            let waits = other.answered.is_none_or(|answered| answered > connection.sent);
-            waits && !has_ended_before(connection, other.sent) && !has_ended_before(other, connection.sent)
-        };
-        let mut others = self.connections.iter().filter(|(of, _)| **of != link).map(|(_, other)| other);
-        others.any(|other| other.client_id == connection.client_id && may_follow(other))
-    }
-
     /// Checks all histories.
     ///
     /// # Panics
@@ -514,21 +500,6 @@ mod tests {
     fn release(link: Link, invoked: Micros, responded: Option<Micros>, expiry_s: u32) -> Timed<Operation> {
         let expiry_s = Some(expiry_s);
         Timed::new(invoked, responded, Operation::Release { link, expiry_s })
-    }
-
-    #[test]
-    fn a_connection_is_claimed_by_another_one_that_has_no_answer_when_it_begins() {
-        let mut claims = Claims::new(false);
-        claims.begin(0, 1, "a", true, 0);
-        claims.begin(10, 2, "a", true, 0);
-        claims.begin(10, 3, "b", true, 0);
-        assert!(claims.was_claimed_by_another(1) && claims.was_claimed_by_another(2));
-        assert!(!claims.was_claimed_by_another(3), "nobody else has its Client Identifier");
-        claims.connected(5, 1, false);
-        assert!(claims.was_claimed_by_another(1), "the second one has claimed it");
-        assert!(!claims.was_claimed_by_another(2), "the first one had its answer before");
-        claims.ended(8, 1);
-        assert!(!claims.was_claimed_by_another(1), "it was over before");
     }
 
     fn is_allowed(history: &[Timed<Operation>]) -> bool {

@@ -168,7 +168,10 @@ impl AgreedShards {
         for (link, session, epoch) in node.take_granted() {
             self.claims.granted(link, SessionNumber { number: session.origin(), epoch });
         }
-        node.take_ended().into_iter().for_each(|(link, _)| self.claims.ended(now, link));
+        for (link, taken) in node.take_ended() {
+            self.claims.ended(now, link);
+            self.devices.ended(link, taken);
+        }
     }
 
     /// Notes that an incarnation of a node is over, with all its connections.

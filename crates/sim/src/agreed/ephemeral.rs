@@ -8,10 +8,10 @@
 //! # What is excused
 //! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
 //!   Claim.
-//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same holds if
-//!   another connection claimed the Client Identifier, and the node had to let DISCONNECT wait: for the answer to the
-//!   Claim, if the client did not know that it was served, or for the lease, if the node had none. The connection may
-//!   have been taken over before.
+//! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same
+//!   holds if the node had to let DISCONNECT wait, and ended the connection before it read it. DISCONNECT waits
+//!   for the answer to the Claim, if the client did not know that it was served, or for the lease, if the node
+//!   had none. Meanwhile another connection may get the Client Identifier, or the time for the answer may pass.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +43,8 @@ struct Left {
     will: MessageId,
     /// The node may have let DISCONNECT wait.
     waited: bool,
+    /// The node has read DISCONNECT before it ended the connection.
+    is_read: bool,
 }
 
 struct Device {
@@ -67,8 +69,12 @@ struct Connection {
     /// Time from which the connection is served for certain: that of CONNACK, or of the first acknowledgement.
     served: Option<Micros>,
     published: Unacknowledged,
-    /// Time at which DISCONNECT was sent.
+    /// Number of bytes that the device has sent.
+    sent: u64,
+    /// Time at which DISCONNECT was sent. Nothing follows it.
     left_at: Option<Micros>,
+    /// The node has read DISCONNECT before it ended the connection.
+    is_left_read: bool,
     /// The node has refused the connection, or sent DISCONNECT.
     is_closed: bool,
 }
@@ -189,10 +195,20 @@ impl Devices {
             is_open: false,
             served: None,
             published: Unacknowledged::default(),
+            sent: bytes.len() as u64,
             left_at: None,
+            is_left_read: false,
             is_closed: false,
         });
         bytes
+    }
+
+    /// Notes that a node has ended a connection, and how many bytes it had taken from it.
+    pub fn ended(&mut self, link: Link, taken: u64) {
+        let mut connections = self.devices.iter_mut().filter_map(|device| device.connection.as_mut());
+        if let Some(connection) = connections.find(|connection| connection.link == link) {
+            connection.is_left_read = connection.left_at.is_some() && taken >= connection.sent;
+        }
     }
 
     /// Notes that a connection is gone. Its Will is due if it was served for certain and has not left. Otherwise the
@@ -209,12 +225,12 @@ impl Devices {
         if device.is_alone && connection.left_at.is_none() {
             device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
-        let Connection { link, will, served, left_at, .. } = connection;
+        let Connection { link, will, served, left_at, is_left_read, .. } = connection;
         match () {
             () if is_end && connection.left_at.is_some() && !connection.is_closed => {
                 claims.left(cx.now(), link);
                 let waited = served.is_none() || last_frozen >= left_at;
-                self.left.push(Left { link, will, waited });
+                self.left.push(Left { link, will, waited, is_read: is_left_read });
             }
             () if connection.left_at.is_some() => {}
             () if served.is_some() => {
@@ -241,11 +257,11 @@ impl Devices {
 
     /// Checks that no Will has come of a connection that ended with DISCONNECT [MQTT-3.14.4-3].
     pub fn check_left(&self, cx: &mut Context, claims: &Claims, has_come: impl Fn(MessageId) -> bool) {
-        for Left { link, will, waited } in &self.left {
+        for Left { link, will, waited, is_read } in &self.left {
             if claims.has_node_ended(*link) {
                 cx.report.agreed_excused_wills_left += 1;
-            } else if *waited && claims.was_claimed_by_another(*link) {
-                cx.report.agreed_excused_wills_overtaken += 1;
+            } else if *waited && !is_read {
+                cx.report.agreed_excused_wills_unread += 1;
             } else {
                 cx.report.agreed_check_wills_withdrawn += 1;
                 assert!(!has_come(*will), "the Will {will:?} has come although its client sent DISCONNECT");
@@ -276,6 +292,7 @@ impl Devices {
                 }
             }
         }
+        connection.sent += bytes.len() as u64;
         (bytes, Fate::Keep)
     }
 
@@ -353,7 +370,64 @@ fn note_served(all: &mut Vec<Served>, now: Served) {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
+    use crate::report::Report;
+    use crate::schedule::Schedule;
+    use crate::trace::Trace;
+
+    const LINK: Link = 1;
+
+    /// A device that has sent DISCONNECT, and sees the end of its connection. `unread` is the number of bytes that the
+    /// node has not read. Returns the report of the check of its Will.
+    fn check_left(
+        served: Option<Micros>,
+        unread: u64,
+        last_frozen: Option<Micros>,
+        has_come: bool,
+    ) -> Report {
+        let (random, schedule) = (Random::new(1), Schedule::default());
+        let (report, trace) = (Report::default(), Trace::default());
+        let mut cx = Context { random, schedule, report, trace, has_slow_reads: false };
+        let (mut messages, mut claims) = (Messages::default(), Claims::new(true));
+        let mut devices = Devices::new(true);
+        devices.connect(&mut cx, (&mut messages, &mut claims), 0, LINK);
+        let connection = devices.devices[0].connection.as_mut().expect("connected");
+        (connection.is_open, connection.served) = (true, served);
+        while let Some(Connection { left_at: None, .. }) = devices.devices[0].connection {
+            devices.act(&mut cx, &mut claims, 0);
+        }
+        let sent = devices.devices[0].connection.as_ref().map_or(0, |connection| connection.sent);
+        devices.ended(LINK, sent - unread);
+        devices.disconnected(&mut cx, (&mut messages, &mut claims), 0, (true, last_frozen));
+        devices.check_left(&mut cx, &claims, |_| has_come);
+        cx.report
+    }
+
+    #[test]
+    fn a_will_may_come_if_the_node_ends_the_connection_while_disconnect_waits() {
+        for (served, last_frozen) in [(None, None), (Some(0), Some(0))] {
+            let report = check_left(served, 1, last_frozen, true);
+            assert_eq!((report.agreed_excused_wills_unread, report.agreed_check_wills_withdrawn), (1, 0));
+        }
+    }
+
+    #[test]
+    fn a_will_does_not_come_if_the_node_has_read_disconnect_or_did_not_let_it_wait() {
+        for (served, unread, last_frozen) in
+            [(None, 0, None), (Some(0), 0, Some(0)), (Some(0), 0, None), (Some(0), 1, None)]
+        {
+            let report = check_left(served, unread, last_frozen, false);
+            assert_eq!((report.agreed_excused_wills_unread, report.agreed_check_wills_withdrawn), (0, 1));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "has come although its client sent DISCONNECT")]
+    fn a_will_of_a_client_whose_disconnect_was_read_is_noticed() {
+        check_left(None, 0, None, true);
+    }
 
     #[test]
     #[should_panic(expected = "were served at once")]
