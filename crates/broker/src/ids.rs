@@ -68,7 +68,7 @@ pub struct GroupId {
 
 /// SUBSCRIBE or UNSUBSCRIBE of a connection that a completion belongs to: a Packet Identifier for a client's, a greater
 /// number for an operator's, 0 for CONNECT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(u32);
 
 impl Ticket {

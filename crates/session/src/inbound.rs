@@ -26,6 +26,8 @@ pub struct Inbound<S> {
     unacknowledged: u32,
     /// Number of entries of `waiting` that are released.
     early: u32,
+    /// Identifiers that are released, and whose PUBCOMP waits for the store.
+    releasing: Vec<u16>,
     /// Sum of the bytes of `waiting`.
     bytes: u64,
     /// Elements of `received` that a previous connection received, in a cluster: what another node has done about their
@@ -127,6 +129,8 @@ pub enum Released {
     Unknown,
     /// PUBREC was not sent yet. The message is released when [`Completion::is_released`] says so.
     Early,
+    /// The message is released already, and its PUBCOMP waits for the store.
+    Waits,
 }
 
 /// An acknowledgement that may be sent now.
@@ -159,7 +163,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.received.is_empty()
+        self.waiting.is_empty() && self.received.is_empty() && self.releasing.is_empty()
     }
 
     /// Returns whether it contains nothing that later packets depend on.
@@ -198,11 +202,11 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         self.waiting.iter().any(|waiting| waiting.is_exchange(packet_id))
     }
 
-    /// Returns whether PUBREL has arrived before the PUBREC for this identifier was sent. The next PUBLISH with it is a
-    /// different message, and has to wait.
-    pub fn is_released_early(&self, packet_id: PacketId) -> bool {
-        self.early > 0
-            && self.waiting.iter().any(|waiting| waiting.is_released && waiting.is_exchange(packet_id))
+    /// Returns whether PUBREL has arrived for this identifier, and PUBCOMP was not sent: PUBREC was not sent either, or
+    /// the store has not released the identifier. The next PUBLISH with it is a different message, and has to wait.
+    pub fn is_being_released(&self, packet_id: PacketId) -> bool {
+        let is_early = |waiting: &Waiting<S>| waiting.is_released && waiting.is_exchange(packet_id);
+        self.releasing.contains(&packet_id.get()) || self.early > 0 && self.waiting.iter().any(is_early)
     }
 
     /// Returns whether a QoS 2 message with this identifier was received and not released.
@@ -370,11 +374,11 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         })
     }
 
-    /// Returns whether a new message may be accepted: fewer than `receive_max` are open, and no identifier was released
-    /// early.
+    /// Returns whether a new message may be accepted: fewer than `receive_max` are open, and no identifier is being
+    /// released.
     #[inline]
     pub fn has_room(&self, receive_max: usize) -> bool {
-        self.inflight() < receive_max && self.early == 0
+        self.inflight() < receive_max && self.early == 0 && self.releasing.is_empty()
     }
 
     /// The next acknowledgement that may be sent, if it is a PUBACK of success.
@@ -423,7 +427,26 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
             self.early += u32::from(!std::mem::replace(&mut waiting.is_released, true));
             return Released::Early;
         }
-        if self.forget(packet_id) { Released::Released } else { Released::Unknown }
+        match self.forget(packet_id) {
+            true => Released::Released,
+            false if self.releasing.contains(&packet_id.get()) => Released::Waits,
+            false => Released::Unknown,
+        }
+    }
+
+    /// Records that the PUBCOMP of an identifier that [`Self::release`] has released waits for the store.
+    pub fn await_store(&mut self, packet_id: PacketId) {
+        debug_assert!(!self.releasing.contains(&packet_id.get()), "its next message waits");
+        self.releasing.push(packet_id.get());
+    }
+
+    /// Records that the store has released an identifier. Its next message has the other identity. Returns false if
+    /// nothing waits for that.
+    pub fn end_release(&mut self, packet_id: PacketId) -> bool {
+        let Some(at) = self.releasing.iter().position(|id| *id == packet_id.get()) else { return false };
+        self.releasing.swap_remove(at);
+        self.toggles.flip(packet_id);
+        true
     }
 
     /// Forgets a QoS 2 identifier, because its message was released or refused. Returns false when it was not known.
@@ -437,6 +460,7 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
     pub fn shrink(&mut self) {
         self.waiting.shrink_to_fit();
         self.received.shrink_to_fit();
+        self.releasing.shrink_to_fit();
     }
 }
 
@@ -513,11 +537,33 @@ mod tests {
         let mut inbound = Inbound::default();
         inbound.receive(id(1));
         inbound.wait(id(1), QoS::ExactlyOnce, 1, ReasonCode::Success);
-        assert!(!inbound.is_released_early(id(1)));
+        assert!(!inbound.is_being_released(id(1)));
         assert_eq!(inbound.release(id(1)), Released::Early);
         assert_eq!(inbound.release(id(1)), Released::Early, "sent again");
-        assert!(inbound.is_released_early(id(1)));
+        assert!(inbound.is_being_released(id(1)));
         assert_eq!(inbound.inflight(), 1);
+    }
+
+    /// [MQTT-4.3.3-11] [MQTT-4.3.3-12]: each release flips the identity once, whatever comes again.
+    #[test]
+    fn the_next_message_of_an_identifier_waits_until_the_store_has_released_it() {
+        let mut inbound = Inbound::default();
+        for value in [1, 2] {
+            inbound.receive(id(value));
+            assert_eq!(inbound.release(id(value)), Released::Released);
+            inbound.await_store(id(value));
+        }
+        assert_eq!(inbound.release(id(1)), Released::Waits, "sent again");
+        assert!(inbound.is_being_released(id(1)) && !inbound.is_being_released(id(3)));
+        assert!(!inbound.has_room(10) && !inbound.is_empty());
+        assert!(!inbound.toggles.get(id(1)));
+        assert!(inbound.end_release(id(1)));
+        assert!(!inbound.end_release(id(1)), "an answer that comes again");
+        assert!(inbound.toggles.get(id(1)) && !inbound.toggles.get(id(2)));
+        assert!(!inbound.is_being_released(id(1)) && inbound.is_being_released(id(2)));
+        assert_eq!(inbound.release(id(1)), Released::Unknown);
+        assert!(inbound.end_release(id(2)));
+        assert!(inbound.has_room(10) && inbound.is_empty());
     }
 
     #[test]

@@ -827,15 +827,15 @@ impl Worker {
     }
 
     /// Sends PUBCOMP after the store has released a QoS 2 Packet Identifier. The next message with this identifier is a
-    /// new one.
+    /// new one. An answer that comes again changes nothing: the client may have used the identifier for that message.
     pub(super) fn complete_release(&mut self, id: ConnectionId, packet_id: PacketId) {
-        if let Some(connection) = self.connections.get_mut(id.slot, id.generation)
-            && connection.phase == Phase::Open
-        {
-            connection.flow().inbound.toggles.flip(packet_id);
+        let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
+        if connection.phase != Phase::Open || !connection.flow().inbound.end_release(packet_id) {
+            return;
         }
         let ack = Ack { packet_id, reason: ReasonCode::Success, properties: mqtt::Properties::default() };
-        self.send_to(id, &Packet::PubComp(ack));
+        self.send(id.slot, &Packet::PubComp(ack));
+        self.unblock(id.slot);
     }
 
     fn send_to(&mut self, id: ConnectionId, packet: &Packet<'_>) {

@@ -82,7 +82,7 @@ impl Worker {
             return Some(Time::NEVER);
         }
         if let Some(packet_id) = publish.packet_id
-            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.is_released_early(packet_id))
+            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.is_being_released(packet_id))
         {
             return Some(Time::NEVER);
         }

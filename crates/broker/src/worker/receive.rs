@@ -512,6 +512,8 @@ impl Worker {
                     let identity = Identity::of_publish(session, packet_id, toggle);
                     self.forget_identity(identity, ShardSet::full());
                 }
+                let Some(connection) = self.connections.occupant(slot) else { return };
+                connection.flow().inbound.await_store(packet_id);
                 self.outbox.request(session.shard, Request::Released { session, connection: id, packet_id });
             }
             (Released::Released, None) => {
@@ -521,6 +523,8 @@ impl Worker {
             // has just read the PUBREC of a PUBLISH without subscribers, so closing the connection would depend on
             // timing.
             (Released::Early, _) => {}
+            // One PUBCOMP answers both. An earlier one would let the client use the identifier too early.
+            (Released::Waits, _) => {}
             (Released::Unknown, _) => {
                 self.send_ack(slot, PacketType::PubComp, packet_id, ReasonCode::PacketIdentifierNotFound);
             }
@@ -757,7 +761,7 @@ fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
         6 => match mqtt::decode(version, packet) {
             // An unknown identifier may belong to the waiting PUBLISH.
             Ok(Packet::PubRel(Ack { packet_id, .. })) => {
-                flow.inbound.has_received(packet_id) && !flow.inbound.is_released_early(packet_id)
+                flow.inbound.has_received(packet_id) && !flow.inbound.is_being_released(packet_id)
             }
             _ => true,
         },

@@ -2,7 +2,7 @@
 
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::ReasonCode;
-use mqtt::Version::{V3_1_1, V5};
+use mqtt::Version::{V3_1, V3_1_1, V5};
 
 use crate::net::{Net, everywhere};
 use crate::store::Kind;
@@ -125,6 +125,33 @@ fn a_released_identifier_belongs_to_the_next_message() {
                 }
             }
             check_found(net, &["1", "2", "3", "4"]);
+        });
+    }
+}
+
+/// [MQTT-4.3.3-12]: an identifier is free after PUBCOMP, and a client of MQTT 3.1 may send PUBREL again before. One
+/// PUBCOMP answers both, when the store has released the identifier. A message that comes before waits for that.
+#[test]
+fn a_pubrel_that_comes_again_is_answered_when_the_store_has_released_the_identifier() {
+    for version in [V3_1, V3_1_1, V5] {
+        everywhere(|net| {
+            absent_subscribers(net);
+            let publisher = net.connect(0, durable(version, "p"));
+            for (first, second) in [("1", "2"), ("3", "4"), ("5", "6")] {
+                net.send(publisher, message("t/1", first).qos2(7));
+                assert_eq!(net.received(publisher), [pubrec(7)]);
+                net.store.hold(&[Kind::PubComp]);
+                net.send(publisher, pubrel(7));
+                net.send(publisher, pubrel(7));
+                net.send(publisher, message("t/1", second).qos2(7));
+                assert_eq!(net.received(publisher), []);
+                net.release_held();
+                assert_eq!(net.received(publisher), [pubcomp(7), pubrec(7)]);
+                net.send(publisher, pubrel(7));
+                assert_eq!(net.received(publisher), [pubcomp(7)]);
+            }
+            assert_eq!(net.identities(), 0);
+            check_found(net, &["1", "2", "3", "4", "5", "6"]);
         });
     }
 }

@@ -296,21 +296,38 @@ impl Client {
             }
             Sent::SubAck(_, reasons) => {
                 assert_eq!(reasons, [ReasonCode::GrantedQoS2]);
-                let asked = self.subscriptions.values_mut().find(|state| **state == Subscription::Asked);
-                asked.into_iter().for_each(|state| *state = Subscription::Granted(cx.now()));
+                // The first that waits was asked for last.
+                let mut waiting = self.subscriptions.values_mut();
+                let asked = waiting.find(|state| !matches!(state, Subscription::Granted(_)));
+                let asked = asked.filter(|state| **state == Subscription::Asked);
+                *asked.expect("SUBACK answers a SUBSCRIBE") = Subscription::Granted(cx.now());
                 self.ask(cx, answers);
             }
-            Sent::UnsubAck(..) => self.subscriptions.retain(|_, state| *state != Subscription::Leaving),
+            Sent::UnsubAck(..) => {
+                let before = self.subscriptions.len();
+                self.subscriptions.retain(|_, state| *state != Subscription::Leaving);
+                assert!(self.subscriptions.len() < before, "{}: UNSUBACK answers nothing", self.name);
+            }
             Sent::Publish(message) => self.received(cx, messages, &message, answers),
-            Sent::PubAck(id, reason) => self.acknowledged(cx, messages, id, reason),
-            Sent::PubRec(id, reason) if reason.is_error() => self.acknowledged(cx, messages, id, reason),
+            Sent::PubAck(id, reason) => {
+                self.check_awaited(&packet, id, (QoS::AtLeastOnce, false));
+                self.acknowledged(cx, messages, id, reason);
+            }
+            Sent::PubRec(id, reason) if reason.is_error() => {
+                self.check_awaited(&packet, id, (QoS::ExactlyOnce, false));
+                self.acknowledged(cx, messages, id, reason);
+            }
             Sent::PubRec(id, _) => {
+                self.check_awaited(&packet, id, (QoS::ExactlyOnce, false));
                 if let Some(published) = self.unacknowledged.get_mut(&id) {
                     published.is_received = true;
                 }
                 self.write(&Sent::PubRel(id, ReasonCode::Success), answers);
             }
-            Sent::PubComp(id, reason) => self.acknowledged(cx, messages, id, reason),
+            Sent::PubComp(id, reason) => {
+                self.check_awaited(&packet, id, (QoS::ExactlyOnce, true));
+                self.acknowledged(cx, messages, id, reason);
+            }
             Sent::PubRel(id, _) => {
                 self.unreleased.remove(&id);
                 self.write(&Sent::PubComp(id, ReasonCode::Success), answers);
@@ -380,6 +397,14 @@ impl Client {
             Some(Subscription::Granted(from)) => topic != WILLS && messages.was_sent_after(id, *from),
             _ => false,
         }
+    }
+
+    /// Checks that a message waits for this acknowledgement. One that comes twice would end the next message with its
+    /// Packet Identifier.
+    fn check_awaited(&self, packet: &Sent, id: u16, expected: (QoS, bool)) {
+        let published = self.unacknowledged.get(&id);
+        let awaited = published.map(|published| (published.qos, published.is_received));
+        assert_eq!(awaited, Some(expected), "{}: {packet:?} answers nothing", self.name);
     }
 
     fn acknowledged(&mut self, cx: &mut Context, messages: &mut Messages, id: u16, reason: ReasonCode) {

@@ -4,7 +4,7 @@
 //! the link to it was down, a new round begins: the worker reports its connections to the leader and sends everything
 //! again that is not answered, in order. The shard recognises what it has applied already, by the numbers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mqtt::{PacketId, QoS};
@@ -12,7 +12,7 @@ use shard::{Mutation, NodeIncarnation, mutated};
 
 use super::frame::{self, Flags, Item, Received, RequestItems};
 use crate::batch::{Claimed, SessionDelivery, Token};
-use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Time, WorkerId};
+use crate::ids::{ConnectionId, SessionId, ShardId, ShardSet, Ticket, Time, WorkerId};
 use crate::message::Message;
 use crate::node::OwnerKey;
 use crate::peers::Leader;
@@ -97,8 +97,8 @@ struct Lane {
     compacted: usize,
     /// Numbers of requests to forget messages of clients that may not be committed, in their order.
     forgets: VecDeque<(u64, Exchange)>,
-    /// Requests that a completion answers.
-    awaited: BTreeMap<Awaited, u64>,
+    /// Numbers of requests that a completion answers, by the slot and the generation of their connections.
+    awaited: BTreeSet<((u32, u32), Awaited, u64)>,
     /// Connections that the shard serves.
     attached: BTreeMap<(u32, u32), Attached>,
     /// Epochs of their sessions, by slot and generation.
@@ -176,12 +176,51 @@ impl IfRestarted {
     }
 }
 
-/// Request that a completion answers, with the slot and the generation of the connection.
+/// Completion that answers a request.
+///
+/// It ends the request. The report that the request is committed may come later, or never, if the leader changes. A
+/// second answer would be taken for that of a later request with the same Packet Identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Awaited {
-    Claim(u32, u32),
-    RoomForPage(u32, u32),
-    RoomToRetain(u32, u32),
+    Claim,
+    RoomForPage,
+    RoomToRetain,
+    Subscribed(Ticket),
+    Unsubscribed(Ticket),
+    Complete(PacketId),
+}
+
+impl Awaited {
+    /// Returns the answer that a request waits for, and its connection.
+    fn of(request: &Request) -> Option<(ConnectionId, Self)> {
+        Some(match request {
+            Request::Claim(claim) => (claim.connection, Self::Claim),
+            Request::Enqueue { page: Some(page), .. } => (page.connection, Self::RoomForPage),
+            Request::AskRoomForPage { connection, .. } => (*connection, Self::RoomForPage),
+            Request::AskRoomToRetain { connection, .. } => (*connection, Self::RoomToRetain),
+            Request::Subscribe { connection, ticket, .. } => (*connection, Self::Subscribed(*ticket)),
+            Request::Unsubscribe { connection, ticket, .. } => (*connection, Self::Unsubscribed(*ticket)),
+            Request::Released { connection, packet_id, .. } => (*connection, Self::Complete(*packet_id)),
+            _ => return None,
+        })
+    }
+
+    /// Returns the answer that a completion is.
+    fn by(completion: &Completion) -> Option<Self> {
+        Some(match completion {
+            Completion::Claimed(_) | Completion::ClaimRefused { .. } => Self::Claim,
+            Completion::RoomForPage { .. } => Self::RoomForPage,
+            Completion::RoomToRetain { .. } => Self::RoomToRetain,
+            Completion::Subscribed { ticket, .. } => Self::Subscribed(*ticket),
+            Completion::Unsubscribed { ticket, .. } => Self::Unsubscribed(*ticket),
+            Completion::Complete { packet_id, .. } => Self::Complete(*packet_id),
+            Completion::Revoke { .. }
+            | Completion::QueueFull { .. }
+            | Completion::Deliver { .. }
+            | Completion::Release { .. }
+            | Completion::WrongAcknowledgement { .. } => return None,
+        })
+    }
 }
 
 /// The Claim of a connection that was closed before the answer.
@@ -445,34 +484,21 @@ impl Asking {
         let session = request.of_connection().map(|session| (session.slot, session.generation));
         let epoch = session.and_then(|session| lane.epochs.get(&session).copied()).unwrap_or(0);
         let mut claim = None;
-        let mut has_answer = token.is_some();
+        let awaited = Awaited::of(request);
+        if let Some((connection, awaited)) = awaited {
+            lane.awaited.insert(((connection.slot, connection.generation), awaited, number));
+        }
+        let mut has_answer = token.is_some() || awaited.is_some();
         let mut forgets = None;
         match request {
             // The token is completed when the request is committed.
             Request::Forget { .. } => has_answer = false,
             Request::ForgetIdentity { identity } => forgets = identity.exchange(),
             Request::Claim(of) => {
-                let Claim { client_id, user, window, connection, .. } = &**of;
+                let Claim { client_id, user, window, .. } = &**of;
                 let (client_id, user, window) = (client_id.clone(), *user, *window);
                 claim = Some(Box::new(Claiming { client_id, user, window }));
-                lane.awaited.insert(Awaited::Claim(connection.slot, connection.generation), number);
                 lane.claims += 1;
-                has_answer = true;
-            }
-            Request::Enqueue { page: Some(page), .. } => {
-                let (slot, generation) = (page.connection.slot, page.connection.generation);
-                lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
-                has_answer = true;
-            }
-            Request::AskRoomForPage { connection, .. } => {
-                let (slot, generation) = (connection.slot, connection.generation);
-                lane.awaited.insert(Awaited::RoomForPage(slot, generation), number);
-                has_answer = true;
-            }
-            Request::AskRoomToRetain { connection, .. } => {
-                let (slot, generation) = (connection.slot, connection.generation);
-                lane.awaited.insert(Awaited::RoomToRetain(slot, generation), number);
-                has_answer = true;
             }
             Request::Release(release) => lane.detach(release.connection, number),
             _ => {}
@@ -656,28 +682,21 @@ impl Asking {
     /// Notes a completion, which the worker handles next.
     pub fn completed(&mut self, shard: ShardId, completion: &Completion) {
         let ConnectionId { slot, generation, .. } = completion.connection();
-        let awaited = match completion {
-            Completion::Claimed(claimed) => {
-                self.claimed(shard, claimed);
-                Awaited::Claim(slot, generation)
-            }
-            Completion::ClaimRefused { .. } => Awaited::Claim(slot, generation),
-            Completion::RoomForPage { .. } => Awaited::RoomForPage(slot, generation),
-            Completion::RoomToRetain { .. } => Awaited::RoomToRetain(slot, generation),
+        match completion {
+            Completion::Claimed(claimed) => self.claimed(shard, claimed),
             Completion::Deliver { first, more, .. } => {
                 let attached = self.lanes[shard.index()].attached.get_mut(&(slot, generation));
                 let last = more.iter().rev().chain([first]).find_map(publish_id);
                 if let (Some(attached), Some(last)) = (attached, last) {
                     attached.last = Some(last);
                 }
-                return;
             }
-            _ => return,
-        };
+            _ => {}
+        }
+        let Some(awaited) = Awaited::by(completion) else { return };
         let lane = &mut self.lanes[shard.index()];
-        let number = lane.awaited.remove(&awaited);
-        if let Some(number) = number {
-            lane.claims -= usize::from(matches!(awaited, Awaited::Claim(..)));
+        if let Some(number) = lane.take_awaited((slot, generation), awaited) {
+            lane.claims -= usize::from(awaited == Awaited::Claim);
             self.answered(shard, number);
         }
     }
@@ -713,7 +732,7 @@ impl Asking {
     fn claimed(&mut self, shard: ShardId, claimed: &Claimed) {
         let lane = &mut self.lanes[shard.index()];
         let key = (claimed.connection.slot, claimed.connection.generation);
-        let number = lane.awaited.get(&Awaited::Claim(key.0, key.1)).copied();
+        let number = lane.awaited(key, Awaited::Claim);
         let claiming = number.and_then(|number| lane.find(number)?.claim.take());
         // Without a `claiming` the connection is closed: its Release is on its way.
         let Some((claiming, session)) = claiming.zip(claimed.session) else { return };
@@ -866,11 +885,11 @@ impl Lane {
     /// Withdraws the Claim of a connection that is closed, if no leader can have it. Returns whether it has. The shard
     /// does not know the connection then.
     fn withdraw(&mut self, ConnectionId { slot, generation, .. }: ConnectionId) -> bool {
-        let awaited = Awaited::Claim(slot, generation);
-        if self.awaited.get(&awaited).is_none_or(|claim| *claim <= self.sent) {
+        let key = (slot, generation);
+        if self.awaited(key, Awaited::Claim).is_none_or(|claim| claim <= self.sent) {
             return false;
         }
-        let claim = self.awaited.remove(&awaited);
+        let claim = self.take_awaited(key, Awaited::Claim);
         self.claims -= 1;
         if let Some(unanswered) = claim.and_then(|claim| find(&mut self.unanswered, claim)) {
             self.bytes -= unanswered.done();
@@ -888,21 +907,40 @@ impl Lane {
                 self.epochs.remove(&session);
             }
         }
-        if let Some(claim) = self.awaited.remove(&Awaited::Claim(slot, generation)) {
+        let key = (slot, generation);
+        if let Some(claim) = self.take_awaited(key, Awaited::Claim) {
             self.claims -= 1;
             if let Some(unanswered) = self.find(claim) {
                 unanswered.claim = None;
                 self.released.push(Released { claim, release, connection, will: None });
             }
         }
-        let settled = self.settled;
-        let page = self.awaited.remove(&Awaited::RoomForPage(slot, generation));
-        let Some(unanswered) = page.and_then(|number| find(&mut self.unanswered, number)) else { return };
-        unanswered.has_answer = false;
-        if unanswered.number <= settled {
-            self.bytes -= unanswered.done();
+        while let Some((_, awaited, number)) = self.next_awaited(key, Awaited::Claim) {
+            self.awaited.remove(&(key, awaited, number));
+            let Some(unanswered) = find(&mut self.unanswered, number) else { continue };
+            unanswered.has_answer = false;
+            if number <= self.settled {
+                self.bytes -= unanswered.done();
+            }
         }
         self.drop_done();
+    }
+
+    /// First request of a connection that waits for this answer, or for one after it in the order of [`Awaited`].
+    fn next_awaited(&self, key: (u32, u32), awaited: Awaited) -> Option<((u32, u32), Awaited, u64)> {
+        self.awaited.range((key, awaited, 0)..).next().copied().filter(|(of, ..)| *of == key)
+    }
+
+    /// Number of the first request of a connection that waits for this answer.
+    fn awaited(&self, key: (u32, u32), awaited: Awaited) -> Option<u64> {
+        let next = self.next_awaited(key, awaited).filter(|(_, of, _)| *of == awaited);
+        next.map(|(.., number)| number)
+    }
+
+    fn take_awaited(&mut self, key: (u32, u32), awaited: Awaited) -> Option<u64> {
+        let number = self.awaited(key, awaited)?;
+        self.awaited.remove(&(key, awaited, number));
+        Some(number)
     }
 }
 

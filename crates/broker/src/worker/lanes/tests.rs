@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mqtt::{PacketId, ReasonCode, Version};
 use testkit::Endpoint;
-use testkit::packets::{Connecting, Sent, connack, durable, message, puback, pubrec, subscribe, v5};
+use testkit::packets::{Connecting, Sent, connack, durable, message, puback, pubcomp, pubrec, subscribe, v5};
 
 use super::*;
 use crate::access::{Access, Action, AuthReply, AuthResult, Credentials, Permission, RetryAuthorize};
@@ -203,6 +203,32 @@ fn shards_forget_a_repeated_message_that_is_ignored_now() {
     client.send(Sent::PubRel(7, ReasonCode::Success));
     let (forget, others) = client.requests();
     assert!(forget.is_empty() && matches!(others[..], [Request::Released { .. }]), "{others:?}");
+}
+
+/// [MQTT-4.3.3-11]: neither a PUBREL nor an answer of the shard that comes again causes a second PUBCOMP.
+#[test]
+fn an_exchange_ends_once() {
+    let mut client = Client::connect(denied(PublishDenied::Ignore));
+    let complete = |client: &Client| Completion::Complete {
+        connection: client.id,
+        packet_id: PacketId::new(7).expect("not 0"),
+    };
+    for _ in 0..2 {
+        client.send(message("no", "x").qos2(7).dup());
+        let (_, others) = client.requests();
+        let [Request::Receive { token, .. }] = &others[..] else { panic!("{others:?}") };
+        client.worker.answer(*token, ReasonCode::Success);
+        client.requests();
+        assert_eq!(client.received(), [pubrec(7)]);
+        client.send(Sent::PubRel(7, ReasonCode::Success));
+        client.send(Sent::PubRel(7, ReasonCode::Success));
+        let (_, others) = client.requests();
+        assert!(matches!(others[..], [Request::Released { .. }]), "{others:?}");
+        assert_eq!(client.received(), []);
+        client.worker.completion(complete(&client));
+        client.worker.completion(complete(&client));
+        assert_eq!(client.received(), [pubcomp(7)]);
+    }
 }
 
 /// The next connection dispatches it as a message that nobody has.

@@ -393,7 +393,71 @@ fn an_exchange_ends_when_all_shards_have_forgotten_its_message() {
     asking.send_held(NOW);
     assert_eq!(asked(&mut asking), [HOME]);
     asking.settled(HOME, 2);
+    for packet_id in [ID, PacketId::new(8).expect("not 0")] {
+        asking.completed(HOME, &Completion::Complete { connection: CONNECTION, packet_id });
+    }
     assert_eq!((asking.bytes(), asking.forgetting.len(), asking.held.len()), (0, 0, 0));
+}
+
+/// Requests whose answers are packets to the client, with these answers. Each of them is for the same identifier.
+fn answered_by_packets() -> [(Request, Completion); 3] {
+    let (session, connection, ticket) = (SESSION, CONNECTION, Ticket::of(ID));
+    let subscribe = Request::Subscribe {
+        session,
+        connection,
+        ticket,
+        filters: Vec::new(),
+        shapes: None,
+        retained: false,
+    };
+    let unsubscribe = Request::Unsubscribe { session, connection, ticket, filters: Vec::new() };
+    [
+        (released(ID), Completion::Complete { connection, packet_id: ID }),
+        (subscribe, Completion::Subscribed { connection, ticket, results: Vec::new() }),
+        (unsubscribe, Completion::Unsubscribed { connection, ticket, results: Vec::new() }),
+    ]
+}
+
+/// [MQTT-4.3.3-11] [MQTT-3.8.4-1] [MQTT-3.10.4-4]: a leader may change after PUBCOMP, SUBACK or UNSUBACK, and before
+/// the report that the request is committed. The client would take a second one for that of its next packet with the
+/// same identifier.
+#[test]
+fn a_request_that_was_answered_is_not_sent_again() {
+    // A round begins with the connection, which has the number 0.
+    let of_round = |asking: &mut Asking, leader| {
+        asking.begin(HOME, leader);
+        numbers(asking).into_iter().filter(|number| *number > 0).collect::<Vec<_>>()
+    };
+    for (at, (request, answer)) in answered_by_packets().into_iter().enumerate() {
+        let mut asking = with_session();
+        asking.request(NOW, HOME, request);
+        let (next, _) = answered_by_packets().into_iter().nth(at).expect("the same one");
+        asking.request(NOW, HOME, next);
+        assert_eq!(numbers(&mut asking), [1, 2]);
+        assert_eq!(of_round(&mut asking, leader(3, 7)), [1, 2], "they are not answered");
+        asking.completed(HOME, &answer);
+        assert_eq!(of_round(&mut asking, leader(4, 8)), [2]);
+        asking.settled(HOME, 2);
+        assert_eq!(of_round(&mut asking, leader(4, 9)), [2], "its answer is on the way");
+        asking.completed(HOME, &answer);
+        assert_eq!((asking.bytes(), asking.lanes[HOME.index()].awaited.len()), (0, 0));
+    }
+}
+
+#[test]
+fn requests_of_a_closed_connection_are_kept_until_they_are_committed() {
+    let mut asking = with_session();
+    for (request, _) in answered_by_packets() {
+        asking.request(NOW, HOME, request);
+    }
+    assert_eq!(numbers(&mut asking), [1, 2, 3]);
+    asking.settled(HOME, 1);
+    asking.request(NOW, HOME, release());
+    assert!(asking.lanes[HOME.index()].awaited.is_empty());
+    asking.begin(HOME, leader(4, 8));
+    assert_eq!(numbers(&mut asking), [2, 3, 4]);
+    asking.settled(HOME, 4);
+    assert_eq!(asking.bytes(), 0);
 }
 
 /// [MQTT-4.3.3-9]: PUBREC with an error ends the exchange, too. The client gets it when the session knows that.
@@ -462,15 +526,12 @@ fn one_request_that_waits_long_does_not_keep_the_memory_of_others() {
 #[test]
 fn a_round_sends_no_more_at_once_than_may_be_on_the_way() {
     let mut asking = asking();
-    let filters = || vec!["f".repeat(10_000).into()];
-    let unsubscribe = || Request::Unsubscribe {
+    let withdraw = || Request::Withdraw {
         session: SessionId { shard: SHARD, slot: 1, generation: 1 },
-        connection: CONNECTION,
-        ticket: crate::ids::Ticket::of(PacketId::new(1).expect("not 0")),
-        filters: filters(),
+        filter: "f".repeat(10_000).into(),
     };
     for _ in 0..1_000 {
-        asking.request(NOW, SHARD, unsubscribe());
+        asking.request(NOW, SHARD, withdraw());
     }
     asking.begin(SHARD, leader(2, 7));
     let (mut next, mut turns) = (1, 0);
