@@ -209,6 +209,12 @@ impl<S: Copy + Default + PartialEq> Inbound<S> {
         self.releasing.contains(&packet_id.get()) || self.early > 0 && self.waiting.iter().any(is_early)
     }
 
+    /// Returns whether a PUBLISH has to wait until identifiers are released: its own one, or some of `max`. A client
+    /// that does not wait for PUBCOMP could release any number while the store does not answer.
+    pub fn waits_for_release(&self, packet_id: PacketId, max: usize) -> bool {
+        self.releasing.len() >= max || self.is_being_released(packet_id)
+    }
+
     /// Returns whether a QoS 2 message with this identifier was received and not released.
     pub fn has_received(&self, packet_id: PacketId) -> bool {
         self.received.contains(&packet_id.get())
@@ -556,6 +562,8 @@ mod tests {
         assert_eq!(inbound.release(id(1)), Released::Waits, "sent again");
         assert!(inbound.is_being_released(id(1)) && !inbound.is_being_released(id(3)));
         assert!(!inbound.has_room(10) && !inbound.is_empty());
+        assert!(inbound.waits_for_release(id(1), 10) && !inbound.waits_for_release(id(3), 3));
+        assert!(inbound.waits_for_release(id(3), 2), "so many are released already");
         assert!(!inbound.toggles.get(id(1)));
         assert!(inbound.end_release(id(1)));
         assert!(!inbound.end_release(id(1)), "an answer that comes again");

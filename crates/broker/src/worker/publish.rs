@@ -82,7 +82,10 @@ impl Worker {
             return Some(Time::NEVER);
         }
         if let Some(packet_id) = publish.packet_id
-            && connection.flow.as_ref().is_some_and(|flow| flow.inbound.is_being_released(packet_id))
+            && connection
+                .flow
+                .as_ref()
+                .is_some_and(|flow| flow.inbound.waits_for_release(packet_id, receive_max))
         {
             return Some(Time::NEVER);
         }
