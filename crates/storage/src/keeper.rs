@@ -35,6 +35,7 @@ const SPARES_OVER: usize = 4;
 /// Time between two pieces of a spare, in multiples of the time for one piece. Syncs of the log wait for a piece, so
 /// four of five wait for none.
 const PAUSES: u32 = 4;
+/// Maximum time of such a pause, so that a spare on a slow disk is ready in a few seconds.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Maximum size of the parts that one step moves, in bytes.
 const MOVE_BYTES: u64 = 1 << 20;
