@@ -272,13 +272,16 @@ impl Devices {
     /// Lets a device do something. Returns the bytes to send.
     pub fn act(&mut self, cx: &mut Context, claims: &mut Claims, device: usize) -> (Vec<u8>, Fate) {
         let mut bytes = Vec::new();
-        let Some(connection) = &mut self.devices[device].connection else { return (bytes, Fate::Keep) };
+        let Device { connection: Some(connection), number, name, .. } = &mut self.devices[device] else {
+            return (bytes, Fate::Keep);
+        };
         if !connection.is_open || connection.left_at.is_some() {
             return (bytes, Fate::Keep);
         }
         match cx.random.below(100) {
             0..2 => return (bytes, Fate::Lose),
             2..4 => {
+                cx.log(|| format!("{number} of {name} leaves {}", connection.link));
                 connection.left_at = Some(cx.now());
                 if claims.is_answered(connection.link) {
                     claims.leave(cx.now(), connection.link, None);

@@ -243,10 +243,15 @@ impl Node {
 
     fn offer(&mut self, link: Link) {
         let is_frozen = self.is_frozen();
-        let Some(connection) = self.connections.get_mut(&link) else { return };
+        let Some(connection) = self.connections.get(&link) else { return };
         if is_frozen || connection.held || connection.inbox.is_empty() {
             return;
         }
+        if is_over(&self.workers[connection.worker], connection.slot) {
+            // It reads nothing any more, although it takes the bytes.
+            self.note_end(link);
+        }
+        let Some(connection) = self.connections.get_mut(&link) else { return };
         let received = self.workers[connection.worker].receive(self.now, connection.slot, &connection.inbox);
         connection.inbox.drain(..received.consumed);
         connection.taken += received.consumed as u64;
