@@ -35,7 +35,7 @@ pub trait Specification {
     /// Returns the class of an operation without a response. Operations of one class have the same effects. If one may
     /// take effect now and its time ends first, the search does not try the others instead. `None` if the operation is
     /// in no class.
-    fn class(&self, _operation: &Self::Operation) -> Option<u64> {
+    fn class(&self, _operation: &Timed<Self::Operation>) -> Option<u64> {
         None
     }
 }
@@ -181,12 +181,12 @@ pub fn check<S: Specification>(
             let next = candidates.first().map_or(0, |at| completed[*at]);
             longest = Some((taken.count(), state.clone(), next));
         }
-        let mut next = Vec::new();
+        let mut unanswered = Vec::new();
         // Earliest time to which one of the class brings the order, of those whose time ends earlier.
         let mut classes: BTreeMap<u64, Micros> = BTreeMap::new();
         for at in (0..pending.len()).filter(|at| !taken.pending.contains(at)) {
             let timed = &history[pending[at]];
-            let class = specification.class(&timed.operation);
+            let class = specification.class(timed);
             if timed.invoked > horizon || timed.last_effect() < now {
                 continue;
             }
@@ -199,11 +199,13 @@ pub fn check<S: Specification>(
             }
             let states = specification.apply(&state, timed).into_iter();
             // One that changes nothing need not take effect.
-            next.extend(
+            unanswered.extend(
                 states.filter(|it| *it != state).map(|it| (taken.with_pending(at, timed.invoked), it)),
             );
         }
-        // The stack returns the last one first: the one whose response comes first, and before all without a response.
+        // The stack returns the last one first: the one whose response comes first, before all without a response. Of
+        // these, the one whose time ends first comes first, because the others may still take its place later.
+        let mut next: Vec<_> = unanswered.into_iter().rev().collect();
         for at in candidates.into_iter().rev() {
             let timed = &history[completed[at]];
             let states = specification.apply(&state, timed);
@@ -284,9 +286,9 @@ mod tests {
             matches!(operation, Access::Read(_))
         }
 
-        fn class(&self, operation: &Access) -> Option<u64> {
-            match operation {
-                Access::Write(value) => Some(u64::from(*value)),
+        fn class(&self, operation: &Timed<Access>) -> Option<u64> {
+            match operation.operation {
+                Access::Write(value) => Some(u64::from(value)),
                 _ => None,
             }
         }

@@ -95,7 +95,7 @@ pub struct SessionNumber {
 }
 
 /// Maximum number of configurations that the check of one history visits.
-const CONFIGURATIONS_MAX: usize = 3_000_000;
+const CONFIGURATIONS_MAX: usize = 200_000;
 /// Maximum difference between the time of the simulation and that of a node.
 const CLOCKS: Micros = 5 * MILLI;
 /// Session Expiry Interval of a session that does not expire.
@@ -370,17 +370,19 @@ impl Specification for Register {
         matches!(operation, Operation::Serve { .. })
     }
 
-    fn class(&self, operation: &Operation) -> Option<u64> {
-        let Operation::Claim(Claim { clean_start, expiry_s, session: None, release, .. }) = operation else {
+    fn class(&self, timed: &Timed<Operation>) -> Option<u64> {
+        let Operation::Claim(Claim { clean_start, expiry_s, session: None, release, .. }) = &timed.operation
+        else {
             return None;
         };
+        let effect = |expiry_s: u32| if is_over(expiry_s, timed) { expiry_s.min(1) } else { expiry_s };
         let release = match release {
             None => 0,
             Some(None) => 1,
-            Some(Some(last)) if *last < 1 << 30 => u64::from(*last) + 2,
+            Some(Some(last)) if *last < 1 << 30 => u64::from(effect(*last)) + 2,
             Some(Some(_)) => return None,
         };
-        Some(release << 33 | u64::from(*expiry_s) << 1 | u64::from(*clean_start))
+        Some(release << 33 | u64::from(effect(*expiry_s)) << 1 | u64::from(*clean_start))
     }
 }
 
@@ -395,7 +397,23 @@ fn claimed(state: &State, claim: &Claim, timed: &Timed<Operation>) -> Vec<State>
         .flatten()
         .filter_map(|it| resume_or_begin(state, it, claim, timed))
         .flat_map(|state| [Some(state.clone()), left(state, claim, timed)].into_iter().flatten())
+        .map(|state| if timed.responded.is_none() { unanswered(state, timed) } else { state })
         .collect()
+}
+
+/// Returns the state after a Claim without an answer. Nobody owns the session. So its Session Expiry Interval makes no
+/// difference any more, except that it may be over when the next Claim takes effect.
+fn unanswered(state: State, timed: &Timed<Operation>) -> State {
+    let session = state.session.map(|session| {
+        let ends = if is_over(session.expiry_s, timed) { 0 } else { session.ends };
+        Session { expiry_s: session.expiry_s.min(1), ends, ..session }
+    });
+    State { session, ..state }
+}
+
+/// Returns whether the session of a Claim without an answer may be over whenever the next Claim takes effect.
+fn is_over(expiry_s: u32, claim: &Timed<Operation>) -> bool {
+    after(0, expiry_s) <= claim.invoked
 }
 
 /// Returns the state after the DISCONNECT behind a Claim that was not answered.
