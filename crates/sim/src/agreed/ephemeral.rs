@@ -9,9 +9,10 @@
 //! - A Will may come or not if the node was over before the client knew that it was served: it may have died with the
 //!   Claim.
 //! - It may also come after DISCONNECT if the node was over: it may have died with the DISCONNECT. The same
-//!   holds if the node had to let DISCONNECT wait, and ended the connection before it read it. DISCONNECT waits
-//!   for the answer to the Claim, if the client did not know that it was served, or for the lease, if the node
-//!   had none. Meanwhile another connection may get the Client Identifier, or the time for the answer may pass.
+//!   holds if the node ended the connection before it read DISCONNECT, and before the client sent it, or while
+//!   DISCONNECT had to wait. It waits for the answer to the Claim, if the client did not know that it was
+//!   served, or for the lease, if the node had none. Meanwhile another connection may get the Client Identifier,
+//!   or the time for the answer may pass.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ pub struct Devices {
 struct Left {
     link: Link,
     will: MessageId,
-    /// The node may have let DISCONNECT wait.
+    /// The node may have let DISCONNECT wait, or have ended the connection before.
     waited: bool,
     /// The node has read DISCONNECT before it ended the connection.
     is_read: bool,
@@ -73,6 +74,8 @@ struct Connection {
     sent: u64,
     /// Time at which DISCONNECT was sent. Nothing follows it.
     left_at: Option<Micros>,
+    /// The node has ended the connection before DISCONNECT was sent.
+    was_over: bool,
     /// The node has read DISCONNECT before it ended the connection.
     is_left_read: bool,
     /// The node has refused the connection, or sent DISCONNECT.
@@ -197,6 +200,7 @@ impl Devices {
             published: Unacknowledged::default(),
             sent: bytes.len() as u64,
             left_at: None,
+            was_over: false,
             is_left_read: false,
             is_closed: false,
         });
@@ -207,6 +211,7 @@ impl Devices {
     pub fn ended(&mut self, link: Link, taken: u64) {
         let mut connections = self.devices.iter_mut().filter_map(|device| device.connection.as_mut());
         if let Some(connection) = connections.find(|connection| connection.link == link) {
+            connection.was_over = connection.left_at.is_none();
             connection.is_left_read = connection.left_at.is_some() && taken >= connection.sent;
         }
     }
@@ -225,11 +230,11 @@ impl Devices {
         if device.is_alone && connection.left_at.is_none() {
             device.rests_until = cx.now() + cx.between(AWAY.0, AWAY.1);
         }
-        let Connection { link, will, served, left_at, is_left_read, .. } = connection;
+        let Connection { link, will, served, left_at, was_over, is_left_read, .. } = connection;
         match () {
             () if is_end && connection.left_at.is_some() && !connection.is_closed => {
                 claims.left(cx.now(), link);
-                let waited = served.is_none() || last_frozen >= left_at;
+                let waited = was_over || served.is_none() || last_frozen >= left_at;
                 self.left.push(Left { link, will, waited, is_read: is_left_read });
             }
             () if connection.left_at.is_some() => {}
@@ -382,14 +387,17 @@ mod tests {
 
     const LINK: Link = 1;
 
-    /// A device that has sent DISCONNECT, and sees the end of its connection. `unread` is the number of bytes that the
-    /// node has not read. Returns the report of the check of its Will.
-    fn check_left(
-        served: Option<Micros>,
-        unread: u64,
-        last_frozen: Option<Micros>,
-        has_come: bool,
-    ) -> Report {
+    /// When the node ends the connection of a device.
+    #[derive(Clone, Copy)]
+    enum End {
+        BeforeDisconnect,
+        /// After DISCONNECT, of which it has not read this number of bytes.
+        Unread(u64),
+    }
+
+    /// A device that has sent DISCONNECT, and sees the end of its connection. Returns the report of the check of its
+    /// Will.
+    fn check_left(served: Option<Micros>, end: End, last_frozen: Option<Micros>, has_come: bool) -> Report {
         let (random, schedule) = (Random::new(1), Schedule::default());
         let (report, trace) = (Report::default(), Trace::default());
         let mut cx = Context { random, schedule, report, trace, has_slow_reads: false };
@@ -398,11 +406,18 @@ mod tests {
         devices.connect(&mut cx, (&mut messages, &mut claims), 0, LINK);
         let connection = devices.devices[0].connection.as_mut().expect("connected");
         (connection.is_open, connection.served) = (true, served);
+        let sent = |devices: &Devices| {
+            devices.devices[0].connection.as_ref().map_or(0, |connection| connection.sent)
+        };
+        if matches!(end, End::BeforeDisconnect) {
+            devices.ended(LINK, sent(&devices));
+        }
         while let Some(Connection { left_at: None, .. }) = devices.devices[0].connection {
             devices.act(&mut cx, &mut claims, 0);
         }
-        let sent = devices.devices[0].connection.as_ref().map_or(0, |connection| connection.sent);
-        devices.ended(LINK, sent - unread);
+        if let End::Unread(unread) = end {
+            devices.ended(LINK, sent(&devices) - unread);
+        }
         devices.disconnected(&mut cx, (&mut messages, &mut claims), 0, (true, last_frozen));
         devices.check_left(&mut cx, &claims, |_| has_come);
         cx.report
@@ -411,9 +426,15 @@ mod tests {
     #[test]
     fn a_will_may_come_if_the_node_ends_the_connection_while_disconnect_waits() {
         for (served, last_frozen) in [(None, None), (Some(0), Some(0))] {
-            let report = check_left(served, 1, last_frozen, true);
+            let report = check_left(served, End::Unread(1), last_frozen, true);
             assert_eq!((report.agreed_excused_wills_unread, report.agreed_check_wills_withdrawn), (1, 0));
         }
+    }
+
+    #[test]
+    fn a_will_may_come_if_the_node_ends_the_connection_before_disconnect() {
+        let report = check_left(Some(0), End::BeforeDisconnect, None, true);
+        assert_eq!((report.agreed_excused_wills_unread, report.agreed_check_wills_withdrawn), (1, 0));
     }
 
     #[test]
@@ -421,7 +442,7 @@ mod tests {
         for (served, unread, last_frozen) in
             [(None, 0, None), (Some(0), 0, Some(0)), (Some(0), 0, None), (Some(0), 1, None)]
         {
-            let report = check_left(served, unread, last_frozen, false);
+            let report = check_left(served, End::Unread(unread), last_frozen, false);
             assert_eq!((report.agreed_excused_wills_unread, report.agreed_check_wills_withdrawn), (0, 1));
         }
     }
@@ -429,7 +450,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "has come although its client sent DISCONNECT")]
     fn a_will_of_a_client_whose_disconnect_was_read_is_noticed() {
-        check_left(None, 0, None, true);
+        check_left(None, End::Unread(0), None, true);
     }
 
     #[test]

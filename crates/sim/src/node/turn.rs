@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use broker::{Batch, ConnectionId, OUT_SLICES_MAX, ShardId, Then, Worker, WorkerCommand, WorkerId};
+use broker::{Batch, ConnectionId, OUT_SLICES_MAX, ShardId, Then, WorkerCommand, WorkerId};
 
 use super::{Interrupted, Node, NodeConnection, PausePoint};
 use crate::context::Context;
@@ -84,7 +84,6 @@ impl Node {
             return;
         }
         worker.lost(self.now, slot);
-        self.note_end(link);
         self.vacate(link);
     }
 
@@ -242,16 +241,13 @@ impl Node {
     }
 
     fn offer(&mut self, link: Link) {
+        // A connection that is over reads nothing, although it takes the bytes.
+        self.note_end_if_over(link);
         let is_frozen = self.is_frozen();
-        let Some(connection) = self.connections.get(&link) else { return };
+        let Some(connection) = self.connections.get_mut(&link) else { return };
         if is_frozen || connection.held || connection.inbox.is_empty() {
             return;
         }
-        if is_over(&self.workers[connection.worker], connection.slot) {
-            // It reads nothing any more, although it takes the bytes.
-            self.note_end(link);
-        }
-        let Some(connection) = self.connections.get_mut(&link) else { return };
         let received = self.workers[connection.worker].receive(self.now, connection.slot, &connection.inbox);
         connection.inbox.drain(..received.consumed);
         connection.taken += received.consumed as u64;
@@ -406,6 +402,11 @@ impl Node {
         if slots.is_empty() {
             return false;
         }
+        for slot in &slots {
+            if let Some(link) = self.links.get(&(worker, *slot)).copied() {
+                self.note_end_if_over(link);
+            }
+        }
         self.unwritten[worker].append(&mut slots);
         self.interrupted = Some(Interrupted { worker, began: self.now, until });
         self.stand_still(cx.now(), until);
@@ -445,6 +446,7 @@ impl Node {
 
     /// Writes the output of a connection, and closes it when it is finished.
     fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
+        self.note_end_if_over(link);
         let Some(worker) = self.connections.get(&link).map(|connection| connection.worker) else { return };
         if self.is_frozen_before_write(cx, worker) {
             return;
@@ -477,13 +479,17 @@ impl Node {
                 }
             }
         }
-        if is_over(worker, slot) {
+        let is_sent = worker.output(slot).is_none_or(|out| out.is_empty());
+        if worker.is_closing(slot) && (is_sent || worker.is_overdue(slot)) {
+            net.close(cx, link, Direction::ToClient);
+            self.vacate(link);
+        }
+    }
+
+    fn note_end_if_over(&mut self, link: Link) {
+        let Some(connection) = self.connections.get(&link) else { return };
+        if self.workers[connection.worker].is_closing(connection.slot) {
             self.note_end(link);
-            let worker = &mut self.workers[self.connections[&link].worker];
-            if worker.output(slot).is_none_or(|out| out.is_empty()) || worker.is_overdue(slot) {
-                net.close(cx, link, Direction::ToClient);
-                self.vacate(link);
-            }
         }
     }
 
@@ -496,13 +502,10 @@ impl Node {
     }
 
     fn vacate(&mut self, link: Link) {
+        self.note_end(link);
         if let Some(connection) = self.connections.remove(&link) {
             self.workers[connection.worker].vacate(connection.slot);
             self.links.remove(&(connection.worker, connection.slot));
         }
     }
-}
-
-fn is_over(worker: &Worker, slot: u32) -> bool {
-    worker.is_closing(slot)
 }
