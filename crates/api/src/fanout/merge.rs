@@ -233,7 +233,8 @@ async fn ask_leader(gather: &GatherRequest, fanout: Fanout) -> Result<Attempt, P
         let has_none = document["items"].as_array().is_some_and(Vec::is_empty);
         fanout == Fanout::Pages && has_none && document["next"].is_null()
     };
-    if answer.status == Kind::NotFound.status().as_u16() || is_empty() {
+    let knows_all = gather.state.admin.keeps_ephemeral_sessions();
+    if !knows_all && (answer.status == Kind::NotFound.status().as_u16() || is_empty()) {
         return Ok(Attempt::Done(search(gather, (&leader, answer), fanout).await?));
     }
     if !answer.is_success() && !is_misdirected {
@@ -293,7 +294,7 @@ async fn ask_owner(
     Ok(Attempt::Done(of_connection((node, connection), answer)))
 }
 
-/// Asks all nodes for connections of a client that the leader of its shard does not know. With cores of an earlier
+/// Asks all nodes for connections of a client that the leader of its shard does not know. While a core has an earlier
 /// version, a new leader does not know those of ephemeral sessions. Returns the answer of the leader if there are none.
 async fn search(
     gather: &GatherRequest,

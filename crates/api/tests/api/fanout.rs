@@ -200,7 +200,25 @@ fn a_client_is_asked_for_at_the_leader_of_its_shard() {
     assert!(detail.contains("has no leader") && detail.contains("a, b, c"), "{detail}");
 }
 
-/// A new leader of a shard knows no connections of ephemeral sessions.
+/// The leaders know all clients of their shards, so no other node is asked for one.
+#[test]
+fn a_client_that_no_leader_knows_is_not_searched() {
+    let world = World::start();
+    let _client = world.client(2, "z");
+    *world.together.leader.lock().unwrap() = Some(Some("b"));
+    for node in &world.nodes {
+        node.keep_ephemeral_sessions();
+    }
+    world.cut_off("a");
+    for node in &world.nodes[1..] {
+        node.get("/api/v1/clients/nobody").problem(404, "not-found");
+        assert_eq!(listed(node, "/api/v1/subscriptions?client_id=nobody").0, [""; 0]);
+        node.get("/api/v1/clients/z").problem(404, "not-found");
+        node.write("DELETE", "/api/v1/clients/z", None).problem(404, "not-found");
+    }
+}
+
+/// With cores of an earlier version, a new leader of a shard knows no connections of ephemeral sessions.
 #[test]
 fn a_client_that_the_leader_of_its_shard_does_not_know_is_searched_on_all_nodes() {
     let world = World::start();

@@ -151,6 +151,11 @@ impl Server {
         Self::named(name, fresh_directory(), Some(part), |_| ())
     }
 
+    /// Tells the node that the leaders of shards know the connections of ephemeral sessions.
+    pub fn keep_ephemeral_sessions(&self) {
+        self.node.as_ref().unwrap().admin().node().keep_ephemeral_sessions(true);
+    }
+
     /// Starts a server in open mode with this configuration.
     pub fn configured(configuration: Arc<dyn Configuration>, change: impl FnOnce(&mut HttpSettings)) -> Self {
         Self::of("test", fresh_directory(), None, configuration, change)

@@ -207,6 +207,11 @@ impl Admin {
         Self { node, started, clock }
     }
 
+    /// Returns the node.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub fn workers(&self) -> impl Iterator<Item = WorkerId> + use<> {
         (0..self.node.workers).map(WorkerId)
     }
@@ -290,6 +295,12 @@ impl Admin {
     pub fn links_answered(&self, suback: WaitingSuback, is_confirmed: bool) {
         let command = WorkerCommand::LinksAnswered { suback, is_confirmed };
         self.node.post(suback.connection.worker, command);
+    }
+
+    /// Returns whether the leader of a shard knows all connections of its clients, those of ephemeral sessions, too: all
+    /// cores of the cluster understand Claims that keep them.
+    pub fn keeps_ephemeral_sessions(&self) -> bool {
+        self.node.load.keeps_ephemeral.load(Relaxed)
     }
 
     /// Returns whether the queue of a session of the process may refuse messages: all nodes of the cluster understand
