@@ -10,6 +10,9 @@ pub struct Config {
     pub window: u64,
     /// Maximum bytes of each class that wait for the peer or for its acknowledgement.
     pub buffer_max: BufferMax,
+    /// Maximum time after which a received frame is acknowledged. Frames of this time share an acknowledgement. Those
+    /// of [`Class::Routes`] are acknowledged at once: clients wait for it.
+    pub acknowledge_after: Duration,
     /// Interval between pings on every channel. A channel sends none while it answers the peer's pings.
     pub heartbeat: Duration,
     /// Time without input after which a channel is dead.
@@ -58,6 +61,7 @@ impl Default for Config {
                 assured: 64 * MIB,
                 best_effort: 16 * MIB,
             },
+            acknowledge_after: Duration::from_millis(40),
             heartbeat: Duration::from_secs(1),
             silence_max: Duration::from_secs(5),
         }

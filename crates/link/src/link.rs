@@ -45,6 +45,8 @@ pub struct Link {
     ready: Lanes,
     /// Incoming lanes that may owe the peer an acknowledgement.
     unacknowledged: Lanes,
+    /// Time at which they are acknowledged, unless that is under way.
+    acknowledge_at: Time,
     /// Bits of the channels that may have output since they were last polled.
     writable: u32,
     events: VecDeque<Event>,
@@ -116,6 +118,7 @@ impl Link {
             held: [0; Class::ALL.len()],
             ready: Lanes::NONE,
             unacknowledged: Lanes::NONE,
+            acknowledge_at: Time::NEVER,
             writable: 0,
             events: VecDeque::new(),
             expects_since: None,
@@ -217,7 +220,7 @@ impl Link {
         if credit.epoch == self.epoch || mutated(Mutation::CountOldCredit) {
             let receiving = &mut self.receiving[usize::from(credit.lane.byte())];
             receiving.consume(credit.bytes);
-            if receiving.has_pending() {
+            if receiving.is_urgent() {
                 self.unacknowledged.insert(credit.lane);
                 self.mark_acknowledging();
             }
@@ -248,7 +251,9 @@ impl Link {
             (Ok(()), Some(channel)) => channel.decoder = decoder,
             _ => self.drop_channel(id.index),
         }
-        self.mark_acknowledging();
+        if self.acknowledge_at <= now {
+            self.mark_acknowledging();
+        }
         done
     }
 
@@ -357,7 +362,11 @@ impl Link {
         }
         if channel.is_open {
             let (turn, lanes) = (channel.turn, channel.lanes);
-            if !self.unacknowledged.is_empty() && self.acknowledging() == Some(id.index) {
+            // Those that may wait go with other output.
+            let waits = self.acknowledge_at != Time::NEVER && self.acknowledge_at > now;
+            let has_other = out.len() > begun || !self.ready.and(lanes).is_empty();
+            let is_time = has_other || !waits;
+            if is_time && !self.unacknowledged.is_empty() && self.acknowledging() == Some(id.index) {
                 self.write_acknowledgements(out);
             }
             if !self.ready.and(lanes).is_empty() {
@@ -386,13 +395,22 @@ impl Link {
         let silence_max = self.config.silence_max;
         let channels = self.channels.iter().flatten();
         let due = channels.map(|channel| channel.ping_at.min(channel.last_received.after(silence_max)));
-        due.min().unwrap_or(Time::NEVER)
+        due.min().unwrap_or(Time::NEVER).min(self.acknowledge_at)
     }
 
-    /// Handles the passing of time: sends pings that are due and drops channels that are silent. Work that is nearly
+    /// Returns the time at which received frames are acknowledged. Input may bring it nearer; otherwise
+    /// [`Self::timeout`] includes it.
+    pub fn acknowledge_at(&self) -> Time {
+        self.acknowledge_at
+    }
+
+    /// Handles the passing of time: sends pings and acknowledgements that are due, and drops channels that are silent. Work that is nearly
     /// due is done too, so that an idle node wakes up once for everything.
     pub fn handle_timeout(&mut self, now: Time) {
-        let Config { silence_max, heartbeat, .. } = self.config;
+        let Config { silence_max, heartbeat, acknowledge_after, .. } = self.config;
+        if self.acknowledge_at <= now.after(acknowledge_after / NEARLY) {
+            self.mark_acknowledging();
+        }
         for index in 0..self.channels.len() as u8 {
             let Some(channel) = self.channels[usize::from(index)].as_mut() else { continue };
             if channel.last_received.after(silence_max) <= now {
@@ -464,6 +482,7 @@ impl Link {
 
     /// Marks the channel that must send the pending acknowledgements as having output.
     fn mark_acknowledging(&mut self) {
+        self.acknowledge_at = Time::NEVER;
         if !self.unacknowledged.is_empty()
             && let Some(acknowledging) = self.acknowledging()
         {
@@ -472,6 +491,7 @@ impl Link {
     }
 
     fn write_acknowledgements(&mut self, out: &mut Output) {
+        self.acknowledge_at = Time::NEVER;
         for lane in std::mem::take(&mut self.unacknowledged) {
             if let Some((next, limit)) = self.receiving[usize::from(lane.byte())].take_acknowledgement() {
                 wire::put_acknowledged(lane, next, limit, out);
@@ -541,6 +561,9 @@ impl Link {
                 let number = receiving.admit(number, frame.len() as u64)?;
                 if lane.class().is_resumed() {
                     self.unacknowledged.insert(lane);
+                    let is_awaited = lane.class() == Class::Routes;
+                    let at = if is_awaited { now } else { now.after(self.config.acknowledge_after) };
+                    self.acknowledge_at = self.acknowledge_at.min(at);
                 }
                 let counters = self.counters.at(lane.class());
                 counters.received += 1;

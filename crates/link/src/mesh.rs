@@ -215,6 +215,9 @@ impl Mesh {
             self.counters.peer_errors += 1;
             self.fail(now, id, &error.to_string(), None);
         }
+        if let Some(peer) = self.peers.get(&node) {
+            self.due = peer.link.acknowledge_at().min(self.due);
+        }
         self.update_peer(now, node);
     }
 

@@ -59,11 +59,16 @@ impl Receiving {
     }
 
     /// Returns whether [`Self::take_acknowledgement`] has something.
-    pub fn has_pending(&self) -> bool {
+    fn has_pending(&self) -> bool {
         let acknowledges = self.lane.class().is_resumed() && self.next != self.next_sent;
-        // A small increase of the credit is not worth a record.
+        acknowledges || self.is_urgent()
+    }
+
+    /// Returns whether the peer may wait for an acknowledgement: it has used up much of its credit. A small increase of
+    /// the credit is not worth a record.
+    pub fn is_urgent(&self) -> bool {
         let grants = self.consumed + self.window - self.limit_sent >= self.window / 4;
-        acknowledges || grants || self.may_be_lost
+        grants || self.may_be_lost
     }
 
     /// Returns the acknowledgement to send: `(next, limit)`.

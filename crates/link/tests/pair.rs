@@ -3,7 +3,9 @@
 
 mod network;
 
-use link::{Class, Config, Lane, Refused};
+use std::time::Duration;
+
+use link::{Class, Config, Lane, Refused, Time};
 use network::{Happened, Pair, Side, config, run};
 use random::Random;
 
@@ -255,6 +257,7 @@ fn frames_for_the_next_incarnation_go_to_a_peer_that_continues() {
     assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 0, "it has not answered yet");
     pair.carry_all();
     assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 1);
+    pair.pass_until_acknowledged();
     pair.send(Side::A, Lane::assured(1), 100).expect("there is room");
     pair.restart(Side::B, &mut random);
     pair.heal(&mut random);
@@ -360,6 +363,37 @@ fn an_idle_link_stays_up() {
     assert!(pair.link(Side::A).round_trip().is_some());
     // An idle minute costs a few dozen records.
     assert!(pair.link(Side::A).counters().bytes_sent < 12_000);
+}
+
+/// Frames wait for their acknowledgement for a moment, and share it. Those that clients wait for are acknowledged at
+/// once, and so are all that wait then.
+#[test]
+fn frames_of_a_moment_share_an_acknowledgement() {
+    let mut random = Random::new(8);
+    let config = Config { heartbeat: Duration::from_secs(100), ..Config::default() };
+    let mut pair = Pair::new(config, 2, &mut random);
+    pair.connect_all(&mut random);
+    let send = |pair: &mut Pair, lane| {
+        pair.send(Side::A, lane, 100).expect("there is room");
+        pair.carry_all();
+        assert!(pair.delivered(Side::B, lane) > 0);
+    };
+    let waiting = |pair: &Pair| {
+        let all = [Class::Claims, Class::Requests, Class::Routes, Class::Assured];
+        all.map(|class| pair.link(Side::A).waiting(pair.now, class).1)
+    };
+    for lane in [Lane::CLAIMS, Lane::requests(1), Lane::requests(2), Lane::assured(3)] {
+        send(&mut pair, lane);
+        pair.pass(1);
+        pair.carry_all();
+    }
+    assert_eq!(waiting(&pair), [1, 2, 0, 1]);
+    pair.pass_until_acknowledged();
+    assert_eq!(waiting(&pair), [0; 4]);
+    send(&mut pair, Lane::requests(1));
+    send(&mut pair, Lane::ROUTES);
+    assert_eq!(waiting(&pair), [0; 4]);
+    assert_eq!(pair.link(Side::B).acknowledge_at(), Time::NEVER);
 }
 
 /// Each connection carries one ping or answer in each direction, however old it is. One more measures the round trip.
