@@ -10,8 +10,8 @@ pub struct Config {
     pub window: u64,
     /// Maximum bytes of each class that wait for the peer or for its acknowledgement.
     pub buffer_max: BufferMax,
-    /// Maximum time after which a received frame is acknowledged. Frames of this time share an acknowledgement. Those
-    /// of [`Class::Routes`] are acknowledged at once: clients wait for it.
+    /// Maximum time after which a received frame is acknowledged. Frames of this time share an acknowledgement.
+    /// [`Link::acknowledge`](crate::Link::acknowledge) ends it.
     pub acknowledge_after: Duration,
     /// Interval between pings on every channel. A channel sends none while it answers the peer's pings.
     pub heartbeat: Duration,

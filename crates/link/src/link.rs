@@ -257,6 +257,11 @@ impl Link {
         done
     }
 
+    /// Acknowledges what was received at once, because somebody waits for it at the peer.
+    pub fn acknowledge(&mut self) {
+        self.mark_acknowledging();
+    }
+
     /// Forgets the peer, and everything that waited for it. The link gets the new id `id`, which is random and never
     /// reused.
     ///
@@ -561,8 +566,7 @@ impl Link {
                 let number = receiving.admit(number, frame.len() as u64)?;
                 if lane.class().is_resumed() {
                     self.unacknowledged.insert(lane);
-                    let is_awaited = lane.class() == Class::Routes;
-                    let at = if is_awaited { now } else { now.after(self.config.acknowledge_after) };
+                    let at = now.after(self.config.acknowledge_after);
                     self.acknowledge_at = self.acknowledge_at.min(at);
                 }
                 let counters = self.counters.at(lane.class());

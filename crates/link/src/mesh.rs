@@ -279,6 +279,14 @@ impl Mesh {
         }
     }
 
+    /// Acknowledges what a peer has sent at once, because somebody waits for it there.
+    pub fn acknowledge(&mut self, peer: NodeId) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.link.acknowledge();
+            mark(peer, known, &mut self.writable, &mut self.peers_with_events);
+        }
+    }
+
     /// Returns the next demand on connections, for the transport.
     pub fn poll_demand(&mut self) -> Option<Demand> {
         self.demands.pop_front()

@@ -365,8 +365,8 @@ fn an_idle_link_stays_up() {
     assert!(pair.link(Side::A).counters().bytes_sent < 12_000);
 }
 
-/// Frames wait for their acknowledgement for a moment, and share it. Those that clients wait for are acknowledged at
-/// once, and so are all that wait then.
+/// Frames wait for their acknowledgement for a moment, and share it. All are acknowledged at once when the peer wants
+/// one of them to be.
 #[test]
 fn frames_of_a_moment_share_an_acknowledgement() {
     let mut random = Random::new(8);
@@ -392,6 +392,9 @@ fn frames_of_a_moment_share_an_acknowledgement() {
     assert_eq!(waiting(&pair), [0; 4]);
     send(&mut pair, Lane::requests(1));
     send(&mut pair, Lane::ROUTES);
+    assert_eq!(waiting(&pair), [0, 1, 1, 0]);
+    pair.acknowledge(Side::B);
+    pair.carry_all();
     assert_eq!(waiting(&pair), [0; 4]);
     assert_eq!(pair.link(Side::B).acknowledge_at(), Time::NEVER);
 }

@@ -398,6 +398,8 @@ impl ClusterRouter {
     }
 
     pub(super) fn delta(&mut self, now: Time, from: NodeId, number: u32, bytes: &[u8]) {
+        // SUBACK waits for it, and so does the next delta of a long copy.
+        self.mesh.acknowledge(from);
         let Some(peer) = self.peers.get(&from) else { return };
         let (source, is_past) = (source_of(peer), peer.hello != number);
         let Ok(delta) = Delta::decode(bytes) else {

@@ -458,6 +458,10 @@ impl Pair {
         true
     }
 
+    pub fn acknowledge(&mut self, side: Side) {
+        self.ends[side as usize].link.acknowledge();
+    }
+
     /// Lets the time pass for which an acknowledgement waits.
     pub fn pass_until_acknowledged(&mut self) {
         self.pass(40);
