@@ -387,7 +387,11 @@ impl Worker {
     }
 
     /// Reads from shards that have applied everything that the read must find.
-    fn begin_read(&mut self, mut reader: Reader, indexes: Vec<(ShardId, u64)>) {
+    pub(in crate::worker) fn begin_read(&mut self, mut reader: Reader, indexes: Vec<(ShardId, u64)>) {
+        let behind = self.shards_behind(&reader, &indexes);
+        if !behind.is_empty() {
+            return self.wait_for_replicas(reader, indexes, &behind);
+        }
         let lacks = |shard: ShardId| shard != OWN_TOPICS && self.shards.state(shard).is_none();
         let shard = match &mut reader {
             Reader::Connection(scan) => {
@@ -419,6 +423,29 @@ impl Worker {
         if let Some(lanes) = &mut self.lanes {
             lanes.retained.insert_page(PageRead { reader, shard, index, since, is_sent: false });
         }
+    }
+
+    /// Shards of a read whose replicas here have not applied their indexes. They began while it waited for other
+    /// shards.
+    fn shards_behind(&self, reader: &Reader, indexes: &[(ShardId, u64)]) -> Vec<(ShardId, u64)> {
+        let is_done =
+            |shard: ShardId| matches!(reader, Reader::Connection(scan) if scan.done.contains(shard));
+        let is_behind = |(shard, index): &(ShardId, u64)| {
+            !is_done(*shard) && applied(&self.shards, *shard) < *index && !mutated(Mutation::ReadStale)
+        };
+        indexes.iter().copied().filter(is_behind).collect()
+    }
+
+    fn wait_for_replicas(&mut self, reader: Reader, indexes: Vec<(ShardId, u64)>, behind: &[(ShardId, u64)]) {
+        let since = self.clock.now();
+        let Some(lanes) = &mut self.lanes else { return };
+        let reads = &mut lanes.retained;
+        reads.last += 1;
+        for (shard, index) in behind {
+            let waits = reads.shards.entry(*shard).or_default();
+            waits.applying.entry(*index).or_default().push(reads.last);
+        }
+        reads.insert(reads.last, Waiting { reader, left: behind.len(), indexes, since });
     }
 
     /// The shard of this worker from which the next page of a scan begins.

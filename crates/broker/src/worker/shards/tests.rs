@@ -1,6 +1,7 @@
 //! A shard with other replicas: acknowledgements of what they have in memory, and messages that the disk cannot return.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use mqtt::{QoS, ReasonCode};
 use shard::{
@@ -18,6 +19,7 @@ use crate::store::{
     Store, StoreLog, Vacate, Wanted,
 };
 use crate::worker::Worker;
+use crate::worker::lanes::Reader;
 
 const NOW: Time = Time(1_000);
 const SHARD: ShardId = ShardId(3);
@@ -177,6 +179,28 @@ impl Leader {
     fn unsynced(&self) -> u64 {
         self.worker.unsynced().0
     }
+}
+
+/// The replica began here while the read waited for another shard, and has not applied what the read has to find.
+#[test]
+fn a_read_waits_for_a_replica_that_began_after_it() {
+    let mut leader = Leader::start(Settings::default());
+    let topics = (0..).map(|number| format!("t/{number}"));
+    let topic =
+        topics.into_iter().find(|topic| crate::retained::shard_of(topic) == SHARD).expect("one of them");
+    let replies = Arc::new(AtomicU32::new(0));
+    let counted = replies.clone();
+    let reply = Box::new(move |_| {
+        counted.fetch_add(1, Relaxed);
+    });
+    let reader = Reader::Message { topic: topic.into(), reply };
+    leader.append(1, QoS::AtLeastOnce);
+    leader.worker.begin_read(reader, vec![(SHARD, 1)]);
+    leader.worker.resume_reads();
+    assert_eq!(replies.load(Relaxed), 0);
+    leader.commits();
+    leader.worker.resume_reads();
+    assert_eq!(replies.load(Relaxed), 1);
 }
 
 /// [MQTT-4.3.3-8]: the publisher gives a message of QoS 2 up when it has PUBREC.
