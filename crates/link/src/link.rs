@@ -409,8 +409,8 @@ impl Link {
         self.acknowledge_at
     }
 
-    /// Handles the passing of time: sends pings and acknowledgements that are due, and drops channels that are silent. Work that is nearly
-    /// due is done too, so that an idle node wakes up once for everything.
+    /// Handles the passing of time: sends pings and acknowledgements that are due, and drops channels that are silent.
+    /// Work that is nearly due is done too, so that an idle node wakes up once for everything.
     pub fn handle_timeout(&mut self, now: Time) {
         let Config { silence_max, heartbeat, acknowledge_after, .. } = self.config;
         if self.acknowledge_at <= now.after(acknowledge_after / NEARLY) {
