@@ -218,7 +218,7 @@ fn a_client_that_no_leader_knows_is_not_searched() {
     }
 }
 
-/// With cores of an earlier version, a new leader of a shard knows no connections of ephemeral sessions.
+/// A new leader of a shard knows no connections of ephemeral sessions, with cores of an earlier version.
 #[test]
 fn a_client_that_the_leader_of_its_shard_does_not_know_is_searched_on_all_nodes() {
     let world = World::start();

@@ -297,8 +297,8 @@ impl Admin {
         self.node.post(suback.connection.worker, command);
     }
 
-    /// Returns whether the leader of a shard knows all connections of its clients, those of ephemeral sessions, too: all
-    /// cores of the cluster understand Claims that keep them.
+    /// Returns whether the leader of a shard knows all connections of its clients, and not those of durable sessions
+    /// only. Then all cores of the cluster understand Claims that keep ephemeral sessions.
     pub fn keeps_ephemeral_sessions(&self) -> bool {
         self.node.load.keeps_ephemeral.load(Relaxed)
     }

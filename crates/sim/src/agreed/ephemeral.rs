@@ -387,11 +387,11 @@ mod tests {
 
     const LINK: Link = 1;
 
-    /// When the node ends the connection of a device.
+    /// Time at which the node ends the connection of a device.
     #[derive(Clone, Copy)]
     enum End {
         BeforeDisconnect,
-        /// After DISCONNECT, of which it has not read this number of bytes.
+        /// Later, with this number of bytes that it has not read.
         Unread(u64),
     }
 
