@@ -566,7 +566,8 @@ impl Link {
                 let number = receiving.admit(number, frame.len() as u64)?;
                 if lane.class().is_resumed() {
                     self.unacknowledged.insert(lane);
-                    let at = now.after(self.config.acknowledge_after);
+                    let after = self.config.acknowledge_after;
+                    let at = if receiving.has_many() { now } else { now.after(after) };
                     self.acknowledge_at = self.acknowledge_at.min(at);
                 }
                 let counters = self.counters.at(lane.class());

@@ -14,10 +14,16 @@ pub struct Receiving {
     /// Bytes of frames that were consumed.
     consumed: u64,
     next_sent: u64,
+    /// [`Self::offset`] at the last acknowledgement.
+    offset_sent: u64,
     limit_sent: u64,
     /// True when the last acknowledgement may have been lost with its channel.
     may_be_lost: bool,
 }
+
+/// Number of bytes of one lane that are acknowledged at once. The peer keeps them meanwhile, and the smallest
+/// `cluster.buffer_max` has room for those of all lanes of messages.
+const UNACKNOWLEDGED_MAX: u64 = 64 << 10;
 
 impl Receiving {
     pub fn new(lane: Lane, window: u64) -> Self {
@@ -28,6 +34,7 @@ impl Receiving {
             offset: 0,
             consumed: 0,
             next_sent: 0,
+            offset_sent: 0,
             limit_sent: 0,
             may_be_lost: false,
         }
@@ -64,6 +71,11 @@ impl Receiving {
         acknowledges || self.is_urgent()
     }
 
+    /// Returns whether so many bytes are not acknowledged that they wait no longer.
+    pub fn has_many(&self) -> bool {
+        self.offset - self.offset_sent >= UNACKNOWLEDGED_MAX
+    }
+
     /// Returns whether the peer may wait for an acknowledgement: it has used up much of its credit. A small increase of
     /// the credit is not worth a record.
     pub fn is_urgent(&self) -> bool {
@@ -77,7 +89,8 @@ impl Receiving {
             return None;
         }
         self.may_be_lost = false;
-        (self.next_sent, self.limit_sent) = (self.next, self.consumed + self.window);
+        (self.next_sent, self.offset_sent) = (self.next, self.offset);
+        self.limit_sent = self.consumed + self.window;
         Some((self.next, self.limit_sent))
     }
 
@@ -88,7 +101,8 @@ impl Receiving {
 
     /// Returns the resume point for a new channel.
     pub fn resume_point(&mut self) -> ResumePoint {
-        (self.next_sent, self.limit_sent) = (self.next, self.consumed + self.window);
+        (self.next_sent, self.offset_sent) = (self.next, self.offset);
+        self.limit_sent = self.consumed + self.window;
         ResumePoint { lane: self.lane, next: self.next, offset: self.offset, limit: self.limit_sent }
     }
 

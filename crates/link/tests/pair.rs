@@ -396,6 +396,13 @@ fn frames_of_a_moment_share_an_acknowledgement() {
     pair.acknowledge(Side::B);
     pair.carry_all();
     assert_eq!(waiting(&pair), [0; 4]);
+    // Many bytes do not wait.
+    for _ in 0..64 {
+        assert!(waiting(&pair)[3] < 64);
+        pair.send(Side::A, Lane::assured(3), 1024).expect("there is room");
+        pair.carry_all();
+    }
+    assert_eq!(waiting(&pair), [0; 4]);
     assert_eq!(pair.link(Side::B).acknowledge_at(), Time::NEVER);
 }
 
