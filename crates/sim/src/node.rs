@@ -627,9 +627,9 @@ impl Node {
         self.node.published.iter().map(|published| published.counters().1.dropped_queue_full).sum()
     }
 
-    /// Connections that the node serves.
+    /// Connections whose sockets the node has. Some may be over, with output that is not written.
     pub fn links(&self) -> impl Iterator<Item = Link> {
-        self.connections.iter().filter(|(_, connection)| !connection.ended).map(|(link, _)| *link)
+        self.connections.keys().copied()
     }
 }
 
