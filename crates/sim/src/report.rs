@@ -413,7 +413,6 @@ report! {
     /// Messages that were retained on common topics, those without a payload, and those that were refused.
     agreed_retained,
     agreed_retained_deleted,
-    agreed_retained_refused,
     /// Topics on which a new subscription found a retained message, or none.
     agreed_reads_found,
     agreed_reads_nothing,

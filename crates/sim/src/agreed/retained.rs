@@ -387,19 +387,11 @@ impl RetainedClient {
         self.write(&packet, bytes);
     }
 
-    fn acknowledged(
-        &mut self,
-        cx: &mut Context,
-        history: &mut History,
-        has_end: &mut bool,
-        reason: ReasonCode,
-    ) {
+    fn acknowledged(&mut self, cx: &Context, history: &mut History, has_end: &mut bool, reason: ReasonCode) {
         let Role::Writer { outstanding } = &mut self.role else { return };
         let Some(Outstanding { write, .. }) = outstanding.take() else { return };
-        if reason.is_error() && reason != ReasonCode::PacketIdentifierNotFound {
-            cx.report.agreed_retained_refused += 1;
-            return;
-        }
+        let is_refused = reason.is_error() && reason != ReasonCode::PacketIdentifierNotFound;
+        assert!(!is_refused, "a retained message is refused, within all limits: {reason:?}");
         match write {
             Some(write) => history.end(cx.now(), write),
             None => *has_end = true,
