@@ -40,6 +40,9 @@ pub struct Args {
     /// Queued messages of the cluster whose core is replaced, in GiB of payload
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) gib: u32,
+    /// `cluster.copy_rate` of that cluster (default: that of the program)
+    #[arg(long)]
+    pub(super) copy_rate: Option<String>,
     /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt, and for `durable` of nats, nats-always,
     /// rabbitmq (default: those that are installed)
     #[arg(long, value_delimiter = ',')]

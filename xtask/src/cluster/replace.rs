@@ -63,12 +63,15 @@ struct Running {
 }
 
 pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
-    let mut cluster = start_with(args, programs, (3, 0), &ROOM)?;
+    let copy_rate = args.copy_rate.as_ref().map(|rate| format!("cluster.copy_rate={rate}"));
+    let settings: Vec<&str> = ROOM.into_iter().chain(copy_rate.as_deref()).collect();
+    let mut cluster = start_with(args, programs, (3, 0), &settings)?;
     writeln!(
         page,
-        "\nA core with {} GiB of queued messages is replaced; 20 pairs of durable and 20 of ephemeral sessions on the other \
-         two, QoS 1, 256 B, {RATE} messages/s of each kind\n",
-        args.gib
+        "\nA core with {} GiB of queued messages is replaced{}; 20 pairs of durable and 20 of ephemeral sessions on the \
+         other two, QoS 1, 256 B, {RATE} messages/s of each kind\n",
+        args.gib,
+        copy_rate.as_ref().map(|setting| format!(", with {setting}")).unwrap_or_default()
     )?;
     wait_until(|| Ok(lacking(&cluster).is_ok_and(|count| count == 0)))?;
     let filled = fill(args, programs, &cluster)?;
