@@ -185,3 +185,17 @@ fn requests_behind_a_lost_one_are_sent_again() {
         assert!(conflicts > 0 && next > 100, "seed {seed}: {conflicts} conflicts, {next} commands");
     }
 }
+
+/// A leader sends a command before its own disk has it.
+#[test]
+fn a_command_leaves_before_it_is_durable_here() {
+    for sends_ahead in [true, false] {
+        let mut owner = Owner::leads_another(Config { sends_ahead, ..config() });
+        owner.works(100);
+        owner.is_answered = false;
+        assert!(owner.writes(1));
+        owner.replica.turn(Time(owner.now));
+        let sent: Vec<_> = sent(&mut owner.replica).into_iter().map(|(_, body)| has_entries(&body)).collect();
+        assert_eq!(sent, [true], "{sends_ahead}");
+    }
+}
