@@ -2,6 +2,7 @@
 """Checks the Helm chart: lint, templates against golden files, schemas, configuration, and pods in network namespaces.
 
     tests/helm/run.py [--only WORD]
+    tests/helm/run.py --build                             only builds Helm
     MERIDIAN_WRITE=1 tests/helm/run.py --only golden      writes the golden files
 
 Helm is HELM, or the one in PATH, or built from go.mod by Go (PATH, /usr/local/go/bin). The binary is MERIDIAN_BIN, or
@@ -59,13 +60,21 @@ VALUES = {
 
 
 def main():
-    only = runner.arguments(__doc__).parse_args().only
+    arguments = runner.arguments(__doc__)
+    arguments.add_argument("--build", action="store_true", help="run no check: build Helm and install the schemas for a later run")
+    given = arguments.parse_args()
     runner.in_environment(WORK, PACKAGES)
+    if given.build:
+        try:
+            print(f"helm: {helm()}")
+        except runner.Skipped as reason:
+            print(f"SKIPPED  helm ({reason})")
+        return
     import checks_chart  # pylint: disable=import-outside-toplevel
     import checks_pods  # pylint: disable=import-outside-toplevel
     import checks_server  # pylint: disable=import-outside-toplevel
 
-    runner.run_all([*checks_chart.CHECKS, *checks_server.CHECKS, *checks_pods.CHECKS], VALUES, only)
+    runner.run_all([*checks_chart.CHECKS, *checks_server.CHECKS, *checks_pods.CHECKS], VALUES, given.only)
 
 
 if __name__ == "__main__":
