@@ -265,6 +265,9 @@ fn absent(broker: &mut Broker, count: usize, in_one_shard: bool) {
     broker.settle();
     slots.iter().for_each(|slot| broker.send(*slot, goodbye()));
     broker.settle();
+    // The end of a connection without a Will waits for other records.
+    broker.now = Time(broker.now.0 + 10);
+    broker.settle();
 }
 
 /// A message for very many sessions does not keep a turn busy for as long as that takes.

@@ -12,6 +12,7 @@
 mod append;
 mod appends;
 mod check;
+mod claim_rate;
 mod clients;
 mod deliver;
 mod drops;
@@ -96,6 +97,7 @@ pub struct ShardHost {
     /// Filters of the command that is being answered for which the node's index had no room.
     unrouted: Vec<Box<str>>,
     clients: Clients,
+    claim_rate: claim_rate::ClaimRate,
     /// Sessions of this shard in [`NodeLoad::sessions`].
     counted_sessions: u64,
     charged: payers::Charged,
@@ -263,6 +265,7 @@ impl ShardHost {
             page_waits: BTreeSet::new(),
             unrouted: Vec::new(),
             clients: Clients::new(hasher.clone()),
+            claim_rate: claim_rate::ClaimRate::default(),
             counted_sessions: sessions,
             charged: payers::Charged::new(hash_key, hasher.clone()),
             owners_sampled: 0,

@@ -23,7 +23,6 @@ use crate::internal;
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
-use crate::store::replica::Urgency;
 use crate::store::{Attach, Claim, Completion, Release, WalkProgress, WillDisposition};
 
 /// Maximum number of clients of each kind of session in a sample.
@@ -184,7 +183,8 @@ impl ShardHost {
             queue_limits: claim.queue_limits,
         });
         let number = producer.map(|producer| producer.claim_number(claim.number));
-        let ticket = self.replica.propose(now, &command, number, Urgency::Now);
+        self.claim_rate.count(now);
+        let ticket = self.replica.propose(now, &command, number, self.claim_rate.urgency(now));
         drop(command);
         self.continue_with(ticket, Continuation::Claim(claim));
     }
@@ -409,7 +409,7 @@ impl ShardHost {
                 self.wills.of_sessions.insert(uid, owner.clone());
             }
             let command = release_command(uid, EPHEMERAL_EPOCH, release);
-            self.propose(now, &command, Continuation::Release(release.client_id.clone()));
+            self.propose_release(now, &command, release, Continuation::Release(release.client_id.clone()));
         }
         let client = self.clients.get_mut(&release.client_id);
         let pending = client.and_then(Client::existing_claim_state).and_then(|it| it.pending.take());
@@ -433,7 +433,7 @@ impl ShardHost {
             }
             // It comes again, or another Claim is in progress, which may fail.
             let command = release_command(uid, EPHEMERAL_EPOCH, release);
-            return self.propose(now, &command, Continuation::Nobody);
+            return self.propose_release(now, &command, release, Continuation::Nobody);
         }
         let client = self.clients.get_mut(&release.client_id);
         let pending = client.and_then(Client::existing_claim_state).and_then(|claim_state| {
@@ -453,7 +453,7 @@ impl ShardHost {
             *self.published.known_to.entry(uid).or_default() |= release.known_to;
         }
         let command = release_command(uid, epoch, release);
-        self.propose(now, &command, Continuation::Nobody);
+        self.propose_release(now, &command, release, Continuation::Nobody);
     }
 
     /// Session of a client that the state has for a connection of another node, whether this host knows that or not.
@@ -591,10 +591,24 @@ impl ShardHost {
             self.wills.of_sessions.insert(uid, owner.clone());
         }
         let command = release_command(uid, live.epoch, release);
-        self.propose(now, &command, Continuation::Release(release.client_id.clone()));
+        self.propose_release(now, &command, release, Continuation::Release(release.client_id.clone()));
         // No client reads any more: publishers stop waiting, and the rule for full queues decides.
         for over in live.over {
             self.one_accepted(now, over.append, out);
+        }
+    }
+
+    /// Proposes the end of a connection. Nobody waits for it, except for a Will.
+    fn propose_release(
+        &mut self,
+        now: Time,
+        command: &Command<'_>,
+        release: &Release,
+        continuation: Continuation,
+    ) {
+        match release.will {
+            WillDisposition::Arm => self.propose(now, command, continuation),
+            WillDisposition::Discard => self.propose_later(now, command, continuation),
         }
     }
 

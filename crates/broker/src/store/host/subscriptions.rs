@@ -42,7 +42,7 @@ impl ShardHost {
             filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
         let epoch = self.epoch_of_request();
         let command = Command::Subscribe { session, epoch, filters: asked.collect() };
-        let ticket = self.ask(now, &command, Urgency::Now);
+        let ticket = self.ask(now, &command, self.claim_rate.urgency(now));
         drop(command);
         self.continue_with(ticket, Continuation::Subscribe { session, reply, filters, shapes });
     }

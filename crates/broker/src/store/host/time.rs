@@ -173,10 +173,13 @@ mod tests {
     use super::*;
     use crate::batch::{SessionDelivery, WorkerCommand};
     use crate::durability::Durability;
+    use crate::ids::ShardSet;
     use crate::ids::WorkerId;
     use crate::message::MessageView;
     use crate::node::OwnerKey;
-    use crate::store::{Claim, Completion, Follower, HostContext, Incarnation, Request};
+    use crate::store::{
+        Claim, Completion, Follower, HostContext, Incarnation, Release, Request, WillDisposition,
+    };
 
     const HOUR: u64 = 3_600_000;
 
@@ -292,6 +295,55 @@ mod tests {
             queue_limits: None,
             number: 0,
         }
+    }
+
+    /// The first Claims have batches of their own. When there are many, they share one, which leaves 4 ms after its
+    /// first Claim. An orderly end of a connection waits too, and one with a Will does not.
+    #[test]
+    fn claims_of_very_many_clients_share_a_batch() {
+        let mut host = host_of(shard::Shard::new(0, [7; 16]));
+        let now = Time(HOUR);
+        start(&mut host, now);
+        let connection = |n: u32| ConnectionId { worker: WorkerId(0), slot: n, generation: 0 };
+        let name = |n: u32| Arc::from(format!("client {n}"));
+        let batches: Vec<u64> = (0..30)
+            .map(|n| {
+                let claim = Claim { client_id: name(n), connection: connection(n), ..claim() };
+                host.claim(now, Box::new(claim), &mut ShardOutput::default());
+                host.end_turn(now, false);
+                host.replica.last_proposal()
+            })
+            .collect();
+        let first = batches[0];
+        let expected: Vec<u64> = (0..30).map(|n| first + n.min(9)).collect();
+        assert_eq!(batches, expected);
+        assert!(!host.batch_is_due(Time(HOUR + 3)) && host.batch_is_due(Time(HOUR + 4)));
+
+        host.apply_at_once(now, &mut ShardOutput::default());
+        assert_eq!(host.sessions(), 30);
+        let mut ends = |n: u32, will: WillDisposition| {
+            let release = Release {
+                client_id: name(n),
+                connection: connection(n),
+                expiry: None,
+                will,
+                will_owner: None,
+                dispatched: None,
+                known_to: ShardSet::default(),
+                number: 0,
+            };
+            host.release(now, release, &mut ShardOutput::default());
+            (host.batch_is_due(Time(HOUR + 9)), host.batch_is_due(Time(HOUR + 10)))
+        };
+        assert_eq!(ends(0, WillDisposition::Discard), (false, true));
+        assert_eq!(ends(1, WillDisposition::Discard), (false, true));
+        let batch = host.replica.last_proposal();
+        host.end_turn(now, false);
+        host.propose(now, &Command::Tick, Continuation::Nobody);
+        assert_eq!(host.replica.last_proposal(), batch, "it is still open");
+        host.end_turn(now, false);
+        host.propose_later(now, &Command::Tick, Continuation::Nobody);
+        assert_eq!(host.replica.last_proposal(), batch + 1, "the urgent command took it along");
     }
 
     /// A pause that was longer than the clock step of a batch was counted twice.

@@ -1,6 +1,7 @@
 //! Path of commands to the log, in batches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, RequestNumber};
 
@@ -24,7 +25,8 @@ struct Open {
     batch: BatchBuilder,
     /// Allocation that the batch will be shared in; empty until then.
     shared: Arc<Vec<u8>>,
-    since: Time,
+    /// Time at which the batch goes to the log by itself.
+    due: Time,
     /// A request waits for a command in the batch.
     urgent: bool,
 }
@@ -48,15 +50,20 @@ pub(in crate::store) struct Ticket {
 pub(in crate::store) enum Urgency {
     /// A request waits for the answer.
     Now,
-    /// No request waits: the command goes with the next batch that one waits for, or after [`LAZY_MS`]. Until then a
+    /// Requests of very many clients wait: the command goes with the next batch that one waits for, or after
+    /// [`SOON`].
+    Soon,
+    /// No request waits: the command goes with the next batch that one waits for, or after [`LATER`]. Until then a
     /// crash loses it. So the command must be for something that may as well not have arrived yet, such as a PUBACK:
     /// the message is then sent again with DUP.
     Later,
 }
 
+/// Maximum time for which a batch stays open for more commands of [`Urgency::Soon`].
+const SOON: Duration = Duration::from_millis(4);
 /// Maximum time for which a batch that no request waits for stays open. A client whose window such a command would open
 /// waits for it, so then the batch is urgent.
-const LAZY_MS: u64 = 10;
+const LATER: Duration = Duration::from_millis(10);
 /// Number of applied batches whose memory is kept, and the maximum bytes of each.
 const SPARES: usize = 2;
 const SPARE_BYTES: usize = 256 * 1024;
@@ -75,12 +82,17 @@ impl Proposals {
 
     /// The open batch; created when there is none.
     #[inline]
-    fn opened(&mut self, now: Time, shard_ms: u64) -> &mut Open {
+    fn opened(&mut self, shard_ms: u64) -> &mut Open {
         let spare = &mut self.spare;
         self.open.get_or_insert_with(|| {
             let mut shared = spare.pop().unwrap_or_default();
             let memory = Arc::get_mut(&mut shared).map(std::mem::take).unwrap_or_default();
-            Open { batch: BatchBuilder::in_memory_of(memory, shard_ms), shared, since: now, urgent: false }
+            Open {
+                batch: BatchBuilder::in_memory_of(memory, shard_ms),
+                shared,
+                due: Time::NEVER,
+                urgent: false,
+            }
         })
     }
 
@@ -107,9 +119,7 @@ impl Proposals {
 
     /// Time at which the open batch goes to the log by itself; [`Time::NEVER`] without one.
     pub fn due(&self) -> Time {
-        self.open
-            .as_ref()
-            .map_or(Time::NEVER, |open| open.since.after(std::time::Duration::from_millis(LAZY_MS)))
+        self.open.as_ref().map_or(Time::NEVER, |open| open.due)
     }
 
     /// Makes the open batch urgent.
@@ -140,12 +150,16 @@ impl Replica {
         urgency: Urgency,
     ) -> Ticket {
         let shard_ms = self.shard_time(now);
-        self.catch_up(now, shard_ms);
+        self.catch_up(shard_ms);
         let number = self.proposals.last + 1;
-        let open = self.proposals.opened(now, shard_ms);
+        let open = self.proposals.opened(shard_ms);
         // A batch may stay open for some turns.
         open.batch.advance(shard_ms);
-        open.urgent |= urgency == Urgency::Now;
+        match urgency {
+            Urgency::Now => open.urgent = true,
+            Urgency::Soon => open.due = open.due.min(now.after(SOON)),
+            Urgency::Later => open.due = open.due.min(now.after(LATER)),
+        }
         let ordinal = open.batch.push_requested(command, request).ordinal;
         if open.batch.is_full() {
             self.close_batch();
@@ -155,18 +169,18 @@ impl Replica {
 
     /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
     /// needed, or a session that starts now would start in the past. The clock of a new shard has no such bound.
-    fn catch_up(&mut self, now: Time, shard_ms: u64) {
+    fn catch_up(&mut self, shard_ms: u64) {
         while self.proposals.clock > 0 && self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < shard_ms {
             self.close_batch();
-            self.step_clock(now);
+            self.step_clock();
         }
         self.proposals.clock = self.proposals.clock.max(shard_ms);
     }
 
-    fn step_clock(&mut self, now: Time) {
+    fn step_clock(&mut self) {
         self.proposals.clock += CLOCK_STEP_MAX_MS;
         let step = self.proposals.clock;
-        self.proposals.opened(now, step).batch.push(&Command::Tick);
+        self.proposals.opened(step).batch.push(&Command::Tick);
         self.close_batch();
     }
 
@@ -176,7 +190,7 @@ impl Replica {
     pub fn propose_start(&mut self, now: Time, incarnation: u64) {
         let shard_ms = self.shard_time(now);
         while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < shard_ms {
-            self.step_clock(now);
+            self.step_clock();
         }
         let elapsed_ms = shard_ms.saturating_sub(self.proposals.clock);
         self.proposals.clock = self.proposals.clock.max(shard_ms);
