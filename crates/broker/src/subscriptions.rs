@@ -32,10 +32,6 @@ pub(crate) fn bytes_of(filter: &str) -> usize {
     filter.len() + 64
 }
 
-fn is_shared(filter: &str) -> bool {
-    filter.starts_with("$share/") // [MQTT-4.8.2-1]
-}
-
 /// A filter, its options, and its Subscription Identifier or 0.
 type Subscribed = (Box<str>, Options, u32);
 
@@ -97,7 +93,7 @@ impl Subscriptions {
     /// Number of shared subscriptions.
     pub fn shared(&self) -> usize {
         match self.list() {
-            Ok(list) => list.iter().filter(|(filter, ..)| is_shared(filter)).count(),
+            Ok(list) => list.iter().filter(|(filter, ..)| Self::is_shared(filter)).count(),
             Err(many) => many.shared,
         }
     }
@@ -137,7 +133,7 @@ impl Subscriptions {
                 false
             }
             Err(many) => {
-                let (bytes, shared) = (bytes_of(&filter), is_shared(&filter));
+                let (bytes, shared) = (bytes_of(&filter), Self::is_shared(&filter));
                 let existed = many.map.insert(filter, (options, id)).is_some();
                 if !existed {
                     many.bytes += bytes;
@@ -150,7 +146,7 @@ impl Subscriptions {
 
     fn of_many(list: Vec<Subscribed>) -> Self {
         let bytes = list.iter().map(|(filter, ..)| bytes_of(filter)).sum();
-        let shared = list.iter().filter(|(filter, ..)| is_shared(filter)).count();
+        let shared = list.iter().filter(|(filter, ..)| Self::is_shared(filter)).count();
         let map = list.into_iter().map(|(filter, options, id)| (filter, (options, id))).collect();
         Self::Other(Other::Map(Box::new(Many { map, bytes, shared })))
     }
@@ -168,7 +164,7 @@ impl Subscriptions {
                 let existed = many.map.remove(filter).is_some();
                 if existed {
                     many.bytes -= bytes_of(filter);
-                    many.shared -= usize::from(is_shared(filter));
+                    many.shared -= usize::from(Self::is_shared(filter));
                 }
                 existed
             }
@@ -190,6 +186,11 @@ impl Subscriptions {
             Ok(list) => Box::new(list.iter().map(|(filter, options, id)| (&**filter, *options, *id))),
             Err(many) => Box::new(many.map.iter().map(|(filter, (options, id))| (&**filter, *options, *id))),
         }
+    }
+
+    /// Returns whether a filter is that of a shared subscription [MQTT-4.8.2-1].
+    pub fn is_shared(filter: &str) -> bool {
+        filter.starts_with("$share/")
     }
 
     /// Calls `f` with each filter.

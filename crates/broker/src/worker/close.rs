@@ -200,7 +200,7 @@ impl Worker {
             }
         }
         self.counters.subscriptions_removed += if session.is_none() { subscriptions.len() as u64 } else { 0 };
-        subscriptions.for_each_filter(|text| self.remove_subscription(id, kind, text));
+        self.remove_routes(id, kind, subscriptions);
         let known_to = flow.as_ref().map_or(ShardSet::EMPTY, |flow| flow.inbound.lingering);
         let unfinished = flow.as_ref().map(|flow| flow.inbound.unfinished().collect());
         let dispatched = (phase == Phase::Open).then(|| unfinished.unwrap_or_default());

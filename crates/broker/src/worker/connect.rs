@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mqtt::{
-    ConnAck, Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, Subscription, TopicName, Version,
-};
+use mqtt::{ConnAck, Connect, Packet, PropertiesBuf, Property, QoS, ReasonCode, TopicName, Version};
 use session::{Dispatched, Toggles};
 
 use super::events::Event;
 use super::publish::{is_beyond_limits, is_reserved};
+use super::route_work::ROUTES_AT_ONCE;
 use super::wills::{will_delay, will_message};
 use super::{Stage, Worker, linked, refusals, report};
 use crate::access::AuthReply;
 use crate::batch::{Claimed, WorkerCommand};
-use crate::connection::{Connecting, Connection, Enhanced, Phase, Role};
+use crate::connection::{Connecting, Enhanced, Phase, Role};
 use crate::groups::Join;
 use crate::ids::{ConnectionId, ShardSet, Ticket, client_key};
 use crate::internal;
-use crate::route::{Options, Route, RouteKind};
+use crate::route::Options;
 use crate::store::{GroupName, Identity};
+use crate::subscriptions::Subscriptions;
 use crate::wheel::TimerKind;
 
 impl Worker {
@@ -226,7 +226,8 @@ impl Worker {
         let access = &self.node.access;
         let mut is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         is_due |= is_early && self.has_outdated_subscribes(id.slot);
-        for (text, options, subscription_id) in subscriptions {
+        let mut later = Vec::new();
+        for (at, (text, options, subscription_id)) in subscriptions.into_iter().enumerate() {
             if !self.may_keep_by_role(id.slot, &text) {
                 self.counters.subscribe_denied += 1;
                 let connection = self.connections.occupant_ref(id.slot);
@@ -238,8 +239,14 @@ impl Worker {
                 self.withdraw_subscription(id, text);
                 continue;
             }
-            self.insert_durable(id, text, (options, subscription_id), None);
+            if at < ROUTES_AT_ONCE || Subscriptions::is_shared(&text) {
+                self.insert_durable(id, text, (options, subscription_id), None);
+            } else if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
+                later.push(text.clone());
+                connection.subscriptions.insert(text, options, subscription_id);
+            }
         }
+        self.route_work.restore(id, later);
         if let Some(connection) = self.connections.occupant(id.slot) {
             connection.charge_session();
         }
@@ -300,20 +307,9 @@ impl Worker {
                 self.connections.get(id.slot, id.generation).and_then(|connection| connection.session);
             let (connection, shapes) = (id, None);
             self.join_group(Join { group, connection, session, options, subscription_id, reply, shapes });
-        } else if let Ok(Subscription { filter, .. }) = Subscription::parse(&text) {
-            let connection = self.connections.get(id.slot, id.generation);
-            let kind = connection.map_or(RouteKind::ConnectionQos0, Connection::route_kind);
-            let route = Route {
-                slot: id.slot,
-                generation: id.generation,
-                subscription_id,
-                index: id.worker.0,
-                options,
-                kind,
-            };
-            if self.node.routes.insert(filter, route).is_err() {
-                tracing::warn!("the routing index is full: a subscription gets no QoS 0 messages");
-            }
+        } else {
+            self.insert_route_qos0(id, &text, options, subscription_id);
+            self.route_work.note_route(id, &text);
         }
         if let Some(connection) = self.connections.get_mut(id.slot, id.generation) {
             connection.subscriptions.insert(text, options, subscription_id);

@@ -39,6 +39,7 @@ pub(crate) use refusals::ExceededLimits;
 mod report;
 mod retained;
 mod review;
+mod route_work;
 mod shards;
 mod spans;
 mod store_qos0;
@@ -90,6 +91,7 @@ use permission::Rules;
 use queues::Queues;
 use ready::ReadyLists;
 use retained::WaitingScans;
+use route_work::RouteWork;
 use shards::HostedShards;
 use spans::Spans;
 use wills::WaitingWills;
@@ -109,6 +111,7 @@ pub struct Worker {
     copies: RetainedCopies,
     wheel: Wheel,
     ready: ReadyLists,
+    route_work: RouteWork,
     shards: HostedShards,
     /// Retained messages of the broker's own topics.
     own_retained: RetainedShard,
@@ -192,6 +195,7 @@ impl Worker {
             copies: RetainedCopies::default(),
             wheel: Wheel::default(),
             ready: ReadyLists::default(),
+            route_work: RouteWork::default(),
             shards,
             own_retained: RetainedShard::default(),
             waiting_scans: WaitingScans::default(),
@@ -489,7 +493,7 @@ impl Worker {
 
     /// Returns whether a turn has left work over. [`Self::tick`] is then due at once.
     pub fn is_behind(&self) -> bool {
-        self.shards.has_events() || self.ready.has_paused()
+        self.shards.has_events() || self.ready.has_paused() || !self.route_work.is_empty()
     }
 
     pub fn tick(&mut self, now: Time) {
@@ -507,6 +511,7 @@ impl Worker {
             self.process_store_events();
         }
         self.resume_paused();
+        self.continue_route_work();
         let mut due = self.wheel.fire(now);
         for timer in due.drain(..) {
             self.timer(timer);

@@ -310,3 +310,108 @@ fn the_effects_of_one_turn_without_a_log_are_bounded() {
     assert_eq!(broker.received(publisher), [puback(1), puback(2)]);
     assert!(broker.worker.next_timeout() > broker.now, "nothing is left");
 }
+
+const MANY: usize = 2_000;
+
+fn subscribe_to_many(broker: &mut Broker, slot: u32) {
+    for (packet_id, first) in (1..).zip((0..MANY).step_by(500)) {
+        let names = (first..first + 500).map(|number| format!("many/{number}"));
+        broker.send(slot, names.fold(subscribe(packet_id), |all, name| all.to(&name, QoS::AtLeastOnce)));
+        broker.settle();
+    }
+    broker.received(slot);
+}
+
+/// Makes turns until nothing is left over. Returns their number.
+fn turns_until_done(broker: &mut Broker) -> usize {
+    (1..=50)
+        .find(|_| {
+            broker.turn();
+            !broker.worker.is_behind()
+        })
+        .expect("the work ends")
+}
+
+/// A client with very many subscriptions does not keep a turn busy when its connection ends.
+#[test]
+fn routes_of_a_connection_are_removed_in_portions() {
+    let mut broker = Broker::in_memory();
+    let many = broker.connect(v5("many"));
+    subscribe_to_many(&mut broker, many);
+    let other = broker.connect(v5("other"));
+    broker.send(other, subscribe(1).to("t", QoS::AtMostOnce));
+    broker.settle();
+    broker.received(other);
+    assert_eq!(broker.node.routes.len(), MANY + 1);
+
+    broker.worker.lost(broker.now, many);
+    broker.turn();
+    assert!(broker.worker.is_behind() && broker.node.routes.len() > MANY / 2);
+    // Messages for the connection that is gone go nowhere, and others are served.
+    broker.send(other, message("many/1999", 1));
+    broker.send(other, message("t", 2));
+    broker.turn();
+    assert_eq!(broker.received(other), [message("t", 2).into()]);
+    let turns = turns_until_done(&mut broker);
+    assert!((3..=8).contains(&turns), "{turns}");
+    assert_eq!(broker.node.routes.len(), 1);
+}
+
+/// A session with very many subscriptions does not keep a turn busy when it is resumed. Its client may change them
+/// meanwhile, and its connection may end.
+#[test]
+fn routes_of_a_resumed_session_are_added_in_portions() {
+    let mut broker = Broker::new();
+    let first = broker.connect(durable(VERSION, "many"));
+    subscribe_to_many(&mut broker, first);
+    // Each subscription has a route of the session, and one of its connection for QoS 0.
+    assert_eq!(broker.node.routes.len(), 2 * MANY);
+    let leave = |broker: &mut Broker, slot: u32| {
+        broker.worker.lost(broker.now, slot);
+        broker.settle();
+        broker.now = Time(broker.now.0 + 10);
+        broker.settle();
+        turns_until_done(broker);
+    };
+    leave(&mut broker, first);
+    assert_eq!(broker.node.routes.len(), MANY);
+
+    let resume = |broker: &mut Broker| {
+        let slot = broker.worker.open(broker.now, None).slot;
+        broker.send(slot, durable(VERSION, "many"));
+        broker.turn();
+        broker.sync();
+        broker.turn();
+        assert_eq!(broker.received(slot).len(), 1, "CONNACK does not wait");
+        assert!(broker.worker.is_behind());
+        slot
+    };
+    let second = resume(&mut broker);
+    let routes = broker.node.routes.len();
+    assert!((MANY + 1..2 * MANY).contains(&routes), "{routes}");
+    let all: Vec<_> = (0..MANY).map(|number| format!("many/{number}")).collect();
+    broker.send(second, unsubscribe(7, &all[..100].iter().map(String::as_str).collect::<Vec<_>>()));
+    broker.send(second, subscribe(8).to("many/0", QoS::AtMostOnce));
+    broker.settle();
+    turns_until_done(&mut broker);
+    assert_eq!(broker.node.routes.len(), 2 * (MANY - 99));
+    broker.received(second);
+    let publisher = broker.connect(v5("p"));
+    for topic in ["many/0", "many/1", "many/100", "many/1999"] {
+        broker.send(publisher, message(topic, 1));
+    }
+    broker.settle();
+    let topics = [message("many/0", 1), message("many/100", 1), message("many/1999", 1)];
+    assert_eq!(broker.received(second), topics.map(Sent::from));
+    leave(&mut broker, second);
+    assert_eq!(broker.node.routes.len(), MANY - 99);
+
+    let third = resume(&mut broker);
+    broker.send(third, subscribe(9).to("many/1998", QoS::AtLeastOnce).to("many/0", QoS::AtLeastOnce));
+    broker.turn();
+    broker.sync();
+    broker.worker.lost(broker.now, third);
+    broker.settle();
+    turns_until_done(&mut broker);
+    assert_eq!(broker.node.routes.len(), MANY - 99, "no route of the connection is left");
+}
