@@ -295,7 +295,7 @@ fn reached(view: &ClusterView) -> (usize, usize) {
     cores.fold((own, own), |(up, all), core| (up + usize::from(core.state == "up"), all + 1))
 }
 
-/// Returns an alarm for the shards that have no leader, with the cores that have to come back.
+/// Returns an alarm for the shards that have no leader, with the cores that have to come back for a majority.
 fn of_shards(view: &ClusterView) -> Option<Alarm> {
     let shards = &view.shards.as_ref()?.items;
     let lost: Vec<_> = shards.iter().filter(|shard| shard.leader.is_none()).collect();
@@ -306,13 +306,18 @@ fn of_shards(view: &ClusterView) -> Option<Alarm> {
         let member = view.membership.members.iter().find(|member| member.node == **name);
         **name != view.node && member.is_none_or(|member| member.state != "alive")
     };
-    let away: BTreeSet<&String> = lost.iter().flat_map(|shard| &shard.replicas).filter(is_away).collect();
+    let mut away = BTreeSet::new();
+    for shard in &lost {
+        let of_shard: Vec<&String> = shard.replicas.iter().filter(is_away).collect();
+        let has_majority = of_shard.len() * 2 < shard.replicas.len();
+        away.extend(of_shard.into_iter().filter(|_| !has_majority));
+    }
     let names = away.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
     let (count, all) = (lost.len(), shards.len());
     let text = match away.is_empty() {
         true => format!(
             "{count} of {all} shards have no leader that this node reaches: their clients and messages wait. \
-             That takes seconds after a core was lost; if it stays, meridian ctl links shows the links"
+             An election takes seconds after a core was lost; if it stays, meridian ctl links shows the links"
         ),
         false => format!(
             "{count} of {all} shards have no leader that this node reaches: their clients and messages wait. \

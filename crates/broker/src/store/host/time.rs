@@ -173,8 +173,7 @@ mod tests {
     use super::*;
     use crate::batch::{SessionDelivery, WorkerCommand};
     use crate::durability::Durability;
-    use crate::ids::ShardSet;
-    use crate::ids::WorkerId;
+    use crate::ids::{ShardSet, WorkerId};
     use crate::message::MessageView;
     use crate::node::OwnerKey;
     use crate::store::{
