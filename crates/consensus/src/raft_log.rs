@@ -41,7 +41,7 @@ pub(crate) use self::snapshot_data::{Restored, SnapshotData, SnapshotReader, Sto
 use crate::machine::{Restore, SnapshotError};
 use crate::manifest::{Manifest, PartInfo};
 use crate::mutation::{Mutation, mutated};
-use crate::raft_types::{Entry, IoFlushed, LogId, ReplicaId, Snapshot, SnapshotMeta, Types, Vote};
+use crate::raft_types::{Entry, IoFlushed, LogId, Payload, ReplicaId, Snapshot, SnapshotMeta, Types, Vote};
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, log_id, term_of};
 
 #[cfg(test)]
@@ -338,6 +338,7 @@ impl RaftLog {
             self.recover_snapshot(found, checkpoint, machine)?;
         }
         self.written = found.last;
+        let mut last_membership = None;
         for entry in found.entries() {
             let entry = entry?;
             let log_id = log_id(entry.term, entry.index - 1);
@@ -346,6 +347,11 @@ impl RaftLog {
             if previous != self.last() {
                 // These entries are older than the snapshot, whose leader had other entries before it.
                 break;
+            }
+            if matches!(entry.payload, Payload::Membership(_)) {
+                // A leader proposes a membership when the one before is committed.
+                self.hard.committed = self.hard.committed.max(last_membership);
+                last_membership = Some(entry.log_id);
             }
             self.durable = in_log(&entry.log_id);
             self.add(entry);

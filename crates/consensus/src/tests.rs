@@ -237,7 +237,7 @@ fn member(replica: ReplicaId) -> Member {
     Member { node: node(replica) }
 }
 
-fn membership() -> Membership {
+pub(crate) fn membership() -> Membership {
     let all = [OWN, OTHER];
     let members: BTreeMap<_, _> = all.map(|replica| (replica, member(replica))).into();
     Membership::new(vec![BTreeSet::from(all)], members).expect("voters are members")

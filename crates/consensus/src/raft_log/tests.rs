@@ -13,8 +13,8 @@ use storage::fault::FaultDisk;
 use storage::{Commit, Keeper, Options, Writer};
 
 use super::*;
-use crate::raft_types::{Command, Membership, Payload, StoredMembership};
-use crate::tests::EventRecorder;
+use crate::raft_types::{Command, Membership, StoredMembership};
+use crate::tests::{EventRecorder, membership};
 use crate::wire::SnapshotForm;
 use crate::{Member, ReplicaId};
 use storage::LogEvent;
@@ -139,8 +139,12 @@ impl Bench {
     fn append(&mut self, term: u64, indexes: std::ops::RangeInclusive<u64>) -> impl FnMut() -> bool + use<> {
         let entry =
             |index| Entry::new(log_id(term, index), Payload::Normal(Command(Arc::new(vec![term as u8]))));
+        self.append_entries(indexes.map(entry).collect())
+    }
+
+    fn append_entries(&mut self, entries: Vec<Entry>) -> impl FnMut() -> bool + use<> {
         let (sender, mut receiver) = Types::oneshot();
-        let appended = pin!(self.store.append(indexes.map(entry), IoFlushed::signal(sender)));
+        let appended = pin!(self.store.append(entries, IoFlushed::signal(sender)));
         assert!(matches!(poll(appended), Poll::Ready(Ok(()))));
         move || matches!(poll(Pin::new(&mut receiver)), Poll::Ready(Ok(Ok(()))))
     }
@@ -230,6 +234,37 @@ fn the_committed_index_is_written_with_later_entries() {
     assert!(matches!(poll(pin!(bench.store.save_committed(Some(log_id(1, 0))))), Poll::Ready(Ok(()))));
     bench.commit_all();
     assert_eq!(found(&bench.after_a_power_cut()), Some(0), "written at once");
+}
+
+/// Raft never truncates a committed membership, and `openraft` takes the last but one for committed.
+#[test]
+fn all_memberships_but_the_last_one_are_committed() {
+    for (saved, memberships, committed) in [
+        (None, vec![], None),
+        (None, vec![0], None),
+        (None, vec![0, 3], Some(0)),
+        (Some(1), vec![0, 3, 5], Some(3)),
+        (Some(4), vec![0, 3, 5], Some(4)),
+    ] {
+        let mut bench = Bench::new();
+        let entry = |index| {
+            let payload = match memberships.contains(&index) {
+                true => Payload::Membership(membership()),
+                false => Payload::Normal(Command(Arc::new(vec![1]))),
+            };
+            Entry::new(log_id(1, index), payload)
+        };
+        let _ = bench.append_entries((0..=6).map(entry).collect());
+        if let Some(saved) = saved {
+            let saving = poll(pin!(bench.store.save_committed(Some(log_id(1, saved)))));
+            assert!(matches!(saving, Poll::Ready(Ok(()))));
+        }
+        bench.commit_all();
+        let bench = bench.after_a_power_cut();
+        let found = bench.store.lock().hard.committed.map(|last| last.index);
+        assert_eq!(found, committed, "memberships at {memberships:?}, {saved:?} saved");
+        assert_eq!(bench.store.lock().saved_committed, saved);
+    }
 }
 
 /// Nobody may ask which commands a majority has.
