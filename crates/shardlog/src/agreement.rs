@@ -17,7 +17,7 @@ use link::NodeId;
 use shard::{MessageKey, Mutation, PartId, Shard, mutated};
 use storage::{Log, LogEvent, RecoveredGroup, SegmentId};
 
-use crate::bodies::{BodiesRead, BodiesReadResult, Exchange};
+use crate::bodies::{BodiesRead, BodiesReadResult, Exchange, readable_keys};
 use crate::frame::ShardFrame;
 use crate::log::{RecordForm, group_of, votes_of};
 use crate::members::{Next, TargetMembers};
@@ -353,14 +353,7 @@ impl ShardAgreement {
                 self.heard = Some(from);
                 self.replica.receive(from, frame);
             }
-            // Only what is applied is sure to be the same everywhere. The rest is asked for again.
-            Some(ShardFrame::Fetch { keys, .. })
-                if keys.last().is_some_and(|last| last.index() > self.durable().min(self.applied)) => {}
-            Some(ShardFrame::Fetch { number, keys }) => {
-                if let Some(read) = self.exchange.asked((self.shard, self.form), from, number, keys) {
-                    self.schedule(Requested::Bodies(read));
-                }
-            }
+            Some(ShardFrame::Fetch { number, keys }) => self.fetched(from, number, keys),
             Some(ShardFrame::NoRoom) => self.transfer.has_no_room(self.now, from),
             Some(ShardFrame::Bodies(piece)) if Seeking::has_asked(piece.number) => {
                 self.seeking.received(self.now, from, piece);
@@ -370,6 +363,16 @@ impl ShardAgreement {
                 self.steps.extend(bodies.map(Step::Bodies));
             }
             None => tracing::debug!(shard = self.shard.0, %from, "a frame of a shard that cannot be decoded"),
+        }
+    }
+
+    /// Handles another replica's request for messages.
+    fn fetched(&mut self, from: NodeId, number: u64, keys: Vec<MessageKey>) {
+        let applied = self.durable().min(self.applied);
+        if let Some(keys) = readable_keys(keys, applied, self.preparing.is_some())
+            && let Some(read) = self.exchange.asked((self.shard, self.form), from, number, keys)
+        {
+            self.schedule(Requested::Bodies(read));
         }
     }
 

@@ -81,6 +81,24 @@ pub struct BodiesReadResult {
     unreadable: Vec<MessageKey>,
 }
 
+/// Returns which messages of a request a replica reads that has applied the batches up to `applied`, durably. Only what
+/// is applied is sure to be the same everywhere. `None`: it does not answer, and is asked again when it has more.
+///
+/// A replica that prepares a received state answers at once. It waits for the messages of that state, and its leader may
+/// have to seek them here.
+pub fn readable_keys(
+    mut keys: Vec<MessageKey>,
+    applied: u64,
+    prepares_state: bool,
+) -> Option<Vec<MessageKey>> {
+    let has_all = keys.last().is_none_or(|last| last.index() <= applied);
+    if !has_all && !prepares_state {
+        return None;
+    }
+    keys.retain(|key| key.index() <= applied);
+    Some(keys)
+}
+
 impl BodiesRead {
     /// Reads the messages. Waits for the disk, which is asked twice for each.
     pub fn run(self, log: &Log) -> BodiesReadResult {
@@ -284,6 +302,17 @@ mod tests {
         match ShardFrame::decode(frame) {
             Some(ShardFrame::Bodies(piece)) => follower.received(Time(1), from, piece),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// The leader seeks messages of the state, and the replica waits for the leader's answer: both would wait.
+    #[test]
+    fn a_replica_that_prepares_a_state_answers_at_once() {
+        assert_eq!(readable_keys(keys(), 8, false), None);
+        assert_eq!(readable_keys(keys(), 8, true), Some(keys()[..2].to_vec()));
+        assert_eq!(readable_keys(keys(), 2, true), Some(Vec::new()));
+        for prepares_state in [false, true] {
+            assert_eq!(readable_keys(keys(), 9, prepares_state), Some(keys()));
         }
     }
 
