@@ -15,6 +15,7 @@ use super::bench::{Args, LONGEST, mqload, pause, start_with, wait_until};
 use super::nodes::{Nodes, document};
 use crate::bench::child::Guarded;
 use crate::bench::durable::client::Client;
+use crate::bench::listener::process::Cpu;
 
 /// Number of sessions that have the data.
 const SESSIONS: u32 = 64;
@@ -33,6 +34,8 @@ const PHASE: Duration = Duration::from_secs(15);
 const REPLACEMENT_MAX: Duration = Duration::from_secs(1_800);
 /// Time between two lines about the replacement.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Time between two looks at the replicas. A look costs the cores some milliseconds of CPU, which clients wait for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Number of records that a replica may lack for a moment.
 const BEHIND: u64 = 100;
 
@@ -78,9 +81,9 @@ pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let mut rows = Rows { page, base: None };
     writeln!(
         rows.page,
-        "| phase | s | durable: p50 ms | p99 | longest | p99, times that before | ephemeral: p50 ms | p99 | longest | p99, times that before |"
+        "| phase | s | CPU of the cores, % of one | durable: p50 ms | p99 | longest | p99, times that before | ephemeral: p50 ms | p99 | longest | p99, times that before |"
     )?;
-    writeln!(rows.page, "|---|---|---|---|---|---|---|---|---|---|")?;
+    writeln!(rows.page, "|---|---|---|---|---|---|---|---|---|---|---|")?;
 
     rows.add("three cores", &measured(programs, &mut cluster, |_| pause(PHASE))?)?;
     let begun = Instant::now();
@@ -94,7 +97,7 @@ pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
         cluster.start_again(REPLACED)?;
         wait_for_replicas(cluster, begun)
     })?;
-    let (took, received) = (during.0, bytes_received(&cluster)?);
+    let (took, received) = (during.time, bytes_received(&cluster)?);
     rows.add("the core gets its replicas", &during)?;
     rows.add("its shards are led there again", &measured(programs, &mut cluster, |_| pause(2 * PHASE))?)?;
 
@@ -126,6 +129,15 @@ pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// Figures of a phase.
+struct Measured {
+    time: Duration,
+    /// Processors that the cores used, all together.
+    cpu: f64,
+    /// Reports of the kinds of clients.
+    reports: Vec<Value>,
+}
+
 /// Table of the phases.
 struct Rows<'a> {
     page: &'a mut String,
@@ -134,12 +146,13 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn add(&mut self, phase: &str, (time, reports): &(Duration, Vec<Value>)) -> Result<()> {
+    fn add(&mut self, phase: &str, measured: &Measured) -> Result<()> {
+        let Measured { time, cpu, reports } = measured;
         let figure =
             |report: &Value, path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or(f64::NAN);
         let p99: Vec<f64> = reports.iter().map(|report| figure(report, "/latency_us/p99")).collect();
         let base = self.base.get_or_insert_with(|| p99.clone());
-        let mut row = format!("| {phase} | {:.0} |", time.as_secs_f64());
+        let mut row = format!("| {phase} | {:.0} | {:.0} |", time.as_secs_f64(), cpu * 100.0);
         for (report, base) in reports.iter().zip(base) {
             let of = |name: &str| figure(report, &format!("/latency_us/{name}"));
             write!(row, " {:.2} | {:.2} | {:.1} |", of("p50") / 1e3, of("p99") / 1e3, of("max") / 1e3)?;
@@ -187,19 +200,27 @@ fn fill(args: &Args, programs: &Path, cluster: &Nodes) -> Result<(f64, f64)> {
     Ok(((queued * PAYLOAD) as f64, begun.elapsed().as_secs_f64()))
 }
 
-/// Runs all kinds of live clients during `phase`. Returns its time and their reports.
+/// Runs all kinds of live clients during `phase`.
 fn measured(
     programs: &Path,
     cluster: &mut Nodes,
     phase: impl FnOnce(&mut Nodes) -> Result<()>,
-) -> Result<(Duration, Vec<Value>)> {
+) -> Result<Measured> {
     let running: Vec<Running> =
         LIVE.iter().map(|live| Running::start(programs, cluster, *live)).collect::<Result<_>>()?;
     pause(SETUP)?;
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), cpu_seconds(cluster));
     phase(cluster)?;
-    let took = begun.elapsed();
-    Ok((took, running.into_iter().map(Running::finish).collect::<Result<_>>()?))
+    let time = begun.elapsed();
+    let cpu = (cpu_seconds(cluster) - before) / time.as_secs_f64();
+    let reports = running.into_iter().map(Running::finish).collect::<Result<_>>()?;
+    Ok(Measured { time, cpu, reports })
+}
+
+/// Time of the processors that the running cores have used since their start.
+fn cpu_seconds(cluster: &Nodes) -> f64 {
+    // A core that was killed uses none. The one that replaces it begins at 0.
+    cluster.nodes.iter().map(|node| Cpu::now(node.id()).map_or(0.0, |cpu| cpu.broker_s)).sum()
 }
 
 impl Running {
@@ -247,7 +268,7 @@ fn wait_for_replicas(cluster: &Nodes, begun: Instant) -> Result<()> {
             let lacking = lacking.map_or("unknown".to_owned(), |count| count.to_string());
             eprintln!("{:.0} s: replicas lacking: {lacking}; {bytes:.2} GB received", took.as_secs_f64());
         }
-        pause(Duration::from_millis(200))?;
+        pause(LOOK_AGAIN)?;
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 
 use shard::{Cursor, Mutation, PartId, REST, RETAINED_FIRST, Shard, mutated};
 
-use super::checkpoint::{FETCHED_BYTES_AT_ONCE, LOOKED_AT_AT_ONCE, Needed, take_some};
+use super::checkpoint::{FETCHED_BYTES_AT_ONCE, KEPT_BYTES_AT_ONCE, LOOKED_AT_AT_ONCE, Needed, take_some};
 use super::{Batch, Replica, ReplicaEvent};
 use crate::ids::Time;
 use crate::store::log::{Agreement, CommittedBatch, Condition, Frame, ReplicaProgress, Step};
@@ -80,6 +80,23 @@ struct Fetching {
     left: Needed,
     /// Others were asked for.
     is_asked: bool,
+    /// Messages that have come and are not written yet, with the indexes of their batches, and their bytes.
+    arrived: Vec<(u64, Vec<u8>)>,
+    arrived_bytes: u64,
+}
+
+impl Default for Fetching {
+    fn default() -> Self {
+        let cursor = Some(Cursor::default());
+        Self { cursor, left: Needed::new(), is_asked: false, arrived: Vec::new(), arrived_bytes: 0 }
+    }
+}
+
+impl Fetching {
+    /// Returns whether the messages that have come are enough for a write, or no others follow.
+    fn is_write_due(&self) -> bool {
+        self.arrived_bytes >= KEPT_BYTES_AT_ONCE || self.left.is_empty()
+    }
 }
 
 /// Maximum number of steps in one turn, in addition to batches with effects. Each takes about as long as one part.
@@ -235,11 +252,7 @@ impl Replica {
             Step::Prepare { index } => {
                 let restored = self.applying.restoring.as_mut().map(|state| state.restored(index));
                 match restored {
-                    Some(Ok(())) => {
-                        let cursor = Some(Cursor::default());
-                        let fetching = Fetching { cursor, left: Needed::new(), is_asked: false };
-                        self.applying.fetching = Some(fetching);
-                    }
+                    Some(Ok(())) => self.applying.fetching = Some(Fetching::default()),
                     Some(Err(error)) => agreement.refuse(&error.to_string()),
                     None => agreement.refuse("an end without a beginning"),
                 }
@@ -290,9 +303,20 @@ impl Replica {
         if mutated(Mutation::DropBodies) {
             current.left.clear();
         }
-        // The next ones are asked for when the log has the last ones, so that few wait for the disk.
-        if current.is_asked || !self.checkpointing.all_kept_durable() {
+        if current.is_asked {
             return false;
+        }
+        if current.is_write_due() {
+            // The log has one write at a time, so that few messages wait for the disk.
+            if !self.checkpointing.all_kept_durable() {
+                return false;
+            }
+            if !current.arrived.is_empty() {
+                self.checkpointing.fetched(current.arrived.len());
+                log.append_bodies(self.id, std::mem::take(&mut current.arrived));
+                current.arrived_bytes = 0;
+                return true;
+            }
         }
         let next = take_some(&mut current.left, FETCHED_BYTES_AT_ONCE);
         if !next.is_empty() {
@@ -305,16 +329,12 @@ impl Replica {
         true
     }
 
-    /// Writes messages of a received state.
+    /// Takes messages of a received state. [`Self::fetch_bodies`] writes them, so that a sync is for many of them.
     fn bodies_came(&mut self, bodies: Vec<(u64, Vec<u8>)>) {
         let Some(current) = &mut self.applying.fetching else { return };
         current.is_asked = false;
-        self.checkpointing.fetched(bodies.len());
+        current.arrived_bytes += bodies.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         self.counters.fetched += bodies.len() as u64;
-        if let Some(log) = &self.log
-            && !bodies.is_empty()
-        {
-            log.append_bodies(self.id, bodies);
-        }
+        current.arrived.extend(bodies);
     }
 }
