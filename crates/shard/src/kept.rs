@@ -39,11 +39,16 @@ impl<'a> StoredBatch<'a> {
 
     /// The same as [`Self::keep`], with times of a clock that is `ms` ahead.
     pub fn keep_shifted(self, keys: &[MessageKey], ms: u64) -> (Vec<u8>, Vec<MessageKey>) {
-        self.keep_with(keys, ms, |view, ms| view.shifted(ms))
+        Self::keep_with(&[self], keys, ms, |view, ms| view.shifted(ms))
+    }
+
+    /// The same as [`Self::keep`], with the messages of several forms of the same batch.
+    pub fn keep_of(batches: &[Self], keys: &[MessageKey]) -> (Vec<u8>, Vec<MessageKey>) {
+        Self::keep_with(batches, keys, 0, |view, ms| view.shifted(ms))
     }
 
     fn keep_with(
-        self,
+        batches: &[Self],
         keys: &[MessageKey],
         ms: u64,
         shift: fn(MessageView<'_>, u64) -> MessageView<'_>,
@@ -52,18 +57,19 @@ impl<'a> StoredBatch<'a> {
         let mut missing = Vec::new();
         let mut messages = Vec::new();
         for key in keys {
-            let encoded = self.bytes_from(*key).and_then(|bytes| {
+            let encode = |batch: &Self| {
+                let bytes = batch.bytes_from(*key)?;
                 let view = MessageView::decode(bytes)?;
                 let len = view.encoded_len();
-                Ok(if ms == 0 {
+                Ok::<_, Malformed>(if ms == 0 {
                     Cow::Borrowed(&bytes[..len])
                 } else {
                     Cow::Owned(shift(view, ms).to_bytes())
                 })
-            });
-            match encoded {
-                Ok(encoded) => messages.push((key.offset() as u32, encoded)),
-                Err(_) => missing.push(*key),
+            };
+            match batches.iter().find_map(|batch| encode(batch).ok()) {
+                Some(encoded) => messages.push((key.offset() as u32, encoded)),
+                None => missing.push(*key),
             }
         }
         if messages.is_empty() {
@@ -100,7 +106,7 @@ impl<'a> StoredBatch<'a> {
             return malformed("offsets of kept messages");
         }
         let keys: Vec<_> = offsets().map(|offset| MessageKey::new(index, offset)).collect();
-        Ok(Self::Kept(kept).keep_with(&keys, ms, |view, ms| view.shifted_back(ms)).0)
+        Ok(Self::keep_with(&[Self::Kept(kept)], &keys, ms, |view, ms| view.shifted_back(ms)).0)
     }
 
     /// Returns the bytes from a message on.
@@ -191,6 +197,9 @@ mod tests {
             (text("three"), None)
         );
         assert_eq!(kept.keep(&[keys[1]]), (Vec::new(), vec![keys[1]]));
+        let second = whole.keep(&keys[1..2]).0;
+        let both = StoredBatch::keep_of(&[kept, StoredBatch::Kept(&second)], &keys);
+        assert_eq!(both, whole.keep(&keys), "the parts of two logs");
     }
 
     /// Version 1 of the format. These bytes do not change; a new version gets bytes of its own.

@@ -29,12 +29,15 @@ pub struct Seeking {
 
 #[derive(Debug)]
 struct Sought {
+    /// Messages with which the search began.
+    all: Vec<MessageKey>,
     /// Messages that are left.
     keys: Vec<MessageKey>,
     /// Voters that have answered.
     answered: BTreeSet<NodeId>,
     /// Voter that was asked last.
     asked: Option<NodeId>,
+    /// Messages that were found, by the indexes of their batches. Several voters may have parts of one.
     found: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -63,7 +66,7 @@ impl Seeking {
         debug_assert!(self.sought.is_none(), "one search at a time");
         self.exchange.fetch(now, keys.clone());
         let (answered, found) = (BTreeSet::new(), BTreeMap::new());
-        self.sought = Some(Sought { keys, answered, asked: None, found });
+        self.sought = Some(Sought { all: keys.clone(), keys, answered, asked: None, found });
     }
 
     /// Time of the next call of [`Self::next`].
@@ -108,23 +111,18 @@ impl Seeking {
         self.silent.remove(&from);
         sought.answered.insert(from);
         for (index, body) in bodies {
-            let has = |body: &[u8], key: &MessageKey| StoredBatch::Kept(body).message(*key).is_ok();
-            let known = sought.found.get(&index).map_or(0, |known| count(&sought.keys, index, known));
-            if count(&sought.keys, index, &body) > known {
-                sought.keys.retain(|key| key.index() != index || !has(&body, key));
-                sought.found.insert(index, body);
-            }
+            let known = sought.found.entry(index).or_default();
+            let of_batch: Vec<_> = sought.all.iter().filter(|key| key.index() == index).copied().collect();
+            let parts = [StoredBatch::Kept(known), StoredBatch::Kept(&body)];
+            let (merged, missing) = StoredBatch::keep_of(&parts, &of_batch);
+            *known = merged;
+            sought.keys.retain(|key| key.index() != index || missing.contains(key));
         }
+        sought.found.retain(|_, body| !body.is_empty());
         if !sought.keys.is_empty() {
             self.exchange.fetch(now, sought.keys.clone());
         }
     }
-}
-
-/// Number of the messages of a batch that kept messages include.
-fn count(keys: &[MessageKey], index: u64, body: &[u8]) -> usize {
-    let is_in = |key: &&MessageKey| key.index() == index && StoredBatch::Kept(body).message(**key).is_ok();
-    keys.iter().filter(is_in).count()
 }
 
 #[cfg(test)]
@@ -211,6 +209,18 @@ mod tests {
         answer(&mut seeking, second, &[]);
         let found = vec![(7, kept(&keys[..1]))];
         assert_eq!(seeking.next(Time(1), &voters()), Some(Next::Found(found, keys[1..].to_vec())));
+    }
+
+    /// What is kept of a batch is one record, which replaces what the log has of it.
+    #[test]
+    fn parts_of_a_batch_come_from_several_voters() {
+        let (mut seeking, (_, keys)) = (begun(), batch());
+        let first = asked(&mut seeking, Time(0));
+        answer(&mut seeking, first, &[(7, kept(&keys[1..]))]);
+        let second = asked(&mut seeking, Time(1));
+        answer(&mut seeking, second, &[(7, kept(&keys[..1]))]);
+        let found = vec![(7, kept(&keys))];
+        assert_eq!(seeking.next(Time(1), &voters()), Some(Next::Found(found, Vec::new())));
     }
 
     #[test]
