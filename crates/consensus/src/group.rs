@@ -447,6 +447,12 @@ impl Replica {
         self.store.lock().durable_in_log()
     }
 
+    /// Index in the log up to which the entries of this replica are sure to be the same as those of a received snapshot,
+    /// and the index of its last entry. `term` is that of [`Job::Prepare`].
+    pub fn entries_as_of(&self, term: u64) -> (u64, u64) {
+        self.store.lock().entries_as_of(term)
+    }
+
     /// Takes the next segment that is to be freed, with [`Config::keeps_bodies`]. The owner keeps what its state needs
     /// of these entries and bodies ([`Log::append_bodies`]), and calls [`Self::bodies_kept`] when that is durable.
     /// Entries that are not applied may need bodies of the segment, too. While a snapshot is restored, both states do.

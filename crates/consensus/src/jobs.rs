@@ -15,7 +15,9 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use crate::machine::{Committed, SnapshotError, StateMachine, UnsupportedVersion};
 use crate::raft_log::CheckpointWriter;
+use crate::raft_types::LogId;
 use crate::runtime::Runtime;
+use crate::wire::term_of;
 
 /// Work of a state machine. The replica goes on when the owner has answered. All indexes are those of Raft, see
 /// [`log_index`](crate::log_index).
@@ -53,6 +55,8 @@ pub enum Job {
     Prepare {
         /// Index of the last entry that the snapshot includes.
         last: u64,
+        /// Term of that entry, for [`Replica::entries_as_of`](crate::Replica::entries_as_of).
+        term: u64,
         /// An error means that nothing is installed, and that the leader tries again later.
         answer: Answer<Result<(), GivenUp>>,
     },
@@ -94,7 +98,7 @@ impl Restore {
     ///
     /// # Errors
     /// [`NotRestored`].
-    pub async fn run(jobs: &Jobs, last: u64, writer: &CheckpointWriter) -> Result<Self, NotRestored> {
+    pub async fn run(jobs: &Jobs, last: &LogId, writer: &CheckpointWriter) -> Result<Self, NotRestored> {
         let turn = jobs.restoring.clone().lock_owned().await;
         writer.all_durable().await?;
         let parts = writer.parts()?;
@@ -108,7 +112,8 @@ impl Restore {
         if !writer.is_current() {
             return Err(NotRestored::GivenUp);
         }
-        let prepared = jobs.run(|answer| Job::Prepare { last, answer });
+        let (last, term) = (last.index, term_of(last));
+        let prepared = jobs.run(|answer| Job::Prepare { last, term, answer });
         match Runtime::select2(writer.given_up(), prepared).await {
             Select2::First(_) => Err(NotRestored::GivenUp),
             Select2::Second(prepared) => match prepared? {

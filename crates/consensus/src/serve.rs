@@ -185,7 +185,7 @@ impl Server {
         }
         // While the owner reads the snapshot and fetches what it refers to, `openraft` goes on without it.
         writer.prepares().ok()?;
-        let restore = match Restore::run(&self.jobs, last.index, &writer).await {
+        let restore = match Restore::run(&self.jobs, &last, &writer).await {
             Ok(restore) => restore,
             Err(NotRestored::Unreadable(error)) => {
                 self.stop(raft, error).await;

@@ -99,6 +99,14 @@ pub struct AgreementOwner {
     pub transfer_permit: Arc<TransferPermit>,
 }
 
+/// State of a snapshot that is being prepared.
+struct Preparing {
+    /// Index in the log and term of the last entry that it includes.
+    last: u64,
+    term: u64,
+    answer: Answer<Result<(), GivenUp>>,
+}
+
 /// The agreement of one shard on this node.
 pub struct ShardAgreement {
     shard: ShardId,
@@ -125,7 +133,7 @@ pub struct ShardAgreement {
     reading: Option<(u64, Result<RequestId, link::Time>)>,
     job: Option<Current>,
     /// A state that is being prepared. Other jobs come meanwhile.
-    preparing: Option<(u64, Answer<Result<(), GivenUp>>)>,
+    preparing: Option<Preparing>,
     /// Parts of a snapshot that are being written.
     parts: Option<WriteParts>,
     exchange: Exchange,
@@ -368,8 +376,13 @@ impl ShardAgreement {
 
     /// Handles another replica's request for messages.
     fn fetched(&mut self, from: NodeId, number: u64, keys: Vec<MessageKey>) {
+        // Only what is applied is sure to be the same everywhere.
         let applied = self.durable().min(self.applied);
-        if let Some(keys) = readable_keys(keys, applied, self.preparing.is_some())
+        let own = self.preparing.as_ref().map_or((applied, u64::MAX), |preparing| {
+            let (same, last) = self.replica.entries_as_of(preparing.term);
+            (applied.max(same.min(self.durable())), last)
+        });
+        if let Some(keys) = readable_keys(keys, own)
             && let Some(read) = self.exchange.asked((self.shard, self.form), from, number, keys)
         {
             self.schedule(Requested::Bodies(read));
@@ -669,9 +682,10 @@ impl ShardAgreement {
                 Job::RestorePart { part, bytes, answer } => {
                     (Current::Part(answer), Step::RestorePart { part, bytes })
                 }
-                Job::Prepare { last, answer } => {
-                    self.preparing = Some((log_index(last), answer));
-                    return Some(Step::Prepare { index: log_index(last) });
+                Job::Prepare { last, term, answer } => {
+                    let last = log_index(last);
+                    self.preparing = Some(Preparing { last, term, answer });
+                    return Some(Step::Prepare { index: last });
                 }
                 Job::Restored { last, answer } => {
                     (Current::Restored(log_index(last), answer), Step::Restored)
@@ -871,9 +885,9 @@ impl Agreement for ShardAgreement {
 
     fn prepared(&mut self, is_complete: bool) {
         self.exchange.forget();
-        if let Some((index, answer)) = self.preparing.take() {
+        if let Some(Preparing { last, answer, .. }) = self.preparing.take() {
             if is_complete {
-                self.complete = self.complete.max(index);
+                self.complete = self.complete.max(last);
             }
             answer.send(if is_complete { Ok(()) } else { Err(GivenUp) });
         }

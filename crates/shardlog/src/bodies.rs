@@ -81,21 +81,17 @@ pub struct BodiesReadResult {
     unreadable: Vec<MessageKey>,
 }
 
-/// Returns which messages of a request a replica reads that has applied the batches up to `applied`, durably. Only what
-/// is applied is sure to be the same everywhere. `None`: it does not answer, and is asked again when it has more.
+/// Returns which messages of a request a replica reads. It has the batches up to `same` for sure, and none after `last`.
+/// `None`: it has batches between them, and cannot tell whether others have the same. It does not answer, and is asked
+/// again.
 ///
-/// A replica that prepares a received state answers at once. It waits for the messages of that state, and its leader may
-/// have to seek them here.
-pub fn readable_keys(
-    mut keys: Vec<MessageKey>,
-    applied: u64,
-    prepares_state: bool,
-) -> Option<Vec<MessageKey>> {
-    let has_all = keys.last().is_none_or(|last| last.index() <= applied);
-    if !has_all && !prepares_state {
+/// A replica that does not know its last batch yet never answers that it has none of a message. One that prepares a
+/// received state has to: it waits for the messages of that state, and the leader may have to seek them here.
+pub fn readable_keys(mut keys: Vec<MessageKey>, (same, last): (u64, u64)) -> Option<Vec<MessageKey>> {
+    if keys.iter().any(|key| (same + 1..=last).contains(&key.index())) {
         return None;
     }
-    keys.retain(|key| key.index() <= applied);
+    keys.retain(|key| key.index() <= same);
     Some(keys)
 }
 
@@ -307,13 +303,13 @@ mod tests {
 
     /// The leader seeks messages of the state, and the replica waits for the leader's answer: both would wait.
     #[test]
-    fn a_replica_that_prepares_a_state_answers_at_once() {
-        assert_eq!(readable_keys(keys(), 8, false), None);
-        assert_eq!(readable_keys(keys(), 8, true), Some(keys()[..2].to_vec()));
-        assert_eq!(readable_keys(keys(), 2, true), Some(Vec::new()));
-        for prepares_state in [false, true] {
-            assert_eq!(readable_keys(keys(), 9, prepares_state), Some(keys()));
-        }
+    fn a_replica_that_prepares_a_state_answers_unless_it_may_have_a_message() {
+        assert_eq!(readable_keys(keys(), (9, u64::MAX)), Some(keys()));
+        assert_eq!(readable_keys(keys(), (8, u64::MAX)), None, "it has not applied the last one yet");
+        assert_eq!(readable_keys(keys(), (8, 8)), Some(keys()[..2].to_vec()));
+        assert_eq!(readable_keys(keys(), (2, 2)), Some(Vec::new()));
+        assert_eq!(readable_keys(keys(), (2, 3)), None, "it may have two of them alone");
+        assert_eq!(readable_keys(keys(), (4, 8)), Some(keys()[..2].to_vec()));
     }
 
     #[test]

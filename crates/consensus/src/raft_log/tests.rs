@@ -267,6 +267,18 @@ fn all_memberships_but_the_last_one_are_committed() {
     }
 }
 
+/// A leader has one log, so an entry of its term is in it with all before.
+#[test]
+fn entries_up_to_the_last_one_of_a_leader_are_those_of_its_snapshot() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.store.lock().entries_as_of(2), (0, 0));
+    let _ = bench.append(1, 0..=3);
+    let _ = bench.append(2, 4..=6);
+    assert!(matches!(poll(pin!(bench.store.save_committed(Some(log_id(1, 1))))), Poll::Ready(Ok(()))));
+    assert_eq!(bench.store.lock().entries_as_of(2), (7, 7));
+    assert_eq!(bench.store.lock().entries_as_of(3), (2, 7), "the leader of term 3 may have others");
+}
+
 /// Nobody may ask which commands a majority has.
 #[test]
 fn a_leader_forgets_commands_that_are_committed() {

@@ -69,7 +69,7 @@ impl Follower {
         while let Some(job) = self.owner.jobs.pop_front() {
             self.jobs.push(name(&job));
             match job {
-                Job::Prepare { last, answer } => self.prepares = Some((last, answer)),
+                Job::Prepare { last, answer, .. } => self.prepares = Some((last, answer)),
                 job => self.owner.does(job),
             }
         }
